@@ -1,0 +1,48 @@
+"""gptmini: train, watch and sample a GPT from any text on one machine.
+
+Names are loaded when they are first used, so that importing the package costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gptmini.model import GPT
+    from gptmini.tokenizer import Tokenizer
+
+_HOMES = {
+    "CausalMultiHeadAttention": "gptmini.attention",
+    "GPT": "gptmini.model",
+    "GPTConfig": "gptmini.model",
+    "evaluate": "gptmini.evaluation",
+    "generate_stream": "gptmini.generation",
+    "prepare": "gptmini.data.store",
+}
+__all__ = ["load", *_HOMES]
+
+
+def load(path: "str | Path") -> "tuple[GPT, Tokenizer]":
+    """Model and tokenizer of a run folder (its best checkpoint) or of a checkpoint file, ready to sample on the CPU.
+
+    Raises:
+        ValueError: nothing there, not a checkpoint, damaged, or holding pickled code.
+    """
+    from gptmini.model.checkpoint import build_model, find_checkpoint, read_checkpoint
+    from gptmini.tokenizer import from_dict
+
+    checkpoint = read_checkpoint(find_checkpoint(path))
+    model, tokenizer = build_model(checkpoint), from_dict(checkpoint["gptmini"].get("tokenizer", {}))
+    if tokenizer.n_vocab != model.config.vocab_size:
+        raise ValueError(
+            f"{path}: the tokenizer's {tokenizer.n_vocab} ids must equal the model's "
+            f"vocab_size={model.config.vocab_size}"
+        )
+    return model, tokenizer
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,117 @@
+"""Causal multi-head attention as the GPT trains and samples with it."""
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gptmini.attention import functional
+from gptmini.attention.cache import LayerCache
+from gptmini.attention.rotary import Rotary, rotate
+
+QK_NORM_EPS = 1e-6  # nanochat's; far below the mean square of any trained query or key
+
+
+class CausalMultiHeadAttention(nn.Module):
+    """Each position attends to itself and to those before it, in H subspaces at once.
+
+    context = concat_h(softmax(scale * Q_h K_h^T + causal mask) V_h) W_out, with one fused projection for Q, K and V.
+
+    Source: Vaswani et al. 2017, section 3.2.2; grouped heads: Ainslie et al. 2023; query-key norm: Henry et al. 2020,
+    without its learned gain, and after the rotation.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        *,
+        n_kv_heads: int | None = None,
+        bias: bool = False,
+        dropout: float = 0.0,
+        qk_norm: bool = False,
+        scale: float | None = None,
+    ) -> None:
+        """Create the two projections.
+
+        Args:
+            d_model: C, width of input and output.
+            n_heads: H, divides C; a head is D = C / H wide.
+            n_kv_heads: G, divides H; None for H.
+            bias: whether both projections have one.
+            dropout: probability of dropping an attention weight, in training only.
+            qk_norm: RMS-normalise each query and key.
+            scale: factor on the scores; None for 1 / sqrt(D).
+
+        Raises:
+            ValueError: H does not divide C, or G does not divide H.
+        """
+        super().__init__()
+        n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+        if d_model % n_heads:
+            raise ValueError(f"d_model must be a multiple of n_heads, got d_model={d_model} and n_heads={n_heads}")
+        if n_heads % n_kv_heads:
+            raise ValueError(
+                f"n_heads must be a multiple of n_kv_heads, got n_heads={n_heads} and n_kv_heads={n_kv_heads}"
+            )
+        self.d_model, self.n_heads, self.n_kv_heads, self.d_head = d_model, n_heads, n_kv_heads, d_model // n_heads
+        self.dropout, self.qk_norm, self.scale = dropout, qk_norm, scale
+        self.qkv = nn.Linear(d_model, (n_heads + 2 * n_kv_heads) * self.d_head, bias=bias)
+        self.output = nn.Linear(d_model, d_model, bias=bias)
+
+    def forward(self, x: Tensor, *, rotary: Rotary | None = None, cache: LayerCache | None = None) -> Tensor:
+        """Attend within x, and to what the cache holds.
+
+        Args:
+            x: (B, T, C), the newest T positions.
+            rotary: angles of these T positions; None leaves queries and keys as projected.
+            cache: keys and values of earlier positions; takes the new ones too.
+
+        Returns:
+            (B, T, C).
+
+        Raises:
+            ValueError: x is not C wide, or the cache is full.
+        """
+        queries, keys, values = self._project(x, rotary)
+        if cache is not None:
+            keys, values = cache.append(keys, values)  # (B, G, S, D) each
+        n_queries, n_keys = queries.size(-2), keys.size(-2)
+        whole = n_queries == n_keys  # SDPA's is_causal is aligned to the top-left corner: right only for a square
+        masked = not whole and n_queries > 1  # a single newest query may see every key
+        context = F.scaled_dot_product_attention(
+            queries,
+            keys,
+            values,
+            attn_mask=functional.causal_mask(n_queries, n_keys, device=x.device) if masked else None,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=whole,
+            scale=self.scale,
+            enable_gqa=self.n_kv_heads != self.n_heads,
+        )  # (B, H, T, D)
+        return self.output(context.transpose(1, 2).flatten(-2))  # (B, T, C)
+
+    def attention_weights(self, x: Tensor, *, rotary: Rotary | None = None) -> Tensor:
+        """Weights that forward gives each position over x, computed by the written-out formula.
+
+        Args:
+            x: (B, T, C).
+            rotary: as for forward.
+
+        Returns:
+            (B, H, T, T), without dropout.
+        """
+        queries, keys, _ = self._project(x, rotary)
+        mask = functional.causal_mask(x.size(1), x.size(1), device=x.device)
+        return functional.attention_weights(queries, keys, mask=mask, scale=self.scale)
+
+    def _project(self, x: Tensor, rotary: Rotary | None) -> tuple[Tensor, Tensor, Tensor]:
+        if x.ndim != 3 or x.size(-1) != self.d_model:
+            raise ValueError(f"x must be (B, T, C={self.d_model}), got {tuple(x.shape)}")
+        n_qk_heads = self.n_heads + self.n_kv_heads
+        heads = self.qkv(x).unflatten(-1, (n_qk_heads + self.n_kv_heads, self.d_head))  # (B, T, H+2G, D)
+        qk, values = heads.split((n_qk_heads, self.n_kv_heads), dim=2)  # (B, T, H+G, D), (B, T, G, D)
+        if rotary is not None:
+            qk = rotate(qk, rotary)
+        if self.qk_norm:
+            qk = F.rms_norm(qk, (self.d_head,), eps=QK_NORM_EPS)
+        queries, keys = qk.split((self.n_heads, self.n_kv_heads), dim=2)  # (B, T, H, D), (B, T, G, D)
+        return queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)  # (B, H or G, T, D)

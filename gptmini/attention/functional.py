@@ -1,0 +1,69 @@
+"""Attention as its formula, written out: the oracle that every faster path is tested against."""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def causal_mask(n_queries: int, n_keys: int, *, device: torch.device | None = None) -> Tensor:
+    """Mask in which the last query sees every key, and each earlier query one key fewer.
+
+    Aligned to the bottom-right corner, so it also fits queries that follow cached keys.
+
+    Args:
+        n_queries: T, the number of newest positions.
+        n_keys: S, the number of all positions, at least T.
+        device: where the mask is made.
+
+    Returns:
+        bool (T, S), True where query t may attend to key s: s <= t + S - T.
+    """
+    return torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril(n_keys - n_queries)
+
+
+def attention_weights(
+    queries: Tensor, keys: Tensor, *, mask: Tensor | None = None, scale: float | None = None
+) -> Tensor:
+    """Softmax over the keys of scale * queries @ keys^T, zero wherever the mask is False.
+
+    Args:
+        queries: (..., H, T, D).
+        keys: (..., G, S, D); each of the G key heads serves H / G neighbouring query heads.
+        mask: bool, broadcastable to (..., H, T, S), True = may attend; each row needs one True.
+        scale: factor on the scores; None for 1 / sqrt(D).
+
+    Returns:
+        (..., H, T, S), each row summing to 1.
+
+    Source: Vaswani et al. 2017, section 3.2.1; grouped heads: Ainslie et al. 2023, section 2.2.
+    """
+    keys = _expand_heads(keys, queries.size(-3))  # (..., H, S, D)
+    scale = 1 / math.sqrt(queries.size(-1)) if scale is None else scale
+    scores = scale * (queries @ keys.transpose(-2, -1))  # (..., H, T, S)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    return scores.softmax(dim=-1)
+
+
+def attention(
+    queries: Tensor, keys: Tensor, values: Tensor, *, mask: Tensor | None = None, scale: float | None = None
+) -> Tensor:
+    """Context vectors: attention_weights(queries, keys) @ values.
+
+    Args:
+        queries: (..., H, T, D).
+        keys: (..., G, S, D).
+        values: (..., G, S, D_v).
+        mask: as for attention_weights.
+        scale: as for attention_weights.
+
+    Returns:
+        (..., H, T, D_v).
+    """
+    weights = attention_weights(queries, keys, mask=mask, scale=scale)
+    return weights @ _expand_heads(values, queries.size(-3))  # (..., H, T, D_v)
+
+
+def _expand_heads(x: Tensor, n_heads: int) -> Tensor:
+    return x.repeat_interleave(n_heads // x.size(-3), dim=-3)  # (..., H, S, D)

@@ -1,0 +1,53 @@
+"""Rotary position embedding: a query and a key meet at an angle that depends on their distance alone."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Rotary(NamedTuple):
+    """Cosines and sines of the positions of one call.
+
+    Attributes:
+        cos: (T, D / 2).
+        sin: (T, D / 2).
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+
+def rotary_table(length: int, d_head: int, base: float) -> Rotary:
+    """Angles position / base^(2i / d_head) for every position below length and every channel pair i.
+
+    Args:
+        length: number of positions, in tokens.
+        d_head: D, even.
+        base: the slowest pair turns once in about 2 pi base tokens.
+
+    Returns:
+        float32 tables with one row a position; take the rows that a call needs.
+    """
+    frequencies = base ** -(torch.arange(0, d_head, 2, dtype=torch.float32, device="cpu") / d_head)  # (D/2)
+    angles = torch.outer(torch.arange(length, dtype=torch.float32, device="cpu"), frequencies)  # (length, D/2)
+    return Rotary(angles.cos(), angles.sin())
+
+
+def rotate(x: Tensor, rotary: Rotary) -> Tensor:
+    """Turn each pair (x[i], x[i + D/2]) of a head by minus the angle of its position.
+
+    Args:
+        x: (B, T, H, D).
+        rotary: rows of the T positions.
+
+    Returns:
+        (B, T, H, D), in the dtype of x.
+
+    Source: Su et al. 2021, section 3.2.2, on halves instead of neighbours and with the sine negated, as nanochat does;
+    scores depend on differences of angles, so the sign changes no score's range, but exported weights need it.
+    """
+    cos = rotary.cos.to(x.dtype).unsqueeze(-2)  # (T, 1, D/2)
+    sin = rotary.sin.to(x.dtype).unsqueeze(-2)  # (T, 1, D/2)
+    first, second = x.chunk(2, dim=-1)  # (B, T, H, D/2) each
+    return torch.cat((first * cos + second * sin, second * cos - first * sin), dim=-1)  # (B, T, H, D)

@@ -1,0 +1,189 @@
+"""CausalMultiHeadAttention against the written-out formula, torch's own modules, and its properties."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from gptmini.attention import (
+    CausalMultiHeadAttention,
+    LayerCache,
+    Rotary,
+    attention,
+    attention_weights,
+    causal_mask,
+    rotary_table,
+    rotate,
+)
+
+B, T, S, H, G, D = 2, 5, 7, 6, 3, 4
+C = H * D
+
+
+def make(**options):
+    torch.manual_seed(0)
+    return CausalMultiHeadAttention(C, H, **options)
+
+
+VARIANTS = [
+    {},
+    {"bias": True},
+    {"n_kv_heads": G},
+    {"n_kv_heads": 1},
+    {"qk_norm": True},
+    {"scale": 0.3},
+    {"n_kv_heads": G, "qk_norm": True, "bias": True, "scale": 1.44},
+]
+
+
+def test_formula_gives_hand_computed_numbers():
+    queries = torch.tensor([[[1.0, 0.0], [0.0, 2.0]]])  # (H=1, T=2, D=2)
+    keys = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
+    values = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
+    # Row 2: scores (0, 2) / sqrt(2), so weights 1 / (1 + e^sqrt(2)) = 0.195570 and 0.804430.
+    expected = torch.tensor([[[1.0, 0.0], [0.195570, 0.804430]]])
+    torch.testing.assert_close(attention(queries, keys, values, mask=causal_mask(2, 2)), expected, atol=1e-6, rtol=0)
+
+
+def test_mask_is_aligned_to_the_newest_position():
+    expected = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]], dtype=torch.bool)
+    assert torch.equal(causal_mask(3, 5), expected)
+
+
+def test_formula_equals_scaled_dot_product_attention_with_the_same_mask():
+    torch.manual_seed(0)
+    queries, keys, values = torch.randn(B, H, T, D), torch.randn(B, G, S, D), torch.randn(B, G, S, D)
+    mask = causal_mask(T, S)
+    expected = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=0.7, enable_gqa=True)
+    torch.testing.assert_close(attention(queries, keys, values, mask=mask, scale=0.7), expected)
+
+
+@pytest.mark.parametrize("options", VARIANTS)
+@pytest.mark.parametrize("with_rotary", [False, True])
+def test_forward_equals_weights_of_the_formula_times_values(options, with_rotary):
+    module, x = make(**options), torch.randn(B, T, C)
+    rotary = rotary_table(T, D, 100.0) if with_rotary else None
+    n_kv_heads = module.n_kv_heads
+    values = module.qkv(x)[..., -n_kv_heads * D :].unflatten(-1, (n_kv_heads, D)).transpose(1, 2)
+    values = values.repeat_interleave(H // n_kv_heads, dim=1)  # (B, H, T, D)
+    context = module.attention_weights(x, rotary=rotary) @ values
+    expected = module.output(context.transpose(1, 2).flatten(-2))
+    torch.testing.assert_close(module(x, rotary=rotary), expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_equals_torch_multihead_attention_with_a_causal_mask(bias):
+    ours, x = make(bias=bias), torch.randn(B, T, C)
+    theirs = torch.nn.MultiheadAttention(C, H, bias=bias, batch_first=True)
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(ours.qkv.weight)
+        theirs.out_proj.weight.copy_(ours.output.weight)
+        if bias:
+            ours.output.bias.normal_()
+            theirs.in_proj_bias.copy_(ours.qkv.bias)
+            theirs.out_proj.bias.copy_(ours.output.bias)
+    expected, weights = theirs(x, x, x, attn_mask=~causal_mask(T, T), average_attn_weights=False)
+    torch.testing.assert_close(ours(x), expected, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(ours.attention_weights(x), weights, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("options", VARIANTS)
+def test_changing_a_future_token_leaves_earlier_outputs_unchanged(options):
+    module, x = make(**options), torch.randn(B, T, C)
+    changed = x.clone()
+    changed[:, 3:] += 1
+    assert torch.equal(module(x)[:, :3], module(changed)[:, :3])
+    assert not torch.equal(module(x)[:, 3:], module(changed)[:, 3:])
+
+
+@pytest.mark.parametrize("chunks", [(5,), (1, 1, 1, 1, 1), (2, 3), (3, 1, 1)])
+@pytest.mark.parametrize("options", VARIANTS)
+def test_cached_chunks_equal_one_pass(chunks, options):
+    module, x, table = make(**options), torch.randn(B, T, C), rotary_table(T, D, 100.0)
+    cache, parts, start = LayerCache(B, module.n_kv_heads, T, D), [], 0
+    for length in chunks:
+        rows = Rotary(*(part[start : start + length] for part in table))
+        parts.append(module(x[:, start : start + length], rotary=rows, cache=cache))
+        start += length
+    torch.testing.assert_close(torch.cat(parts, dim=1), module(x, rotary=table), atol=1e-6, rtol=1e-5)
+
+
+def test_full_cache_is_refused():
+    module, cache = make(), LayerCache(B, H, 4, D)
+    with pytest.raises(ValueError, match="cache of 4 tokens cannot hold 5"):
+        module(torch.randn(B, T, C), cache=cache)
+
+
+def test_weights_sum_to_one_and_vanish_on_the_future():
+    weights = make().attention_weights(torch.randn(B, T, C))
+    torch.testing.assert_close(weights.sum(-1), torch.ones(B, H, T))
+    assert (weights.triu(1) == 0).all()
+
+
+def test_grouped_heads_equal_full_heads_with_repeated_weights():
+    grouped, x = make(n_kv_heads=G), torch.randn(B, T, C)
+    full = make()
+    with torch.no_grad():
+        queries, keys, values = grouped.qkv.weight.split((C, G * D, G * D))
+        repeat = [part.unflatten(0, (G, D)).repeat_interleave(H // G, 0).flatten(0, 1) for part in (keys, values)]
+        full.qkv.weight.copy_(torch.cat((queries, *repeat)))
+        full.output.load_state_dict(grouped.output.state_dict())
+    torch.testing.assert_close(full(x), grouped(x), atol=1e-6, rtol=1e-5)
+
+
+def test_rotation_equals_multiplication_by_a_complex_phase():
+    torch.manual_seed(0)
+    x = torch.randn(B, T, H, D, dtype=torch.float64)
+    rotated = rotate(x, Rotary(*(part.double() for part in rotary_table(T, D, 100.0))))
+    phase = torch.outer(torch.arange(T).double(), 100.0 ** -torch.tensor([0.0, 0.5]).double())  # (T, D/2)
+    turned = torch.complex(x[..., :2], x[..., 2:]) * torch.exp(-1j * phase).unsqueeze(1)
+    torch.testing.assert_close(rotated, torch.cat((turned.real, turned.imag), -1), atol=1e-6, rtol=1e-6)
+
+
+def test_rotated_scores_depend_on_distance_alone():
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 1, 1, 1, D).expand(2, 1, S, 1, D)  # the same vector at every position
+    table = rotary_table(S, D, 100.0)
+    queries, keys = rotate(query, table)[0, :, 0], rotate(key, table)[0, :, 0]  # (S, D) each
+    scores = queries @ keys.T
+    for offset in range(-S + 1, S):
+        diagonal = scores.diagonal(offset)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), atol=1e-5, rtol=1e-5)
+
+
+def test_dropout_acts_in_training_only():
+    module, x = make(dropout=0.5), torch.randn(B, T, C)
+    assert not torch.equal(module(x), module(x))
+    module.eval()
+    assert torch.equal(module(x), module(x))
+    torch.testing.assert_close(module(x), make().eval()(x))
+
+
+def test_gradients_pass_gradcheck():
+    module = make(n_kv_heads=G, qk_norm=True).double()
+    x = torch.randn(1, 3, C, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(module, (x,))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((100, 12), "d_model must be a multiple of n_heads, got d_model=100 and n_heads=12"),
+        ((24, 6, 4), "n_heads must be a multiple of n_kv_heads, got n_heads=6 and n_kv_heads=4"),
+    ],
+)
+def test_heads_that_do_not_divide_are_refused(arguments, message):
+    d_model, n_heads, *kv = arguments
+    with pytest.raises(ValueError, match=message):
+        CausalMultiHeadAttention(d_model, n_heads, n_kv_heads=kv[0] if kv else None)
+
+
+def test_wrong_width_is_named_with_both_shapes():
+    with pytest.raises(ValueError, match=r"x must be \(B, T, C=24\), got \(2, 5, 23\)"):
+        make()(torch.randn(B, T, 23))
+
+
+def test_weights_of_the_formula_take_any_leading_dimensions():
+    torch.manual_seed(0)
+    queries, keys = torch.randn(3, B, H, T, D), torch.randn(3, B, H, S, D)
+    stacked = torch.stack([attention_weights(q, k) for q, k in zip(queries, keys, strict=True)])
+    torch.testing.assert_close(attention_weights(queries, keys), stacked)
