@@ -1,0 +1,129 @@
+"""The checkpoint file: tensors and plain JSON types, written whole or not at all, checked before it is read.
+
+Layout: {"gptmini": {"format", "config", "tokenizer", ...}, "state_dict": {"model.<name>": tensor}, ...}; whatever else
+the trainer keeps (optimizer, loops) stands beside these two and is not needed to sample.
+"""
+
+import os
+import zipfile
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from gptmini.model.config import GPTConfig
+from gptmini.model.gpt import GPT
+
+FORMAT = 1
+WEIGHTS_PREFIX = "model."  # the name under which the training module holds the GPT
+
+
+def header(config: GPTConfig, tokenizer: dict, **more: object) -> dict:
+    """What a checkpoint says of itself: format, asdict(config), the tokenizer's dict, and more plain values."""
+    return {"format": FORMAT, "config": asdict(config), "tokenizer": tokenizer, **more}
+
+
+def write_checkpoint(checkpoint: dict, path: Path) -> None:
+    """Write beside the final name, flush to disk, rename: a reader sees the old file or the new one.
+
+    Raises:
+        OSError: no room, no permission; the old file is untouched and the partial one removed.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            torch.save(checkpoint, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    flush_folder(path.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Make renames and links inside the folder survive a power cut."""
+    if os.name == "posix":  # other systems have no handle on a folder to flush
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def find_checkpoint(path: str | Path) -> Path:
+    """Resolve a checkpoint file, or a run folder to its best checkpoint, else its last one.
+
+    Raises:
+        ValueError: nothing there, or a folder without a checkpoint.
+    """
+    path = Path(path)
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise ValueError(f"{path} does not exist; give a run folder (runs/latest) or a .ckpt file")
+    for name in ("best.ckpt", "last.ckpt"):
+        if (candidate := path / "checkpoints" / name).is_file():
+            return candidate
+    raise ValueError(f"{path} holds no checkpoints/best.ckpt or checkpoints/last.ckpt; train first, or give a file")
+
+
+def read_checkpoint(path: Path) -> dict:
+    """Read a checkpoint onto the CPU, after its checksums, without running anything in it.
+
+    Returns:
+        The dict that was written.
+
+    Raises:
+        ValueError: not a checkpoint of this format, damaged, or holding pickled code.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except zipfile.BadZipFile:
+        raise ValueError(f"{path} is not a checkpoint, or is cut short: it has no zip directory") from None
+    if damaged is not None:
+        raise ValueError(f"{path} is damaged: the CRC-32 of {damaged} does not match")
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch names no common class for what a foreign file can raise
+        raise ValueError(
+            f"{path} must hold only tensors and plain data; refused without running it ({type(error).__name__})"
+        ) from error
+    own = checkpoint.get("gptmini") if isinstance(checkpoint, dict) else None
+    if not isinstance(own, dict) or not isinstance(checkpoint.get("state_dict"), dict):
+        raise ValueError(f"{path} is not a gptmini checkpoint: it lacks the gptmini header or the weights")
+    if own.get("format") != FORMAT:
+        raise ValueError(
+            f"{path} has checkpoint format {own.get('format')}, this version reads {FORMAT}; "
+            "use the version of gptmini that wrote it"
+        )
+    return checkpoint
+
+
+def build_model(checkpoint: dict) -> GPT:
+    """GPT with the weights of a checkpoint that read_checkpoint returned, in eval mode on the CPU.
+
+    Raises:
+        ValueError: config and weights do not fit each other.
+    """
+    config = checkpoint["gptmini"].get("config")
+    try:
+        config = GPTConfig(**config)
+    except TypeError as error:
+        raise ValueError(f"the checkpoint's config must have the fields of GPTConfig: {error}") from None
+    weights = {
+        name.removeprefix(WEIGHTS_PREFIX): tensor
+        for name, tensor in checkpoint["state_dict"].items()
+        if name.startswith(WEIGHTS_PREFIX)
+    }
+    if config.n_layers > len(weights):
+        raise ValueError(f"the checkpoint's config names {config.n_layers} layers, its weights hold fewer")
+    with torch.device("meta"):  # shapes only: no memory is taken for what a header merely claims
+        model = GPT(config)
+    try:
+        model.load_state_dict(weights, assign=True)
+    except RuntimeError as error:
+        reasons = " ".join(line.strip() for line in str(error).splitlines()[1:])
+        raise ValueError(f"the checkpoint's weights do not fit its config: {reasons}") from None
+    return model.eval()

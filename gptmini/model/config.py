@@ -1,0 +1,125 @@
+"""What a GPT is made of, as numbers and names; checked once, here."""
+
+from dataclasses import dataclass, fields
+from typing import get_args
+
+from gptmini.model.layers import ACTIVATION, NORM
+
+POSITIONS = ("learned", "rotary")
+INITS = ("gpt2", "zero_projections")
+VOCAB_MULTIPLE = 64  # tile width at which GPU matrix products run at full speed
+LARGEST = 2**32  # token ids are stored in 32 bits at most; no size beyond it is meant
+LONGEST_CONTEXT = 2**20  # rotary tables are made whole, whatever a file claims
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPTConfig:
+    """Sizes and alternatives of one GPT. Only what leaves the model as it is has a default.
+
+    Attributes:
+        vocab_size: V, token kinds.
+        context_length: T, longest input in tokens.
+        d_model: C, width of the residual stream.
+        n_layers: N, blocks.
+        n_heads: H, query heads; divides C.
+        norm: layernorm (with gain, eps 1e-5) or rmsnorm (without weights, eps 1e-6).
+        position: learned (a vector for each position) or rotary (queries and keys turn).
+        mlp: gelu (tanh form, as GPT-2) or relu2 (squared ReLU).
+        bias: whether projections and layer norms have one.
+        tie_embeddings: whether the unembedding is the token embedding.
+        init: gpt2 (normal 0.02, output projections 0.02 / sqrt(2 N)) or zero_projections (output projections and
+            unembedding start at zero, so that every block starts as the identity).
+        n_kv_heads: G, key and value heads; divides H; None for H.
+        d_ff: F, width inside the MLP; None for 4 C.
+        dropout: probability, in training, on attention weights, on each block's two outputs and on the embedding.
+        rotary_base: period of the slowest rotation over 2 pi, in tokens; needed by, and only by, rotary.
+        qk_norm: RMS-normalise queries and keys.
+        attention_scale: factor on the scores; None for 1 / sqrt(D).
+        embedding_norm: normalise the embedding before the first block.
+        logit_softcap: c in c * tanh(logits / c), in nats; None for plain logits.
+
+    Raises:
+        ValueError: a value of the wrong type, out of range, or at odds with another.
+    """
+
+    vocab_size: int
+    context_length: int
+    d_model: int
+    n_layers: int
+    n_heads: int
+    norm: str
+    position: str
+    mlp: str
+    bias: bool
+    tie_embeddings: bool
+    init: str
+    n_kv_heads: int | None = None
+    d_ff: int | None = None
+    dropout: float = 0.0
+    rotary_base: float | None = None
+    qk_norm: bool = False
+    attention_scale: float | None = None
+    embedding_norm: bool = False
+    logit_softcap: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check types, then ranges, then how values fit together."""
+        for field in fields(self):
+            _check_type(field.name, getattr(self, field.name), field.type)
+        for name in ("vocab_size", "context_length", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_ff"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= LARGEST:
+                raise ValueError(f"{name} must be from 1 to {LARGEST}, got {name}={value}")
+        if self.context_length > LONGEST_CONTEXT:
+            raise ValueError(
+                f"context_length must be at most {LONGEST_CONTEXT}, got context_length={self.context_length}"
+            )
+        for name in ("rotary_base", "attention_scale", "logit_softcap"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ValueError(f"{name} must be above 0 and finite, or null, got {name}={value}")
+        for name, names in (("norm", NORM), ("position", POSITIONS), ("mlp", ACTIVATION), ("init", INITS)):
+            if getattr(self, name) not in names:
+                raise ValueError(f"{name} must be one of {', '.join(names)}, got {name}={getattr(self, name)}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got dropout={self.dropout}")
+        self._check_heads()
+
+    def _check_heads(self) -> None:
+        if self.d_model % self.n_heads:
+            raise ValueError(
+                f"d_model must be a multiple of n_heads, got d_model={self.d_model} and n_heads={self.n_heads}"
+            )
+        if self.n_kv_heads is not None and self.n_heads % self.n_kv_heads:
+            raise ValueError(
+                f"n_heads must be a multiple of n_kv_heads, got n_heads={self.n_heads} and n_kv_heads={self.n_kv_heads}"
+            )
+        if (self.position == "rotary") != (self.rotary_base is not None):
+            raise ValueError(
+                "rotary_base must be set when position=rotary and null otherwise, "
+                f"got position={self.position} and rotary_base={self.rotary_base}"
+            )
+        if self.position == "rotary" and self.d_head % 2:
+            raise ValueError(
+                "d_model / n_heads must be even when position=rotary, "
+                f"got d_model={self.d_model} and n_heads={self.n_heads}"
+            )
+
+    @property
+    def d_head(self) -> int:
+        """D, width of one head."""
+        return self.d_model // self.n_heads
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """V rounded up to a multiple of 64: rows of the two embedding matrices."""
+        return -(-self.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+
+
+def _check_type(name: str, value: object, declared: type) -> None:
+    """Refuse 1.0 or True for an int and "4" for a float; an int will do for a float."""
+    types = get_args(declared) or (declared,)
+    fits = type(value) in types or (float in types and type(value) is int)
+    if not fits:
+        wanted = " or ".join("null" if kind is type(None) else kind.__name__ for kind in types)
+        raise ValueError(f"{name} must be {wanted}, got {name}={value!r}")

@@ -1,0 +1,155 @@
+"""The GPT: embed, N blocks, unembed."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gptmini.attention import KVCache, Rotary, rotary_table
+from gptmini.model.block import Block
+from gptmini.model.config import GPTConfig
+from gptmini.model.layers import NORM
+
+GPT2_STD = 0.02  # Radford et al. 2019 keep GPT's N(0, 0.02)
+
+
+class GPT(nn.Module):
+    """Decoder-only transformer that scores the next token at every position."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        """Create the modules and draw their first weights from torch's global generator."""
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.padded_vocab_size, config.d_model)
+        if config.position == "learned":
+            self.position_embedding = nn.Embedding(config.context_length, config.d_model)
+        else:
+            table = rotary_table(config.context_length, config.d_head, config.rotary_base)
+            self.register_buffer("rotary_cos", table.cos, persistent=False)  # (context_length, D/2)
+            self.register_buffer("rotary_sin", table.sin, persistent=False)  # (context_length, D/2)
+        self.embedding_norm = NORM[config.norm](config.d_model, config.bias) if config.embedding_norm else nn.Identity()
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
+        self.norm = NORM[config.norm](config.d_model, config.bias)
+        if not config.tie_embeddings:
+            self.unembedding = nn.Linear(config.d_model, config.padded_vocab_size, bias=False)
+        self._initialise()
+
+    def forward(self, tokens: Tensor, cache: KVCache | None = None) -> Tensor:
+        """Logits of the token after each position.
+
+        Args:
+            tokens: int64 (B, T).
+            cache: earlier positions, extended by these.
+
+        Returns:
+            (B, T, V).
+
+        Raises:
+            ValueError: the positions exceed context_length.
+        """
+        return self.unembed(self.hidden(tokens, cache))
+
+    def hidden(self, tokens: Tensor, cache: KVCache | None = None) -> Tensor:
+        """Residual stream after the last norm: (B, T) to (B, T, C); arguments and errors as for forward."""
+        start = 0 if cache is None else cache.length
+        end = start + tokens.size(1)
+        if end > self.config.context_length:
+            raise ValueError(f"input must fit context_length={self.config.context_length} tokens, got {end}")
+        x = self.embedding(tokens)  # (B, T, C)
+        rotary = None
+        if self.config.position == "learned":
+            x = x + self.position_embedding.weight[start:end]  # (B, T, C)
+        else:
+            rotary = Rotary(self.rotary_cos[start:end], self.rotary_sin[start:end])  # (T, D/2) each
+        x = self.dropout(self.embedding_norm(x))
+        for i, block in enumerate(self.blocks):
+            x = block(x, rotary=rotary, cache=None if cache is None else cache.layers[i])
+        return self.norm(x)
+
+    def unembed(self, hidden: Tensor) -> Tensor:
+        """Logits (B, T, V) of hidden states (B, T, C), soft-capped where the config says so."""
+        weight = self.embedding.weight if self.config.tie_embeddings else self.unembedding.weight  # (V padded, C)
+        logits = F.linear(hidden, weight)[..., : self.config.vocab_size]  # (B, T, V)
+        cap = self.config.logit_softcap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
+
+    def new_cache(self, batch_size: int) -> KVCache:
+        """Empty cache for batch_size sequences of context_length tokens, on the model's device, in its dtype."""
+        return KVCache(
+            self.config.n_layers,
+            batch_size=batch_size,
+            n_kv_heads=self.config.n_kv_heads or self.config.n_heads,
+            capacity=self.config.context_length,
+            d_head=self.config.d_head,
+            device=self.embedding.weight.device,
+            dtype=self.embedding.weight.dtype,
+        )
+
+    @property
+    def n_parameters(self) -> int:
+        """Trained numbers, a tied matrix once, rows of padded vocabulary not counted."""
+        matrices = 1 if self.config.tie_embeddings else 2
+        padding = matrices * (self.config.padded_vocab_size - self.config.vocab_size) * self.config.d_model
+        return sum(parameter.numel() for parameter in self.parameters()) - padding
+
+    @property
+    def flops_per_token(self) -> int:
+        """Floating-point operations to train on one token of a full context: 6 a matrix weight, 12 N C T attention.
+
+        Source: Chowdhery et al. 2022, appendix B; embedding look-ups are free, the unembedding is not.
+        """
+        blocks = sum(p.numel() for p in self.blocks.parameters() if p.ndim == 2)
+        unembedding = self.config.vocab_size * self.config.d_model
+        attention = 12 * self.config.n_layers * self.config.d_model * self.config.context_length
+        return 6 * (blocks + unembedding) + attention
+
+    def _initialise(self) -> None:
+        """Draw weights as config.init says; biases start at 0 and gains at 1."""
+        gpt2 = self.config.init == "gpt2"
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                # Without GPT-2's 0.02, outputs keep the variance of their inputs: 1 / sqrt(fan in).
+                nn.init.normal_(module.weight, std=GPT2_STD if gpt2 else module.in_features**-0.5)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.Embedding):
+                nn.init.normal_(module.weight, std=GPT2_STD if gpt2 else 1.0)
+        for block in self.blocks:
+            for projection in (block.attention.output, block.mlp.output):
+                if gpt2:
+                    nn.init.normal_(projection.weight, std=GPT2_STD / math.sqrt(2 * self.config.n_layers))
+                else:
+                    nn.init.zeros_(projection.weight)
+        if not gpt2 and not self.config.tie_embeddings:
+            nn.init.zeros_(self.unembedding.weight)
+
+
+def new_gpt(config: GPTConfig, seed: int) -> GPT:
+    """GPT whose first weights follow from the seed alone; torch's global generator is left as it was.
+
+    Raises:
+        ValueError: seed is not a whole number from 0 to 2^63 - 1.
+    """
+    if type(seed) is not int or not 0 <= seed < 2**63:
+        raise ValueError(f"seed must be a whole number from 0 to 2^63 - 1, got seed={seed!r}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return GPT(config)
+
+
+def next_token_loss(logits: Tensor, targets: Tensor, *, reduction: str = "mean") -> Tensor:
+    """Cross-entropy of the targets, in nats per token, computed in float32 or wider.
+
+    Args:
+        logits: (B, T, V).
+        targets: int64 (B, T), the token after each position.
+        reduction: mean or sum over all tokens, or none.
+
+    Returns:
+        A scalar, or (B * T,) for none.
+    """
+    logits = logits.flatten(0, 1)  # (B * T, V)
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    return F.cross_entropy(wide, targets.flatten(), reduction=reduction)

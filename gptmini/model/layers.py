@@ -1,0 +1,51 @@
+"""The parts of a block that are not attention, under the names that GPTConfig uses."""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+RMS_NORM_EPS = 1e-6  # nanochat's
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x^2) + 1e-6) over the last dimension, without weights.
+
+    Source: Zhang and Sennrich 2019, section 4, without the gain.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise x (..., C)."""
+        return F.rms_norm(x, (x.size(-1),), eps=RMS_NORM_EPS)
+
+
+def relu2(x: Tensor) -> Tensor:
+    """Squared ReLU (So et al. 2021, section 4.2)."""
+    return F.relu(x).square()
+
+
+def gelu(x: Tensor) -> Tensor:
+    """GELU in its tanh form, the one that GPT-2's weights were trained with."""
+    return F.gelu(x, approximate="tanh")
+
+
+NORM: dict[str, Callable[[int, bool], nn.Module]] = {
+    "layernorm": lambda d_model, bias: nn.LayerNorm(d_model, bias=bias),
+    "rmsnorm": lambda d_model, bias: RMSNorm(),
+}
+ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {"gelu": gelu, "relu2": relu2}
+
+
+class MLP(nn.Module):
+    """Two projections with a nonlinearity between them, at each position alone."""
+
+    def __init__(self, d_model: int, d_ff: int, *, activation: str, bias: bool) -> None:
+        """Create C -> F -> C; activation is a key of ACTIVATION."""
+        super().__init__()
+        self.input = nn.Linear(d_model, d_ff, bias=bias)
+        self.output = nn.Linear(d_ff, d_model, bias=bias)
+        self.activation = ACTIVATION[activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (B, T, C) to (B, T, C)."""
+        return self.output(self.activation(self.input(x)))  # (B, T, F) inside

@@ -1,0 +1,92 @@
+"""The two presets equal Hugging Face's models at tiny random sizes, in both directions."""
+
+import os
+
+import pytest
+import torch
+
+from gptmini.model import GPT, GPTConfig
+from gptmini.model.interop import from_hugging_face, to_hugging_face
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+transformers = pytest.importorskip("transformers", reason="parity is measured against transformers, a dev dependency")
+
+GPT2 = {"vocab_size": 11, "n_positions": 13, "n_embd": 24, "n_layer": 3, "n_head": 6}
+NANOCHAT = {
+    "vocab_size": 11,
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 3,
+    "max_position_embeddings": 13,
+}
+
+
+def hugging_face(kind):
+    torch.manual_seed(0)
+    if kind == "gpt2":
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2))
+    else:
+        model = transformers.NanoChatForCausalLM(transformers.NanoChatConfig(**NANOCHAT))
+    for parameter in model.parameters():  # wide enough that a wrong formula shows
+        torch.nn.init.normal_(parameter, std=0.5)
+    return model.eval()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "nanochat"])
+def test_logits_equal_hugging_face(kind):
+    theirs = hugging_face(kind)
+    ours = from_hugging_face(theirs.config.to_dict(), theirs.state_dict()).eval()
+    tokens = torch.randint(11, (2, 13))
+    with torch.no_grad():
+        torch.testing.assert_close(ours(tokens), theirs(tokens).logits, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "nanochat"])
+def test_export_is_the_model_that_was_imported(kind):
+    theirs = hugging_face(kind)
+    config, state = to_hugging_face(from_hugging_face(theirs.config.to_dict(), theirs.state_dict()))
+    assert config.pop("model_type") == kind
+    back = type(theirs)(type(theirs.config)(**config)).eval()
+    back.load_state_dict(state)
+    tokens = torch.randint(11, (2, 13))
+    with torch.no_grad():
+        assert torch.equal(back(tokens).logits, theirs(tokens).logits)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "nanochat"])
+def test_gradients_equal_hugging_face(kind):
+    theirs = hugging_face(kind)
+    ours = from_hugging_face(theirs.config.to_dict(), theirs.state_dict())
+    tokens = torch.randint(11, (2, 13))
+    ours(tokens).logsumexp(-1).sum().backward()
+    theirs(tokens).logits.logsumexp(-1).sum().backward()
+    expected = {"gpt2": "transformer.h.1.mlp.c_fc.weight", "nanochat": "model.layers.1.mlp.fc1.weight"}[kind]
+    expected = theirs.get_parameter(expected).grad
+    got = ours.blocks[1].mlp.input.weight.grad
+    torch.testing.assert_close(got, expected.T if kind == "gpt2" else expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_model_that_neither_computes_is_refused_by_the_differing_setting():
+    torch.manual_seed(0)
+    config = GPTConfig(
+        vocab_size=11,
+        context_length=5,
+        d_model=24,
+        n_layers=1,
+        n_heads=6,
+        norm="layernorm",
+        position="learned",
+        mlp="gelu",
+        bias=False,
+        tie_embeddings=True,
+        init="gpt2",
+    )
+    with pytest.raises(ValueError, match="bias must be True to export as gpt2, got bias=False"):
+        to_hugging_face(GPT(config))
+
+
+def test_another_model_type_is_refused():
+    with pytest.raises(ValueError, match="model_type must be gpt2 or nanochat, got 'llama'"):
+        from_hugging_face({"model_type": "llama"}, {})
