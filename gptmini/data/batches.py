@@ -1,0 +1,132 @@
+"""Which tokens a step trains on, as a pure function of (seed, step): nothing to store, nothing to skip.
+
+A pass covers every window of the training tokens once. Pass p starts its windows at a phase and takes them in an order,
+both drawn from (seed, p); sequence n of the run is window n mod W of pass n div W.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ROUNDS = 6  # of the Feistel network; four make a permutation hard to tell from random (Luby and Rackoff 1988)
+_U64 = np.uint64
+
+
+def n_windows(n_tokens: int, context_length: int) -> int:
+    """W, windows in one pass: the most that fit behind every phase from 0 to context_length - 1."""
+    return max(0, (n_tokens - context_length) // context_length)
+
+
+def window_starts(sequences: np.ndarray, *, n_tokens: int, context_length: int, seed: int) -> np.ndarray:
+    """First token of each sequence's window.
+
+    Args:
+        sequences: int64 (n,), numbers of sequences in the run, from 0.
+        n_tokens: length of the token file.
+        context_length: T; a window is T tokens and their T targets, so T + 1 ids.
+        seed: of the run.
+
+    Returns:
+        int64 (n,), each start + T + 1 <= n_tokens. Costs the same for any sequence number.
+
+    Raises:
+        ValueError: fewer than 2 T tokens.
+    """
+    windows = n_windows(n_tokens, context_length)
+    if windows < 1:
+        raise ValueError(
+            f"the train split must hold at least two windows of context_length={context_length} tokens, "
+            f"got {n_tokens} tokens; give more text or a smaller model.context_length"
+        )
+    passes, places = np.divmod(np.asarray(sequences, dtype=np.int64), windows)
+    keys = _mix(passes.astype(_U64), _U64(seed % 2**64))
+    phases = (_mix(keys, _U64(1)) % _U64(context_length)).astype(np.int64)
+    return phases + context_length * permute(places, windows, keys)
+
+
+def permute(places: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
+    """Send each place in [0, size) to another, one-to-one for each key, with O(1) memory and time.
+
+    An alternating Feistel network on pairs (left, right) of a grid just larger than size; places that land outside
+    are sent on until they land inside (cycle walking), which keeps it one-to-one.
+
+    Args:
+        places: int64 (n,), in [0, size).
+        size: at least 1.
+        keys: uint64 (n,), one a place.
+
+    Source: Black and Rogaway 2002, "Ciphers with arbitrary finite domains", sections 3 and 4.
+    """
+    n_left = int(np.ceil(np.sqrt(size)))
+    n_right = -(-size // n_left)
+    result = np.array(places, dtype=np.int64)
+    outside = np.arange(result.size)
+    while outside.size:
+        left, right = np.divmod(result[outside], n_right)
+        key = keys[outside]
+        for i in range(ROUNDS):
+            if i % 2:
+                right = (right + (_mix(left.astype(_U64), key + _U64(i)) % _U64(n_right)).astype(np.int64)) % n_right
+            else:
+                left = (left + (_mix(right.astype(_U64), key + _U64(i)) % _U64(n_left)).astype(np.int64)) % n_left
+        result[outside] = left * n_right + right
+        outside = outside[result[outside] >= size]
+    return result
+
+
+def step_sequences(step: int, micro_step: int, *, global_batch_size: int, batch_size: int, rank: int, n_ranks: int):
+    """Numbers of the sequences that one rank takes in one micro-step of one optimizer step, int64 (B,).
+
+    The ranks' slices of all micro-steps make up the step's global batch, whatever their number.
+    """
+    first = step * global_batch_size + rank * (global_batch_size // n_ranks) + micro_step * batch_size
+    return np.arange(first, first + batch_size, dtype=np.int64)
+
+
+def gather(data: np.ndarray, starts: np.ndarray, context_length: int) -> tuple[Tensor, Tensor]:
+    """Cut windows out of a token file.
+
+    Args:
+        data: (n_tokens,), uint16 or uint32.
+        starts: int64 (B,).
+        context_length: T.
+
+    Returns:
+        tokens and targets, int64 (B, T) each; targets are tokens shifted by one.
+    """
+    windows = torch.from_numpy(data[starts[:, None] + np.arange(context_length + 1)].astype(np.int64))  # (B, T + 1)
+    return windows[:, :-1], windows[:, 1:]
+
+
+def validation_windows(
+    data: np.ndarray, *, context_length: int, batch_size: int, max_tokens: int | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Non-overlapping windows in order, so that every token but the first is predicted once.
+
+    Args:
+        data: (n_tokens,).
+        context_length: T.
+        batch_size: B, windows at once.
+        max_tokens: predict only the first so many; None for all.
+
+    Yields:
+        tokens and targets, int64 (B, T); fewer windows in the last full batch, then one shorter window for the rest.
+    """
+    n_targets = min(len(data) - 1, len(data) if max_tokens is None else max_tokens)
+    whole = n_targets // context_length
+    for first in range(0, whole, batch_size):
+        starts = context_length * np.arange(first, min(first + batch_size, whole))
+        yield gather(data, starts, context_length)
+    if rest := n_targets % context_length:
+        yield gather(data, np.array([whole * context_length]), rest)
+
+
+def _mix(values: np.ndarray, key: np.ndarray) -> np.ndarray:
+    """Hash 64-bit integers under a key, elementwise: the finaliser of SplitMix64 (Steele et al. 2014, figure 17)."""
+    with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is meant
+        mixed = values * _U64(0x9E3779B97F4A7C15) + key * _U64(0xD1342543DE82EF95) + _U64(0x632BE59BD9B4E019)
+        mixed = (mixed ^ (mixed >> _U64(30))) * _U64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> _U64(27))) * _U64(0x94D049BB133111EB)
+        return mixed ^ (mixed >> _U64(31))

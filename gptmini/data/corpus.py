@@ -1,0 +1,252 @@
+"""Where text comes from: each corpus yields documents of its training and its held-out split, in a fixed order.
+
+A corpus has name, identity() (plain JSON types that change when any text would) and documents(split).
+"""
+
+import ast
+import hashlib
+import sys
+import sysconfig
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+# Folders of the standard library that hold no documentation: test suites, installed packages, and the topics,
+# which are read first and apart.
+PYDOC_SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "pydoc_data"}
+DOWNLOAD_TIMEOUT = 30  # seconds without an answer; a text of a few megabytes takes less in all
+
+
+class PydocCorpus:
+    """The documentation inside every CPython: help topics, then each docstring of the standard library.
+
+    Sources are parsed, never imported or run. A document is held out when the first byte of its SHA-256 says so.
+    """
+
+    name = "pydoc"
+
+    def __init__(self, val_fraction: float) -> None:
+        """Hold out about val_fraction of the documents.
+
+        Raises:
+            ValueError: val_fraction is not above 0 and below 1.
+        """
+        self.val_fraction = check_fraction(val_fraction)
+        self.root = Path(sysconfig.get_path("stdlib"))
+
+    def identity(self) -> dict:
+        """Corpus, split rule, Python version and the digest of every source file."""
+        digest = hashlib.sha256()
+        for path in self._sources():
+            digest.update(path.relative_to(self.root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+        version = ".".join(map(str, sys.version_info[:3]))
+        return {"corpus": self.name, "val_fraction": self.val_fraction, "python": version, "sha256": digest.hexdigest()}
+
+    def documents(self, split: str) -> Iterator[str]:
+        """Texts of train or val: topics by name, then docstrings by module path and line."""
+        for path in self._sources():
+            tree = ast.parse(path.read_bytes())
+            for text in topics(tree) if path.parent.name == "pydoc_data" else docstrings(tree):
+                if held_out(text, self.val_fraction) == (split == "val"):
+                    yield text
+
+    def _sources(self) -> list[Path]:
+        modules = [
+            path
+            for path in sorted(self.root.rglob("*.py"), key=lambda path: path.relative_to(self.root).as_posix())
+            if path.relative_to(self.root).parts[0].removesuffix(".py") in sys.stdlib_module_names
+            and not PYDOC_SKIPPED.intersection(path.relative_to(self.root).parts)
+        ]
+        topic_file = self.root / "pydoc_data" / "topics.py"
+        if not modules or not topic_file.is_file():
+            raise ValueError(f"data=pydoc needs the standard library's sources in {self.root}; use data=text instead")
+        return [topic_file, *modules]
+
+
+class TextCorpus:
+    """UTF-8 files: one file splits by position, several by a hash of each file's text."""
+
+    name = "text"
+
+    def __init__(self, path: str, val_fraction: float) -> None:
+        """Take a file, a folder (every .txt and .md file below it) or a glob.
+
+        Raises:
+            ValueError: val_fraction out of range, or a path that matches no file.
+        """
+        self.val_fraction = check_fraction(val_fraction)
+        self.files = find_files(path)
+
+    def identity(self) -> dict:
+        """Corpus, split rule, and each file's name and digest."""
+        digests = {path.as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in self.files}
+        return {"corpus": self.name, "val_fraction": self.val_fraction, "files": digests}
+
+    def documents(self, split: str) -> Iterator[str]:
+        """Texts of train or val: one part of the only file, or whole files.
+
+        Raises:
+            ValueError: a file that is empty or not UTF-8, or too few files to hold any out.
+        """
+        if len(self.files) == 1:
+            yield split_by_position(read_text(self.files[0]), split, self.val_fraction)
+            return
+        n_documents = 0
+        for path in self.files:
+            text = read_text(path)
+            if held_out(text, self.val_fraction) == (split == "val"):
+                n_documents += 1
+                yield text
+        if not n_documents:
+            raise ValueError(
+                f"each split must get a file, got none of {len(self.files)} for {split} "
+                f"at val_fraction={self.val_fraction}; change val_fraction or join the files into one"
+            )
+
+
+class PinnedTextCorpus:
+    """One published text with a known SHA-256, from a local copy or its address, split by position."""
+
+    def __init__(self, name: str, url: str, sha256: str | None, path: str | None, folder: str, val_fraction: float):
+        """Take the text's address and digest; nothing is read yet.
+
+        Args:
+            name: what the prepared folder is called.
+            url: where it is published.
+            sha256: hexadecimal digest of its bytes; None to take whatever is there.
+            path: a local copy; None to download once into folder.
+            folder: where a download is kept.
+            val_fraction: share held out, from the end.
+
+        Raises:
+            ValueError: val_fraction out of range, or path does not exist.
+        """
+        self.name, self.url, self.sha256 = name, url, sha256
+        self.val_fraction = check_fraction(val_fraction)
+        self.path = None if path is None else Path(path)
+        self.folder = Path(folder)
+        if self.path is not None and not self.path.is_file():
+            raise ValueError(f"data.path must be a file, got {path}, which does not exist or is a folder")
+
+    def identity(self) -> dict:
+        """Corpus, split rule and digest of the text."""
+        digest = hashlib.sha256(self._local_copy().read_bytes()).hexdigest()
+        return {"corpus": self.name, "val_fraction": self.val_fraction, "sha256": digest}
+
+    def documents(self, split: str) -> Iterator[str]:
+        """The one text's part for train or val."""
+        yield split_by_position(read_text(self._local_copy()), split, self.val_fraction)
+
+    def _local_copy(self) -> Path:
+        path = self.path
+        if path is None:
+            path = self.folder / f"{self.name}.txt"
+            if not path.is_file():
+                download(self.url, path)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        if self.sha256 not in (None, digest):
+            raise ValueError(
+                f"{path} must be the published text with sha256 {self.sha256}, got {digest}; "
+                f"for a text of your own use data=text data.path={path}"
+            )
+        return path
+
+
+def topics(tree: ast.Module) -> list[str]:
+    """Help texts of a parsed pydoc_data/topics.py, by topic name."""
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Dict):
+            texts = ast.literal_eval(statement.value)
+            return [texts[name] for name in sorted(texts)]
+    return []
+
+
+def docstrings(tree: ast.Module) -> Iterator[str]:
+    """Docstrings of a parsed module, in the order of their lines, indentation removed."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
+    for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
+        if text := ast.get_docstring(node):
+            yield text
+
+
+def held_out(text: str, val_fraction: float) -> bool:
+    """Whether the first byte of SHA-256(text) is below 256 * val_fraction: the same everywhere, for ever."""
+    return hashlib.sha256(text.encode()).digest()[0] < round(256 * val_fraction)
+
+
+def split_by_position(text: str, split: str, val_fraction: float) -> str:
+    """First part of a text for train, last val_fraction of its characters for val."""
+    boundary = int(len(text) * (1 - val_fraction))
+    return text[boundary:] if split == "val" else text[:boundary]
+
+
+def find_files(path: str) -> list[Path]:
+    """Files that a path means: itself, the .txt and .md files below a folder, or what a glob matches; sorted.
+
+    Raises:
+        ValueError: none.
+    """
+    given = Path(path)
+    if given.is_dir():
+        files = [file for file in given.rglob("*") if file.suffix in (".txt", ".md") and file.is_file()]
+        wanted = f"the folder {path} must hold .txt or .md files, got none"
+    else:
+        files = [given] if given.is_file() else list(Path(given.anchor).glob(str(given.relative_to(given.anchor))))
+        files = [file for file in files if file.is_file()]
+        wanted = f"data.path must be a file, a folder or a glob that matches, got {path}, which does not exist"
+    if not files:
+        raise ValueError(wanted)
+    return sorted(files)
+
+
+def read_text(path: Path) -> str:
+    """Text of a UTF-8 file, line ends as they are.
+
+    Raises:
+        ValueError: an empty file, or one that is not UTF-8.
+    """
+    data = path.read_bytes()
+    if not data:
+        raise ValueError(f"{path} must hold text, got an empty file")
+    return decode_text(data, str(path))
+
+
+def decode_text(data: bytes, name: str) -> str:
+    """Decode UTF-8.
+
+    Raises:
+        ValueError: the first byte that is not UTF-8, with its offset in what is called name.
+    """
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{name} must be UTF-8, got byte 0x{data[error.start]:02x} at offset {error.start}; convert it first"
+        ) from None
+
+
+def check_fraction(val_fraction: float) -> float:
+    """Return val_fraction, or raise ValueError unless it is a number above 0 and below 1."""
+    if type(val_fraction) not in (float, int) or not 0 < val_fraction < 1:
+        raise ValueError(f"val_fraction must be above 0 and below 1, got val_fraction={val_fraction!r}")
+    return val_fraction
+
+
+def download(url: str, path: Path) -> None:
+    """Fetch url into path, whole or not at all.
+
+    Raises:
+        ValueError: no answer, or an error from the other side.
+    """
+    try:
+        with urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT) as answer:
+            data = answer.read()
+    except (urllib.error.URLError, TimeoutError) as error:
+        reason = getattr(error, "reason", error)
+        raise ValueError(f"could not download {url} ({reason}); give a local copy with data.path=") from None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(data)
+    temporary.replace(path)

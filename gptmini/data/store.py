@@ -1,0 +1,185 @@
+"""Prepared tokens on disk: a folder of train.bin, val.bin and meta.json, complete or not there.
+
+data/README.md states the format.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Callable
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+
+FORMAT = 1
+SPLITS = ("train", "val")
+FILES = ("train.bin", "val.bin", "meta.json")
+CHUNK = 1 << 24  # bytes read at once for a checksum
+
+
+class TokenStore:
+    """One prepared folder, checked when it is opened; its tokens stay on disk and are mapped when read."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open a folder that prepare made.
+
+        Raises:
+            ValueError: a file is missing, edited, cut short, or of another format.
+        """
+        self.folder = Path(folder)
+        self.meta = _read_meta(self.folder)
+        for split in SPLITS:
+            self._check(split)
+
+    def tokens(self, split: str) -> np.ndarray:
+        """Ids of a split, (n_tokens,), uint16 or uint32, read-only and memory-mapped."""
+        return np.asarray(np.memmap(self.folder / f"{split}.bin", dtype=self._dtype, mode="r"))
+
+    def n_tokens(self, split: str) -> int:
+        """Ids in a split, end-of-text included."""
+        return self.meta[split]["tokens"]
+
+    def n_bytes(self, split: str) -> int:
+        """UTF-8 bytes of the text of a split."""
+        return self.meta[split]["bytes"]
+
+    @property
+    def tokenizer(self) -> dict:
+        """The tokenizer's to_dict()."""
+        return self.meta["tokenizer"]
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of everything that made the folder: texts, split rule, tokenizer, format."""
+        return self.meta["fingerprint"]
+
+    @cached_property
+    def _dtype(self) -> np.dtype:
+        return np.dtype(self.meta["dtype"]).newbyteorder("<")
+
+    def _check(self, split: str) -> None:
+        path, entry = self.folder / f"{split}.bin", self.meta[split]
+        size = path.stat().st_size if path.is_file() else -1
+        if size != entry["tokens"] * self._dtype.itemsize or _crc32(path) != entry["crc32"]:
+            raise ValueError(f"{path} does not hold the tokens that {FILES[2]} describes; {_remedy(self.folder)}")
+
+
+def prepare(corpus, build_tokenizer: Callable, root: str | Path) -> tuple[TokenStore, bool]:
+    """Open the tokens of a corpus under a tokenizer, writing them first if they are not there.
+
+    Args:
+        corpus: has name, identity() and documents(split).
+        build_tokenizer: a builder of gptmini.tokenizer, or a functools.partial of one; called with the two splits.
+        root: folder that holds the prepared folders.
+
+    Returns:
+        The store, and whether it had to be written.
+
+    Raises:
+        ValueError: a text that cannot be read or encoded, a split without text, or a damaged prepared folder.
+    """
+    recipe = {"format": FORMAT, "source": corpus.identity(), "builder": _describe(build_tokenizer)}
+    fingerprint = hashlib.sha256(_canonical(recipe)).hexdigest()
+    folder = Path(root) / f"{corpus.name}-{recipe['builder']['name']}-{fingerprint[:12]}"
+    if folder.exists():
+        return TokenStore(folder), False
+    tokenizer = build_tokenizer(_Documents(corpus, "train"), _Documents(corpus, "val"))
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    try:
+        _write(temporary, corpus, tokenizer, recipe | {"fingerprint": fingerprint})
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            temporary.rename(folder)
+        except OSError:
+            if not folder.exists():  # otherwise another process was faster, and made the same
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return TokenStore(folder), True
+
+
+class _Documents:
+    """Documents of one split, to be read more than once."""
+
+    def __init__(self, corpus, split: str) -> None:
+        self.corpus, self.split = corpus, split
+
+    def __iter__(self):
+        return iter(self.corpus.documents(self.split))
+
+
+def _describe(builder: Callable) -> dict:
+    if isinstance(builder, partial):
+        return {"name": builder.func.__name__, **builder.keywords}
+    return {"name": builder.__name__}
+
+
+def _write(folder: Path, corpus, tokenizer, recipe: dict) -> None:
+    folder.mkdir(parents=True)
+    dtype = np.dtype("<u2" if tokenizer.n_vocab <= 2**16 else "<u4")
+    meta = recipe | {"dtype": "uint16" if dtype.itemsize == 2 else "uint32", "tokenizer": tokenizer.to_dict()}
+    for split in SPLITS:
+        meta[split] = _write_split(folder / f"{split}.bin", corpus.documents(split), tokenizer, dtype)
+        if not meta[split]["tokens"]:
+            raise ValueError(f"the {split} split must hold text, got none; give more text")
+    meta["digest"] = hashlib.sha256(_canonical(meta)).hexdigest()
+    with (folder / "meta.json").open("w", encoding="utf-8") as file:
+        json.dump(meta, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _write_split(path: Path, documents, tokenizer, dtype: np.dtype) -> dict:
+    counts = {"documents": 0, "bytes": 0, "tokens": 0, "crc32": 0}
+
+    def counted():
+        for text in documents:
+            counts["documents"] += 1
+            counts["bytes"] += len(text.encode())
+            yield text
+
+    end = [] if tokenizer.end_of_text is None else [tokenizer.end_of_text]
+    with path.open("wb") as file:
+        for ids in tokenizer.encode_batch(counted()):
+            data = np.concatenate((ids, end)).astype(dtype).tobytes()
+            counts["tokens"] += len(data) // dtype.itemsize
+            counts["crc32"] = zlib.crc32(data, counts["crc32"])
+            file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return counts
+
+
+def _read_meta(folder: Path) -> dict:
+    path = folder / "meta.json"
+    if not path.is_file():
+        raise ValueError(f"{folder} is not a prepared folder: it has no meta.json; {_remedy(folder)}")
+    try:
+        meta = json.loads(path.read_text(encoding="utf-8"))
+        digest = meta.pop("digest")
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise ValueError(f"{path} is not the JSON that was written; {_remedy(folder)}") from None
+    if meta.get("format") != FORMAT:
+        raise ValueError(f"{path} has format {meta.get('format')}, this version reads {FORMAT}; {_remedy(folder)}")
+    if hashlib.sha256(_canonical(meta)).hexdigest() != digest:
+        raise ValueError(f"{path} was edited: its digest does not match; {_remedy(folder)}")
+    return meta
+
+
+def _remedy(folder: Path) -> str:
+    return f"delete {folder} to prepare it again"
+
+
+def _crc32(path: Path) -> int:
+    crc = 0
+    with path.open("rb") as file:
+        while data := file.read(CHUNK):
+            crc = zlib.crc32(data, crc)
+    return crc
+
+
+def _canonical(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

@@ -1,0 +1,74 @@
+"""How well a model predicts held-out text: nats per token, perplexity, bits per byte."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gptmini.model import GPT, next_token_loss
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Result over a number of predicted tokens.
+
+    Attributes:
+        loss: nats per token.
+        n_tokens: tokens predicted.
+        bits_per_byte: loss in bits, times tokens per UTF-8 byte of the whole split.
+    """
+
+    loss: float
+    n_tokens: int
+    bits_per_byte: float
+
+    @property
+    def perplexity(self) -> float:
+        """exp(loss); infinite where that overflows."""
+        return math.exp(self.loss) if self.loss < 700 else math.inf
+
+    @classmethod
+    def from_sums(cls, nats: float, n_tokens: int, tokens_per_byte: float) -> "Evaluation":
+        """Weigh by token: nats summed over n_tokens predictions.
+
+        tokens_per_byte is of the whole split, so that the first token, which nothing predicts, is charged at the mean.
+        """
+        loss = nats / n_tokens
+        return cls(loss, n_tokens, loss / math.log(2) * tokens_per_byte)
+
+
+@torch.no_grad()
+def sum_of_nats(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
+    """Loss summed over all targets, a float64 scalar: what batches of unequal size can be added up in.
+
+    Args:
+        model: in eval mode.
+        tokens: int64 (B, T).
+        targets: int64 (B, T).
+    """
+    return next_token_loss(model(tokens), targets, reduction="none").sum(dtype=_widest(tokens.device))
+
+
+def evaluate(model: GPT, batches: Iterable[tuple[Tensor, Tensor]], *, tokens_per_byte: float) -> Evaluation:
+    """Evaluate on (tokens, targets) batches, each token with the same weight; draws no random number.
+
+    Args:
+        model: is put in eval mode and left as it was.
+        batches: int64 (B, T) pairs, of any sizes, at least one.
+        tokens_per_byte: of the split that the batches are from.
+    """
+    device = model.embedding.weight.device
+    was_training = model.training
+    model.eval()
+    nats, n_tokens = 0.0, 0
+    for tokens, targets in batches:
+        nats += sum_of_nats(model, tokens.to(device), targets.to(device)).item()
+        n_tokens += targets.numel()
+    model.train(was_training)
+    return Evaluation.from_sums(nats, n_tokens, tokens_per_byte)
+
+
+def _widest(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64  # Apple's GPUs have no float64

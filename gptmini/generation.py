@@ -1,0 +1,174 @@
+"""Sampling: rules as pure functions of logits, then the decoding loop over the key/value cache."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from gptmini.model import GPT
+
+
+def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
+    """Divide logits (..., V) by temperature, above 0: below 1 sharpens, above 1 flattens."""
+    return logits / temperature
+
+
+def apply_top_k(logits: Tensor, top_k: int) -> Tensor:
+    """Set all but the top_k highest logits (..., V) to -inf; ties with the last of them stay."""
+    lowest_kept = logits.topk(min(top_k, logits.size(-1)), dim=-1).values[..., -1:]  # (..., 1)
+    return logits.masked_fill(logits < lowest_kept, -torch.inf)
+
+
+def apply_top_p(logits: Tensor, top_p: float) -> Tensor:
+    """Keep the most probable tokens up to and with the one that brings their sum to top_p; the others get -inf.
+
+    Source: Holtzman et al. 2020, section 3.1.
+    """
+    ordered, order = logits.sort(dim=-1, descending=True)  # (..., V) each
+    before = ordered.softmax(dim=-1).cumsum(dim=-1) - ordered.softmax(dim=-1)  # probability of what stands higher
+    dropped = (before >= top_p).scatter(-1, order, before >= top_p)
+    return logits.masked_fill(dropped, -torch.inf)
+
+
+def choose(
+    logits: Tensor, uniform: Tensor, *, temperature: float, top_k: int | None = None, top_p: float | None = None
+) -> Tensor:
+    """Next token of each row: the most probable at temperature 0, else drawn after temperature, top-k, top-p.
+
+    Args:
+        logits: (B, V).
+        uniform: float64 (B,), in [0, 1): where in the cumulative distribution each row's token lies.
+        temperature: at least 0.
+        top_k: None for all.
+        top_p: None for all.
+
+    Returns:
+        int64 (B,).
+    """
+    if temperature == 0:
+        return logits.argmax(dim=-1)
+    logits = apply_temperature(logits.double(), temperature)
+    if top_k is not None:
+        logits = apply_top_k(logits, top_k)
+    if top_p is not None:
+        logits = apply_top_p(logits, top_p)
+    cumulative = logits.softmax(dim=-1).cumsum(dim=-1)  # (B, V)
+    drawn = torch.searchsorted(cumulative, uniform.unsqueeze(-1) * cumulative[:, -1:], right=True)  # (B, 1)
+    return drawn.squeeze(-1)
+
+
+def generate_stream(
+    model: GPT,
+    prompt: Tensor,
+    *,
+    max_new_tokens: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    first_sample: int = 0,
+    end_of_text: int | None = None,
+) -> Iterator[Tensor]:
+    """Continue a prompt, a token at a time; each row is a sample with a random stream of its own.
+
+    When the cache is full, the newest half of the window is encoded again in one pass and decoding goes on.
+
+    Args:
+        model: is put in eval mode while tokens are drawn, and left as it was.
+        prompt: int64 (B, T), T at least 1; of a longer one the newest context_length tokens are seen.
+        max_new_tokens: most tokens to draw for each row.
+        temperature: 0 is greedy.
+        top_k: keep so many most probable tokens; None for all.
+        top_p: keep the smallest set with so much probability; None for all.
+        seed: with a sample's number it fixes the sample.
+        first_sample: number of the first row's sample; rows count on.
+        end_of_text: stop when every row has drawn this id; None to go on.
+
+    Yields:
+        int64 (B,) on the CPU, one token a row; rows that have ended keep yielding tokens without meaning.
+
+    Raises:
+        ValueError: an argument out of range, or an empty prompt.
+    """
+    check_sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p)
+    if prompt.ndim != 2 or not prompt.numel():
+        raise ValueError(f"prompt must be (B, T) with at least one token, got {tuple(prompt.shape)}")
+    context_length = model.config.context_length
+    generators = [sample_generator(seed, first_sample + row) for row in range(prompt.size(0))]
+    cache = model.new_cache(prompt.size(0))
+    window = prompt[:, -context_length:].cpu()  # what the cache holds or will hold after the next pass
+    new, ended = window, torch.zeros(prompt.size(0), dtype=torch.bool)
+    for _ in range(max_new_tokens):
+        if cache.length + new.size(1) > context_length:
+            cache.reset()
+            new = window = window[:, -max(1, context_length // 2) :]
+        logits = _next_logits(model, new, cache).cpu()  # (B, V)
+        uniform = torch.stack([torch.rand((), dtype=torch.float64, generator=g) for g in generators])  # (B,)
+        token = choose(logits, uniform, temperature=temperature, top_k=top_k, top_p=top_p)  # (B,)
+        yield token
+        ended |= token == end_of_text if end_of_text is not None else False
+        if ended.all():
+            return
+        new = token.unsqueeze(1)  # (B, 1)
+        window = torch.cat((window, new), dim=1)
+
+
+def prompt_ids(tokenizer, prompt: str) -> list[int]:
+    """Ids of a prompt; of an empty one what starts a document: end-of-text, or id 0 where there is none.
+
+    Raises:
+        ValueError: the tokenizer cannot encode the prompt.
+    """
+    return tokenizer.encode(prompt) or [tokenizer.end_of_text or 0]
+
+
+def sample_generator(seed: int, sample: int) -> torch.Generator:
+    """Random stream of one sample: the same for a seed and a number, whatever else is drawn."""
+    return torch.Generator().manual_seed((seed * 1_000_003 + sample) % 2**63)  # a prime apart: neighbours differ
+
+
+def check_sampling(*, max_new_tokens: int, temperature: float, top_k: int | None, top_p: float | None) -> None:
+    """Raise ValueError for a sampling argument that is out of range."""
+    if max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
+    if not 0 <= temperature < float("inf"):
+        raise ValueError(f"temperature must be at least 0 and finite (0 is greedy), got {temperature}")
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k must be at least 1, got {top_k}")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p must be above 0 and at most 1, got {top_p}")
+
+
+@torch.no_grad()
+def _next_logits(model: GPT, tokens: Tensor, cache) -> Tensor:
+    """Logits (B, V) after the newest of tokens (B, T)."""
+    was_training = model.training
+    model.eval()
+    hidden = model.hidden(tokens.to(model.embedding.weight.device), cache)
+    logits = model.unembed(hidden[:, -1:])[:, 0].float()
+    model.train(was_training)
+    return logits
+
+
+class TextStream:
+    """Turns ids that arrive one at a time into text that never ends within a character."""
+
+    def __init__(self, tokenizer) -> None:
+        """Take the tokenizer whose ids will come."""
+        self.tokenizer = tokenizer
+        self._pending: list[int] = []
+
+    def push(self, token: int) -> str:
+        """Text that is certain now that token has come; empty while a character is incomplete."""
+        self._pending.append(token)
+        text = self.tokenizer.decode(self._pending)
+        if text.endswith("�") and len(self._pending) < 4:  # a UTF-8 character has at most 4 bytes
+            return ""
+        self._pending.clear()
+        return text
+
+    def finish(self) -> str:
+        """Whatever is left, incomplete or not."""
+        text = self.tokenizer.decode(self._pending)
+        self._pending.clear()
+        return text

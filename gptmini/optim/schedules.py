@@ -1,0 +1,37 @@
+"""Learning rate as a pure function of the optimizer step, as a multiple of its peak.
+
+Each takes (step, *, max_steps, warmup_steps, final_fraction): step counts from 0, warm-up rises linearly to 1 over
+warmup_steps, and the decay ends at final_fraction on the last step; steps past the end stay there.
+"""
+
+import math
+
+
+def cosine(step: int, *, max_steps: int, warmup_steps: int, final_fraction: float) -> float:
+    """Half a cosine from 1 to final_fraction (Loshchilov and Hutter 2017, without restarts)."""
+    done = _progress(step, max_steps, warmup_steps)
+    fall = final_fraction + (1 - final_fraction) * 0.5 * (1 + math.cos(math.pi * done))
+    return _warmup(step, warmup_steps) * fall
+
+
+def linear(step: int, *, max_steps: int, warmup_steps: int, final_fraction: float) -> float:
+    """A straight line from 1 to final_fraction."""
+    done = _progress(step, max_steps, warmup_steps)
+    return _warmup(step, warmup_steps) * (1 - (1 - final_fraction) * done)
+
+
+def check(*, warmup_steps: int, final_fraction: float) -> None:
+    """Raise ValueError unless the two are of the right type and range."""
+    if type(warmup_steps) is not int or warmup_steps < 0:
+        raise ValueError(f"warmup_steps must be a whole number of at least 0, got warmup_steps={warmup_steps!r}")
+    if type(final_fraction) not in (int, float) or not 0 <= final_fraction <= 1:
+        raise ValueError(f"final_fraction must be from 0 to 1, got final_fraction={final_fraction!r}")
+
+
+def _warmup(step: int, warmup_steps: int) -> float:
+    return min(1.0, (step + 1) / (warmup_steps + 1))
+
+
+def _progress(step: int, max_steps: int, warmup_steps: int) -> float:
+    """Share of the decay that is done: 0 until warm-up ends, 1 from the last step on."""
+    return min(1.0, max(0.0, (step - warmup_steps) / max(1, max_steps - 1 - warmup_steps)))

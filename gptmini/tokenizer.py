@@ -1,0 +1,234 @@
+"""Text to token ids and back. Byte, trained BPE and GPT-2 are tiktoken encodings; characters need no library.
+
+A tokenizer has encode, encode_batch, decode, n_vocab, end_of_text, to_dict and kind. A builder takes the texts of the
+two splits and returns a tokenizer: character(...), byte(...), bpe(...), gpt2(...).
+"""
+
+import base64
+import binascii
+import os
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import tiktoken
+
+END_OF_TEXT = "<|endoftext|>"  # GPT-2's; separates documents
+REPLACEMENT = "�"  # what an id outside the vocabulary decodes to
+
+# GPT-2's own rule for where a merge may not cross: contractions, words, numbers, punctuation, spaces
+# (Radford et al. 2019, section 2.2), in tiktoken's spelling with possessive quantifiers.
+SPLIT_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+
+
+class CharTokenizer:
+    """One id a character, in code-point order; the id after them ends a document where there are several."""
+
+    kind = "char"
+
+    def __init__(self, characters: str, *, end_of_text: bool) -> None:
+        """Take the characters in order of their ids.
+
+        Raises:
+            ValueError: no character, or one given twice.
+        """
+        if not characters or len(set(characters)) != len(characters):
+            raise ValueError(f"characters must be distinct and at least one, got {len(characters)} characters")
+        self.characters = characters
+        self.end_of_text = len(characters) if end_of_text else None
+        self.n_vocab = len(characters) + end_of_text
+        self._ids = {character: i for i, character in enumerate(characters)}
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of text.
+
+        Raises:
+            ValueError: a character that was in neither split; it is named.
+        """
+        try:
+            return [self._ids[character] for character in text]
+        except KeyError as error:
+            character = error.args[0]
+            raise ValueError(
+                f"every character must be among the {len(self.characters)} that were trained on, "
+                f"got {character!r} (U+{ord(character):04X}) at position {text.index(character)}"
+            ) from None
+
+    def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
+        """Ids of each text, uint32, one text at a time."""
+        for text in texts:
+            yield np.array(self.encode(text), dtype=np.uint32)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of ids; an id outside the vocabulary becomes U+FFFD."""
+        names = (*self.characters, END_OF_TEXT)[: self.n_vocab]
+        return "".join(names[i] if 0 <= i < self.n_vocab else REPLACEMENT for i in ids)
+
+    def to_dict(self) -> dict:
+        """Everything that from_dict needs, in plain JSON types."""
+        return {"kind": self.kind, "characters": self.characters, "end_of_text": self.end_of_text is not None}
+
+
+class BytePairTokenizer:
+    """Bytes, merged in the order of their ranks inside the pieces that the pattern cuts: a tiktoken encoding."""
+
+    kind = "byte_pair"
+
+    def __init__(self, pattern: str, ranks: list[bytes]) -> None:
+        """Take the pattern and the byte strings in order of their ranks; the rank after them ends a document.
+
+        Raises:
+            ValueError: a byte string given twice, a single byte missing, or a pattern that does not compile.
+        """
+        mergeable = {token: rank for rank, token in enumerate(ranks)}
+        if len(mergeable) != len(ranks) or not all(bytes([byte]) in mergeable for byte in range(256)):
+            raise ValueError(f"ranks must be distinct and hold every single byte, got {len(ranks)} byte strings")
+        self.pattern, self.ranks = pattern, ranks
+        self.end_of_text = len(ranks)
+        self.n_vocab = len(ranks) + 1
+        self._encoding = tiktoken.Encoding(
+            "gptmini",
+            pat_str=pattern,
+            mergeable_ranks=mergeable,
+            special_tokens={END_OF_TEXT: self.end_of_text},
+            explicit_n_vocab=self.n_vocab,
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of text; the end-of-text string in it is text, not the special id.
+
+        Raises:
+            ValueError: a lone surrogate, which is no character and has no bytes.
+        """
+        _check_encodable(text)
+        return self._encoding.encode_ordinary(text)
+
+    def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
+        """Ids of each text, uint32, one text at a time, without a Python object for each id."""
+        for text in texts:
+            _check_encodable(text)
+            yield self._encoding.encode_to_numpy(text, disallowed_special=())
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of ids; bytes that are no UTF-8 and ids outside the vocabulary become U+FFFD."""
+        known = REPLACEMENT.encode()
+        pieces = (self._bytes(i) if 0 <= i < self.n_vocab else known for i in ids)
+        return b"".join(pieces).decode("utf-8", errors="replace")
+
+    def _bytes(self, i: int) -> bytes:
+        return END_OF_TEXT.encode() if i == self.end_of_text else self.ranks[i]
+
+    def to_dict(self) -> dict:
+        """Everything that from_dict needs, in plain JSON types; byte strings in base64."""
+        ranks = [base64.b64encode(token).decode() for token in self.ranks]
+        return {"kind": self.kind, "pattern": self.pattern, "ranks": ranks}
+
+
+Tokenizer = CharTokenizer | BytePairTokenizer
+
+
+def from_dict(state: dict) -> Tokenizer:
+    """Rebuild a tokenizer from its to_dict().
+
+    Raises:
+        ValueError: another kind, or fields that do not make a tokenizer.
+    """
+    try:
+        if state["kind"] == CharTokenizer.kind:
+            return CharTokenizer(state["characters"], end_of_text=state["end_of_text"])
+        if state["kind"] == BytePairTokenizer.kind:
+            ranks = [base64.b64decode(token, validate=True) for token in state["ranks"]]
+            return BytePairTokenizer(state["pattern"], ranks)
+    except (KeyError, TypeError, binascii.Error) as error:
+        raise ValueError(f"a tokenizer must have kind and its fields, got {type(error).__name__}: {error}") from None
+    raise ValueError(
+        f"a tokenizer's kind must be {CharTokenizer.kind} or {BytePairTokenizer.kind}, got {state['kind']!r}"
+    )
+
+
+def character(train: Iterable[str], val: Iterable[str]) -> CharTokenizer:
+    """Tokenizer of every character of both splits; with an end-of-text id if either split has several documents."""
+    characters: set[str] = set()
+    several = False
+    for split in (train, val):
+        for n_documents, text in enumerate(split, start=1):
+            characters.update(text)
+            several = several or n_documents > 1
+    return CharTokenizer("".join(sorted(characters)), end_of_text=several)
+
+
+def byte(train: Iterable[str], val: Iterable[str]) -> BytePairTokenizer:
+    """Tokenizer of the 256 bytes and end-of-text; the texts do not matter."""
+    return BytePairTokenizer(r"[\s\S]", [bytes([i]) for i in range(256)])
+
+
+def bpe(train: Iterable[str], val: Iterable[str], *, vocab_size: int) -> BytePairTokenizer:
+    """Tokenizer with merges learned from the training split alone.
+
+    Args:
+        train: texts to learn from.
+        val: not looked at.
+        vocab_size: ids in all: 256 bytes, the merges, end-of-text; a short text may yield fewer.
+
+    Raises:
+        ValueError: vocab_size leaves no room for the bytes.
+
+    Source: Sennrich et al. 2016, section 3.2, on bytes as in Radford et al. 2019, section 2.2; trained by tokenizers.
+    """
+    from tokenizers import Regex, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer as Trainable
+
+    if type(vocab_size) is not int or not 257 <= vocab_size <= 2**32:
+        raise ValueError(f"vocab_size must be at least 257 (256 bytes and end-of-text), got vocab_size={vocab_size!r}")
+    learner = Trainable(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLIT_PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size - 1, initial_alphabet=alphabet, show_progress=False)
+    learner.train_from_iterator(train, trainer)
+    by_rank = sorted(learner.get_vocab().items(), key=lambda item: item[1])
+    to_byte = _byte_of_letter()
+    learned = [bytes(to_byte[letter] for letter in token) for token, _ in by_rank if len(token) > 1]
+    return BytePairTokenizer(SPLIT_PATTERN, [bytes([i]) for i in range(256)] + learned)
+
+
+def gpt2(train: Iterable[str], val: Iterable[str]) -> BytePairTokenizer:
+    """OpenAI's GPT-2 tokenizer, from tiktoken's cache or, failing that, from the network.
+
+    Raises:
+        ValueError: neither the cache nor the network has it.
+    """
+    try:
+        encoding = tiktoken.get_encoding("gpt2")
+    except OSError as error:  # tiktoken downloads with requests, whose errors are all OSErrors
+        cache = os.environ.get("TIKTOKEN_CACHE_DIR", "unset")
+        raise ValueError(
+            f"tokenizer=gpt2 needs the network once, or tiktoken's two files in TIKTOKEN_CACHE_DIR (now {cache}); "
+            f"without either use tokenizer=bpe ({type(error).__name__})"
+        ) from error
+    ranks = [encoding.decode_single_token_bytes(i) for i in range(encoding.n_vocab - 1)]
+    return BytePairTokenizer(SPLIT_PATTERN, ranks)
+
+
+def _check_encodable(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"text must be Unicode without lone surrogates, got U+{ord(text[error.start]):04X} "
+            f"at position {error.start}; was the input not UTF-8?"
+        ) from None
+
+
+def _byte_of_letter() -> dict[str, int]:
+    """Undo the table by which byte-level BPE writes each byte as a printable letter.
+
+    Source: Radford et al. 2019, code of GPT-2, bytes_to_unicode: printable Latin-1 stands for itself, the others
+    follow from U+0100 in order.
+    """
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
