@@ -1,0 +1,1 @@
+"""Training with Lightning: module, data, callbacks, loggers, checkpoints. The only room that imports lightning."""

@@ -1,0 +1,115 @@
+"""What a run shows of itself: scalars and samples for every logger that the trainer has."""
+
+import time
+
+import lightning as L
+import torch
+
+from gptmini.generation import check_sampling, generate_stream, prompt_ids
+from gptmini.tokenizer import Tokenizer
+from gptmini.training.loggers import log, log_text
+from gptmini.training.module import GPTModule
+
+
+class Scalars(L.Callback):
+    """Logs the training loss and its companions every few optimizer steps, and each validation."""
+
+    def __init__(self, every_steps: int) -> None:
+        """Log every so many optimizer steps.
+
+        Raises:
+            ValueError: every_steps is not a whole number above 0.
+        """
+        if type(every_steps) is not int or every_steps < 1:
+            raise ValueError(f"every_steps must be a whole number above 0, got every_steps={every_steps!r}")
+        self.every_steps = every_steps
+        self._ended: float | None = None  # when the last micro-step ended; None when something else came between
+        self._seconds, self._tokens = 0.0, 0
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: GPTModule, outputs: object, batch: tuple, batch_idx: int
+    ) -> None:
+        """Count tokens and time of micro-steps that follow each other; log when the interval comes round."""
+        now = time.perf_counter()
+        if self._ended is not None:
+            self._seconds += now - self._ended
+            self._tokens += batch[0].numel() * trainer.world_size
+        self._ended = now
+        step_done = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+        if step_done and (trainer.global_step % self.every_steps == 0 or trainer.global_step == pl_module.max_steps):
+            self._log(trainer, pl_module)
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
+        """Keep validation out of the training speed."""
+        self._ended = None
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
+        """Log the validation."""
+        evaluation = pl_module.evaluation
+        log(trainer, {"val/loss": evaluation.loss, "val/bits_per_byte": evaluation.bits_per_byte})
+
+    def _log(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
+        loss = pl_module.step_loss
+        if trainer.world_size > 1:
+            loss = trainer.strategy.reduce(loss, reduce_op="mean")
+        metrics = {
+            "train/loss": loss.item(),
+            "grad_norm": pl_module.grad_norm.item(),
+            "lr": trainer.optimizers[0].param_groups[0]["lr"],
+        }
+        if self._seconds:
+            metrics["tokens_per_second"] = self._tokens / self._seconds
+        self._seconds, self._tokens = 0.0, 0
+        log(trainer, metrics)
+        self._ended = time.perf_counter()  # what logging took is not training
+
+
+class Samples(L.Callback):
+    """Writes a sample of text at every validation, always from the same prompt and random stream."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt: str,
+        max_new_tokens: int,
+        temperature: float,
+        top_k: int | None,
+        top_p: float | None,
+        seed: int,
+    ) -> None:
+        """Take the arguments of generate_stream.
+
+        Args:
+            tokenizer: must be able to encode the prompt.
+            prompt: what to continue; empty for the start of a document.
+            max_new_tokens: length, in tokens.
+            temperature: 0 is greedy.
+            top_k: None for all.
+            top_p: None for all.
+            seed: of the sample.
+
+        Raises:
+            ValueError: an argument of the wrong type or out of range, or a prompt that cannot be encoded.
+        """
+        if type(prompt) is not str or type(max_new_tokens) is not int or type(seed) is not int:
+            raise ValueError(
+                "prompt must be text, max_new_tokens and seed whole numbers, "
+                f"got {prompt!r}, {max_new_tokens!r} and {seed!r}"
+            )
+        self.rules = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+        check_sampling(**self.rules)
+        self.tokenizer, self.prompt, self.seed = tokenizer, prompt, seed
+        self.prompt_ids = torch.tensor([prompt_ids(tokenizer, prompt)])  # (1, T)
+        self.text = ""  # newest sample, prompt included
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
+        """Draw the sample and log it as text."""
+        if not trainer.is_global_zero:
+            return
+        end = self.tokenizer.end_of_text
+        stream = generate_stream(pl_module.model, self.prompt_ids, seed=self.seed, end_of_text=end, **self.rules)
+        new = [int(token) for token in stream]
+        if new[-1:] == [end]:
+            new.pop()
+        self.text = self.prompt + self.tokenizer.decode(new)
+        log_text(trainer, "samples", self.text)

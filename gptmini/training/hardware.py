@@ -1,0 +1,90 @@
+"""What to compute on, and how: measured, said in one line, and open to being overruled."""
+
+import importlib.util
+import shutil
+from dataclasses import dataclass
+
+import torch
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed"}  # our name to Lightning's
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A choice of device, precision and compilation.
+
+    Attributes:
+        device: cpu, cuda or mps.
+        precision: fp32, or bf16 for autocast over fp32 weights.
+        compile: whether the loss is compiled.
+        reason: why each automatic choice fell as it did.
+    """
+
+    device: str
+    precision: str
+    compile: bool
+    reason: str
+
+    def __str__(self) -> str:
+        """One line for the user."""
+        mode = "compiled" if self.compile else "eager"
+        threads = f", {torch.get_num_threads()} threads" if self.device == "cpu" else ""
+        return f"{self.device}, {self.precision}, {mode}{threads}" + (f" ({self.reason})" if self.reason else "")
+
+
+def choose_device(device: str) -> str:
+    """Return device, or for auto the best that is here: cuda, else mps, else cpu.
+
+    Raises:
+        ValueError: an unknown name, or a device that is not here.
+    """
+    _check_name("device", device, DEVICES)
+    here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if device == "auto":
+        return next(name for name, is_here in here.items() if is_here)
+    if not here[device]:
+        raise ValueError(f"device={device} is not on this machine; use device=auto")
+    return device
+
+
+def choose_hardware(device: str, precision: str, compile: bool | str) -> Hardware:
+    """Resolve each auto by what is here.
+
+    Args:
+        device: auto takes cuda, else mps, else cpu.
+        precision: auto takes bf16 on a GPU that computes in it, else fp32.
+        compile: True, False, or auto: on a GPU that Triton compiles for.
+
+    Raises:
+        ValueError: an unknown name, or a device that is not here.
+    """
+    _check_name("precision", precision, ("auto", *PRECISIONS))
+    _check_name("compile", compile, ("auto", True, False))
+    reasons = []
+    if device == "auto":
+        device = choose_device(device)
+        reasons.append(
+            {"cuda": "a GPU is here", "mps": "no CUDA device here", "cpu": "no CUDA or MPS device here"}[device]
+        )
+    else:
+        choose_device(device)
+    if precision == "auto":
+        fast = device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        precision = "bf16" if fast else "fp32"
+        reasons.append("bf16 is native here" if fast else "bf16 pays only on a GPU that computes in it")
+    if compile == "auto":
+        compile = device == "cuda" and _triton_compiles()
+        reasons.append("Triton compiles here" if compile else "compiling pays only on a GPU with Triton")
+    return Hardware(device, precision, compile, "; ".join(reasons))
+
+
+def _check_name(name: str, value: object, known: tuple) -> None:
+    if not any(value is choice or (value == choice and type(value) is type(choice)) for choice in known):
+        raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}")
+
+
+def _triton_compiles() -> bool:
+    recent = torch.cuda.get_device_capability() >= (7, 0)  # Triton's oldest target, Volta
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")  # Triton builds a launcher in C
+    return recent and importlib.util.find_spec("triton") is not None and compiler is not None

@@ -1,0 +1,135 @@
+"""What the scripts share: configurations checked before anything starts, and mistakes told in one line."""
+
+import difflib
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+MISUSE = 2  # exit code of a mistake that the user can mend, as argparse's
+INTERRUPTED = 130  # 128 + SIGINT
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turn a mistake into one line on stderr and exit code 2; a traceback remains for a bug."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        line = explain(error)
+        if line is None:
+            raise
+        print(f"error: {' '.join(line.split())}", file=sys.stderr)
+        sys.exit(MISUSE)
+
+
+def explain(error: BaseException) -> str | None:
+    """What to tell the user of an error; None if it is a bug."""
+    name = type(error).__name__
+    if name == "InstantiationException" and error.__cause__ is not None:  # Hydra's wrapper round our own error
+        if isinstance(error.__cause__, TypeError):
+            return f"{error.full_key} does not fit: {error.__cause__}"
+        return explain(error.__cause__)
+    if type(error).__module__.startswith(("hydra.", "omegaconf.")):
+        return str(error).partition("Config search path")[0].partition("\n    full_key")[0]
+    if name == "OutOfMemoryError" or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error)):
+        return "memory ran out; lower batch_size (trainer.batch_size when training) or the model's sizes"
+    if isinstance(error, ValueError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename or 'input or output'}: {error.strerror or error}"
+    return None
+
+
+def run_configured(config_name: str, task: Callable) -> None:
+    """Run task(config) for the overrides on the command line, once for each job of a sweep (-m).
+
+    Hydra composes and makes nothing; a key that no YAML of the chosen groups defines is refused, with the nearest.
+    Every job is composed before the first one starts.
+    """
+    arguments = sys.argv[1:]
+    multirun = [argument for argument in arguments if argument in ("-m", "--multirun")]
+    overrides = [argument for argument in arguments if argument not in multirun]
+    with one_line_errors():
+        if any(argument.startswith("-") for argument in overrides):
+            _hydra_main(config_name, task)  # --help, --cfg, --info and their kin are Hydra's
+            return
+        jobs = list(_expand(overrides)) if multirun else [overrides]
+        configs = [compose_checked(config_name, job) for job in jobs]
+        for job, config in zip(jobs, configs, strict=True):
+            sys.argv[1:] = job  # what a further process of this job is started with
+            task(config)
+
+
+def compose_checked(config_name: str, overrides: list[str]):
+    """Compose a configuration from overrides.
+
+    Raises:
+        ValueError: a key that the chosen groups do not define, or a value that must be given and is not.
+    """
+    from hydra import compose, initialize_config_dir
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from omegaconf import OmegaConf
+
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    groups = [override.input_line for override in parsed if (CONFIGS / override.key_or_group).is_dir()]
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        known = _keys(OmegaConf.to_container(compose(config_name, groups)))
+        for override in parsed:
+            key = override.key_or_group
+            if override.input_line not in groups and key not in known and not key.startswith("hydra"):
+                raise ValueError(f"no configuration here has the key {key}{_nearest(key, known)}")
+        config = compose(config_name, overrides)
+    surplus = [key for key in _keys(OmegaConf.to_container(config)) if key not in known]
+    if surplus:
+        raise ValueError(f"no configuration here has the key {surplus[0]}{_nearest(surplus[0], known)}")
+    if missing := sorted(OmegaConf.missing_keys(config)):
+        raise ValueError(f"{missing[0]} must be given, as in {missing[0]}=VALUE")
+    return config
+
+
+def _keys(tree: dict, prefix: str = "") -> list[str]:
+    """Dotted names of every node of a configuration."""
+    keys = []
+    for name, value in tree.items():
+        keys.append(prefix + name)
+        if isinstance(value, dict):
+            keys += _keys(value, f"{prefix}{name}.")
+    return keys
+
+
+def _nearest(key: str, known: list[str]) -> str:
+    settable = [name for name in known if not name.endswith("_")]  # not Hydra's own _target_ and _partial_
+    by_last_name = {name.rpartition(".")[2]: name for name in settable}
+    close = difflib.get_close_matches(key, settable, n=1) or [
+        by_last_name[name] for name in difflib.get_close_matches(key.rpartition(".")[2], by_last_name, n=1)
+    ]
+    return f"; the nearest is {close[0]}" if close else "; --help lists them"
+
+
+def _expand(overrides: list[str]) -> Iterator[list[str]]:
+    """Every combination of a sweep's values: a=1,2 b=3 gives [a=1, b=3] and [a=2, b=3]."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    choices = []
+    for override in OverridesParser.create().parse_overrides(overrides):
+        if override.is_sweep_override():
+            choices.append([f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()])
+        else:
+            choices.append([override.input_line])
+    return (list(job) for job in itertools.product(*choices))
+
+
+def _hydra_main(config_name: str, task: Callable) -> None:
+    import hydra
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise to us, instead of printing several lines
+    hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(task)()

@@ -1,0 +1,57 @@
+"""Measure a trained model on held-out text: python scripts/evaluate.py RUN [options]."""
+
+import argparse
+from pathlib import Path
+
+from command_line import one_line_errors
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line; argparse refuses what does not fit."""
+    parser = argparse.ArgumentParser(description="Loss, perplexity and bits per byte of a trained model.")
+    parser.add_argument("run", help="run folder (its best checkpoint) or checkpoint file, as in runs/latest")
+    parser.add_argument("--data", type=Path, help="prepared folder (default: the one that the run was trained on)")
+    parser.add_argument("--split", default="val", choices=("train", "val"), help="(default: %(default)s)")
+    parser.add_argument("--max-tokens", type=int, help="evaluate on the first so many (default: all)")
+    parser.add_argument("--batch-size", type=int, default=32, help="windows at once (default: %(default)s)")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: %(default)s)")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Load the model and its tokens, evaluate, print."""
+    arguments = parse()
+    for name in ("max_tokens", "batch_size"):
+        if (value := getattr(arguments, name)) is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+
+    import gptmini
+    from gptmini.data.batches import validation_windows
+    from gptmini.data.store import TokenStore
+    from gptmini.evaluation import evaluate
+    from gptmini.model.checkpoint import find_checkpoint, read_checkpoint
+    from gptmini.training.hardware import choose_device
+
+    path = find_checkpoint(arguments.run)
+    model, tokenizer = gptmini.load(path)
+    trained_on = read_checkpoint(path)["gptmini"]["data"]
+    store = TokenStore(arguments.data or Path(trained_on["folder"]))
+    if store.tokenizer != tokenizer.to_dict():
+        raise ValueError(f"{store.folder} must hold tokens of the model's own tokenizer, got those of another")
+    windows = validation_windows(
+        store.tokens(arguments.split),
+        context_length=model.config.context_length,
+        batch_size=arguments.batch_size,
+        max_tokens=arguments.max_tokens,
+    )
+    tokens_per_byte = store.n_tokens(arguments.split) / store.n_bytes(arguments.split)
+    result = evaluate(model.to(choose_device(arguments.device)), windows, tokens_per_byte=tokens_per_byte)
+    print(f"{path} on {arguments.split} of {store.folder}, {result.n_tokens:,} tokens")
+    print(f"loss           {result.loss:.4f} nats per token")
+    print(f"perplexity     {result.perplexity:.3f}")
+    print(f"bits per byte  {result.bits_per_byte:.4f}")
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        main()
