@@ -36,7 +36,7 @@ def explain(error: BaseException) -> str | None:
     name = type(error).__name__
     if name == "InstantiationException" and error.__cause__ is not None:  # Hydra's wrapper round our own error
         if isinstance(error.__cause__, TypeError):
-            return f"{error.full_key} does not fit: {error.__cause__}"
+            return f"{str(error).rpartition('full_key: ')[2]} does not fit: {error.__cause__}"
         return explain(error.__cause__)
     if type(error).__module__.startswith(("hydra.", "omegaconf.")):
         return str(error).partition("Config search path")[0].partition("\n    full_key")[0]
@@ -64,8 +64,10 @@ def run_configured(config_name: str, task: Callable) -> None:
             return
         jobs = list(_expand(overrides)) if multirun else [overrides]
         configs = [compose_checked(config_name, job) for job in jobs]
-        for job, config in zip(jobs, configs, strict=True):
+        for i, (job, config) in enumerate(zip(jobs, configs, strict=True), start=1):
             sys.argv[1:] = job  # what a further process of this job is started with
+            if multirun:
+                print(f"job {i} of {len(jobs)}: {' '.join(job)}", flush=True)
             task(config)
 
 
@@ -80,7 +82,11 @@ def compose_checked(config_name: str, overrides: list[str]):
     from omegaconf import OmegaConf
 
     parsed = OverridesParser.create().parse_overrides(overrides)
-    groups = [override.input_line for override in parsed if (CONFIGS / override.key_or_group).is_dir()]
+    groups = [
+        override.input_line
+        for override in parsed
+        if (CONFIGS / override.key_or_group).is_dir() and not isinstance(override.value(), dict)
+    ]
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         known = _keys(OmegaConf.to_container(compose(config_name, groups)))
         for override in parsed:

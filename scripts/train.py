@@ -34,7 +34,7 @@ def train(config) -> None:
     from gptmini.training.run import build_trainer, check_run_name, new_run_folder
 
     # Lightning's hints at other products, and a deprecation between it and torch that no setting avoids.
-    for name in ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero"):
+    for name in ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", category=FutureWarning, message=".*LeafSpec.*")
 

@@ -71,7 +71,11 @@ def check_run_name(name: str) -> None:
 
 
 def new_run_folder(root: str | Path, name: str) -> Path:
-    """Make root/name/<time>, which nothing else has, and point root/latest at it."""
+    """Make root/name/<time>, which nothing else has, and let root/latest lead to it.
+
+    latest/ is a folder of links to what a person or a script opens. It has none to the events: TensorBoard follows
+    links, and would list the run twice.
+    """
     root = Path(root)
     stamp = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     folder, attempt = root / name / stamp, 1
@@ -83,9 +87,11 @@ def new_run_folder(root: str | Path, name: str) -> Path:
             attempt += 1
             folder = root / name / f"{stamp}_{attempt}"
     latest = root / "latest"
-    temporary = root / f".latest.{os.getpid()}"
-    temporary.symlink_to(folder.relative_to(root), target_is_directory=True)
-    temporary.replace(latest)
+    latest.mkdir(exist_ok=True)
+    for item in ("config.yaml", "train.log", "checkpoints"):
+        temporary = latest / f".{item}.{os.getpid()}"
+        temporary.symlink_to(Path("..", name, folder.name, item))
+        temporary.replace(latest / item)
     return folder
 
 

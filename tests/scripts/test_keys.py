@@ -1,0 +1,167 @@
+"""Every YAML composes, and every key in them takes effect: each is changed, and something that it is for changes."""
+
+import hashlib
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+CONFIGS = Path(__file__).parent.parent.parent / "configs"
+OPTIONS = sorted(
+    (group.name, option.stem) for group in CONFIGS.iterdir() if group.is_dir() for option in group.glob("*.yaml")
+)
+HYDRAS_OWN = {"_target_", "_partial_", "defaults", "hydra"}
+SHAKESPEARE = ("data=shakespeare", "data.sha256=null", "data.path=my.txt")
+
+# key: (overrides that change it, the observable that must change, overrides of the run compared with)
+EFFECTS = {
+    "name": (["name=other"], "folder", ()),
+    "seed": (["seed=2"], "weights", ()),
+    "data_dir": (["data_dir=elsewhere"], "tokens", ()),
+    "runs_dir": (["runs_dir=elsewhere"], "folder", ()),
+    "callbacks.scalars.every_steps": (["callbacks.scalars.every_steps=2"], "scalar steps", ()),
+    "callbacks.samples.prompt": (["callbacks.samples.prompt=Line"], "sample", ()),
+    "callbacks.samples.max_new_tokens": (["callbacks.samples.max_new_tokens=3"], "sample", ()),
+    "callbacks.samples.temperature": (["callbacks.samples.temperature=0"], "sample", ()),
+    "callbacks.samples.top_k": (["callbacks.samples.top_k=1"], "sample", ()),
+    "callbacks.samples.top_p": (["callbacks.samples.top_p=0.01"], "sample", ()),
+    "callbacks.samples.seed": (["callbacks.samples.seed=2"], "sample", ()),
+    "callbacks.checkpoints.every_steps": (["callbacks.checkpoints.every_steps=9"], "files", ()),
+    "data.path": (["data.path=other.txt"], "tokens", ()),
+    "data.val_fraction": (["data.val_fraction=0.3"], "held out", ()),
+    "data.name": (["data.name=plays"], "tokens", SHAKESPEARE),
+    "data.url": (["data.url=http://127.0.0.1:9/other", "data.path=null"], "error", SHAKESPEARE),
+    "data.sha256": ([f"data.sha256={'0' * 64}"], "error", SHAKESPEARE),
+    "data.folder": (["data.folder=kept", "data.path=null"], "held out", SHAKESPEARE),
+    "tokenizer.vocab_size": (["tokenizer.vocab_size=280"], "vocabulary", ("tokenizer=bpe", "tokenizer.vocab_size=270")),
+    "model.context_length": (["model.context_length=16"], "losses", ()),
+    "model.d_model": (["model.d_model=32"], "shapes", ()),
+    "model.n_layers": (["model.n_layers=2"], "shapes", ()),
+    "model.n_heads": (["model.n_heads=4"], "losses", ()),
+    "model.n_kv_heads": (["model.n_kv_heads=1"], "shapes", ()),
+    "model.d_ff": (["model.d_ff=24"], "shapes", ()),
+    "model.dropout": (["model.dropout=0.5"], "losses", ()),
+    "model.bias": (["model.bias=true"], "shapes", ()),
+    "model.norm": (["model.norm=layernorm"], "shapes", ()),
+    "model.position": (["model.position=learned", "model.rotary_base=null"], "shapes", ()),
+    "model.rotary_base": (["model.rotary_base=2"], "weights", ()),
+    "model.mlp": (["model.mlp=gelu"], "weights", ()),
+    "model.qk_norm": (["model.qk_norm=false"], "weights", ()),
+    "model.attention_scale": (["model.attention_scale=3"], "weights", ()),
+    "model.embedding_norm": (["model.embedding_norm=false"], "losses", ()),
+    "model.tie_embeddings": (["model.tie_embeddings=true"], "shapes", ()),
+    "model.logit_softcap": (["model.logit_softcap=0.1"], "losses", ()),
+    "model.init": (["model.init=gpt2"], "losses", ()),
+    "optimizer.lr": (["optimizer.lr=0.1"], "rates", ()),
+    "optimizer.betas": (["optimizer.betas=[0.5,0.6]"], "weights", ()),
+    "optimizer.eps": (["optimizer.eps=0.1"], "weights", ()),
+    "optimizer.weight_decay": (["optimizer.weight_decay=0.9"], "weights", ()),
+    "schedule.warmup_steps": (["schedule.warmup_steps=0"], "rates", ()),
+    "schedule.final_fraction": (["schedule.final_fraction=0.5"], "rates", ()),
+    "trainer.max_steps": (["trainer.max_steps=3"], "scalar steps", ()),
+    "trainer.global_batch_size": (["trainer.global_batch_size=8"], "losses", ()),
+    "trainer.batch_size": (["trainer.batch_size=2"], "micro-steps", ()),
+    "trainer.gradient_clip": (["trainer.gradient_clip=0.001"], "weights", ()),
+    "trainer.val_every_steps": (["trainer.val_every_steps=1"], "validation steps", ()),
+    "trainer.val_tokens": (["trainer.val_tokens=8"], "validation losses", ()),
+    "trainer.device": (["trainer.device=cpu"], "machine", ()),
+    "trainer.devices": (["trainer.devices=3"], "error", ()),
+    "trainer.precision": (["trainer.precision=bf16"], "losses", ()),
+    "trainer.compile": (["trainer.compile=true"], "machine", ()),
+    "trainer.threads": (["trainer.threads=2"], "machine", ()),
+}
+
+
+def leaves(tree, prefix):
+    for name, value in tree.items():
+        if name in HYDRAS_OWN:
+            continue
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def defined_keys():
+    for path in CONFIGS.rglob("*.yaml"):
+        group = path.parent.name
+        prefix = "" if path.parent == CONFIGS or group == "experiment" else f"{group}."
+        yield from leaves(yaml.safe_load(path.read_text()), prefix)
+
+
+def observe(script, overrides):
+    """Everything that a run shows of itself, by name."""
+    result = script("train", *overrides)
+    if result.code:
+        return {"error": result.err}
+    said = dict(line.split(maxsplit=1) for line in result.out.splitlines() if line[:1].strip())
+    folder = Path(said["run"])
+    events = EventAccumulator(str(folder)).Reload()
+    last = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+    state = last["state_dict"]
+    values = {tag: [event.value for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    return {
+        "error": "",
+        "folder": str(folder.parent),
+        "machine": said["machine"],
+        "tokens": said["data"].partition(",")[0],
+        "held out": next(line for line in result.out.splitlines() if "held out" in line),
+        "sample": events.Tensors("samples/text_summary")[-1].tensor_proto.string_val[0],
+        "scalar steps": [event.step for event in events.Scalars("train/loss")],
+        "validation steps": [event.step for event in events.Scalars("val/loss")],
+        "losses": values["train/loss"],
+        "validation losses": values["val/loss"],
+        "rates": values["lr"],
+        "files": sorted(path.name for path in (folder / "checkpoints").iterdir()),
+        "shapes": {name: tuple(tensor.shape) for name, tensor in state.items()},
+        "weights": hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in state.values())).hexdigest(),
+        "vocabulary": last["gptmini"]["config"]["vocab_size"],
+        "micro-steps": last["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]["completed"],
+    }
+
+
+@pytest.fixture
+def world(script, tmp_path, monkeypatch):
+    """Folder with what the changed keys point at; compiling costs nothing."""
+    (tmp_path / "other.txt").write_text((tmp_path / "my.txt").read_text().upper())
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "shakespeare.txt").write_text((tmp_path / "my.txt").read_text() * 2)
+    monkeypatch.setattr(torch, "compile", lambda function: function)
+    yield script
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("key", sorted(set(EFFECTS)))
+def test_changing_a_key_changes_what_it_is_for(world, short, key):
+    overrides, observable, context = EFFECTS[key]
+    before = observe(world, [*short, *context])
+    after = observe(world, [*short, *context, *overrides])
+    assert before["error"] == ""
+    assert after[observable] != before[observable]
+
+
+def test_every_key_has_a_named_effect():
+    assert sorted(set(defined_keys()) - set(EFFECTS)) == []
+    assert sorted(set(EFFECTS) - set(defined_keys())) == []
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS)
+def test_every_option_composes(monkeypatch, group, option):
+    monkeypatch.syspath_prepend(str(CONFIGS.parent / "scripts"))
+    sys.modules.pop("command_line", None)
+    from command_line import compose_checked
+
+    needed = ["data.path=my.txt"] if option == "text" else []
+    roots = ["train", "prepare"] if group in ("data", "tokenizer") else ["train"]
+    for root in roots:
+        config = compose_checked(root, [f"{group}={option}", *needed])
+        assert "_target_" in config.data
+
+
+def test_observables_are_told_apart_by_an_unchanged_run(world, short):
+    first, second = observe(world, short), observe(world, short)
+    same = {name for name in first if first[name] == second[name]}
+    assert same == set(first)  # so that what differs above differs because of the key

@@ -1,0 +1,188 @@
+"""Every mistake ends in one line that names it and the remedy, exit code 2, and nothing half-written."""
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+PAYLOAD = "payload-ran"
+
+
+class Payload:
+    """Unpickling this would leave a file."""
+
+    def __reduce__(self):
+        return os.mkdir, (PAYLOAD,)
+
+
+def assert_refused(result, message):
+    assert result.code == 2, result
+    assert result.err.count("\n") == 1, result.err
+    assert "Traceback" not in result.err
+    assert re.search(message, result.err), result.err
+
+
+TRAINING = [
+    (["trainer.max_step=3"], r"no configuration here has the key trainer\.max_step; the nearest is trainer\.max_steps"),
+    (
+        ["+trainer.max_step=3"],
+        r"no configuration here has the key trainer\.max_step; the nearest is trainer\.max_steps",
+    ),
+    (["modle=tiny"], "has the key modle; the nearest is model"),
+    (["+trainer={max_step: 3}"], r"the key trainer\.max_step; the nearest is trainer\.max_steps"),
+    (["data=pydoc", "data.path=my.txt"], r"has the key data\.path"),
+    (["model=tyny"], "Could not find 'model/tyny' Available options in 'model': gpt2 modern tiny"),
+    (["experiment=none"], "Could not find 'experiment/none'"),
+    (["trainer.max_steps"], "missing EQUAL"),
+    (["optimizer.lr=1e-3,3e-4"], "To sweep over it, add --multirun"),
+    (["data.path=???"], r"data\.path must be given, as in data\.path=VALUE"),
+    (["~trainer.max_steps"], "trainer does not fit: .* missing 1 required keyword-only argument: 'max_steps'"),
+    (["model.d_model=ninety"], "d_model must be int, got d_model='ninety'"),
+    (["model.d_model=16.0"], "d_model must be int, got d_model=16.0"),
+    (["model.n_heads=3"], "d_model must be a multiple of n_heads, got d_model=16 and n_heads=3"),
+    (["model.dropout=1"], "dropout must be at least 0 and below 1, got dropout=1"),
+    (["trainer.max_steps=ten"], r"trainer\.max_steps must be a whole number above 0, got 'ten'"),
+    (["trainer.batch_size=3"], r"must be a multiple of trainer\.batch_size times devices, got 4, 3 and 1"),
+    (["trainer.device=cuda"], "device=cuda is not on this machine; use device=auto"),
+    (["trainer.precision=fp8"], "precision must be one of auto, fp32, bf16, got 'fp8'"),
+    (["optimizer.lr=fast"], "lr must be a number of at least 0, got lr='fast'"),
+    (["optimizer.betas=[0.9]"], r"betas must be two numbers from 0 to below 1, got betas=\[0\.9\]"),
+    (["schedule.warmup_steps=-1"], "warmup_steps must be a whole number of at least 0, got warmup_steps=-1"),
+    (["callbacks.scalars.every_steps=0"], "every_steps must be a whole number above 0, got every_steps=0"),
+    (["callbacks.samples.temperature=-1"], "temperature must be at least 0"),
+    (["callbacks.samples.prompt='é'", "tokenizer=char"], r"got 'é' \(U\+00E9\) at position 0"),
+    (["tokenizer=bpe", "tokenizer.vocab_size=100"], "vocab_size must be at least 257"),
+    (["name=a/b"], "name must be a plain folder name"),
+    (["seed=-1"], r"seed must be a whole number from 0 to 2\^63 - 1, got seed=-1"),
+    (["data.path=absent.txt"], "got absent.txt, which does not exist"),
+    (["data.path=empty.txt"], "empty.txt must hold text, got an empty file"),
+    (["data.path=latin.txt"], "latin.txt must be UTF-8, got byte 0xe9 at offset 3; convert it first"),
+    (
+        ["data.path=short.txt"],
+        "the val split must hold one window of context_length=8 tokens and a target, got 5 tokens",
+    ),
+    (["data.path=folder"], r"the folder folder must hold \.txt or \.md files, got none"),
+    (["data.val_fraction=2"], "val_fraction must be above 0 and below 1, got val_fraction=2"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message"), TRAINING, ids=lambda value: " ".join(value)[:40])
+def test_training_refuses(script, short, tmp_path, overrides, message):
+    if overrides == ["trainer.device=cuda"] and torch.cuda.is_available():
+        pytest.skip("a CUDA device is here")
+    (tmp_path / "empty.txt").write_bytes(b"")
+    (tmp_path / "latin.txt").write_bytes("caf\xe9".encode("latin-1") * 99)
+    (tmp_path / "short.txt").write_text("x" * 40)
+    (tmp_path / "folder").mkdir()
+    assert_refused(script("train", *short, *overrides), message)
+    assert not (tmp_path / "runs").exists()
+    leftovers = list(tmp_path.rglob(".*"))
+    assert leftovers == []
+
+
+def test_a_sweep_is_checked_whole_before_its_first_run(script, short, tmp_path):
+    assert_refused(script("train", "-m", *short, "optimizer.lr=1e-3", "trainer.max_step=1,2"), "max_step")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_gpt2_without_network_and_cache_names_both_ways_out(script, short, tmp_path, monkeypatch):
+    import tiktoken.registry
+    from requests import ConnectionError, Session
+
+    def unreachable(*arguments, **keywords):
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(Session, "request", unreachable)
+    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "no-cache"))
+    assert_refused(script("train", *short, "tokenizer=gpt2"), "TIKTOKEN_CACHE_DIR .* tokenizer=bpe")
+
+
+def test_an_edited_prepared_folder_is_refused(script, short, tmp_path):
+    assert script("prepare", *short[:3]).code == 0
+    (meta,) = tmp_path.glob("data/*/meta.json")
+    meta.write_text(meta.read_text().replace('"uint16"', '"uint32"'))
+    assert_refused(script("train", *short), "meta.json was edited: its digest does not match; delete data/")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.fixture
+def trained(script, short, tmp_path):
+    """A trained run in the working folder."""
+    assert script("train", *short, "tokenizer=char").code == 0
+    return tmp_path / "runs" / "latest" / "checkpoints" / "best.ckpt"
+
+
+@pytest.mark.parametrize("name", ["sample", "evaluate"])
+def test_what_is_no_checkpoint_is_refused_unread(script, trained, tmp_path, name):
+    whole = trained.read_bytes()
+    (tmp_path / "cut.ckpt").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "text.ckpt").write_text("no checkpoint")
+    (tmp_path / "raw.ckpt").write_bytes(pickle.dumps(Payload()))
+    checkpoint = torch.load(trained, weights_only=True)
+    torch.save(checkpoint | {"optimizer_states": Payload()}, tmp_path / "code.ckpt")
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    (tmp_path / "flipped.ckpt").write_bytes(flipped)
+    for file, message in (
+        ("cut", "cut short"),
+        ("text", "is not a checkpoint"),
+        ("raw", "is not a checkpoint"),
+        ("code", "must hold only tensors and plain data; refused without running it"),
+        ("flipped", "is damaged: the CRC-32"),
+        ("absent", "does not exist; give a run folder"),
+    ):
+        assert_refused(script(name, f"{file}.ckpt"), rf"{file}\.ckpt.*{message}")
+    assert not (tmp_path / PAYLOAD).exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--prompt", "é"], r"every character must be among .* got 'é' \(U\+00E9\) at position 0"),
+        (["--temperature", "-1"], "temperature must be at least 0"),
+        (["--top-k", "0"], "top_k must be at least 1, got 0"),
+        (["--top-p", "1.5"], "top_p must be above 0 and at most 1, got 1.5"),
+        (["--num-samples", "0"], "--num-samples must be at least 1, got 0"),
+        (["--max-new-tokens", "0"], "max_new_tokens must be at least 1, got 0"),
+        (["--device", "gpu"], "device must be one of auto, cpu, cuda, mps, got 'gpu'"),
+        (["--prompt-file", "absent.txt"], "absent.txt: No such file or directory"),
+    ],
+)
+def test_sampling_refuses(script, trained, arguments, message):
+    assert_refused(script("sample", "runs/latest", *arguments), message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "absent"], "absent is not a prepared folder"),
+        (["--max-tokens", "0"], "--max-tokens must be at least 1, got 0"),
+        (["--batch-size", "-3"], "--batch-size must be at least 1, got -3"),
+    ],
+)
+def test_evaluating_refuses(script, trained, arguments, message):
+    assert_refused(script("evaluate", "runs/latest", *arguments), message)
+
+
+def test_tokens_of_another_tokenizer_are_refused(script, short, trained):
+    assert script("prepare", *short[:3]).code == 0
+    folder = next(path for path in trained.parents[3].glob("data/text-byte-*"))
+    assert_refused(script("evaluate", "runs/latest", "--data", str(folder)), "got those of another")
+
+
+def test_a_typo_costs_no_framework(tmp_path):
+    probe = (
+        "import sys, atexit; atexit.register(lambda: print(sorted({'torch', 'lightning'} & set(sys.modules))));"
+        "sys.argv = ['train.py', 'trainer.max_step=3']; import runpy; runpy.run_path(sys.path[0] + '/train.py', "
+        "run_name='__main__')"
+    )
+    scripts = os.path.join(os.path.dirname(__file__), "..", "..", "scripts")
+    environment = os.environ | {"PYTHONPATH": scripts}
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {scripts!r}); " + probe]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+    assert (result.returncode, result.stdout) == (2, "[]\n"), result

@@ -1,0 +1,159 @@
+"""What the README promises, typed as it says, on runs cut short."""
+
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+ROOT = Path(__file__).parent.parent.parent
+COMMANDS = re.findall(r"^(?:python scripts/|tensorboard ).*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+SHORTENED = {
+    "train": [
+        "trainer.max_steps=4",
+        "trainer.val_every_steps=2",
+        "trainer.val_tokens=256",
+        "callbacks.samples.max_new_tokens=4",
+    ],
+    "sample": ["--max-new-tokens", "4"],
+    "evaluate": ["--max-tokens", "512"],
+}
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory):
+    """A folder as after a clone: the scripts, some text of one's own, and nothing else."""
+    folder = tmp_path_factory.mktemp("clone")
+    (folder / "scripts").symlink_to(ROOT / "scripts")
+    text = "".join(f"Line {i} says that {i} times {i} is {i * i}.\n" for i in range(900))
+    (folder / "my.txt").write_text(text)
+    if shakespeare := os.environ.get("GPTMINI_SHAKESPEARE"):
+        shutil.copy(shakespeare, folder / "input.txt")
+    return folder
+
+
+def test_the_readme_names_every_script():
+    named = {re.search(r"scripts/(\w+)\.py", command).group(1) for command in COMMANDS if "scripts/" in command}
+    scripts = {path.stem for path in (ROOT / "scripts").glob("*.py")} - {"command_line"}
+    assert named >= scripts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_readmes_commands_run(stranger, command):
+    command = command.partition(" #")[0].strip()
+    if "input.txt" in command and not (stranger / "input.txt").exists():
+        pytest.skip("GPTMINI_SHAKESPEARE must name the standard text of 1,115,394 characters")
+    if "benchmark.py" in command:
+        pytest.skip("measurements are run by hand; they take minutes")
+    program, *arguments = shlex.split(command)
+    if program == "tensorboard":
+        arguments.append("--inspect")  # reads the same events, then ends
+        program = [sys.executable, "-m", "tensorboard.main"]
+    else:
+        name = Path(arguments[0]).stem
+        program = [sys.executable]
+        if not {"--help", "--cfg"} & set(arguments):
+            arguments += SHORTENED.get(name, [])
+    result = subprocess.run([*program, *arguments], cwd=stranger, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_run_folder_holds_what_it_should(script, short, tmp_path):
+    assert script("train", *short, "name=demo").code == 0
+    (folder,) = (tmp_path / "runs" / "demo").iterdir()
+    kinds = {"events" if "tfevents" in path.name else path.name for path in folder.iterdir()}
+    assert kinds == {"config.yaml", "checkpoints", "train.log", "events"}
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert config["trainer"]["max_steps"] == 4
+    assert "hydra" not in config
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "my.txt", "runs"]
+
+
+def test_the_end_names_folder_best_loss_sample_and_next_commands(script, short):
+    out = script("train", *short).out
+    assert re.search(r"^done     4 steps in \d+ s$", out, re.MULTILINE)
+    assert re.search(r"^best     val loss \d\.\d{4}, \d\.\d{4} bits per byte, step 4$", out, re.MULTILINE)
+    assert re.search(r"^sample   ", out, re.MULTILINE)
+    assert re.search(r"^next     python scripts/sample.py runs/default/\S+$", out, re.MULTILINE)
+    assert re.search(r"^         python scripts/evaluate.py runs/default/\S+$", out, re.MULTILINE)
+
+
+def test_tokens_are_prepared_once(script, short):
+    assert "prepared now" in script("train", *short).out
+    assert "prepared before" in script("train", *short).out
+    assert "prepared before" in script("prepare", *short[:3]).out
+
+
+def test_evaluate_repeats_the_loss_that_training_saw(script, short):
+    out = script("train", *short, "trainer.val_tokens=null").out
+    loss, bits = re.search(r"val loss (\S+), (\S+) bits per byte", out).groups()
+    measured = script("evaluate", "runs/latest", "--batch-size", "5").out
+    assert re.search(rf"^loss           {loss} nats per token$", measured, re.MULTILINE)
+    assert re.search(rf"^bits per byte  {bits}$", measured, re.MULTILINE)
+
+
+def test_a_sweep_gives_a_run_to_each_value(script, short, tmp_path):
+    assert script("train", "-m", *short, "optimizer.lr=1e-3,3e-4", "name=sweep").code == 0
+    runs = sorted((tmp_path / "runs" / "sweep").iterdir())
+    assert [yaml.safe_load((run / "config.yaml").read_text())["optimizer"]["lr"] for run in runs] == [1e-3, 3e-4]
+
+
+def test_prompts_from_argument_file_and_stdin_are_the_same(script, short, tmp_path, monkeypatch):
+    script("train", *short)
+    (tmp_path / "prompt.txt").write_text("Line 7")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Line 7\n")))
+    texts = [
+        script("sample", "runs/latest", "--max-new-tokens", "20", *prompt).out
+        for prompt in (["--prompt", "Line 7"], ["--prompt-file", "prompt.txt"], ["--prompt", "-"])
+    ]
+    assert texts[0] == texts[1] == texts[2]
+    assert texts[0].startswith("Line 7")
+
+
+def test_a_sample_depends_on_seed_and_number_alone(script, short):
+    script("train", *short)
+    three = script("sample", "runs/latest", "--num-samples", "3", "--seed", "5").out
+    two = script("sample", "runs/latest", "--num-samples", "2", "--seed", "5").out
+    assert three.startswith(two)
+    assert len(set(re.split(r"--- sample \d\n", three))) == 4
+    assert script("sample", "runs/latest", "--num-samples", "3", "--seed", "6").out != three
+
+
+def test_sampling_and_evaluating_load_neither_lightning_nor_hydra(script, short, tmp_path):
+    script("train", *short)
+    for name in ("sample", "evaluate"):
+        probe = (
+            "import atexit, json, runpy, sys; sys.argv = [sys.argv[1], 'runs/latest'];"
+            "atexit.register(lambda: print(json.dumps(sorted(sys.modules))));"
+            "runpy.run_path(sys.argv[0], run_name='__main__')"
+        )
+        command = [sys.executable, "-c", probe, str(ROOT / "scripts" / f"{name}.py")]
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
+        result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=True)
+        loaded = {module.partition(".")[0] for module in json.loads(result.stdout.splitlines()[-1])}
+        assert "torch" in loaded
+        assert not loaded & {"lightning", "hydra", "omegaconf", "tensorboard"}
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_run_and_train_the_same_weights_as_one(script, short, tmp_path):
+    script("train", *short, "name=one")
+    arguments = [*short, "name=two", "trainer.devices=2", "trainer.batch_size=2"]
+    command = [sys.executable, str(ROOT / "scripts" / "train.py"), *arguments]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    states = []
+    for name in ("one", "two"):
+        (folder,) = (tmp_path / "runs" / name).iterdir()
+        states.append(torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"])
+    for name in states[0]:
+        torch.testing.assert_close(states[0][name], states[1][name], atol=1e-5, rtol=0)

@@ -1,0 +1,119 @@
+"""A tiny run of the training room, without scripts, Hydra or a text of any size."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from gptmini.data.store import prepare
+from gptmini.model import GPTConfig, new_gpt
+from gptmini.optim import adamw
+from gptmini.optim.schedules import cosine
+from gptmini.tokenizer import byte, from_dict
+from gptmini.training.checkpointing import RunCheckpoints
+from gptmini.training.datamodule import TokenDataModule
+from gptmini.training.hardware import Hardware
+from gptmini.training.module import GPTModule
+from gptmini.training.run import TrainerSettings, build_trainer
+
+MODELS = {
+    "gpt2": {"norm": "layernorm", "position": "learned", "mlp": "gelu", "bias": True, "tie_embeddings": True},
+    "modern": {
+        "norm": "rmsnorm",
+        "position": "rotary",
+        "rotary_base": 100.0,
+        "mlp": "relu2",
+        "bias": False,
+        "tie_embeddings": False,
+        "qk_norm": True,
+        "embedding_norm": True,
+        "logit_softcap": 15.0,
+    },
+}
+SETTINGS = {
+    "max_steps": 6,
+    "global_batch_size": 8,
+    "batch_size": 8,
+    "gradient_clip": 1.0,
+    "val_every_steps": 3,
+    "val_tokens": None,
+    "device": "cpu",
+    "devices": 1,
+    "precision": "fp32",
+    "compile": False,
+    "threads": None,
+}
+
+
+class Text:
+    """A corpus of two small documents."""
+
+    name = "test"
+
+    def identity(self):
+        return {"corpus": self.name}
+
+    def documents(self, split):
+        yield {"train": "The quick brown fox jumps over the lazy dog. " * 20, "val": "A lazy fox jumps. " * 9}[split]
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory):
+    return prepare(Text(), byte, tmp_path_factory.mktemp("data"))[0]
+
+
+@pytest.fixture
+def train(store, tmp_path):
+    """Train a tiny model and return the trainer; keyword arguments change settings, model sizes or parts."""
+
+    def run(kind="gpt2", *, callbacks=(), loggers=(), dtype=torch.float32, dropout=0.0, seed=1, watch=None, **settings):
+        settings = TrainerSettings(**SETTINGS | settings)
+        config = GPTConfig(
+            vocab_size=257,
+            context_length=5,
+            d_model=12,
+            n_layers=2,
+            n_heads=3,
+            init="gpt2",
+            dropout=dropout,
+            **MODELS[kind],
+        )
+        module = GPTModule(
+            new_gpt(config, seed).to(dtype),
+            from_dict(store.tokenizer),
+            optimizer=partial(adamw, lr=0.01, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1),
+            schedule=partial(cosine, max_steps=settings.max_steps, warmup_steps=2, final_fraction=0.1),
+            max_steps=settings.max_steps,
+            gradient_clip=settings.gradient_clip,
+            seed=seed,
+            tokens_per_byte=store.n_tokens("val") / store.n_bytes("val"),
+            data={"folder": str(store.folder), "fingerprint": store.fingerprint},
+            compile=settings.compile,
+        )
+        data = TokenDataModule(
+            store,
+            context_length=5,
+            global_batch_size=settings.global_batch_size,
+            batch_size=settings.batch_size,
+            val_tokens=settings.val_tokens,
+            seed=seed,
+        )
+        trainer = build_trainer(
+            settings,
+            Hardware("cpu", settings.precision, settings.compile, ""),
+            tmp_path,
+            callbacks=list(callbacks),
+            loggers=list(loggers),
+        )
+        if watch is not None:
+            watch(module)
+        trainer.fit(module, data)
+        return trainer
+
+    return run
+
+
+@pytest.fixture
+def checkpoints():
+    """The checkpointing callback, saving last every 4 steps."""
+    return RunCheckpoints(every_steps=4)

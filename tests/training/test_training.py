@@ -1,0 +1,172 @@
+"""The training room against loops written out here, and the properties that it promises."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from gptmini.data.batches import gather, step_sequences, window_starts
+from gptmini.model import GPT
+from gptmini.optim.schedules import cosine
+
+
+def weights(trainer):
+    return {name: tensor.clone() for name, tensor in trainer.lightning_module.model.state_dict().items()}
+
+
+def assert_equal(first, second):
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+
+
+def assert_close(first, second, atol):
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], atol=atol, rtol=0)
+
+
+class Losses:
+    """Logger stand-in is not needed: the module's step loss is read after each step."""
+
+    def __init__(self):
+        self.values = []
+
+    def __call__(self, module):
+        end = module.on_train_batch_end
+
+        def record(outputs, batch, batch_idx):
+            end(outputs, batch, batch_idx)
+            self.values.append(module.step_loss.item())
+
+        module.on_train_batch_end = record
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "modern"])
+def test_a_run_equals_a_loop_written_out(train, store, kind):
+    initial, losses = {}, Losses()
+
+    def watch(module):
+        initial.update({name: tensor.clone() for name, tensor in module.model.state_dict().items()})
+        losses(module)
+
+    trainer = train(kind, watch=watch, dtype=torch.float64)
+    model = GPT(trainer.lightning_module.model.config).double()
+    model.load_state_dict(initial)
+    decayed = [p for p in model.parameters() if p.ndim == 2]
+    others = [p for p in model.parameters() if p.ndim == 1]
+    groups = [{"params": decayed, "weight_decay": 0.1}] + ([{"params": others, "weight_decay": 0.0}] if others else [])
+    optimizer = torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.95), eps=1e-8)
+    data = store.tokens("train")
+    expected = []
+    for step in range(6):
+        sequences = step_sequences(step, 0, global_batch_size=8, batch_size=8, rank=0, n_ranks=1)
+        starts = window_starts(sequences, n_tokens=len(data), context_length=5, seed=1)
+        tokens, targets = gather(data, starts, 5)
+        loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.01 * cosine(step, max_steps=6, warmup_steps=2, final_fraction=0.1)
+        optimizer.step()
+        expected.append(loss.item())
+    assert losses.values == pytest.approx(expected, abs=1e-10)
+    assert_close(weights(trainer), dict(model.state_dict()), atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "modern"])
+def test_accumulating_eight_micro_steps_equals_one_batch_of_eight(train, kind):
+    whole, parts = Losses(), Losses()
+    at_once = weights(train(kind, watch=whole, dtype=torch.float64, batch_size=8))
+    in_parts = weights(train(kind, watch=parts, dtype=torch.float64, batch_size=1))
+    assert_close(at_once, in_parts, atol=1e-10)
+    assert parts.values[7::8] == pytest.approx(whole.values, abs=1e-12)
+
+
+def test_evaluating_more_often_leaves_weights_bit_identical(train):
+    rarely = weights(train(val_every_steps=6, dropout=0.3))
+    often = weights(train(val_every_steps=1, dropout=0.3))
+    assert_equal(rarely, often)
+
+
+def test_dropout_acts_and_follows_from_the_seed(train):
+    first, second = weights(train(dropout=0.3)), weights(train(dropout=0.3))
+    assert_equal(first, second)
+    without = weights(train(dropout=0.0))
+    assert any(not torch.equal(first[name], without[name]) for name in first)
+
+
+def test_validation_is_weighed_by_token_over_the_whole_split(train, store):
+    trainer = train(batch_size=2)  # 161 targets: 32 windows of 5 and one of 1
+    model, data = trainer.lightning_module.model.eval(), torch.from_numpy(store.tokens("val").astype("int64"))
+    nats = 0.0
+    for start in range(0, len(data) - 1, 5):
+        tokens, targets = data[start : start + 5][None], data[start + 1 : start + 6]
+        logits = model(tokens[:, : len(targets)])
+        nats += F.cross_entropy(logits[0], targets, reduction="sum").item()
+    evaluation = trainer.lightning_module.evaluation
+    assert evaluation.n_tokens == len(data) - 1
+    assert evaluation.loss == pytest.approx(nats / (len(data) - 1), rel=1e-5)
+    bits = evaluation.loss / math.log(2) * len(data) / store.n_bytes("val")
+    assert evaluation.bits_per_byte == pytest.approx(bits)
+
+
+def test_bf16_mixed_precision_trains_with_a_fused_optimizer_and_clipping(train):
+    losses = Losses()
+    trainer = train("modern", precision="bf16", watch=losses, max_steps=30)
+    assert trainer.optimizers[0].param_groups[0]["fused"]
+    assert losses.values[-1] < losses.values[0] - 0.5
+    assert trainer.lightning_module.grad_norm.isfinite()
+
+
+def test_clipping_bounds_the_gradient_and_keeps_its_norm(train):
+    seen = []
+
+    def watch(module):
+        clip = module.configure_gradient_clipping
+
+        def record(optimizer, *arguments, **keywords):
+            before = torch.cat([p.grad.flatten() for p in module.model.parameters()]).norm()
+            clip(optimizer, *arguments, **keywords)
+            after = torch.cat([p.grad.flatten() for p in module.model.parameters()]).norm()
+            seen.append((before.item(), after.item(), module.grad_norm.item()))
+
+        module.configure_gradient_clipping = record
+
+    train(gradient_clip=0.01, watch=watch)
+    for before, after, kept in seen:
+        assert kept == pytest.approx(before, rel=1e-5)
+        assert before > 0.01
+        assert after == pytest.approx(0.01, rel=1e-3)
+    seen.clear()
+    train(gradient_clip=None, watch=watch)
+    assert all(after == before == pytest.approx(kept, rel=1e-5) for before, after, kept in seen)
+
+
+def test_a_validation_follows_the_last_step_and_none_is_done_twice(train):
+    steps = []
+
+    def watch(module):
+        end = module.on_validation_epoch_end
+
+        def record():
+            end()
+            steps.append(module.trainer.global_step)
+
+        module.on_validation_epoch_end = record
+
+    train(max_steps=7, val_every_steps=3, batch_size=4, watch=watch)
+    assert steps == [3, 6, 7]
+    steps.clear()
+    train(max_steps=6, val_every_steps=3, watch=watch)
+    assert steps == [3, 6]
+
+
+@pytest.mark.slow
+def test_compiled_loss_trains_to_the_same_weights(train):
+    import shutil
+
+    if not (shutil.which("g++") or shutil.which("clang++")):
+        pytest.skip("inductor needs a C++ compiler on a CPU")
+    assert_close(weights(train(compile=True, max_steps=3)), weights(train(max_steps=3)), atol=1e-5)
