@@ -27,7 +27,7 @@ class Evaluation:
     @property
     def perplexity(self) -> float:
         """exp(loss); infinite where that overflows."""
-        return math.exp(self.loss) if self.loss < 700 else math.inf
+        return math.inf if self.loss > 709 else math.exp(self.loss)  # e^709 is about the largest float64
 
     @classmethod
     def from_sums(cls, nats: float, n_tokens: int, tokens_per_byte: float) -> "Evaluation":
@@ -58,15 +58,22 @@ def evaluate(model: GPT, batches: Iterable[tuple[Tensor, Tensor]], *, tokens_per
         model: is put in eval mode and left as it was.
         batches: int64 (B, T) pairs, of any sizes, at least one.
         tokens_per_byte: of the split that the batches are from.
+
+    Raises:
+        ValueError: no batch.
     """
     device = model.embedding.weight.device
     was_training = model.training
     model.eval()
     nats, n_tokens = 0.0, 0
-    for tokens, targets in batches:
-        nats += sum_of_nats(model, tokens.to(device), targets.to(device)).item()
-        n_tokens += targets.numel()
-    model.train(was_training)
+    try:
+        for tokens, targets in batches:
+            nats += sum_of_nats(model, tokens.to(device), targets.to(device)).item()
+            n_tokens += targets.numel()
+    finally:
+        model.train(was_training)
+    if not n_tokens:
+        raise ValueError("an evaluation needs at least one batch, got none")
     return Evaluation.from_sums(nats, n_tokens, tokens_per_byte)
 
 

@@ -24,6 +24,8 @@ def apply_top_p(logits: Tensor, top_p: float) -> Tensor:
 
     Source: Holtzman et al. 2020, section 3.1.
     """
+    if top_p == 1:
+        return logits  # where rounding would drop some of the least probable
     ordered, order = logits.sort(dim=-1, descending=True)  # (..., V) each
     before = ordered.softmax(dim=-1).cumsum(dim=-1) - ordered.softmax(dim=-1)  # probability of what stands higher
     dropped = (before >= top_p).scatter(-1, order, before >= top_p)
@@ -44,10 +46,16 @@ def choose(
 
     Returns:
         int64 (B,).
+
+    Raises:
+        ValueError: a logit that is no number.
     """
+    if logits.isnan().any():
+        raise ValueError("logits must be numbers, got nan: the model has diverged or its checkpoint is damaged")
     if temperature == 0:
         return logits.argmax(dim=-1)
-    logits = apply_temperature(logits.double(), temperature)
+    logits = logits.double()
+    logits = apply_temperature(logits - logits.amax(dim=-1, keepdim=True), temperature)  # the highest stays finite
     if top_k is not None:
         logits = apply_top_k(logits, top_k)
     if top_p is not None:
@@ -88,11 +96,14 @@ def generate_stream(
         int64 (B,) on the CPU, one token a row; rows that have ended keep yielding tokens without meaning.
 
     Raises:
-        ValueError: an argument out of range, or an empty prompt.
+        ValueError: when the first token is asked for: an argument out of range, an empty prompt, or an id in it that
+            the model has not.
     """
     check_sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p)
     if prompt.ndim != 2 or not prompt.numel():
         raise ValueError(f"prompt must be (B, T) with at least one token, got {tuple(prompt.shape)}")
+    if not 0 <= prompt.min() <= prompt.max() < model.config.vocab_size:
+        raise ValueError(f"prompt must hold ids from 0 to {model.config.vocab_size - 1}, got {prompt.max().item()}")
     context_length = model.config.context_length
     generators = [sample_generator(seed, first_sample + row) for row in range(prompt.size(0))]
     cache = model.new_cache(prompt.size(0))
@@ -144,10 +155,11 @@ def _next_logits(model: GPT, tokens: Tensor, cache) -> Tensor:
     """Logits (B, V) after the newest of tokens (B, T)."""
     was_training = model.training
     model.eval()
-    hidden = model.hidden(tokens.to(model.embedding.weight.device), cache)
-    logits = model.unembed(hidden[:, -1:])[:, 0].float()
-    model.train(was_training)
-    return logits
+    try:
+        hidden = model.hidden(tokens.to(model.embedding.weight.device), cache)
+        return model.unembed(hidden[:, -1:])[:, 0]
+    finally:
+        model.train(was_training)
 
 
 class TextStream:
@@ -157,18 +169,20 @@ class TextStream:
         """Take the tokenizer whose ids will come."""
         self.tokenizer = tokenizer
         self._pending: list[int] = []
+        self._shown = 0  # characters of the pending ids' text that were returned
 
     def push(self, token: int) -> str:
         """Text that is certain now that token has come; empty while a character is incomplete."""
         self._pending.append(token)
         text = self.tokenizer.decode(self._pending)
-        if text.endswith("�") and len(self._pending) < 4:  # a UTF-8 character has at most 4 bytes
-            return ""
-        self._pending.clear()
-        return text
+        certain = text.removesuffix("�")  # an incomplete character decodes to one of these, at the end
+        piece, self._shown = certain[self._shown :], len(certain)
+        if certain == text:
+            self._pending, self._shown = [], 0
+        return piece
 
     def finish(self) -> str:
         """Whatever is left, incomplete or not."""
-        text = self.tokenizer.decode(self._pending)
-        self._pending.clear()
-        return text
+        piece = self.tokenizer.decode(self._pending)[self._shown :]
+        self._pending, self._shown = [], 0
+        return piece

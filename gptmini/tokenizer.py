@@ -19,6 +19,10 @@ REPLACEMENT = "�"  # what an id outside the vocabulary decodes to
 # (Radford et al. 2019, section 2.2), in tiktoken's spelling with possessive quantifiers.
 SPLIT_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 
+BYTE_PATTERN = r"[\s\S]"
+LARGEST_BPE = 2**20  # ids; the trainer reserves 70 bytes for each before it begins
+LONGEST_PIECE = r"[\s\S]{1,1000}"  # training takes the square of a piece's length; encoding does not mind
+
 
 class CharTokenizer:
     """One id a character, in code-point order; the id after them ends a document where there are several."""
@@ -31,8 +35,10 @@ class CharTokenizer:
         Raises:
             ValueError: no character, or one given twice.
         """
-        if not characters or len(set(characters)) != len(characters):
-            raise ValueError(f"characters must be distinct and at least one, got {len(characters)} characters")
+        if type(characters) is not str or not characters or len(set(characters)) != len(characters):
+            raise ValueError(f"characters must be a text of distinct characters, got {characters!r}")
+        if type(end_of_text) is not bool:
+            raise ValueError(f"end_of_text must be true or false, got {end_of_text!r}")
         self.characters = characters
         self.end_of_text = len(characters) if end_of_text else None
         self.n_vocab = len(characters) + end_of_text
@@ -77,11 +83,14 @@ class BytePairTokenizer:
         """Take the pattern and the byte strings in order of their ranks; the rank after them ends a document.
 
         Raises:
-            ValueError: a byte string given twice, a single byte missing, or a pattern that does not compile.
+            ValueError: a byte string given twice or empty, a single byte missing, or a pattern not of ours.
         """
         mergeable = {token: rank for rank, token in enumerate(ranks)}
-        if len(mergeable) != len(ranks) or not all(bytes([byte]) in mergeable for byte in range(256)):
+        single = sum(len(token) == 1 for token in mergeable)
+        if len(mergeable) != len(ranks) or single != 256 or b"" in mergeable:
             raise ValueError(f"ranks must be distinct and hold every single byte, got {len(ranks)} byte strings")
+        if pattern not in (SPLIT_PATTERN, BYTE_PATTERN):  # another could drop text or never end
+            raise ValueError(f"pattern must be the one of this version, got {pattern!r}")
         self.pattern, self.ranks = pattern, ranks
         self.end_of_text = len(ranks)
         self.n_vocab = len(ranks) + 1
@@ -99,14 +108,19 @@ class BytePairTokenizer:
         Raises:
             ValueError: a lone surrogate, which is no character and has no bytes.
         """
-        _check_encodable(text)
-        return self._encoding.encode_ordinary(text)
+        return next(self.encode_batch([text])).tolist()
 
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
-        """Ids of each text, uint32, one text at a time, without a Python object for each id."""
+        """Ids of each text, uint32, one text at a time, without a Python object for each id; errors as encode."""
         for text in texts:
             _check_encodable(text)
-            yield self._encoding.encode_to_numpy(text, disallowed_special=())
+            try:
+                yield self._encoding.encode_to_numpy(text, disallowed_special=())
+            except ValueError as error:  # tiktoken's regular expression has a limit on one run of white space
+                raise ValueError(
+                    f"text must not hold a million white-space characters in a row ({error}); "
+                    "remove them or use tokenizer=byte"
+                ) from error
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; bytes that are no UTF-8 and ids outside the vocabulary become U+FFFD."""
@@ -158,7 +172,7 @@ def character(train: Iterable[str], val: Iterable[str]) -> CharTokenizer:
 
 def byte(train: Iterable[str], val: Iterable[str]) -> BytePairTokenizer:
     """Tokenizer of the 256 bytes and end-of-text; the texts do not matter."""
-    return BytePairTokenizer(r"[\s\S]", [bytes([i]) for i in range(256)])
+    return BytePairTokenizer(BYTE_PATTERN, [bytes([i]) for i in range(256)])
 
 
 def bpe(train: Iterable[str], val: Iterable[str], *, vocab_size: int) -> BytePairTokenizer:
@@ -170,19 +184,22 @@ def bpe(train: Iterable[str], val: Iterable[str], *, vocab_size: int) -> BytePai
         vocab_size: ids in all: 256 bytes, the merges, end-of-text; a short text may yield fewer.
 
     Raises:
-        ValueError: vocab_size leaves no room for the bytes.
+        ValueError: vocab_size leaves no room for the bytes, or is beyond what training reserves memory for.
 
     Source: Sennrich et al. 2016, section 3.2, on bytes as in Radford et al. 2019, section 2.2; trained by tokenizers.
     """
     from tokenizers import Regex, models, pre_tokenizers, trainers
     from tokenizers import Tokenizer as Trainable
 
-    if type(vocab_size) is not int or not 257 <= vocab_size <= 2**32:
-        raise ValueError(f"vocab_size must be at least 257 (256 bytes and end-of-text), got vocab_size={vocab_size!r}")
+    if type(vocab_size) is not int or not 257 <= vocab_size <= LARGEST_BPE:
+        raise ValueError(
+            f"vocab_size must be from 257 (256 bytes and end-of-text) to {LARGEST_BPE}, got vocab_size={vocab_size!r}"
+        )
     learner = Trainable(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(SPLIT_PATTERN), behavior="isolated"),
+            pre_tokenizers.Split(Regex(LONGEST_PIECE), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -203,7 +220,7 @@ def gpt2(train: Iterable[str], val: Iterable[str]) -> BytePairTokenizer:
     """
     try:
         encoding = tiktoken.get_encoding("gpt2")
-    except OSError as error:  # tiktoken downloads with requests, whose errors are all OSErrors
+    except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong file is a ValueError
         cache = os.environ.get("TIKTOKEN_CACHE_DIR", "unset")
         raise ValueError(
             f"tokenizer=gpt2 needs the network once, or tiktoken's two files in TIKTOKEN_CACHE_DIR (now {cache}); "

@@ -5,9 +5,10 @@ A corpus has name, identity() (plain JSON types that change when any text would)
 
 import ast
 import hashlib
+import http.client
+import os
 import sys
 import sysconfig
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,11 +77,11 @@ class TextCorpus:
             ValueError: val_fraction out of range, or a path that matches no file.
         """
         self.val_fraction = check_fraction(val_fraction)
-        self.files = find_files(path)
+        self.files = find_files(str(path))  # a name of digits reaches us as a number
 
     def identity(self) -> dict:
-        """Corpus, split rule, and each file's name and digest."""
-        digests = {path.as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in self.files}
+        """Corpus, split rule, and each file's digest, in order."""
+        digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in self.files]
         return {"corpus": self.name, "val_fraction": self.val_fraction, "files": digests}
 
     def documents(self, split: str) -> Iterator[str]:
@@ -124,7 +125,7 @@ class PinnedTextCorpus:
         """
         self.name, self.url, self.sha256 = name, url, sha256
         self.val_fraction = check_fraction(val_fraction)
-        self.path = None if path is None else Path(path)
+        self.path = None if path is None else Path(str(path))  # a name of digits reaches us as a number
         self.folder = Path(folder)
         if self.path is not None and not self.path.is_file():
             raise ValueError(f"data.path must be a file, got {path}, which does not exist or is a folder")
@@ -143,7 +144,7 @@ class PinnedTextCorpus:
         if path is None:
             path = self.folder / f"{self.name}.txt"
             if not path.is_file():
-                download(self.url, path)
+                download(self.url, path, self.sha256)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         if self.sha256 not in (None, digest):
             raise ValueError(
@@ -234,19 +235,22 @@ def check_fraction(val_fraction: float) -> float:
     return val_fraction
 
 
-def download(url: str, path: Path) -> None:
-    """Fetch url into path, whole or not at all.
+def download(url: str, path: Path, sha256: str | None) -> None:
+    """Fetch url into path, whole and with the right digest or not at all.
 
     Raises:
-        ValueError: no answer, or an error from the other side.
+        ValueError: no answer, an error from the other side, or something else than was published.
     """
     try:
         with urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT) as answer:
             data = answer.read()
-    except (urllib.error.URLError, TimeoutError) as error:
-        reason = getattr(error, "reason", error)
+    except (OSError, http.client.HTTPException) as error:  # the first is the base of urllib's own errors
+        reason = getattr(error, "reason", None) or repr(error)
         raise ValueError(f"could not download {url} ({reason}); give a local copy with data.path=") from None
+    digest = hashlib.sha256(data).hexdigest()
+    if sha256 not in (None, digest):
+        raise ValueError(f"{url} gave something else (sha256 {digest}); give a local copy with data.path=")
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.write_bytes(data)
     temporary.replace(path)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import tempfile
 import zlib
 from collections.abc import Callable
 from functools import cached_property, partial
@@ -85,12 +86,13 @@ def prepare(corpus, build_tokenizer: Callable, root: str | Path) -> tuple[TokenS
     fingerprint = hashlib.sha256(_canonical(recipe)).hexdigest()
     folder = Path(root) / f"{corpus.name}-{recipe['builder']['name']}-{fingerprint[:12]}"
     if folder.exists():
-        return TokenStore(folder), False
+        return _open(folder, fingerprint), False
     tokenizer = build_tokenizer(_Documents(corpus, "train"), _Documents(corpus, "val"))
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".tmp", dir=root))
     try:
         _write(temporary, corpus, tokenizer, recipe | {"fingerprint": fingerprint})
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary.chmod(0o755)  # mkdtemp's folder is its owner's alone
         try:
             temporary.rename(folder)
         except OSError:
@@ -98,7 +100,15 @@ def prepare(corpus, build_tokenizer: Callable, root: str | Path) -> tuple[TokenS
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return TokenStore(folder), True
+    return _open(folder, fingerprint), True
+
+
+def _open(folder: Path, fingerprint: str) -> TokenStore:
+    """Open what the name promises, and refuse what was renamed to it."""
+    store = TokenStore(folder)
+    if store.fingerprint != fingerprint:
+        raise ValueError(f"{folder} holds the tokens of another text or tokenizer; {_remedy(folder)}")
+    return store
 
 
 class _Documents:
@@ -118,12 +128,11 @@ def _describe(builder: Callable) -> dict:
 
 
 def _write(folder: Path, corpus, tokenizer, recipe: dict) -> None:
-    folder.mkdir(parents=True)
     dtype = np.dtype("<u2" if tokenizer.n_vocab <= 2**16 else "<u4")
     meta = recipe | {"dtype": "uint16" if dtype.itemsize == 2 else "uint32", "tokenizer": tokenizer.to_dict()}
     for split in SPLITS:
         meta[split] = _write_split(folder / f"{split}.bin", corpus.documents(split), tokenizer, dtype)
-        if not meta[split]["tokens"]:
+        if not meta[split]["bytes"]:
             raise ValueError(f"the {split} split must hold text, got none; give more text")
     meta["digest"] = hashlib.sha256(_canonical(meta)).hexdigest()
     with (folder / "meta.json").open("w", encoding="utf-8") as file:
@@ -141,7 +150,7 @@ def _write_split(path: Path, documents, tokenizer, dtype: np.dtype) -> dict:
             counts["bytes"] += len(text.encode())
             yield text
 
-    end = [] if tokenizer.end_of_text is None else [tokenizer.end_of_text]
+    end = np.array([] if tokenizer.end_of_text is None else [tokenizer.end_of_text], dtype=np.uint32)
     with path.open("wb") as file:
         for ids in tokenizer.encode_batch(counted()):
             data = np.concatenate((ids, end)).astype(dtype).tobytes()

@@ -77,13 +77,7 @@ def read_checkpoint(path: Path) -> dict:
     Raises:
         ValueError: not a checkpoint of this format, damaged, or holding pickled code.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            damaged = archive.testzip()
-    except zipfile.BadZipFile:
-        raise ValueError(f"{path} is not a checkpoint, or is cut short: it has no zip directory") from None
-    if damaged is not None:
-        raise ValueError(f"{path} is damaged: the CRC-32 of {damaged} does not match")
+    _check_archive(path)
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch names no common class for what a foreign file can raise
@@ -93,12 +87,32 @@ def read_checkpoint(path: Path) -> dict:
     own = checkpoint.get("gptmini") if isinstance(checkpoint, dict) else None
     if not isinstance(own, dict) or not isinstance(checkpoint.get("state_dict"), dict):
         raise ValueError(f"{path} is not a gptmini checkpoint: it lacks the gptmini header or the weights")
-    if own.get("format") != FORMAT:
+    if type(own.get("format")) is not int or own["format"] != FORMAT:
         raise ValueError(
             f"{path} has checkpoint format {own.get('format')}, this version reads {FORMAT}; "
             "use the version of gptmini that wrote it"
         )
     return checkpoint
+
+
+def _check_archive(path: Path) -> None:
+    """Raise ValueError unless path is a zip file as torch writes it, with every checksum right."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            # Torch stores plainly, and leaves the memory of what is marked as a folder (DOS attributes) as it was.
+            entries = archive.infolist()
+            odd = [e for e in entries if e.compress_type != zipfile.ZIP_STORED or e.external_attr & 0xFF]
+            damaged = None if odd else archive.testzip()
+    except (FileNotFoundError, PermissionError, IsADirectoryError):
+        raise
+    except zipfile.BadZipFile:
+        raise ValueError(f"{path} is not a checkpoint, or is cut short: it has no zip directory") from None
+    except Exception as error:  # zipfile names no common class for what a damaged directory can raise
+        raise ValueError(f"{path} is damaged: its zip directory makes no sense ({type(error).__name__})") from error
+    if odd:
+        raise ValueError(f"{path} is damaged, or no checkpoint: its entry {odd[0].filename} is not as torch writes it")
+    if damaged is not None:
+        raise ValueError(f"{path} is damaged: the CRC-32 of {damaged} does not match")
 
 
 def build_model(checkpoint: dict) -> GPT:
@@ -112,13 +126,13 @@ def build_model(checkpoint: dict) -> GPT:
         config = GPTConfig(**config)
     except TypeError as error:
         raise ValueError(f"the checkpoint's config must have the fields of GPTConfig: {error}") from None
-    weights = {
-        name.removeprefix(WEIGHTS_PREFIX): tensor
-        for name, tensor in checkpoint["state_dict"].items()
-        if name.startswith(WEIGHTS_PREFIX)
-    }
-    if config.n_layers > len(weights):
-        raise ValueError(f"the checkpoint's config names {config.n_layers} layers, its weights hold fewer")
+    weights = _dense_weights(checkpoint["state_dict"])
+    embedding = weights.get("embedding.weight", torch.empty(0)).shape
+    if embedding != (config.padded_vocab_size, config.d_model) or config.n_layers > len(weights):
+        raise ValueError(
+            f"the checkpoint's weights do not fit its config: {config.n_layers} layers and an embedding of "
+            f"({config.padded_vocab_size}, {config.d_model}) are claimed, the embedding is {tuple(embedding)}"
+        )
     with torch.device("meta"):  # shapes only: no memory is taken for what a header merely claims
         model = GPT(config)
     try:
@@ -127,3 +141,18 @@ def build_model(checkpoint: dict) -> GPT:
         reasons = " ".join(line.strip() for line in str(error).splitlines()[1:])
         raise ValueError(f"the checkpoint's weights do not fit its config: {reasons}") from None
     return model.eval()
+
+
+def _dense_weights(state: dict) -> dict[str, torch.Tensor]:
+    """The GPT's tensors of a state dict by the GPT's own names; ValueError unless all are dense floats of one dtype."""
+    weights = {
+        name.removeprefix(WEIGHTS_PREFIX): tensor
+        for name, tensor in state.items()
+        if isinstance(name, str) and name.startswith(WEIGHTS_PREFIX)
+    }
+    for name, tensor in weights.items():
+        if not (isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and tensor.is_floating_point()):
+            raise ValueError(f"the checkpoint's weight {name} must be a dense floating-point tensor")
+    if len({tensor.dtype for tensor in weights.values()}) > 1:
+        raise ValueError("the checkpoint's weights must be of one dtype, got several")
+    return weights

@@ -1,5 +1,6 @@
 """What a GPT is made of, as numbers and names; checked once, here."""
 
+import sys
 from dataclasses import dataclass, fields
 from typing import get_args
 
@@ -9,7 +10,7 @@ POSITIONS = ("learned", "rotary")
 INITS = ("gpt2", "zero_projections")
 VOCAB_MULTIPLE = 64  # tile width at which GPU matrix products run at full speed
 LARGEST = 2**32  # token ids are stored in 32 bits at most; no size beyond it is meant
-LONGEST_CONTEXT = 2**20  # rotary tables are made whole, whatever a file claims
+LARGEST_TABLE = 2**26  # numbers in the rotary table, 256 MB: it is made whole, whatever a file claims
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +71,9 @@ class GPTConfig:
             value = getattr(self, name)
             if value is not None and not 1 <= value <= LARGEST:
                 raise ValueError(f"{name} must be from 1 to {LARGEST}, got {name}={value}")
-        if self.context_length > LONGEST_CONTEXT:
-            raise ValueError(
-                f"context_length must be at most {LONGEST_CONTEXT}, got context_length={self.context_length}"
-            )
         for name in ("rotary_base", "attention_scale", "logit_softcap"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
+            if value is not None and not 0 < value <= sys.float_info.max:
                 raise ValueError(f"{name} must be above 0 and finite, or null, got {name}={value}")
         for name, names in (("norm", NORM), ("position", POSITIONS), ("mlp", ACTIVATION), ("init", INITS)):
             if getattr(self, name) not in names:
@@ -103,6 +100,11 @@ class GPTConfig:
             raise ValueError(
                 "d_model / n_heads must be even when position=rotary, "
                 f"got d_model={self.d_model} and n_heads={self.n_heads}"
+            )
+        if self.position == "rotary" and self.context_length * self.d_head > LARGEST_TABLE:
+            raise ValueError(
+                f"context_length * d_model / n_heads must be at most {LARGEST_TABLE} when position=rotary, "
+                f"got context_length={self.context_length}, d_model={self.d_model} and n_heads={self.n_heads}"
             )
 
     @property

@@ -135,7 +135,7 @@ def new_gpt(config: GPTConfig, seed: int) -> GPT:
     if type(seed) is not int or not 0 <= seed < 2**63:
         raise ValueError(f"seed must be a whole number from 0 to 2^63 - 1, got seed={seed!r}")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # the CPU's alone; torch.manual_seed would reach every device
         return GPT(config)
 
 

@@ -1,7 +1,8 @@
 """Learning rate as a pure function of the optimizer step, as a multiple of its peak.
 
 Each takes (step, *, max_steps, warmup_steps, final_fraction): step counts from 0, warm-up rises linearly to 1 over
-warmup_steps, and the decay ends at final_fraction on the last step; steps past the end stay there.
+warmup_steps, and the decay ends at final_fraction on the last step; steps past the end stay there. A run that is over
+before its warm-up, or one step after it, only rises.
 """
 
 import math

@@ -5,6 +5,7 @@ import pickle
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -55,7 +56,7 @@ TRAINING = [
     (["callbacks.scalars.every_steps=0"], "every_steps must be a whole number above 0, got every_steps=0"),
     (["callbacks.samples.temperature=-1"], "temperature must be at least 0"),
     (["callbacks.samples.prompt='é'", "tokenizer=char"], r"got 'é' \(U\+00E9\) at position 0"),
-    (["tokenizer=bpe", "tokenizer.vocab_size=100"], "vocab_size must be at least 257"),
+    (["tokenizer=bpe", "tokenizer.vocab_size=100"], "vocab_size must be from 257"),
     (["name=a/b"], "name must be a plain folder name"),
     (["seed=-1"], r"seed must be a whole number from 0 to 2\^63 - 1, got seed=-1"),
     (["data.path=absent.txt"], "got absent.txt, which does not exist"),
@@ -181,7 +182,7 @@ def test_a_typo_costs_no_framework(tmp_path):
         "sys.argv = ['train.py', 'trainer.max_step=3']; import runpy; runpy.run_path(sys.path[0] + '/train.py', "
         "run_name='__main__')"
     )
-    scripts = os.path.join(os.path.dirname(__file__), "..", "..", "scripts")
+    scripts = str(Path(__file__).parent.parent.parent / "scripts")
     environment = os.environ | {"PYTHONPATH": scripts}
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {scripts!r}); " + probe]
     result = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)

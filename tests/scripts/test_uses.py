@@ -30,13 +30,15 @@ SHORTENED = {
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory):
-    """A folder as after a clone: the scripts, some text of one's own, and nothing else."""
+    """A folder as after a clone and the main job, cut short: the scripts, some text of one's own, a first run."""
     folder = tmp_path_factory.mktemp("clone")
     (folder / "scripts").symlink_to(ROOT / "scripts")
     text = "".join(f"Line {i} says that {i} times {i} is {i * i}.\n" for i in range(900))
     (folder / "my.txt").write_text(text)
     if shakespeare := os.environ.get("GPTMINI_SHAKESPEARE"):
         shutil.copy(shakespeare, folder / "input.txt")
+    main_job = [sys.executable, "scripts/train.py", *SHORTENED["train"]]
+    subprocess.run(main_job, cwd=folder, check=True, capture_output=True)
     return folder
 
 

@@ -1,7 +1,6 @@
 """What a run shows: events, console, log, samples, and the files it leaves."""
 
 import io
-import os
 import re
 
 import pytest
@@ -92,7 +91,7 @@ def test_best_last_and_previous_are_the_steps_they_name(train, tmp_path, checkpo
     folder = tmp_path / "checkpoints"
     steps = {path.stem: read_checkpoint(path)["global_step"] for path in folder.iterdir()}
     assert steps == {"best": 9, "last": 9, "previous": 8}  # the loss of so short a run falls throughout
-    assert os.path.samefile(folder / "best.ckpt", folder / "last.ckpt")
+    assert (folder / "best.ckpt").samefile(folder / "last.ckpt")
     assert checkpoints.best["loss"] == trainer.lightning_module.evaluation.loss
 
 

@@ -1,0 +1,141 @@
+"""Batch order as a pure function: complete passes, any number of ranks, constant cost."""
+
+import tracemalloc
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from gptmini.data.batches import gather, n_windows, permute, step_sequences, validation_windows, window_starts
+
+
+def places_of(size, key):
+    return permute(np.arange(size), size, np.full(size, key, dtype=np.uint64))
+
+
+def starts_of_pass(number, *, n_tokens, context_length, seed):
+    windows = n_windows(n_tokens, context_length)
+    sequences = np.arange(number * windows, (number + 1) * windows)
+    return window_starts(sequences, n_tokens=n_tokens, context_length=context_length, seed=seed)
+
+
+@pytest.mark.parametrize("size", [*range(1, 40), 64, 65, 99, 100, 101, 1000, 4095, 4097, 10007])
+def test_permutation_is_one_to_one(size):
+    for key in (0, 1, 2**63, 2**64 - 1, 0x5EED):
+        assert np.array_equal(np.sort(places_of(size, key)), np.arange(size))
+
+
+@pytest.mark.parametrize("n_tokens", [14, 15, 20, 21, 22, 27, 28, 83, 700, 7001])
+@pytest.mark.parametrize("number", [0, 1, 29])
+def test_a_pass_covers_every_window_once(n_tokens, number):
+    starts = np.sort(starts_of_pass(number, n_tokens=n_tokens, context_length=7, seed=3))
+    phase = starts[0]
+    assert 0 <= phase < 7
+    assert starts.tolist() == list(range(phase, phase + 7 * len(starts), 7))
+    assert starts[-1] + 7 + 1 <= n_tokens  # the last target is in the file
+    assert n_tokens < (len(starts) + 2) * 7  # one window more would not fit behind the largest phase
+
+
+@pytest.mark.parametrize("context_length", [1, 2, 7])
+def test_every_phase_fits_in_the_shortest_file(context_length):
+    n_tokens = 2 * context_length  # W = 1
+    starts = window_starts(np.arange(300), n_tokens=n_tokens, context_length=context_length, seed=0)
+    assert set(starts.tolist()) == set(range(context_length))
+
+
+@pytest.mark.parametrize("n_tokens", [0, 1, 7, 13])
+def test_a_file_shorter_than_two_windows_is_refused(n_tokens):
+    with pytest.raises(ValueError, match=rf"two windows of context_length=7 tokens, got {n_tokens} tokens; give more"):
+        window_starts(np.arange(3), n_tokens=n_tokens, context_length=7, seed=0)
+
+
+def test_passes_and_seeds_have_orders_and_phases_of_their_own():
+    sizes = {"n_tokens": 1000, "context_length": 19}
+    passes = [starts_of_pass(p, seed=s, **sizes) for s, p in product((0, 1, 2, -1, 2**63), range(20))]
+    phases = [starts.min() for starts in passes]
+    assert len(set(phases)) == 19  # all of them, in 100 draws
+    orders = {tuple((starts - phase) // 19) for starts, phase in zip(passes, phases, strict=True)}
+    assert len(orders) == len(passes)
+
+
+def test_order_depends_on_seed_and_sequence_number_alone():
+    sizes = {"n_tokens": 1000, "context_length": 7, "seed": 5}
+    together = window_starts(np.arange(900), **sizes)
+    alone = [window_starts(np.array([n]), **sizes)[0] for n in (899, 0, 450, 142, 141)]
+    assert alone == together[[899, 0, 450, 142, 141]].tolist()
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2, 4])
+@pytest.mark.parametrize("batch_size", [1, 3, 6])
+def test_the_global_batch_is_the_same_on_any_ranks_and_micro_steps(n_ranks, batch_size):
+    for step in (0, 1, 77):
+        n_micro_steps = 24 // (batch_size * n_ranks)
+        slices = [
+            step_sequences(step, m, global_batch_size=24, batch_size=batch_size, rank=r, n_ranks=n_ranks)
+            for r, m in product(range(n_ranks), range(n_micro_steps))
+        ]
+        assert {len(part) for part in slices} == {batch_size}
+        assert np.concatenate(slices).tolist() == list(range(24 * step, 24 * step + 24))
+
+
+def test_a_far_step_takes_no_more_memory_than_the_first():
+    def peak(step):
+        tracemalloc.start()
+        sequences = step_sequences(step, 1, global_batch_size=24, batch_size=6, rank=1, n_ranks=2)
+        starts = window_starts(sequences, n_tokens=10**9, context_length=7, seed=0)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert sequences[0] == step * 24 + 12 + 6
+        assert ((starts >= 0) & (starts + 7 + 1 <= 10**9)).all()
+        return peak_bytes
+
+    peak(0)  # what numpy keeps from its first call
+    assert peak(10**12) < peak(0) + 4096 < 2**17  # a pass has 143 million windows
+
+
+@pytest.mark.parametrize("dtype", ["<u2", "<u4"])
+def test_targets_are_tokens_shifted_by_one(dtype):
+    data = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5, 40000], dtype=dtype)
+    tokens, targets = gather(data, np.array([5, 0]), 4)
+    assert tokens.tolist() == [[9, 2, 6, 5], [3, 1, 4, 1]]
+    assert targets.tolist() == [[2, 6, 5, 40000], [1, 4, 1, 5]]
+    assert tokens.dtype == targets.dtype == torch.int64
+
+
+@pytest.mark.parametrize("max_tokens", [None, 1, 4, 5, 12, 10**6])
+@pytest.mark.parametrize("n_tokens", [2, 5, 6, 7, 30, 31, 32, 34, 41])
+def test_validation_predicts_every_target_once_in_order(n_tokens, max_tokens):
+    data = np.arange(n_tokens, dtype=np.uint16)
+    n_targets = min(n_tokens - 1, max_tokens or n_tokens)
+    batches = list(validation_windows(data, context_length=5, batch_size=3, max_tokens=max_tokens))
+    for tokens, targets in batches:
+        assert torch.equal(targets, tokens + 1)  # the data count up
+    assert torch.cat([targets.flatten() for _, targets in batches]).tolist() == list(range(1, n_targets + 1))
+    widths = [tokens.shape[1] for tokens, _ in batches]
+    assert set(widths[:-1]) <= {5}
+    assert widths[-1] == (n_targets % 5 or 5)
+    assert all(tokens.shape[0] <= 3 for tokens, _ in batches)
+
+
+def test_validation_shapes_by_hand():
+    data = np.arange(24, dtype=np.uint16)  # 23 targets: windows of 5, four of them, then 3 tokens
+    shapes = [tuple(tokens.shape) for tokens, _ in validation_windows(data, context_length=5, batch_size=3)]
+    assert shapes == [(3, 5), (1, 5), (1, 3)]
+
+
+@pytest.mark.parametrize("size", [2, 3, 6, 11])
+def test_every_place_is_about_as_likely(size):
+    keys = np.arange(4000, dtype=np.uint64)
+    for place in range(size):
+        counts = np.bincount(permute(np.full(4000, place), size, keys), minlength=size)
+        chi_square = ((counts - 4000 / size) ** 2 / (4000 / size)).sum()
+        freedom = size - 1
+        assert chi_square < freedom + 5 * (2 * freedom) ** 0.5, (place, counts)  # five standard deviations
+
+
+def test_neighbours_do_not_stay_neighbours():
+    size = 5000
+    steps = np.abs(np.diff(places_of(size, 7)))
+    assert abs(steps.mean() / size - 1 / 3) < 0.02  # two uniform draws lie a third apart; standard error 0.003
+    assert np.mean(steps == 1) < 0.003  # 2 / size expected

@@ -1,0 +1,264 @@
+"""Corpora: what is a document, which split it goes to, and what is refused."""
+
+import hashlib
+import os
+import socket
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from gptmini.data.corpus import PinnedTextCorpus, PydocCorpus, TextCorpus
+
+SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+
+MODULE = '''"""Module text."""
+import sys, pathlib
+pathlib.Path(__file__).with_name("was_imported").touch()
+raise RuntimeError("a module was run")
+
+class Late:
+    """Class text.
+
+        Indented further.
+    Last line.
+    """
+    def method(self):
+        """Method text."""
+        def inner(): "Inner text."
+    async def waits(self): "Waiting text."
+    def undocumented(self): pass
+x = """Not a docstring."""
+'''
+CLASS_TEXT = "Class text.\n\n    Indented further.\nLast line."
+MODULE_TEXTS = ["Module text.", CLASS_TEXT, "Method text.", "Inner text.", "Waiting text."]
+
+
+def first_byte(text):
+    return hashlib.sha256(text.encode()).digest()[0]
+
+
+# On both sides of the boundary: a first byte of 12 is held out, 13 is not.
+EDGES = [next(text for text in map("Topic {}.".format, count()) if first_byte(text) == byte) for byte in (12, 13)]
+TOPICS = (
+    f"# made by Sphinx\ntopics = {{'with': 'Third.', 'while': {EDGES[1]!r}, 'assert': {EDGES[0]!r}, 'del': 'Second.'}}"
+)
+
+
+@pytest.fixture
+def fake_library(tmp_path):
+    files = {
+        "pydoc_data/topics.py": TOPICS,
+        "pydoc_data/__init__.py": "'Skipped, beside the topics.'",
+        "json/__init__.py": "'Package text.'",
+        "json/tool.py": MODULE,
+        "ast.py": "'Ast text, before json.'",
+        "zipfile.py": b"# coding: latin-1\n'\xe9t\xe9'",
+        "not_in_the_library.py": "'Skipped, another name.'",
+        "site-packages/ast.py": "'Skipped, installed.'",
+        "json/tests/test_json.py": "'Skipped, a test.'",
+        "test/support.py": "'Skipped, a test.'",
+        "csv.txt": "Skipped, no module.",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    corpus = PydocCorpus(0.05)
+    corpus.root = tmp_path
+    return corpus
+
+
+def test_pydoc_takes_topics_then_docstrings_in_order_and_imports_nothing(fake_library):
+    loaded = set(sys.modules)
+    topics = [EDGES[0], "Second.", EDGES[1], "Third."]
+    documents = [*topics, "Ast text, before json.", "Package text.", *MODULE_TEXTS, "\u00e9t\u00e9"]
+    held_out = [text for text in documents if first_byte(text) < 13]
+    assert 0 < len(held_out) < 5
+    assert list(fake_library.documents("train")) == [text for text in documents if text not in held_out]
+    assert list(fake_library.documents("val")) == held_out
+    assert set(sys.modules) - loaded <= {"encodings.iso8859_1"}  # Python's decoder of the one latin-1 file
+    assert not list(fake_library.root.rglob("was_imported"))
+
+
+@pytest.mark.parametrize("missing", ["pydoc_data/topics.py", "*"])
+def test_pydoc_without_sources_says_what_to_use(fake_library, missing):
+    for path in list(fake_library.root.rglob("*.py")):
+        if path.match(missing):
+            path.unlink()
+    with pytest.raises(ValueError, match=r"standard library's sources in .*; use data=text instead"):
+        list(fake_library.documents("train"))
+
+
+@pytest.mark.parametrize("name", ["json/tool.py", "pydoc_data/topics.py"])
+def test_pydoc_identity_changes_with_any_source(fake_library, name):
+    before = fake_library.identity()
+    assert fake_library.identity() == before
+    (fake_library.root / name).write_text(MODULE + "# more")
+    assert fake_library.identity() != before
+
+
+@pytest.mark.slow
+def test_pydoc_of_this_python_is_about_two_megabytes_split_by_hash():
+    corpus = PydocCorpus(0.05)
+    train, val = list(corpus.documents("train")), list(corpus.documents("val"))
+    assert all(first_byte(text) >= 13 for text in train)
+    assert all(first_byte(text) < 13 for text in val)
+    assert 1.5e6 < sum(len(text.encode()) for text in train + val) < 3.5e6
+    assert 0.04 < len(val) / len(train + val) < 0.06
+    assert any(text.startswith('The "with" statement') for text in train + val)  # a topic
+    assert any(text.startswith("JSON (JavaScript Object Notation)") for text in train + val)  # a module
+
+
+def test_one_file_splits_by_position(tmp_path):
+    text = "".join(chr(0x3B1 + i % 24) for i in range(57)) + "\r\nend"  # 62 characters, more bytes, ends kept
+    (tmp_path / "a.rst").write_bytes(text.encode())
+    corpus = TextCorpus(str(tmp_path / "a.rst"), 0.1)
+    assert list(corpus.documents("train")) == [text[:55]]  # int(62 * 0.9)
+    assert list(corpus.documents("val")) == [text[55:]]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for i in range(20):
+        path = tmp_path / "texts" / f"part{i % 3}" / f"{i:02}.{'md' if i % 2 else 'txt'}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"text {i}")
+    (tmp_path / "texts" / "code.py").write_text("not taken")
+    return tmp_path / "texts"
+
+
+@pytest.mark.parametrize("pattern", ["", "part*/*.txt", "**/*.md", "part1"])
+def test_several_files_split_by_the_hash_of_their_text(folder, monkeypatch, pattern):
+    monkeypatch.chdir(folder.parent)
+    wanted = {"": range(20), "part*/*.txt": range(0, 20, 2), "**/*.md": range(1, 20, 2), "part1": range(1, 20, 3)}
+    in_order = [f"text {i}" for i in sorted(wanted[pattern], key=lambda i: (i % 3, i))]
+    for path in (folder / pattern, Path("texts") / pattern):  # absolute and relative
+        corpus = TextCorpus(str(path), 0.4)
+        assert list(corpus.documents("train")) == [text for text in in_order if first_byte(text) >= 102]
+        assert list(corpus.documents("val")) == [text for text in in_order if first_byte(text) < 102]
+
+
+def test_files_of_which_none_is_held_out_are_refused(folder):
+    with pytest.raises(ValueError, match=r"none of 20 for val at val_fraction=0.001; change val_fraction or join"):
+        list(TextCorpus(str(folder), 0.001).documents("val"))
+
+
+def test_text_identity_changes_with_text_names_and_split(folder):
+    identities = [TextCorpus(str(folder), 0.4).identity(), TextCorpus(str(folder), 0.3).identity()]
+    (folder / "part0" / "00.txt").write_text("text 0!")
+    identities.append(TextCorpus(str(folder), 0.4).identity())
+    (folder / "part0" / "00.txt").rename(folder / "part0" / "99.txt")
+    identities.append(TextCorpus(str(folder), 0.4).identity())
+    assert all(one not in identities[:i] for i, one in enumerate(identities))
+    assert TextCorpus(str(folder), 0.4).identity() == identities[-1]
+
+
+@pytest.mark.parametrize("name", ["missing.txt", "missing/*.txt", "*.nothing", "empty_folder"])
+def test_a_path_that_matches_no_file_is_refused(tmp_path, name):
+    (tmp_path / "empty_folder").mkdir()
+    with pytest.raises(ValueError, match=r"must (be|hold) .*got") as caught:
+        TextCorpus(str(tmp_path / name), 0.1)
+    assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", r"file\.txt must hold text, got an empty file"),
+        (b"abc\xff\xfe", r"file\.txt must be UTF-8, got byte 0xff at offset 3"),
+        (b"\xc3\xa9t\xe9", r"file\.txt must be UTF-8, got byte 0xe9 at offset 3"),  # bytes, not characters
+    ],
+)
+def test_a_file_that_is_empty_or_not_utf8_is_refused(tmp_path, data, message):
+    (tmp_path / "file.txt").write_bytes(data)
+    pinned = PinnedTextCorpus("name", "", None, str(tmp_path / "file.txt"), "", 0.1)
+    for corpus in (TextCorpus(str(tmp_path / "file.txt"), 0.1), pinned):
+        with pytest.raises(ValueError, match=message):
+            list(corpus.documents("train"))
+
+
+@pytest.mark.parametrize("fraction", [0, 1, 0.0, 1.5, -0.1, float("nan"), "0.1", None, True])
+def test_a_fraction_must_leave_something_on_both_sides(tmp_path, fraction):
+    (tmp_path / "a.txt").write_text("text")
+    path = str(tmp_path / "a.txt")
+    makers = (PydocCorpus, lambda f: TextCorpus(path, f), lambda f: PinnedTextCorpus("n", "", None, path, "", f))
+    for make in makers:
+        with pytest.raises(ValueError, match="val_fraction must be above 0 and below 1, got val_fraction="):
+            make(fraction)
+
+
+@pytest.fixture
+def server():
+    """An address that answers with the bytes in .text and counts the requests."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.server.requests += 1
+            self.send_response(200 if self.path == "/text" else 404)
+            self.end_headers()
+            self.wfile.write(self.server.text)
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    server.requests, server.text = 0, b"0123456789" * 3
+    server.url = f"http://127.0.0.1:{server.server_port}/text"
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_pinned_text_is_downloaded_once_and_checked(server, tmp_path):
+    digest = hashlib.sha256(server.text).hexdigest()
+    for _ in range(2):
+        corpus = PinnedTextCorpus("digits", server.url, digest, None, str(tmp_path / "downloads"), 0.1)
+        assert corpus.identity()["sha256"] == digest
+        assert list(corpus.documents("train")) == ["0123456789" * 2 + "0123456"]
+        assert list(corpus.documents("val")) == ["789"]
+    assert server.requests == 1
+    assert [path.name for path in (tmp_path / "downloads").iterdir()] == ["digits.txt"]
+
+
+def test_another_text_than_the_pinned_one_is_refused(server, tmp_path):
+    (tmp_path / "copy.txt").write_text("something else")
+    given = str(tmp_path / "copy.txt")
+    for path, message in (
+        (given, rf"published text with sha256 {'0' * 64}, got [0-9a-f]{{64}}; .*data=text"),
+        (None, r"gave something else \(sha256 [0-9a-f]{64}\); give a local copy with data.path="),
+    ):
+        corpus = PinnedTextCorpus("digits", server.url, "0" * 64, path, str(tmp_path / "downloads"), 0.1)
+        for read in (corpus.identity, lambda corpus=corpus: list(corpus.documents("train"))):
+            with pytest.raises(ValueError, match=message):
+                read()
+    assert not (tmp_path / "downloads").exists()  # what came is not kept
+
+
+def test_a_failed_download_names_address_and_remedy_and_leaves_nothing(server, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        closed = f"http://127.0.0.1:{listener.getsockname()[1]}/text"
+    for url in (closed, server.url + "-is-not-here"):
+        corpus = PinnedTextCorpus("digits", url, None, None, str(tmp_path / "downloads"), 0.1)
+        with pytest.raises(ValueError, match=rf"^could not download {url} \(.+\); give a local copy with data.path=\Z"):
+            corpus.identity()
+    assert list(tmp_path.rglob("*")) == []
+
+
+@pytest.mark.parametrize("name", ["missing.txt", "."])
+def test_a_local_copy_must_be_a_file(tmp_path, name):
+    with pytest.raises(ValueError, match=r"data\.path must be a file, got"):
+        PinnedTextCorpus("digits", "", None, str(tmp_path / name), "", 0.1)
+
+
+def test_tinyshakespeare_has_the_standard_split():
+    path = os.environ.get("GPTMINI_SHAKESPEARE")
+    if not path:
+        pytest.skip("GPTMINI_SHAKESPEARE does not name a copy of tinyshakespeare")
+    corpus = PinnedTextCorpus("shakespeare", "", SHAKESPEARE_SHA256, path, "", 0.1)
+    (train,), (val,) = corpus.documents("train"), corpus.documents("val")
+    assert (len(train), len(val), len(set(train + val))) == (1_003_854, 111_540, 65)  # as nanoGPT prints them
+    assert train + val == Path(path).read_bytes().decode()

@@ -1,0 +1,213 @@
+"""The token store: the files of data/README.md byte by byte, whole or not there, and never a stale one."""
+
+import hashlib
+import json
+import re
+import struct
+import subprocess
+import sys
+import zlib
+from functools import partial
+
+import numpy as np
+import pytest
+
+from gptmini import tokenizer
+from gptmini.data.corpus import TextCorpus
+from gptmini.data.store import TokenStore, prepare
+
+
+class Documents:
+    """A corpus of given documents."""
+
+    name = "given"
+
+    def __init__(self, train, val):
+        self.splits = {"train": train, "val": val}
+
+    def identity(self):
+        return {"corpus": self.name, "texts": self.splits}
+
+    def documents(self, split):
+        return iter(self.splits[split])
+
+
+CORPUS = Documents(["h\u00e9llo", "", "abc<|endoftext|>"], ["\u65e5"])
+
+
+def canonical(value):
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def numbers(path, letter):
+    data = path.read_bytes()
+    return list(struct.unpack(f"<{len(data) // struct.calcsize(letter)}{letter}", data))
+
+
+def test_files_hold_what_the_format_page_says(tmp_path):
+    store, written = prepare(CORPUS, tokenizer.byte, tmp_path)
+    assert written
+    train = [*"h\u00e9llo".encode(), 256, 256, *b"abc<|endoftext|>", 256]
+    assert numbers(store.folder / "train.bin", "H") == train
+    assert numbers(store.folder / "val.bin", "H") == [*"\u65e5".encode(), 256]
+    assert sorted(path.name for path in store.folder.iterdir()) == ["meta.json", "train.bin", "val.bin"]
+    meta = json.loads((store.folder / "meta.json").read_text())
+    crc32 = {split: zlib.crc32((store.folder / f"{split}.bin").read_bytes()) for split in ("train", "val")}
+    assert meta["train"] == {"documents": 3, "bytes": 6 + 0 + 16, "tokens": 25, "crc32": crc32["train"]}
+    assert meta["val"] == {"documents": 1, "bytes": 3, "tokens": 4, "crc32": crc32["val"]}
+    assert (meta["format"], meta["dtype"], meta["source"]) == (1, "uint16", CORPUS.identity())
+    assert tokenizer.from_dict(meta["tokenizer"]).encode("\u00e9") == [0xC3, 0xA9]
+    assert (
+        meta["fingerprint"]
+        == hashlib.sha256(canonical({k: meta[k] for k in ("format", "source", "builder")})).hexdigest()
+    )
+    assert meta.pop("digest") == hashlib.sha256(canonical(meta)).hexdigest()
+    assert store.folder == tmp_path / f"given-byte-{meta['fingerprint'][:12]}"
+
+
+def test_an_open_store_gives_the_same_numbers(tmp_path):
+    store, _ = prepare(CORPUS, tokenizer.byte, tmp_path)
+    tokens = store.tokens("train")
+    assert (tokens.dtype, tokens.tolist()) == (np.dtype("<u2"), numbers(store.folder / "train.bin", "H"))
+    assert (store.n_tokens("train"), store.n_tokens("val")) == (25, 4)
+    assert (store.n_bytes("train"), store.n_bytes("val")) == (22, 3)
+    with pytest.raises(ValueError, match="read-only"):
+        tokens[0] = 1
+
+
+@pytest.mark.parametrize(("n_characters", "letter", "dtype"), [(2**16, "H", "uint16"), (2**16 + 1, "I", "uint32")])
+def test_ids_take_two_bytes_up_to_65536_kinds_and_four_beyond(tmp_path, n_characters, letter, dtype):
+    text = "".join(map(chr, range(0xE000, 0xE000 + n_characters)))  # no surrogate among them
+    store, _ = prepare(Documents([text], [text[-3:]]), tokenizer.character, tmp_path)
+    assert store.meta["dtype"] == store.tokens("val").dtype.name == dtype
+    assert numbers(store.folder / "train.bin", letter) == store.tokens("train").tolist() == list(range(n_characters))
+    assert numbers(store.folder / "val.bin", letter) == list(range(n_characters - 3, n_characters))
+
+
+def test_a_second_prepare_opens_what_the_first_wrote(tmp_path):
+    calls = []
+
+    def byte(train, val):
+        calls.append((list(train), list(val), list(train)))  # the splits can be read more than once
+        return tokenizer.byte(train, val)
+
+    first, written = prepare(CORPUS, byte, tmp_path)
+    stamps = [path.stat().st_mtime_ns for path in sorted(first.folder.iterdir())]
+    second, written_again = prepare(CORPUS, byte, tmp_path)
+    assert (written, written_again) == (True, False)
+    assert calls == [(CORPUS.splits["train"], CORPUS.splits["val"], CORPUS.splits["train"])]
+    assert second.folder == first.folder
+    assert stamps == [path.stat().st_mtime_ns for path in sorted(second.folder.iterdir())]
+
+
+def test_text_split_and_tokenizer_settings_each_make_a_folder_of_their_own(tmp_path):
+    path = tmp_path / "a.txt"
+    builders = [tokenizer.byte, tokenizer.character, *(partial(tokenizer.bpe, vocab_size=v) for v in (260, 270))]
+    folders = []
+    for text in ("to be or not to be " * 9, "to be or not to bee" * 9):
+        path.write_text(text)
+        for fraction in (0.1, 0.2):
+            for build in builders:
+                folders.append(prepare(TextCorpus(str(path), fraction), build, tmp_path / "data")[0].folder)
+    assert len(set(folders)) == 16
+    assert set((tmp_path / "data").iterdir()) == set(folders)
+
+
+def edit(change):
+    def damage(folder):
+        meta = json.loads((folder / "meta.json").read_text())
+        change(meta)
+        (folder / "meta.json").write_text(json.dumps(meta))
+
+    return damage
+
+
+def rewrite(name, change):
+    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
+
+
+DAMAGES = {
+    "a count edited": edit(lambda meta: meta["val"].update(bytes=4)),
+    "the tokenizer edited": edit(lambda meta: meta["tokenizer"].update(pattern=r"\S")),
+    "the digest edited": edit(lambda meta: meta.update(digest="0" * 64)),
+    "the digest gone": edit(lambda meta: meta.pop("digest")),
+    "a later format": edit(lambda meta: meta.update(format=2)),
+    "meta.json cut short": rewrite("meta.json", lambda data: data[:-5]),
+    "meta.json a list": rewrite("meta.json", lambda data: b"[]"),
+    "meta.json not text": rewrite("meta.json", lambda data: b"\xff" + data),
+    "meta.json gone": lambda folder: (folder / "meta.json").unlink(),
+    "train.bin gone": lambda folder: (folder / "train.bin").unlink(),
+    "val.bin gone": lambda folder: (folder / "val.bin").unlink(),
+    "train.bin cut short": rewrite("train.bin", lambda data: data[:-2]),
+    "train.bin longer": rewrite("train.bin", lambda data: data + b"\0\0"),
+    "val.bin empty": rewrite("val.bin", lambda data: b""),
+    "one bit of val.bin": rewrite("val.bin", lambda data: bytes([data[0] ^ 1]) + data[1:]),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_folder_is_refused_by_name_and_left_as_it_is(tmp_path, damage):
+    folder = prepare(CORPUS, tokenizer.byte, tmp_path)[0].folder
+    damage(folder)
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    for reopen in (lambda: TokenStore(folder), lambda: prepare(CORPUS, tokenizer.byte, tmp_path)):
+        with pytest.raises(ValueError, match=rf"^.*delete {re.escape(str(folder))} to prepare it again\Z"):
+            reopen()
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+class Failing(Documents):
+    """Fails, or is interrupted, after the first held-out document."""
+
+    def documents(self, split):
+        yield from self.splits[split]
+        if split == "val":
+            raise self.error
+
+
+@pytest.mark.parametrize("error", [ValueError("not UTF-8"), KeyboardInterrupt(), MemoryError()], ids=repr)
+def test_a_failure_in_the_middle_leaves_nothing_behind(tmp_path, error):
+    corpus = Failing(["some text"], ["more"])
+    corpus.error = error
+    with pytest.raises(type(error)):
+        prepare(corpus, tokenizer.byte, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("train", "val"), [([], ["a"]), (["a"], []), ([""], ["a"])])
+def test_a_split_without_text_is_refused_and_leaves_nothing_behind(tmp_path, train, val):
+    with pytest.raises(ValueError, match=rf"the {'val' if train == ['a'] else 'train'} split must hold text, got none"):
+        prepare(Documents(train, val), tokenizer.character, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+RACER = """
+import sys, time
+from pathlib import Path
+from gptmini import tokenizer
+from gptmini.data.corpus import TextCorpus
+from gptmini.data.store import prepare
+
+meeting, me = Path(sys.argv[1]), sys.argv[2]
+
+def byte(train, val):  # both have found no folder before either writes one
+    (meeting / me).touch()
+    deadline = time.monotonic() + 30
+    while len(list(meeting.iterdir())) < 2 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return tokenizer.byte(train, val)
+
+store, _ = prepare(TextCorpus(sys.argv[3], 0.1), byte, sys.argv[4])
+print(store.folder, store.n_tokens("train"), len(list(meeting.iterdir())))
+"""
+
+
+def test_two_processes_at_once_make_one_folder(tmp_path):
+    (tmp_path / "meeting").mkdir()
+    (tmp_path / "a.txt").write_text("0123456789" * 30)
+    paths = [str(tmp_path / name) for name in ("meeting", "a.txt", "data")]
+    commands = [[sys.executable, "-c", RACER, paths[0], name, *paths[1:]] for name in ("one", "two")]
+    racers = [subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for c in commands]
+    ends = [racer.communicate(timeout=60) for racer in racers]
+    (folder,) = (tmp_path / "data").iterdir()
+    assert ends == [(f"{folder} 271 2\n", "")] * 2

@@ -1,0 +1,106 @@
+"""Evaluation weighs by token, converts as written by hand, and leaves no trace."""
+
+import math
+
+import pytest
+import torch
+
+from gptmini.evaluation import Evaluation, evaluate, sum_of_nats
+from gptmini.model import GPTConfig, new_gpt
+
+V, T = 11, 13
+GPT2 = {
+    "vocab_size": V,
+    "context_length": T,
+    "d_model": 24,
+    "n_layers": 2,
+    "n_heads": 6,
+    "norm": "layernorm",
+    "position": "learned",
+    "mlp": "gelu",
+    "bias": True,
+    "tie_embeddings": True,
+    "init": "gpt2",
+}
+FLAT_HEAD = {"tie_embeddings": False, "init": "zero_projections"}  # every logit starts at 0
+
+
+def make(**changes):
+    model = new_gpt(GPTConfig(**GPT2 | changes), seed=0)
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model.eval()
+
+
+def unequal_batches():
+    generator = torch.Generator().manual_seed(2)
+    for shape in ((5, 13), (3, 7), (1, 1)):
+        yield torch.randint(V, shape, generator=generator), torch.randint(V, shape, generator=generator)
+
+
+@torch.no_grad()
+def nats_by_hand(model):
+    """-log softmax of each target, batch by batch, a row and a position at a time."""
+    batches = []
+    for tokens, targets in unequal_batches():
+        logits = model(tokens).double().tolist()
+        batches.append(
+            [
+                math.log(sum(map(math.exp, scores))) - scores[target]
+                for rows, wanted in zip(logits, targets.tolist(), strict=True)
+                for scores, target in zip(rows, wanted, strict=True)
+            ]
+        )
+    return batches
+
+
+def test_loss_is_the_mean_over_tokens_not_over_batches():
+    model = make()
+    nats = nats_by_hand(model)
+    expected = sum(map(sum, nats)) / (65 + 21 + 1)
+    mean_of_means = sum(sum(batch) / len(batch) for batch in nats) / 3
+    assert abs(expected - mean_of_means) > 0.01  # the two can be told apart here
+    result = evaluate(model, unequal_batches(), tokens_per_byte=0.25)
+    assert result.n_tokens == 87
+    assert result.loss == pytest.approx(expected, rel=1e-6)
+    assert result.perplexity == pytest.approx(math.exp(expected), rel=1e-5)
+    assert result.bits_per_byte == pytest.approx(expected / math.log(2) / 4, rel=1e-6)
+
+
+def test_sum_of_nats_is_summed_in_float64():
+    model = make()
+    tokens, targets = next(unequal_batches())
+    nats = sum_of_nats(model, tokens, targets)
+    assert (nats.dtype, nats.shape, nats.requires_grad) == (torch.float64, (), False)
+    assert nats.item() == pytest.approx(sum(nats_by_hand(model)[0]), rel=1e-6)
+
+
+def test_a_model_that_knows_nothing_scores_the_size_of_its_vocabulary():
+    model = new_gpt(GPTConfig(**GPT2 | FLAT_HEAD), seed=0)
+    result = evaluate(model, unequal_batches(), tokens_per_byte=0.5)
+    assert result.loss == pytest.approx(2.3978953, rel=1e-6)  # ln 11
+    assert result.perplexity == pytest.approx(11, rel=1e-5)
+    assert result.bits_per_byte == pytest.approx(1.7297158, rel=1e-6)  # log2(11) / 2
+
+
+def test_figures_by_hand():
+    result = Evaluation.from_sums(6.0, 4, 0.5)
+    assert (result.loss, result.n_tokens) == (1.5, 4)
+    assert result.perplexity == pytest.approx(4.4816891)  # e^1.5
+    assert result.bits_per_byte == pytest.approx(1.0820213)  # 1.5 / 0.6931472 / 2
+    assert Evaluation.from_sums(4000.0, 4, 0.5).perplexity == math.inf
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_evaluating_draws_nothing_and_leaves_the_model_as_it_was(training):
+    expected = evaluate(make(), unequal_batches(), tokens_per_byte=1.0)
+    model = make(dropout=0.5).train(training)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    assert evaluate(model, unequal_batches(), tokens_per_byte=1.0) == expected  # dropout is inactive
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.training is training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())

@@ -1,0 +1,219 @@
+"""The whole model: how it starts, that it learns, what it may see, and what it counts."""
+
+import math
+
+import pytest
+import torch
+
+from gptmini.model import GPT, GPTConfig, new_gpt, next_token_loss
+
+N, G, D, B, H, V, T, C, F = 2, 3, 4, 5, 6, 11, 13, 24, 40
+SIZES = {"vocab_size": V, "context_length": T, "d_model": C, "n_layers": N, "n_heads": H}
+GPT2 = SIZES | {
+    "norm": "layernorm",
+    "position": "learned",
+    "mlp": "gelu",
+    "bias": True,
+    "tie_embeddings": True,
+    "init": "gpt2",
+}
+MODERN = SIZES | {
+    "norm": "rmsnorm",
+    "position": "rotary",
+    "rotary_base": 100.0,
+    "mlp": "relu2",
+    "bias": False,
+    "qk_norm": True,
+    "embedding_norm": True,
+    "tie_embeddings": False,
+    "logit_softcap": 15.0,
+    "init": "zero_projections",
+}
+PRESETS = pytest.mark.parametrize("preset", [GPT2, MODERN], ids=["gpt2", "modern"])
+GROUPED = pytest.mark.parametrize("n_kv_heads", [None, G, 1])
+
+
+def make(preset, **changes):
+    return new_gpt(GPTConfig(**preset | changes), seed=0)
+
+
+def wide(preset, **changes):
+    """Weights far from their start, so that every part of the model shows in the logits."""
+    model = make(preset, **changes).eval()
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def draw(batch_size=B, length=T):
+    torch.manual_seed(2)
+    return torch.randint(V, (batch_size, length))
+
+
+@PRESETS
+def test_loss_at_step_0_is_near_log_of_the_vocabulary(preset):
+    tokens = draw(batch_size=50)
+    loss = next_token_loss(make(preset)(tokens[:, :-1]), tokens[:, 1:]).item()
+    # GPT-2's logits are sums of 24 products of about 1 * 0.02: a tenth wide. Modern's head is zero.
+    assert loss == pytest.approx(math.log(V), abs=0.03 if preset is GPT2 else 1e-6)
+
+
+def test_gpt2_starts_with_the_published_deviations():
+    model = make(GPT2, d_model=96, n_layers=3)
+    residual = 0.02 / math.sqrt(2 * 3)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1:
+            assert (parameter == (1 if "norm" in name and name.endswith("weight") else 0)).all(), name
+            continue
+        std = residual if name.endswith("output.weight") else 0.02
+        n = parameter.numel()  # four standard errors of a mean and of a deviation
+        assert parameter.mean().item() == pytest.approx(0, abs=4 * std / math.sqrt(n)), name
+        assert parameter.std().item() == pytest.approx(std, abs=4 * std / math.sqrt(2 * n)), name
+
+
+def test_modern_starts_every_block_as_the_identity():
+    model, tokens = make(MODERN, n_layers=3), draw()
+    embedded = torch.nn.functional.rms_norm(model.embedding(tokens), (C,), eps=1e-6)
+    for block in model.blocks:
+        assert not block.attention.output.weight.any()
+        assert not block.mlp.output.weight.any()
+        assert block.attention.qkv.weight.std().item() == pytest.approx(C**-0.5, rel=0.1)
+        assert block.mlp.input.weight.std().item() == pytest.approx(C**-0.5, rel=0.1)
+    torch.testing.assert_close(model.hidden(tokens), embedded, atol=1e-5, rtol=0)
+    assert not model.unembedding.weight.any()
+
+
+@PRESETS
+@pytest.mark.parametrize(("vocab_size", "padded"), [(11, 64), (64, 64), (65, 128)])
+def test_vocabulary_is_padded_inside_and_never_seen_outside(preset, vocab_size, padded):
+    model, tokens = make(preset, vocab_size=vocab_size), draw()
+    assert model.embedding.weight.shape == (padded, C)
+    assert model.config.tie_embeddings or model.unembedding.weight.shape == (padded, C)
+    assert model(tokens).shape == (B, T, vocab_size)
+    assert model.hidden(tokens).shape == (B, T, C)
+
+
+@pytest.mark.parametrize(("n_kv_heads", "groups"), [(None, H), (G, G)])
+def test_parameters_equal_the_hand_count(n_kv_heads, groups):
+    projections = C * (H + 2 * groups) * D + C * C + C * F + F * C
+    biases = (H + 2 * groups) * D + C + F + C
+    gpt2 = V * C + T * C + N * (projections + biases + 4 * C) + 2 * C  # a layer norm has gain and bias
+    assert make(GPT2, d_ff=F, n_kv_heads=n_kv_heads).n_parameters == gpt2
+    assert make(MODERN, d_ff=F, n_kv_heads=n_kv_heads).n_parameters == 2 * V * C + N * projections
+
+
+@pytest.mark.parametrize(("n_kv_heads", "groups"), [(None, H), (G, G)])
+@PRESETS
+def test_flops_equal_the_hand_count(preset, n_kv_heads, groups):
+    weights = N * (C * (H + 2 * groups) * D + C * C + 2 * C * F) + V * C
+    expected = 6 * weights + 12 * N * C * T
+    assert make(preset, d_ff=F, n_kv_heads=n_kv_heads).flops_per_token == expected
+
+
+def test_gpt2_small_has_its_published_size():
+    sizes = {"vocab_size": 50257, "context_length": 1024, "d_model": 768, "n_layers": 12, "n_heads": 12}
+    with torch.device("meta"):
+        model = GPT(GPTConfig(**GPT2 | sizes))
+    assert model.n_parameters == 124_439_808
+    # 12 * 12 * 768^2 in the blocks and 50257 * 768 in the head, times 6; then 12 * 12 * 768 * 1024.
+    assert model.flops_per_token == 6 * (84_934_656 + 38_597_376) + 113_246_208
+
+
+@PRESETS
+def test_a_batch_is_overfit(preset):
+    model, tokens = make(preset), draw()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(150):
+        loss = next_token_loss(model(tokens[:, :-1]), tokens[:, 1:])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    # Rows that share their first tokens cannot be told apart there: those targets may keep some loss.
+    each = next_token_loss(model(tokens[:, :-1]), tokens[:, 1:], reduction="none").view(B, T - 1)
+    assert each[:, 2:].mean().item() < 0.05
+
+
+@GROUPED
+@PRESETS
+def test_changing_a_future_token_leaves_earlier_logits_unchanged(preset, n_kv_heads):
+    model, tokens = wide(preset, n_kv_heads=n_kv_heads), draw()
+    changed = tokens.clone()
+    changed[:, 7] = (changed[:, 7] + 1) % V
+    before, after = model(tokens), model(changed)
+    assert torch.equal(before[:, :7], after[:, :7])
+    assert (before[:, 7:] != after[:, 7:]).any(-1).all()  # every later position sees the change
+
+
+@pytest.mark.parametrize("chunks", [(13,), (1,) * 13, (4, 1, 8), (1, 5, 7)])
+@GROUPED
+@PRESETS
+def test_cached_chunks_equal_one_pass(preset, n_kv_heads, chunks):
+    model, tokens = wide(preset, n_kv_heads=n_kv_heads), draw()
+    cache = model.new_cache(B)
+    parts = [model(part, cache) for part in tokens.split(chunks, dim=1)]
+    assert cache.length == T
+    torch.testing.assert_close(torch.cat(parts, dim=1), model(tokens), atol=1e-5, rtol=1e-5)
+
+
+@PRESETS
+def test_a_cache_that_was_reset_remembers_nothing(preset):
+    model, tokens = wide(preset), draw()
+    cache = model.new_cache(B)
+    model(tokens, cache)
+    cache.reset()
+    torch.testing.assert_close(model(tokens[:, 5:], cache), model(tokens[:, 5:]), atol=1e-5, rtol=1e-5)
+
+
+@PRESETS
+def test_more_than_context_length_is_refused(preset):
+    model, cache = make(preset), make(preset).new_cache(B)
+    with pytest.raises(ValueError, match="input must fit context_length=13 tokens, got 14"):
+        model(draw(length=14))
+    model(draw(length=9), cache)
+    with pytest.raises(ValueError, match="input must fit context_length=13 tokens, got 15"):
+        model(draw(length=6), cache)
+
+
+@PRESETS
+def test_first_weights_follow_from_the_seed_alone(preset):
+    config = GPTConfig(**preset)
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    first = new_gpt(config, seed=7)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(4)
+    again, other = new_gpt(config, seed=7), new_gpt(config, seed=8)
+    for name, parameter in first.named_parameters():
+        assert torch.equal(parameter, again.get_parameter(name)), name
+    assert not torch.equal(first.embedding.weight, other.embedding.weight)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 1.0, True, "1", None])
+def test_a_seed_that_is_no_such_number_is_refused(seed):
+    with pytest.raises(ValueError, match=r"seed must be a whole number from 0 to 2\^63 - 1, got seed="):
+        new_gpt(GPTConfig(**GPT2), seed)
+
+
+def test_loss_gives_hand_computed_numbers():
+    # Probabilities 1/2, 1/4, 1/4 and 1/8, 3/4, 1/8, unnormalised: adding a constant to the logits changes nothing.
+    logits = torch.tensor([[[2.0, 1.0, 1.0], [1.0, 6.0, 1.0]]]).log() + 5
+    targets = torch.tensor([[0, 2]])
+    each = torch.tensor([0.6931472, 2.0794415])  # ln 2, ln 8
+    torch.testing.assert_close(next_token_loss(logits, targets, reduction="none"), each)
+    assert next_token_loss(logits, targets, reduction="sum").item() == pytest.approx(2.7725887)
+    assert next_token_loss(logits, targets).item() == pytest.approx(1.3862944)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_loss_equals_a_written_out_log_softmax_and_narrow_logits_are_widened(dtype):
+    torch.manual_seed(0)
+    logits, targets = (4 * torch.randn(B, T, V)).to(dtype), torch.randint(V, (B, T))
+    exact = logits.double()
+    expected = exact.exp().sum(-1).log() - exact.gather(-1, targets.unsqueeze(-1)).squeeze(-1)  # (B, T)
+    got = next_token_loss(logits, targets, reduction="none")
+    assert got.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-5  # bfloat16 would be off by 1e-2
+    torch.testing.assert_close(got.double(), expected.flatten(), atol=tolerance, rtol=0)
+    mean = next_token_loss(logits, targets).double()
+    torch.testing.assert_close(mean, expected.mean(), atol=tolerance, rtol=0)

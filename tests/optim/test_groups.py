@@ -1,0 +1,101 @@
+"""Parameter groups, and AdamW against the formula in float64."""
+
+import pytest
+import torch
+from torch import nn
+
+from gptmini.optim import adamw, set_learning_rate, split_matrices
+
+SETTINGS = {"lr": 0.03, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.4}
+
+
+class Tied(nn.Module):
+    """Two layers that share a matrix, a norm, a bias, a scalar, a bank of matrices, and one frozen matrix."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(11, 4)
+        self.hidden = nn.Linear(4, 4)
+        self.norm = nn.LayerNorm(4)
+        self.gain = nn.Parameter(torch.ones(()))
+        self.bank = nn.Parameter(torch.ones(3, 5, 7))
+        self.head = nn.Linear(4, 11, bias=False)
+        self.head.weight = self.embedding.weight
+        self.frozen = nn.Linear(2, 6).requires_grad_(False)
+
+
+def names_of(model, parameters):
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return sorted(names[id(parameter)] for parameter in parameters)
+
+
+MATRICES = ["bank", "embedding.weight", "hidden.weight"]
+OTHERS = ["gain", "hidden.bias", "norm.bias", "norm.weight"]
+
+
+def test_each_trained_parameter_is_in_exactly_one_group_and_a_tied_one_once():
+    model = Tied()
+    assert [names_of(model, group) for group in split_matrices(model)] == [MATRICES, OTHERS]
+    groups = adamw(model, **SETTINGS).param_groups
+    assert sorted(name for group in groups for name in names_of(model, group["params"])) == sorted(MATRICES + OTHERS)
+
+
+def test_only_matrices_decay():
+    model = Tied()
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    optimizer = adamw(model, **SETTINGS)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        shrunk = 1 - 0.03 * 0.4 if name in MATRICES else 1.0
+        torch.testing.assert_close(parameter, before[name] * shrunk, msg=name)
+
+
+@pytest.mark.parametrize("model", [nn.Linear(4, 3, bias=False), nn.LayerNorm(4)], ids=["matrices", "others"])
+def test_a_model_of_one_sort_of_parameter_has_one_group(model):
+    (group,) = adamw(model, **SETTINGS).param_groups
+    assert names_of(model, group["params"]) == [name for name, _ in sorted(model.named_parameters())]
+    assert group["weight_decay"] == (0.4 if isinstance(model, nn.Linear) else 0.0)
+
+
+def test_steps_equal_the_formula():
+    torch.manual_seed(0)
+    model = nn.Linear(5, 3).double()
+    optimizer = adamw(model, **SETTINGS)
+    lr, (beta1, beta2), eps = SETTINGS["lr"], SETTINGS["betas"], SETTINGS["eps"]
+    expected = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    first = {name: torch.zeros_like(value) for name, value in expected.items()}
+    second = {name: torch.zeros_like(value) for name, value in expected.items()}
+    for t, multiplier in enumerate([0.5, 1.0, 0.25, 0.0], start=1):
+        set_learning_rate(optimizer, multiplier)
+        for name, parameter in model.named_parameters():
+            g = parameter.grad = torch.randn_like(parameter)
+            first[name] = beta1 * first[name] + (1 - beta1) * g
+            second[name] = beta2 * second[name] + (1 - beta2) * g**2
+            update = (first[name] / (1 - beta1**t)) / ((second[name] / (1 - beta2**t)).sqrt() + eps)
+            decay = 0.4 * expected[name] if name == "weight" else 0.0
+            expected[name] = expected[name] - multiplier * lr * (update + decay)
+        optimizer.step()
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(parameter.detach(), expected[name], atol=1e-13, rtol=1e-12)
+
+
+def test_learning_rate_is_a_multiple_of_the_peak_not_of_the_last():
+    optimizer = adamw(Tied(), **SETTINGS)
+    for multiplier, expected in ((0.5, 0.015), (0.5, 0.015), (0.0, 0.0), (1.0, 0.03)):
+        set_learning_rate(optimizer, multiplier)
+        assert [group["lr"] for group in optimizer.param_groups] == [expected] * 2
+
+
+@pytest.mark.parametrize("name", ["lr", "eps", "weight_decay"])
+@pytest.mark.parametrize("value", [-1e-9, float("nan"), float("inf"), "0.1", None, True])
+def test_a_number_of_the_wrong_type_or_range_is_refused_by_name(name, value):
+    with pytest.raises(ValueError, match=rf"^{name} must be a number of at least 0, got {name}={value!r}$"):
+        adamw(Tied(), **SETTINGS | {name: value})
+
+
+@pytest.mark.parametrize("betas", [(0.9,), (0.9, 1.0), (-0.1, 0.9), (0.9, float("nan")), (0.9, "0.95"), 0.9, None])
+def test_betas_must_be_two_numbers_below_one(betas):
+    with pytest.raises(ValueError, match=r"^betas must be two numbers from 0 to below 1, got betas="):
+        adamw(Tied(), **SETTINGS | {"betas": betas})
