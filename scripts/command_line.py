@@ -102,6 +102,18 @@ def compose_checked(config_name: str, overrides: list[str]):
     return config
 
 
+def quieten_lightning() -> None:
+    """Silence hints at other products, and a deprecation between Lightning and torch that no setting avoids."""
+    import logging
+    import warnings
+
+    import lightning.pytorch  # noqa: F401  sets the levels that follow when it is first imported
+
+    for name in ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", category=FutureWarning, message=".*LeafSpec.*")
+
+
 def _keys(tree: dict, prefix: str = "") -> list[str]:
     """Dotted names of every node of a configuration."""
     keys = []

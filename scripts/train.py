@@ -6,15 +6,12 @@ import time
 from functools import partial
 from pathlib import Path
 
-from command_line import INTERRUPTED, run_configured
+from command_line import INTERRUPTED, quieten_lightning, run_configured
 
 
 def train(config) -> None:
     """Check everything, prepare the tokens, train, and say what came of it."""
     start = time.monotonic()
-    import logging
-    import warnings
-
     import torch
     from hydra.utils import instantiate
     from lightning.pytorch.utilities import rank_zero_only
@@ -33,11 +30,7 @@ def train(config) -> None:
     from gptmini.training.module import GPTModule
     from gptmini.training.run import build_trainer, check_run_name, new_run_folder
 
-    # Lightning's hints at other products, and a deprecation between it and torch that no setting avoids.
-    for name in ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", category=FutureWarning, message=".*LeafSpec.*")
-
+    quieten_lightning()
     OmegaConf.resolve(config)
     settings = instantiate(config.trainer)
     if settings.threads is not None:

@@ -6,7 +6,7 @@ import lightning as L
 import torch
 
 from gptmini.generation import check_sampling, generate_stream, prompt_ids
-from gptmini.tokenizer import Tokenizer
+from gptmini.tokenizer import END_OF_TEXT, Tokenizer
 from gptmini.training.loggers import log, log_text
 from gptmini.training.module import GPTModule
 
@@ -106,10 +106,7 @@ class Samples(L.Callback):
         """Draw the sample and log it as text."""
         if not trainer.is_global_zero:
             return
-        end = self.tokenizer.end_of_text
-        stream = generate_stream(pl_module.model, self.prompt_ids, seed=self.seed, end_of_text=end, **self.rules)
-        new = [int(token) for token in stream]
-        if new[-1:] == [end]:
-            new.pop()
-        self.text = self.prompt + self.tokenizer.decode(new)
+        stream = generate_stream(pl_module.model, self.prompt_ids, seed=self.seed, **self.rules)
+        text = self.tokenizer.decode([int(token) for token in stream])
+        self.text = self.prompt + text.replace(END_OF_TEXT, "\n\n")  # short documents: show several
         log_text(trainer, "samples", self.text)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import lightning as L
 import torch
-from command_line import compose_checked
+from command_line import compose_checked, quieten_lightning
 from hydra.utils import instantiate
 
 from gptmini.data.store import prepare
@@ -50,6 +50,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150, help="counted in each turn (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: %(default)s)")
     arguments = parser.parse_args()
+    quieten_lightning()
     n_steps = WARM_UP + arguments.steps
     overrides = [*arguments.overrides, f"trainer.max_steps={n_steps}", f"trainer.val_every_steps={n_steps}"]
     config = compose_checked("train", [*overrides, "trainer.val_tokens=1", "trainer.device=cpu"])

@@ -112,7 +112,7 @@ def test_compiled_checkpoint_has_the_same_keys(train, tmp_path):
     assert keys[0] == keys[1]
 
 
-def test_samples_differ_by_seed_and_stop_short_of_end_of_text(train):
+def test_samples_differ_by_seed_and_show_documents_apart(train):
     texts = []
     for seed in (3, 3, 4):
         samples = Samples(byte([], []), **SAMPLING | {"seed": seed})
