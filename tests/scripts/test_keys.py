@@ -97,7 +97,7 @@ def observe(script, overrides):
     result = script("train", *overrides)
     if result.code:
         return {"error": result.err}
-    said = dict(line.split(maxsplit=1) for line in result.out.splitlines() if line[:1].strip())
+    said = {line[:8].strip(): line[9:] for line in result.out.splitlines() if line[:1].strip()}
     folder = Path(said["run"])
     events = EventAccumulator(str(folder)).Reload()
     last = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
