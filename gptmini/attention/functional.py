@@ -28,8 +28,8 @@ def attention_weights(
     """Softmax over the keys of scale * queries @ keys^T, zero wherever the mask is False.
 
     Args:
-        queries: (..., H, T, D).
-        keys: (..., G, S, D); each of the G key heads serves H / G neighbouring query heads.
+        queries: (..., H, T, D), or (T, D) for one head and no batch.
+        keys: (..., G, S, D) or (S, D); each of the G key heads serves H / G neighbouring query heads.
         mask: bool, broadcastable to (..., H, T, S), True = may attend; each row needs one True.
         scale: factor on the scores; None for 1 / sqrt(D).
 
@@ -38,7 +38,7 @@ def attention_weights(
 
     Source: Vaswani et al. 2017, section 3.2.1; grouped heads: Ainslie et al. 2023, section 2.2.
     """
-    keys = _expand_heads(keys, queries.size(-3))  # (..., H, S, D)
+    keys = _expand_heads(keys, queries)  # (..., H, S, D)
     scale = 1 / math.sqrt(queries.size(-1)) if scale is None else scale
     scores = scale * (queries @ keys.transpose(-2, -1))  # (..., H, T, S)
     if mask is not None:
@@ -62,8 +62,11 @@ def attention(
         (..., H, T, D_v).
     """
     weights = attention_weights(queries, keys, mask=mask, scale=scale)
-    return weights @ _expand_heads(values, queries.size(-3))  # (..., H, T, D_v)
+    return weights @ _expand_heads(values, queries)  # (..., H, T, D_v)
 
 
-def _expand_heads(x: Tensor, n_heads: int) -> Tensor:
-    return x.repeat_interleave(n_heads // x.size(-3), dim=-3)  # (..., H, S, D)
+def _expand_heads(x: Tensor, queries: Tensor) -> Tensor:
+    """Repeat each of G heads until there are as many as the queries have."""
+    if x.ndim == 2 or x.size(-3) == queries.size(-3):
+        return x
+    return x.repeat_interleave(queries.size(-3) // x.size(-3), dim=-3)  # (..., H, S, D)
