@@ -27,7 +27,8 @@ def apply_top_p(logits: Tensor, top_p: float) -> Tensor:
     if top_p == 1:
         return logits  # where rounding would drop some of the least probable
     ordered, order = logits.sort(dim=-1, descending=True)  # (..., V) each
-    before = ordered.softmax(dim=-1).cumsum(dim=-1) - ordered.softmax(dim=-1)  # probability of what stands higher
+    probabilities = ordered.softmax(dim=-1)
+    before = probabilities.cumsum(dim=-1) - probabilities  # probability of what stands higher
     dropped = (before >= top_p).scatter(-1, order, before >= top_p)
     return logits.masked_fill(dropped, -torch.inf)
 
@@ -50,12 +51,12 @@ def choose(
     Raises:
         ValueError: a logit that is no number.
     """
-    if logits.isnan().any():
-        raise ValueError("logits must be numbers, got nan: the model has diverged or its checkpoint is damaged")
+    highest = logits.amax(dim=-1, keepdim=True)  # (B, 1)
+    if not highest.isfinite().all():  # so is any nan among them
+        raise ValueError("logits must be finite, got others: the model has diverged or its checkpoint is damaged")
     if temperature == 0:
         return logits.argmax(dim=-1)
-    logits = logits.double()
-    logits = apply_temperature(logits - logits.amax(dim=-1, keepdim=True), temperature)  # the highest stays finite
+    logits = apply_temperature((logits - highest).double(), temperature)  # no temperature makes the highest infinite
     if top_k is not None:
         logits = apply_top_k(logits, top_k)
     if top_p is not None:
@@ -82,7 +83,7 @@ def generate_stream(
     When the cache is full, the newest half of the window is encoded again in one pass and decoding goes on.
 
     Args:
-        model: is put in eval mode while tokens are drawn, and left as it was.
+        model: is put in eval mode until the last token is drawn or the stream is closed, and left as it was.
         prompt: int64 (B, T), T at least 1; of a longer one the newest context_length tokens are seen.
         max_new_tokens: most tokens to draw for each row.
         temperature: 0 is greedy.
@@ -109,19 +110,24 @@ def generate_stream(
     cache = model.new_cache(prompt.size(0))
     window = prompt[:, -context_length:].cpu()  # what the cache holds or will hold after the next pass
     new, ended = window, torch.zeros(prompt.size(0), dtype=torch.bool)
-    for _ in range(max_new_tokens):
-        if cache.length + new.size(1) > context_length:
-            cache.reset()
-            new = window = window[:, -max(1, context_length // 2) :]
-        logits = _next_logits(model, new, cache).cpu()  # (B, V)
-        uniform = torch.stack([torch.rand((), dtype=torch.float64, generator=g) for g in generators])  # (B,)
-        token = choose(logits, uniform, temperature=temperature, top_k=top_k, top_p=top_p)  # (B,)
-        yield token
-        ended |= token == end_of_text if end_of_text is not None else False
-        if ended.all():
-            return
-        new = token.unsqueeze(1)  # (B, 1)
-        window = torch.cat((window, new), dim=1)
+    was_training = model.training
+    model.eval()
+    try:
+        for _ in range(max_new_tokens):
+            if cache.length + new.size(1) > context_length:
+                cache.reset()
+                new = window = window[:, -max(1, context_length // 2) :]
+            logits = _next_logits(model, new, cache).cpu()  # (B, V)
+            uniform = torch.stack([torch.rand((), dtype=torch.float64, generator=g) for g in generators])  # (B,)
+            token = choose(logits, uniform, temperature=temperature, top_k=top_k, top_p=top_p)  # (B,)
+            yield token
+            ended |= token == end_of_text if end_of_text is not None else False
+            if ended.all():
+                return
+            new = token.unsqueeze(1)  # (B, 1)
+            window = torch.cat((window, new), dim=1)
+    finally:
+        model.train(was_training)
 
 
 def prompt_ids(tokenizer, prompt: str) -> list[int]:
@@ -139,34 +145,29 @@ def sample_generator(seed: int, sample: int) -> torch.Generator:
 
 
 def check_sampling(*, max_new_tokens: int, temperature: float, top_k: int | None, top_p: float | None) -> None:
-    """Raise ValueError for a sampling argument that is out of range."""
-    if max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
-    if not 0 <= temperature < float("inf"):
-        raise ValueError(f"temperature must be at least 0 and finite (0 is greedy), got {temperature}")
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k must be at least 1, got {top_k}")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"top_p must be above 0 and at most 1, got {top_p}")
+    """Raise ValueError for a sampling argument of the wrong type or out of range."""
+    numbers = (int, float)
+    if type(max_new_tokens) is not int or max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens must be a whole number of at least 1, got {max_new_tokens!r}")
+    if type(temperature) not in numbers or not 0 <= temperature < float("inf"):
+        raise ValueError(f"temperature must be a finite number of at least 0 (0 is greedy), got {temperature!r}")
+    if top_k is not None and (type(top_k) is not int or top_k < 1):
+        raise ValueError(f"top_k must be a whole number of at least 1, got {top_k!r}")
+    if top_p is not None and (type(top_p) not in numbers or not 0 < top_p <= 1):
+        raise ValueError(f"top_p must be a number above 0 and at most 1, got {top_p!r}")
 
 
 @torch.no_grad()
 def _next_logits(model: GPT, tokens: Tensor, cache) -> Tensor:
     """Logits (B, V) after the newest of tokens (B, T)."""
-    was_training = model.training
-    model.eval()
-    try:
-        hidden = model.hidden(tokens.to(model.embedding.weight.device), cache)
-        return model.unembed(hidden[:, -1:])[:, 0]
-    finally:
-        model.train(was_training)
+    hidden = model.hidden(tokens.to(model.embedding.weight.device), cache)
+    return model.unembed(hidden[:, -1:])[:, 0]
 
 
 class TextStream:
     """Turns ids that arrive one at a time into text that never ends within a character."""
 
     def __init__(self, tokenizer) -> None:
-        """Take the tokenizer whose ids will come."""
         self.tokenizer = tokenizer
         self._pending: list[int] = []
         self._shown = 0  # characters of the pending ids' text that were returned

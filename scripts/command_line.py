@@ -1,12 +1,15 @@
 """What the scripts share: configurations checked before anything starts, and mistakes told in one line."""
 
+import argparse
 import difflib
 import itertools
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 MISUSE = 2  # exit code of a mistake that the user can mend, as argparse's
@@ -15,7 +18,10 @@ INTERRUPTED = 130  # 128 + SIGINT
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn a mistake into one line on stderr and exit code 2; a traceback remains for a bug."""
+    """Turn a mistake into one line on stderr and exit code 2; a traceback remains for a bug.
+
+    With GPTMINI_TRACEBACK set every error keeps its traceback, for whoever suspects that the one line hides a bug.
+    """
     try:
         yield
     except KeyboardInterrupt:
@@ -24,7 +30,7 @@ def one_line_errors() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
-        line = explain(error)
+        line = None if os.environ.get("GPTMINI_TRACEBACK") else explain(error)
         if line is None:
             raise
         print(f"error: {' '.join(line.split())}", file=sys.stderr)
@@ -37,23 +43,24 @@ def explain(error: BaseException) -> str | None:
     if name == "InstantiationException" and error.__cause__ is not None:  # Hydra's wrapper round our own error
         if isinstance(error.__cause__, TypeError):
             return f"{str(error).rpartition('full_key: ')[2]} does not fit: {error.__cause__}"
-        return explain(error.__cause__)
+        return explain(error.__cause__) or str(error)
     if type(error).__module__.startswith(("hydra.", "omegaconf.")):
-        return str(error).partition("Config search path")[0].partition("\n    full_key")[0]
+        hint = "; quote a value of other characters inside too: 'key=\"value\"'" if "override" in name.lower() else ""
+        return str(error).partition("Config search path")[0].partition("\n    full_key")[0] + hint
     if name == "OutOfMemoryError" or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error)):
         return "memory ran out; lower batch_size (trainer.batch_size when training) or the model's sizes"
     if isinstance(error, ValueError):
         return str(error)
     if isinstance(error, OSError):
-        return f"{error.filename or 'input or output'}: {error.strerror or error}"
+        return f"{os.fsdecode(error.filename or 'input or output')}: {error.strerror or error}"
     return None
 
 
-def run_configured(config_name: str, task: Callable) -> None:
+def run_configured(config_name: str, task: Callable, check: Callable | None = None) -> None:
     """Run task(config) for the overrides on the command line, once for each job of a sweep (-m).
 
     Hydra composes and makes nothing; a key that no YAML of the chosen groups defines is refused, with the nearest.
-    Every job is composed before the first one starts.
+    Every job of a sweep is composed, and given to check, before the first one starts.
     """
     arguments = sys.argv[1:]
     multirun = [argument for argument in arguments if argument in ("-m", "--multirun")]
@@ -64,11 +71,18 @@ def run_configured(config_name: str, task: Callable) -> None:
             return
         jobs = list(_expand(overrides)) if multirun else [overrides]
         configs = [compose_checked(config_name, job) for job in jobs]
+        for config in configs if multirun and check else ():
+            check(config)
         for i, (job, config) in enumerate(zip(jobs, configs, strict=True), start=1):
             sys.argv[1:] = job  # what a further process of this job is started with
             if multirun:
                 print(f"job {i} of {len(jobs)}: {' '.join(job)}", flush=True)
-            task(config)
+            if multirun and config.get("trainer", {}).get("devices", 1) > 1:
+                # Lightning and torch keep rank, port and process group until the process ends.
+                if code := subprocess.run([sys.executable, sys.argv[0], *job], check=False).returncode:
+                    sys.exit(code)
+            else:
+                task(config)
 
 
 def compose_checked(config_name: str, overrides: list[str]):
@@ -91,7 +105,11 @@ def compose_checked(config_name: str, overrides: list[str]):
         known = _keys(OmegaConf.to_container(compose(config_name, groups)))
         for override in parsed:
             key = override.key_or_group
-            if override.input_line not in groups and key not in known and not key.startswith("hydra"):
+            if override.is_delete() and "." in key and not key.startswith("callbacks."):
+                raise ValueError(f"{key} must have a value; change it with {key}=VALUE")
+            if key.endswith("_") or override.package is not None:
+                raise ValueError(f"{override.input_line} would change what a value is given to, which is fixed")
+            if override.input_line not in groups and key not in known:
                 raise ValueError(f"no configuration here has the key {key}{_nearest(key, known)}")
         config = compose(config_name, overrides)
     surplus = [key for key in _keys(OmegaConf.to_container(config)) if key not in known]
@@ -102,9 +120,21 @@ def compose_checked(config_name: str, overrides: list[str]):
     return config
 
 
+class Parser(argparse.ArgumentParser):
+    """argparse, with its complaints in one line as everyone's."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print what is wrong and leave."""
+        self.exit(MISUSE, f"error: {message}; --help lists what there is\n")
+
+
 def quieten_lightning() -> None:
-    """Silence hints at other products, and a deprecation between Lightning and torch that no setting avoids."""
+    """Silence hints at other products, and a deprecation between Lightning and torch that no setting avoids.
+
+    TensorBoard's writing thread prints a traceback where the main thread raises the same error; that too is silenced.
+    """
     import logging
+    import threading
     import warnings
 
     import lightning.pytorch  # noqa: F401  sets the levels that follow when it is first imported
@@ -112,6 +142,7 @@ def quieten_lightning() -> None:
     for name in ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", category=FutureWarning, message=".*LeafSpec.*")
+    threading.excepthook = lambda hint: None if issubclass(hint.exc_type, OSError) else threading.__excepthook__(hint)
 
 
 def _keys(tree: dict, prefix: str = "") -> list[str]:

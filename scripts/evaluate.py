@@ -3,12 +3,12 @@
 import argparse
 from pathlib import Path
 
-from command_line import one_line_errors
+from command_line import Parser, one_line_errors
 
 
 def parse() -> argparse.Namespace:
     """Read the command line; argparse refuses what does not fit."""
-    parser = argparse.ArgumentParser(description="Loss, perplexity and bits per byte of a trained model.")
+    parser = Parser(description="Loss, perplexity and bits per byte of a trained model.")
     parser.add_argument("run", help="run folder (its best checkpoint) or checkpoint file, as in runs/latest")
     parser.add_argument("--data", type=Path, help="prepared folder (default: the one that the run was trained on)")
     parser.add_argument("--split", default="val", choices=("train", "val"), help="(default: %(default)s)")
@@ -25,18 +25,21 @@ def main() -> None:
         if (value := getattr(arguments, name)) is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
 
-    import gptmini
     from gptmini.data.batches import validation_windows
     from gptmini.data.store import TokenStore
     from gptmini.evaluation import evaluate
-    from gptmini.model.checkpoint import find_checkpoint, read_checkpoint
+    from gptmini.model.checkpoint import build_model, find_checkpoint, read_checkpoint
     from gptmini.training.hardware import choose_device
 
     path = find_checkpoint(arguments.run)
-    model, tokenizer = gptmini.load(path)
-    trained_on = read_checkpoint(path)["gptmini"]["data"]
-    store = TokenStore(arguments.data or Path(trained_on["folder"]))
-    if store.tokenizer != tokenizer.to_dict():
+    checkpoint = read_checkpoint(path)
+    model, said = build_model(checkpoint), checkpoint["gptmini"]
+    trained_on = said.get("data")
+    folder = arguments.data or (trained_on.get("folder") if isinstance(trained_on, dict) else None)
+    if not folder:
+        raise ValueError(f"{path} does not say where its tokens are; name a prepared folder with --data")
+    store = TokenStore(Path(folder))
+    if store.tokenizer != said.get("tokenizer"):
         raise ValueError(f"{store.folder} must hold tokens of the model's own tokenizer, got those of another")
     windows = validation_windows(
         store.tokens(arguments.split),
@@ -44,8 +47,8 @@ def main() -> None:
         batch_size=arguments.batch_size,
         max_tokens=arguments.max_tokens,
     )
-    tokens_per_byte = store.n_tokens(arguments.split) / store.n_bytes(arguments.split)
-    result = evaluate(model.to(choose_device(arguments.device)), windows, tokens_per_byte=tokens_per_byte)
+    model.to(choose_device(arguments.device))
+    result = evaluate(model, windows, tokens_per_byte=store.tokens_per_byte(arguments.split))
     print(f"{path} on {arguments.split} of {store.folder}, {result.n_tokens:,} tokens")
     print(f"loss           {result.loss:.4f} nats per token")
     print(f"perplexity     {result.perplexity:.3f}")

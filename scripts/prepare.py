@@ -14,7 +14,9 @@ def tokenise(config) -> None:
     OmegaConf.resolve(config)
     console = Console(soft_wrap=True, highlight=False)
     with console.status("reading text"):
-        store, written = prepare(instantiate(config.data), instantiate(config.tokenizer), config.data_dir)
+        store, written = prepare(
+            instantiate(config.data), instantiate(config.tokenizer, _convert_="all"), config.data_dir
+        )
     console.print(f"{store.folder}, {'prepared now' if written else 'prepared before'}", markup=False)
     for split in SPLITS:
         n_tokens, n_bytes = store.n_tokens(split), store.n_bytes(split)

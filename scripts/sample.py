@@ -4,12 +4,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from command_line import one_line_errors
+from command_line import Parser, one_line_errors
 
 
 def parse() -> argparse.Namespace:
     """Read the command line; argparse refuses what does not fit."""
-    parser = argparse.ArgumentParser(description="Continue a prompt with a trained model.")
+    parser = Parser(description="Continue a prompt with a trained model.")
     parser.add_argument("run", help="run folder (its best checkpoint) or checkpoint file, as in runs/latest")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--prompt", default="", help="text to continue; - reads it from stdin (default: none)")

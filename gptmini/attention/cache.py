@@ -43,7 +43,6 @@ class KVCache:
     ) -> None:
         """Reserve 2 * n_layers * B * G * capacity * D numbers; factory is device and dtype."""
         self.layers = [LayerCache(batch_size, n_kv_heads, capacity, d_head, **factory) for _ in range(n_layers)]
-        self.capacity = capacity
 
     @property
     def length(self) -> int:

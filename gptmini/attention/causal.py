@@ -10,6 +10,14 @@ from gptmini.attention.rotary import Rotary, rotate
 QK_NORM_EPS = 1e-6  # nanochat's; far below the mean square of any trained query or key
 
 
+def check_heads(d_model: int, n_heads: int, n_kv_heads: int) -> None:
+    """Raise ValueError unless n_heads divides d_model and n_kv_heads divides n_heads."""
+    if d_model % n_heads:
+        raise ValueError(f"d_model must be a multiple of n_heads, got d_model={d_model} and n_heads={n_heads}")
+    if n_heads % n_kv_heads:
+        raise ValueError(f"n_heads must be a multiple of n_kv_heads, got n_heads={n_heads} and n_kv_heads={n_kv_heads}")
+
+
 class CausalMultiHeadAttention(nn.Module):
     """Each position attends to itself and to those before it, in H subspaces at once.
 
@@ -46,12 +54,7 @@ class CausalMultiHeadAttention(nn.Module):
         """
         super().__init__()
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
-        if d_model % n_heads:
-            raise ValueError(f"d_model must be a multiple of n_heads, got d_model={d_model} and n_heads={n_heads}")
-        if n_heads % n_kv_heads:
-            raise ValueError(
-                f"n_heads must be a multiple of n_kv_heads, got n_heads={n_heads} and n_kv_heads={n_kv_heads}"
-            )
+        check_heads(d_model, n_heads, n_kv_heads)
         self.d_model, self.n_heads, self.n_kv_heads, self.d_head = d_model, n_heads, n_kv_heads, d_model // n_heads
         self.dropout, self.qk_norm, self.scale = dropout, qk_norm, scale
         self.qkv = nn.Linear(d_model, (n_heads + 2 * n_kv_heads) * self.d_head, bias=bias)

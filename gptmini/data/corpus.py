@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import urllib.request
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 # Folders of the standard library that hold no documentation: test suites, installed packages, and the topics,
@@ -46,11 +47,18 @@ class PydocCorpus:
 
     def documents(self, split: str) -> Iterator[str]:
         """Texts of train or val: topics by name, then docstrings by module path and line."""
+        for text in self._texts:
+            if held_out(text, self.val_fraction) == (split == "val"):
+                yield text
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        """Every document; kept, because parsing takes seconds and the texts two megabytes."""
+        texts = []
         for path in self._sources():
             tree = ast.parse(path.read_bytes())
-            for text in topics(tree) if path.parent.name == "pydoc_data" else docstrings(tree):
-                if held_out(text, self.val_fraction) == (split == "val"):
-                    yield text
+            texts += topics(tree) if path.parent.name == "pydoc_data" else docstrings(tree)
+        return texts
 
     def _sources(self) -> list[Path]:
         modules = [
@@ -110,15 +118,9 @@ class PinnedTextCorpus:
     """One published text with a known SHA-256, from a local copy or its address, split by position."""
 
     def __init__(self, name: str, url: str, sha256: str | None, path: str | None, folder: str, val_fraction: float):
-        """Take the text's address and digest; nothing is read yet.
+        """Take the text's address and digest (None: any will do); nothing is read yet.
 
-        Args:
-            name: what the prepared folder is called.
-            url: where it is published.
-            sha256: hexadecimal digest of its bytes; None to take whatever is there.
-            path: a local copy; None to download once into folder.
-            folder: where a download is kept.
-            val_fraction: share held out, from the end.
+        Without path, a local copy, it is downloaded once into folder. val_fraction is held out, from the end.
 
         Raises:
             ValueError: val_fraction out of range, or path does not exist.
@@ -189,6 +191,8 @@ def find_files(path: str) -> list[Path]:
     Raises:
         ValueError: none.
     """
+    if not path:
+        raise ValueError("data.path must be a file, a folder or a glob, got an empty name; . is the current folder")
     given = Path(path)
     if given.is_dir():
         files = [file for file in given.rglob("*") if file.suffix in (".txt", ".md") and file.is_file()]

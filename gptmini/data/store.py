@@ -47,6 +47,10 @@ class TokenStore:
         """UTF-8 bytes of the text of a split."""
         return self.meta[split]["bytes"]
 
+    def tokens_per_byte(self, split: str) -> float:
+        """Ids for each byte of text, end-of-text included: what turns nats per token into bits per byte."""
+        return self.n_tokens(split) / self.n_bytes(split)
+
     @property
     def tokenizer(self) -> dict:
         """The tokenizer's to_dict()."""
@@ -105,6 +109,8 @@ def prepare(corpus, build_tokenizer: Callable, root: str | Path) -> tuple[TokenS
 
 def _open(folder: Path, fingerprint: str) -> TokenStore:
     """Open what the name promises, and refuse what was renamed to it."""
+    if not (folder / "meta.json").is_file():
+        raise ValueError(f"{folder} is not as it was prepared: meta.json is missing; {_remedy(folder)}")
     store = TokenStore(folder)
     if store.fingerprint != fingerprint:
         raise ValueError(f"{folder} holds the tokens of another text or tokenizer; {_remedy(folder)}")
@@ -165,7 +171,9 @@ def _write_split(path: Path, documents, tokenizer, dtype: np.dtype) -> dict:
 def _read_meta(folder: Path) -> dict:
     path = folder / "meta.json"
     if not path.is_file():
-        raise ValueError(f"{folder} is not a prepared folder: it has no meta.json; {_remedy(folder)}")
+        raise ValueError(
+            f"{folder} is not a prepared folder: it has no meta.json; prepare it with prepare.py, or name another"
+        )
     try:
         meta = json.loads(path.read_text(encoding="utf-8"))
         digest = meta.pop("digest")

@@ -11,7 +11,6 @@ class Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)): the pre-norm block of GPT-2."""
 
     def __init__(self, config: GPTConfig) -> None:
-        """Create the block's attention, MLP and norms from the config's sizes and names."""
         super().__init__()
         self.attention_norm = NORM[config.norm](config.d_model, config.bias)
         self.attention = CausalMultiHeadAttention(

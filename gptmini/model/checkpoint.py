@@ -15,6 +15,7 @@ from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT
 
 FORMAT = 1
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # that a GPT computes in
 WEIGHTS_PREFIX = "model."  # the name under which the training module holds the GPT
 
 
@@ -36,6 +37,14 @@ def write_checkpoint(checkpoint: dict, path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except RuntimeError as error:  # torch's writer fails over the error that the file itself gave
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        if isinstance(error.__context__, OSError):
+            raise OSError(error.__context__.errno, error.__context__.strerror, str(path)) from error
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
     flush_folder(path.parent)
@@ -89,7 +98,7 @@ def read_checkpoint(path: Path) -> dict:
         raise ValueError(f"{path} is not a gptmini checkpoint: it lacks the gptmini header or the weights")
     if type(own.get("format")) is not int or own["format"] != FORMAT:
         raise ValueError(
-            f"{path} has checkpoint format {own.get('format')}, this version reads {FORMAT}; "
+            f"{path} has checkpoint format {own.get('format')!r}, this version reads {FORMAT}; "
             "use the version of gptmini that wrote it"
         )
     return checkpoint
@@ -151,7 +160,7 @@ def _dense_weights(state: dict) -> dict[str, torch.Tensor]:
         if isinstance(name, str) and name.startswith(WEIGHTS_PREFIX)
     }
     for name, tensor in weights.items():
-        if not (isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and tensor.is_floating_point()):
+        if not (isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and tensor.dtype in DTYPES):
             raise ValueError(f"the checkpoint's weight {name} must be a dense floating-point tensor")
     if len({tensor.dtype for tensor in weights.values()}) > 1:
         raise ValueError("the checkpoint's weights must be of one dtype, got several")

@@ -4,6 +4,7 @@ import sys
 from dataclasses import dataclass, fields
 from typing import get_args
 
+from gptmini.attention.causal import check_heads
 from gptmini.model.layers import ACTIVATION, NORM
 
 POSITIONS = ("learned", "rotary")
@@ -83,14 +84,7 @@ class GPTConfig:
         self._check_heads()
 
     def _check_heads(self) -> None:
-        if self.d_model % self.n_heads:
-            raise ValueError(
-                f"d_model must be a multiple of n_heads, got d_model={self.d_model} and n_heads={self.n_heads}"
-            )
-        if self.n_kv_heads is not None and self.n_heads % self.n_kv_heads:
-            raise ValueError(
-                f"n_heads must be a multiple of n_kv_heads, got n_heads={self.n_heads} and n_kv_heads={self.n_kv_heads}"
-            )
+        check_heads(self.d_model, self.n_heads, self.n_kv_heads or self.n_heads)
         if (self.position == "rotary") != (self.rotary_base is not None):
             raise ValueError(
                 "rotary_base must be set when position=rotary and null otherwise, "

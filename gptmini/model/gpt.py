@@ -132,11 +132,16 @@ def new_gpt(config: GPTConfig, seed: int) -> GPT:
     Raises:
         ValueError: seed is not a whole number from 0 to 2^63 - 1.
     """
-    if type(seed) is not int or not 0 <= seed < 2**63:
-        raise ValueError(f"seed must be a whole number from 0 to 2^63 - 1, got seed={seed!r}")
+    check_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # the CPU's alone; torch.manual_seed would reach every device
         return GPT(config)
+
+
+def check_seed(seed: int) -> None:
+    """Raise ValueError unless seed is a whole number from 0 to 2^63 - 1."""
+    if type(seed) is not int or not 0 <= seed < 2**63:
+        raise ValueError(f"seed must be a whole number from 0 to 2^63 - 1, got seed={seed!r}")
 
 
 def next_token_loss(logits: Tensor, targets: Tensor, *, reduction: str = "mean") -> Tensor:

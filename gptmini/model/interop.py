@@ -3,7 +3,7 @@
 Works on plain dicts (a config's to_dict(), a model's state_dict()), so transformers itself is not needed.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -11,6 +11,8 @@ from torch import Tensor
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT
 from gptmini.model.layers import RMS_NORM_EPS
+
+VOCABULARY = ("embedding.weight", "unembedding.weight")  # padded with us, not with them
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,6 @@ _GPT2 = _Family(
         "mlp": "gelu",
         "bias": True,
         "tie_embeddings": True,
-        "n_kv_heads": None,
-        "rotary_base": None,
-        "qk_norm": False,
-        "attention_scale": None,
-        "embedding_norm": False,
-        "logit_softcap": None,
     },
     init="gpt2",
     block_prefix="transformer.h.",
@@ -100,7 +96,6 @@ _NANOCHAT = _Family(
         "bias": False,
         "tie_embeddings": False,
         "qk_norm": True,
-        "attention_scale": None,
         "embedding_norm": True,
     },
     init="zero_projections",
@@ -135,17 +130,20 @@ def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
     for name, value in family.theirs.items():
         if config.get(name, value) != value:
             raise ValueError(f"{name} must be {value} for a {kind} that we compute, got {config[name]}")
+    if absent := [name for name in family.sizes if name not in config]:
+        raise ValueError(f"the config of a {kind} must have {', '.join(absent)}")
     sizes = {ours: config[theirs] for theirs, ours in family.sizes.items()}
     if kind == "nanochat":
         sizes["rotary_base"] = float(config["rope_parameters"]["rope_theta"])
     model = GPT(GPTConfig(**sizes, **family.ours, init=family.init))
     renamed = _rename(family, state, model.config)
     for name, tensor in model.state_dict().items():
-        source = renamed.get(name)
-        if source is None or source.shape[1:] != tensor.shape[1:] or source.size(0) > tensor.size(0):
-            shape = None if source is None else tuple(source.shape)
-            raise ValueError(f"the weight for {name} must be {tuple(tensor.shape)}, got {shape}")
-        tensor[: source.size(0)] = source  # rows past it are padded vocabulary
+        rows = model.config.vocab_size if name in VOCABULARY else tensor.size(0)  # the others are padding
+        wanted, source = (rows, *tensor.shape[1:]), renamed.get(name)
+        if source is None or source.shape != wanted:
+            got = "none" if source is None else tuple(source.shape)
+            raise ValueError(f"the weight for {name} must be {wanted}, got {got}")
+        tensor[:rows] = source
     return model
 
 
@@ -161,9 +159,11 @@ def to_hugging_face(model: GPT) -> tuple[dict, dict[str, Tensor]]:
     config = model.config
     kind = "gpt2" if config.norm == "layernorm" else "nanochat"
     family = _FAMILIES[kind]
-    for name, value in family.ours.items():
-        if getattr(config, name) != value:
-            raise ValueError(f"{name} must be {value} to export as {kind}, got {name}={getattr(config, name)}")
+    free = {*family.sizes.values(), "dropout", "init", "rotary_base"}  # these may be anything; the others are fixed
+    for field in fields(config):
+        value, wanted = getattr(config, field.name), family.ours.get(field.name, field.default)
+        if field.name not in free and value != wanted:
+            raise ValueError(f"{field.name} must be {wanted} to export as {kind}, got {field.name}={value}")
     theirs = {their: getattr(config, our) for their, our in family.sizes.items()} | family.theirs
     theirs["model_type"] = kind
     if kind == "gpt2":
@@ -185,8 +185,8 @@ def _rename(family: _Family, state: dict[str, Tensor], config: GPTConfig) -> dic
             if (tensor := state.get(prefix + theirs)) is not None:
                 conv1d = family is _GPT2 and tensor.ndim == 2  # stores (in, out)
                 renamed[f"blocks.{i}.{ours}"] = tensor.T if conv1d else tensor
-        if family is _NANOCHAT:
-            parts = [state[f"{prefix}self_attn.{part}_proj.weight"] for part in "qkv"]
+        parts = [state.get(f"{prefix}self_attn.{part}_proj.weight") for part in "qkv"]
+        if family is _NANOCHAT and all(part is not None for part in parts):
             renamed[f"blocks.{i}.attention.qkv.weight"] = torch.cat(parts)  # ((H + 2 G) D, C)
     return renamed
 
@@ -195,7 +195,7 @@ def _unrename(family: _Family, state: dict[str, Tensor], config: GPTConfig) -> d
     """Our state dict under their names, without the padded rows of the vocabulary."""
     exported = {theirs: state[ours].detach().clone() for theirs, ours in family.outside.items()}
     for theirs, ours in family.outside.items():
-        if ours in ("embedding.weight", "unembedding.weight"):
+        if ours in VOCABULARY:
             exported[theirs] = exported[theirs][: config.vocab_size]  # (V, C)
     if family is _GPT2:
         exported["lm_head.weight"] = exported["transformer.wte.weight"]

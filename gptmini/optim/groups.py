@@ -25,16 +25,11 @@ def adamw(
         _check_number(name, value)
     if not isinstance(betas, list | tuple) or len(betas) != 2 or not all(_is_number(b) and 0 <= b < 1 for b in betas):
         raise ValueError(f"betas must be two numbers from 0 to below 1, got betas={betas}")
-    matrices, others = split_matrices(model)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    matrices, others = [p for p in trained if p.ndim >= 2], [p for p in trained if p.ndim < 2]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
     groups = [group | {"peak_lr": lr} for group in groups if group["params"]]
     return torch.optim.AdamW(groups, lr=lr, betas=tuple(betas), eps=eps, fused=True)
-
-
-def split_matrices(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Trainable parameters of two or more dimensions, and the others; a shared parameter once."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return [p for p in trained if p.ndim >= 2], [p for p in trained if p.ndim < 2]
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, multiplier: float) -> None:

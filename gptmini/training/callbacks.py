@@ -1,5 +1,6 @@
 """What a run shows of itself: scalars and samples for every logger that the trainer has."""
 
+import math
 import time
 
 import lightning as L
@@ -8,11 +9,11 @@ import torch
 from gptmini.generation import check_sampling, generate_stream, prompt_ids
 from gptmini.tokenizer import END_OF_TEXT, Tokenizer
 from gptmini.training.loggers import log, log_text
-from gptmini.training.module import GPTModule
+from gptmini.training.module import GPTModule, check_count
 
 
 class Scalars(L.Callback):
-    """Logs the training loss and its companions every few optimizer steps, and each validation."""
+    """Logs the training loss and its companions on the first, the last and every few steps, and each validation."""
 
     def __init__(self, every_steps: int) -> None:
         """Log every so many optimizer steps.
@@ -20,9 +21,7 @@ class Scalars(L.Callback):
         Raises:
             ValueError: every_steps is not a whole number above 0.
         """
-        if type(every_steps) is not int or every_steps < 1:
-            raise ValueError(f"every_steps must be a whole number above 0, got every_steps={every_steps!r}")
-        self.every_steps = every_steps
+        self.every_steps = check_count("every_steps", every_steps)
         self._ended: float | None = None  # when the last micro-step ended; None when something else came between
         self._seconds, self._tokens = 0.0, 0
 
@@ -35,8 +34,9 @@ class Scalars(L.Callback):
             self._seconds += now - self._ended
             self._tokens += batch[0].numel() * trainer.world_size
         self._ended = now
-        step_done = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
-        if step_done and (trainer.global_step % self.every_steps == 0 or trainer.global_step == pl_module.max_steps):
+        step = trainer.global_step
+        due = step in (1, pl_module.max_steps) or step % self.every_steps == 0  # the first shows that it runs
+        if due and (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
             self._log(trainer, pl_module)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
@@ -77,25 +77,13 @@ class Samples(L.Callback):
         top_p: float | None,
         seed: int,
     ) -> None:
-        """Take the arguments of generate_stream.
-
-        Args:
-            tokenizer: must be able to encode the prompt.
-            prompt: what to continue; empty for the start of a document.
-            max_new_tokens: length, in tokens.
-            temperature: 0 is greedy.
-            top_k: None for all.
-            top_p: None for all.
-            seed: of the sample.
+        """Take the arguments of generate_stream; an empty prompt is the start of a document.
 
         Raises:
             ValueError: an argument of the wrong type or out of range, or a prompt that cannot be encoded.
         """
-        if type(prompt) is not str or type(max_new_tokens) is not int or type(seed) is not int:
-            raise ValueError(
-                "prompt must be text, max_new_tokens and seed whole numbers, "
-                f"got {prompt!r}, {max_new_tokens!r} and {seed!r}"
-            )
+        if type(prompt) is not str or type(seed) is not int:
+            raise ValueError(f"prompt must be text and seed a whole number, got {prompt!r} and {seed!r}")
         self.rules = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
         check_sampling(**self.rules)
         self.tokenizer, self.prompt, self.seed = tokenizer, prompt, seed
@@ -104,7 +92,7 @@ class Samples(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Draw the sample and log it as text."""
-        if not trainer.is_global_zero:
+        if not trainer.is_global_zero or not math.isfinite(pl_module.evaluation.loss):
             return
         stream = generate_stream(pl_module.model, self.prompt_ids, seed=self.seed, **self.rules)
         text = self.tokenizer.decode([int(token) for token in stream])

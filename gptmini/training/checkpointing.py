@@ -1,5 +1,6 @@
 """When a run is saved, under which names, and how Lightning writes and reads the files."""
 
+import math
 import os
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import lightning as L
 from lightning.pytorch.plugins import TorchCheckpointIO
 
 from gptmini.model.checkpoint import flush_folder, read_checkpoint, write_checkpoint
-from gptmini.training.module import GPTModule
+from gptmini.training.module import GPTModule, check_count
 
 
 class CheckedCheckpointIO(TorchCheckpointIO):
@@ -35,9 +36,7 @@ class RunCheckpoints(L.Callback):
         Raises:
             ValueError: every_steps is not a whole number above 0.
         """
-        if type(every_steps) is not int or every_steps < 1:
-            raise ValueError(f"every_steps must be a whole number above 0, got every_steps={every_steps!r}")
-        self.every_steps = every_steps
+        self.every_steps = check_count("every_steps", every_steps)
         self.best: dict | None = None  # loss (nats per token), bits_per_byte and step of the best validation
         self._saved_step = 0
 
@@ -49,16 +48,18 @@ class RunCheckpoints(L.Callback):
         """Restore state_dict()."""
         self.best = state["best"]
 
-    def on_train_batch_end(self, trainer: L.Trainer, pl_module: GPTModule, *_: object) -> None:
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: GPTModule, outputs: object, batch: object, batch_idx: int
+    ) -> None:
         """Save last.ckpt when the interval comes round, never inside a step."""
-        step = trainer.global_step
-        if step % self.every_steps == 0 and step != self._saved_step:
+        step_done = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+        if step_done and trainer.global_step % self.every_steps == 0:
             self._save_last(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Save best.ckpt when the loss is the lowest yet."""
         now = pl_module.evaluation
-        if self.best is None or now.loss < self.best["loss"]:
+        if math.isfinite(now.loss) and (self.best is None or now.loss < self.best["loss"]):
             self.best = {"loss": now.loss, "bits_per_byte": now.bits_per_byte, "step": trainer.global_step}
             trainer.save_checkpoint(self.path(trainer, "best"), weights_only=False)
 

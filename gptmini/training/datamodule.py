@@ -1,6 +1,7 @@
 """Batches for Lightning: plain iterables whose position follows from the trainer's step."""
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 
 import lightning as L
 from torch import Tensor
@@ -52,61 +53,48 @@ class TokenDataModule(L.LightningDataModule):
             )
         window_starts([0], n_tokens=store.n_tokens("train"), context_length=context_length, seed=seed)
 
-    def train_dataloader(self) -> "TrainBatches":
-        """Endless micro-batches, from the trainer's step on."""
-        return TrainBatches(self)
+    def train_dataloader(self) -> "Batches":
+        """Endless micro-batches (tokens, targets) of this rank, int64 (B, T) each, from the trainer's step on."""
+        return Batches(self._training_batches)
 
-    def val_dataloader(self) -> "ValidationBatches":
-        """This rank's share of the validation windows."""
-        return ValidationBatches(self)
+    def val_dataloader(self) -> "Batches":
+        """This rank's share of the validation windows, in order: every n_ranks-th batch; the last ones are smaller."""
+        return Batches(self._validation_batches)
 
-
-class TrainBatches:
-    """Micro-batches of one rank. Has no length and no state: iterating starts at the trainer's global step."""
-
-    def __init__(self, data: TokenDataModule) -> None:
-        """Take the data module, and with it the trainer."""
-        self.data = data
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (tokens, targets), int64 (B, T) each."""
-        data, trainer = self.data, self.data.trainer
-        tokens = data.store.tokens("train")
-        n_micro_steps = micro_steps(data.global_batch_size, data.batch_size, trainer.world_size)
-        step = trainer.global_step
-        while True:
+    def _training_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        tokens, n_ranks = self.store.tokens("train"), self.trainer.world_size
+        n_micro_steps = micro_steps(self.global_batch_size, self.batch_size, n_ranks)
+        for step in itertools.count(self.trainer.global_step):
             for micro_step in range(n_micro_steps):
                 sequences = step_sequences(
                     step,
                     micro_step,
-                    global_batch_size=data.global_batch_size,
-                    batch_size=data.batch_size,
-                    rank=trainer.global_rank,
-                    n_ranks=trainer.world_size,
+                    global_batch_size=self.global_batch_size,
+                    batch_size=self.batch_size,
+                    rank=self.trainer.global_rank,
+                    n_ranks=n_ranks,
                 )
                 starts = window_starts(
-                    sequences, n_tokens=len(tokens), context_length=data.context_length, seed=data.seed
+                    sequences, n_tokens=len(tokens), context_length=self.context_length, seed=self.seed
                 )
-                yield gather(tokens, starts, data.context_length)
-            step += 1
+                yield gather(tokens, starts, self.context_length)
+
+    def _validation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        windows = validation_windows(
+            self.store.tokens("val"),
+            context_length=self.context_length,
+            batch_size=self.batch_size,
+            max_tokens=self.val_tokens,
+        )
+        return itertools.islice(windows, self.trainer.global_rank, None, self.trainer.world_size)
 
 
-class ValidationBatches:
-    """Every n_ranks-th batch of the validation windows, in order."""
+class Batches:
+    """What Lightning iterates: as often as it likes, from where the trainer then stands; without length or state."""
 
-    def __init__(self, data: TokenDataModule) -> None:
-        """Take the data module, and with it the trainer."""
-        self.data = data
+    def __init__(self, iterate: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> None:
+        self.iterate = iterate
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (tokens, targets), int64 (B, T) each, the last ones smaller."""
-        data, trainer = self.data, self.data.trainer
-        windows = validation_windows(
-            data.store.tokens("val"),
-            context_length=data.context_length,
-            batch_size=data.batch_size,
-            max_tokens=data.val_tokens,
-        )
-        for i, batch in enumerate(windows):
-            if i % trainer.world_size == trainer.global_rank:
-                yield batch
+        """Begin anew."""
+        return self.iterate()

@@ -48,16 +48,17 @@ def choose_device(device: str) -> str:
     return device
 
 
-def choose_hardware(device: str, precision: str, compile: bool | str) -> Hardware:
+def choose_hardware(device: str, precision: str, compile: bool | str, devices: int = 1) -> Hardware:
     """Resolve each auto by what is here.
 
     Args:
         device: auto takes cuda, else mps, else cpu.
         precision: auto takes bf16 on a GPU that computes in it, else fp32.
         compile: True, False, or auto: on a GPU that Triton compiles for.
+        devices: how many of the device are wanted; of CPUs any number of processes.
 
     Raises:
-        ValueError: an unknown name, or a device that is not here.
+        ValueError: an unknown name, or a device that is not here so many times.
     """
     _check_name("precision", precision, ("auto", *PRECISIONS))
     _check_name("compile", compile, ("auto", True, False))
@@ -69,6 +70,9 @@ def choose_hardware(device: str, precision: str, compile: bool | str) -> Hardwar
         )
     else:
         choose_device(device)
+    here = {"cuda": torch.cuda.device_count(), "mps": 1}.get(device, devices)
+    if devices > here:
+        raise ValueError(f"trainer.devices must be at most the {here} of {device} that are here, got {devices}")
     if precision == "auto":
         fast = device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         precision = "bf16" if fast else "fp32"

@@ -29,7 +29,6 @@ class EventLogger(TensorBoardLogger):
     """TensorBoard events straight in the run folder, and nothing else there."""
 
     def __init__(self, folder: str) -> None:
-        """Write to the folder itself."""
         super().__init__(folder, name="", version="", default_hp_metric=False)
 
     @rank_zero_only
@@ -44,11 +43,18 @@ class EventLogger(TensorBoardLogger):
         self.experiment.flush()
 
 
+class LastingConsole(Console):
+    """A console that falls silent when its reader has gone: `| head` must not end a run."""
+
+    def on_broken_pipe(self) -> None:
+        """Rich would leave the program here."""
+        self.quiet = True
+
+
 class ConsoleLogger(Logger):
     """A progress bar on a terminal, plain lines elsewhere; every line goes to the log file too."""
 
     def __init__(self, console: Console, log_file: Console, max_steps: int) -> None:
-        """Take the console to draw on, the one that writes the log file, and the number of optimizer steps."""
         super().__init__()
         self.console, self.log_file, self.max_steps = console, log_file, max_steps
         self._latest: dict[str, float] = {}
@@ -80,7 +86,8 @@ class ConsoleLogger(Logger):
             self._draw(step, now)
         if validated or now - self._spoke >= PLAIN_SECONDS:
             self._spoke = now
-            line = self._line(step, now)
+            figures = self._figures(step, now, with_validation=validated)
+            line = "  ".join((f"step {step}/{self.max_steps}", *figures))
             self.log_file.print(line, highlight=False)
             if validated or not self.console.is_terminal:
                 self.console.print(line, highlight=False)
@@ -92,13 +99,10 @@ class ConsoleLogger(Logger):
             self._bar.stop()
             self._bar = None
 
-    def _line(self, step: int, now: float) -> str:
-        return "  ".join((f"step {step}/{self.max_steps}", *self._figures(step, now)))
-
-    def _figures(self, step: int, now: float) -> list[str]:
+    def _figures(self, step: int, now: float, *, with_validation: bool) -> list[str]:
         parts = []
         for key, text in (("train/loss", "loss {:.4f}"), ("val/loss", "val loss {:.4f}")):
-            if key in self._latest:
+            if key in self._latest and (with_validation or key != "val/loss"):
                 parts.append(text.format(self._latest[key]))
         if "tokens_per_second" in self._latest:
             parts.append(f"{self._latest['tokens_per_second']:,.0f} tokens/s")
@@ -114,7 +118,9 @@ class ConsoleLogger(Logger):
             self._bar = Progress(*columns, TextColumn("{task.description}"), console=self.console, transient=True)
             self._task = self._bar.add_task("", total=self.max_steps)
             self._bar.start()
-        self._bar.update(self._task, completed=step, description="  ".join(self._figures(step, now)))
+        self._bar.update(
+            self._task, completed=step, description="  ".join(self._figures(step, now, with_validation=True))
+        )
 
 
 def duration(seconds: float) -> str:

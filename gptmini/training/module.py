@@ -125,3 +125,10 @@ class GPTModule(L.LightningModule):
         """Add what makes the file enough to sample from."""
         checkpoint["gptmini"] = header(self.model.config, self.tokenizer.to_dict(), data=self.data)
         checkpoint["state_dict"] = dict(checkpoint["state_dict"])
+
+
+def check_count(name: str, value: int) -> int:
+    """Return value, or raise ValueError unless it is a whole number above 0."""
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name} must be a whole number above 0, got {value!r}")
+    return value

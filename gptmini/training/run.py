@@ -2,15 +2,24 @@
 
 import datetime
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import lightning as L
+import torch
 from lightning.pytorch.loggers.logger import Logger
 
+from gptmini.data.store import TokenStore
+from gptmini.model import GPT, GPTConfig, new_gpt
+from gptmini.tokenizer import from_dict
 from gptmini.training.checkpointing import CheckedCheckpointIO
-from gptmini.training.datamodule import micro_steps
+from gptmini.training.datamodule import TokenDataModule, micro_steps
 from gptmini.training.hardware import PRECISIONS, Hardware
+from gptmini.training.module import GPTModule, check_count
+
+MOST_THREADS = 1024  # torch starts as many as it is told, until the system refuses
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,19 +58,56 @@ class TrainerSettings:
     def __post_init__(self) -> None:
         """Check types and ranges."""
         for name in ("max_steps", "global_batch_size", "batch_size", "val_every_steps", "devices"):
-            self._check_count(name)
+            check_count(f"trainer.{name}", getattr(self, name))
         for name in ("val_tokens", "threads"):
             if getattr(self, name) is not None:
-                self._check_count(name)
+                check_count(f"trainer.{name}", getattr(self, name))
+        if self.threads is not None and self.threads > MOST_THREADS:
+            raise ValueError(f"trainer.threads must be at most {MOST_THREADS}, got {self.threads}")
         clip = self.gradient_clip
         if clip is not None and (type(clip) not in (int, float) or not 0 < clip < float("inf")):
             raise ValueError(f"trainer.gradient_clip must be a number above 0, or null for none, got {clip!r}")
         micro_steps(self.global_batch_size, self.batch_size, self.devices)
 
-    def _check_count(self, name: str) -> None:
-        value = getattr(self, name)
-        if type(value) is not int or value < 1:
-            raise ValueError(f"trainer.{name} must be a whole number above 0, got {value!r}")
+
+def assemble(
+    store: TokenStore,
+    config: GPTConfig,
+    settings: TrainerSettings,
+    *,
+    optimizer: Callable[[GPT], torch.optim.Optimizer],
+    schedule: Callable[..., float],
+    seed: int,
+    compile: bool,
+) -> tuple[GPTModule, TokenDataModule]:
+    """Put together what a Trainer fits: a new model on the store's tokens, and their batches.
+
+    The schedule is called with the step and max_steps; the seed is that of first weights, batches and dropout.
+
+    Raises:
+        ValueError: a seed or an optimizer setting out of range, or a split too short for its windows.
+    """
+    module = GPTModule(
+        new_gpt(config, seed),
+        from_dict(store.tokenizer),
+        optimizer=optimizer,
+        schedule=partial(schedule, max_steps=settings.max_steps),
+        max_steps=settings.max_steps,
+        gradient_clip=settings.gradient_clip,
+        seed=seed,
+        tokens_per_byte=store.tokens_per_byte("val"),
+        data={"folder": str(store.folder), "fingerprint": store.fingerprint},
+        compile=compile,
+    )
+    data = TokenDataModule(
+        store,
+        context_length=config.context_length,
+        global_batch_size=settings.global_batch_size,
+        batch_size=settings.batch_size,
+        val_tokens=settings.val_tokens,
+        seed=seed,
+    )
+    return module, data
 
 
 def check_run_name(name: str) -> None:
@@ -75,8 +121,15 @@ def new_run_folder(root: str | Path, name: str) -> Path:
 
     latest/ is a folder of links to what a person or a script opens. It has none to the events: TensorBoard follows
     links, and would list the run twice.
+
+    Raises:
+        ValueError: root/latest is something else, which is left as it is.
     """
     root = Path(root)
+    latest, items = root / "latest", ("config.yaml", "train.log", "checkpoints")
+    kept = [latest / item for item in items if (latest / item).exists() and not (latest / item).is_symlink()]
+    if latest.is_symlink() or kept or (latest.exists() and not latest.is_dir()):
+        raise ValueError(f"{latest} must be absent or a folder of links that an earlier run made; move it away")
     stamp = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     folder, attempt = root / name / stamp, 1
     while True:
@@ -86,9 +139,8 @@ def new_run_folder(root: str | Path, name: str) -> Path:
         except FileExistsError:  # another run began in this second
             attempt += 1
             folder = root / name / f"{stamp}_{attempt}"
-    latest = root / "latest"
     latest.mkdir(exist_ok=True)
-    for item in ("config.yaml", "train.log", "checkpoints"):
+    for item in items:
         temporary = latest / f".{item}.{os.getpid()}"
         temporary.symlink_to(Path("..", name, folder.name, item))
         temporary.replace(latest / item)

@@ -7,16 +7,15 @@ import argparse
 import statistics
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 
 import lightning as L
 import torch
-from command_line import compose_checked, quieten_lightning
+from command_line import Parser, compose_checked, quieten_lightning
 from hydra.utils import instantiate
 
 from gptmini.data.store import prepare
-from gptmini.model import new_gpt, next_token_loss
+from gptmini.model import next_token_loss
 from gptmini.optim import set_learning_rate
 from gptmini.tokenizer import from_dict
 from gptmini.training.callbacks import Scalars
@@ -24,7 +23,7 @@ from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.hardware import choose_hardware
 from gptmini.training.loggers import EventLogger
 from gptmini.training.module import GPTModule
-from gptmini.training.run import build_trainer
+from gptmini.training.run import assemble, build_trainer
 
 WARM_UP = 10  # steps at the start of each turn that are not counted
 
@@ -42,7 +41,7 @@ class Clock(L.Callback):
 
 def main() -> None:
     """Alternate fit and bare loop, and print what each step took."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "overrides", nargs="*", help="as for train.py, as in experiment=nanogpt_cpu data.path=input.txt"
     )
@@ -50,41 +49,30 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150, help="counted in each turn (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: %(default)s)")
     arguments = parser.parse_args()
+    if min(arguments.turns, arguments.steps, arguments.threads) < 1:
+        parser.error("--turns, --steps and --threads must be at least 1")
     quieten_lightning()
     n_steps = WARM_UP + arguments.steps
     overrides = [*arguments.overrides, f"trainer.max_steps={n_steps}", f"trainer.val_every_steps={n_steps}"]
-    config = compose_checked("train", [*overrides, "trainer.val_tokens=1", "trainer.device=cpu"])
+    config = compose_checked("train", [*overrides, "trainer.val_tokens=1", "trainer.device=cpu", "trainer.devices=1"])
     torch.set_num_threads(arguments.threads)
     settings = instantiate(config.trainer)
     hardware = choose_hardware(settings.device, settings.precision, settings.compile)
     store, _ = prepare(instantiate(config.data), instantiate(config.tokenizer), config.data_dir)
-    tokenizer = from_dict(store.tokenizer)
-    optimizer = instantiate(config.optimizer, _convert_="all")
-    schedule = partial(instantiate(config.schedule), max_steps=n_steps)
+    n_vocab = from_dict(store.tokenizer).n_vocab
+    optimizer, schedule = instantiate(config.optimizer, _convert_="all"), instantiate(config.schedule)
 
     def fresh() -> tuple[GPTModule, TokenDataModule]:
-        model = new_gpt(instantiate(config.model)(vocab_size=tokenizer.n_vocab), config.seed)
-        module = GPTModule(
-            model,
-            tokenizer,
+        config_now = instantiate(config.model)(vocab_size=n_vocab)
+        return assemble(
+            store,
+            config_now,
+            settings,
             optimizer=optimizer,
             schedule=schedule,
-            max_steps=n_steps,
-            gradient_clip=settings.gradient_clip,
             seed=config.seed,
-            tokens_per_byte=1.0,
-            data={},
             compile=hardware.compile,
         )
-        data = TokenDataModule(
-            store,
-            context_length=model.config.context_length,
-            global_batch_size=settings.batch_size,
-            batch_size=settings.batch_size,
-            val_tokens=1,
-            seed=config.seed,
-        )
-        return module, data
 
     def fit(folder: Path) -> float:
         module, data = fresh()
@@ -105,8 +93,8 @@ def main() -> None:
             loss = next_token_loss(model(tokens), targets)
             steps.zero_grad()
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), settings.gradient_clip)
-            set_learning_rate(steps, schedule(step))
+            torch.nn.utils.clip_grad_norm_(model.parameters(), settings.gradient_clip or torch.inf)
+            set_learning_rate(steps, module.schedule(step))
             steps.step()
         return (time.perf_counter() - start) / arguments.steps
 

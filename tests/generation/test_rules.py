@@ -99,14 +99,14 @@ def test_rows_are_drawn_each_from_its_own_number():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
-        ({"temperature": -0.1}, r"temperature must be at least 0 and finite \(0 is greedy\), got -0.1"),
-        ({"temperature": INF}, r"temperature must be at least 0 and finite \(0 is greedy\), got inf"),
-        ({"temperature": NAN}, r"temperature must be at least 0 and finite \(0 is greedy\), got nan"),
-        ({"top_k": 0}, "top_k must be at least 1, got 0"),
-        ({"top_p": 0.0}, "top_p must be above 0 and at most 1, got 0.0"),
-        ({"top_p": 1.1}, "top_p must be above 0 and at most 1, got 1.1"),
-        ({"top_p": NAN}, "top_p must be above 0 and at most 1, got nan"),
+        ({"max_new_tokens": 0}, "max_new_tokens must be a whole number of at least 1, got 0"),
+        ({"temperature": -0.1}, r"temperature must be a finite number of at least 0 \(0 is greedy\), got -0.1"),
+        ({"temperature": INF}, r"temperature must be a finite number of at least 0 \(0 is greedy\), got inf"),
+        ({"temperature": NAN}, r"temperature must be a finite number of at least 0 \(0 is greedy\), got nan"),
+        ({"top_k": 0}, "top_k must be a whole number of at least 1, got 0"),
+        ({"top_p": 0.0}, "top_p must be a number above 0 and at most 1, got 0.0"),
+        ({"top_p": 1.1}, "top_p must be a number above 0 and at most 1, got 1.1"),
+        ({"top_p": NAN}, "top_p must be a number above 0 and at most 1, got nan"),
     ],
 )
 def test_arguments_out_of_range_are_refused(changed, message):
@@ -123,6 +123,8 @@ def test_the_smallest_temperatures_are_greedy(temperature):
     assert drawn.tolist() == scores.argmax(-1).tolist()
 
 
-def test_a_logit_that_is_no_number_is_refused():
-    with pytest.raises(ValueError, match="logits must be numbers, got nan"):
-        choose(torch.tensor([[1.0, torch.nan]]), torch.tensor([0.5], dtype=torch.float64), temperature=1.0)
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf])
+@pytest.mark.parametrize("temperature", [0, 1.0])
+def test_a_logit_that_is_no_finite_number_is_refused(odd, temperature):
+    with pytest.raises(ValueError, match="logits must be finite"):
+        choose(torch.tensor([[1.0, odd]]), torch.tensor([0.5], dtype=torch.float64), temperature=temperature)

@@ -127,8 +127,12 @@ def test_end_of_text_stops_when_every_row_has_drawn_it(n_rows):
 def test_the_model_is_left_in_its_mode_and_drops_nothing(training):
     expected = generate(make(), max_new_tokens=20, temperature=0)
     model = make(dropout=0.5).train(training)
-    modes = [model.training for _ in generate_stream(model, PROMPT, max_new_tokens=20, temperature=0)]
-    assert modes == [training] * 20
+    assert len(list(generate_stream(model, PROMPT, max_new_tokens=20, temperature=0))) == 20
+    assert model.training == training
+    stream = generate_stream(model, PROMPT, max_new_tokens=20, temperature=0)
+    next(stream)
+    stream.close()
+    assert model.training == training
     assert torch.equal(generate(model, max_new_tokens=20, temperature=0), expected)
     assert all(parameter.grad is None for parameter in model.parameters())
 

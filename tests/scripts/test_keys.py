@@ -141,6 +141,8 @@ def test_changing_a_key_changes_what_it_is_for(world, short, key):
     after = observe(world, [*short, *context, *overrides])
     assert before["error"] == ""
     assert after[observable] != before[observable]
+    if observable == "error":
+        assert overrides[0].partition("=")[2] in after["error"]  # the value itself is what was refused
 
 
 def test_every_key_has_a_named_effect():

@@ -6,15 +6,13 @@ import pytest
 import torch
 
 from gptmini.data.store import prepare
-from gptmini.model import GPTConfig, new_gpt
+from gptmini.model import GPTConfig
 from gptmini.optim import adamw
 from gptmini.optim.schedules import cosine
-from gptmini.tokenizer import byte, from_dict
+from gptmini.tokenizer import byte
 from gptmini.training.checkpointing import RunCheckpoints
-from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.hardware import Hardware
-from gptmini.training.module import GPTModule
-from gptmini.training.run import TrainerSettings, build_trainer
+from gptmini.training.run import TrainerSettings, assemble, build_trainer
 
 MODELS = {
     "gpt2": {"norm": "layernorm", "position": "learned", "mlp": "gelu", "bias": True, "tie_embeddings": True},
@@ -78,26 +76,16 @@ def train(store, tmp_path):
             dropout=dropout,
             **MODELS[kind],
         )
-        module = GPTModule(
-            new_gpt(config, seed).to(dtype),
-            from_dict(store.tokenizer),
+        module, data = assemble(
+            store,
+            config,
+            settings,
             optimizer=partial(adamw, lr=0.01, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1),
-            schedule=partial(cosine, max_steps=settings.max_steps, warmup_steps=2, final_fraction=0.1),
-            max_steps=settings.max_steps,
-            gradient_clip=settings.gradient_clip,
+            schedule=partial(cosine, warmup_steps=2, final_fraction=0.1),
             seed=seed,
-            tokens_per_byte=store.n_tokens("val") / store.n_bytes("val"),
-            data={"folder": str(store.folder), "fingerprint": store.fingerprint},
             compile=settings.compile,
         )
-        data = TokenDataModule(
-            store,
-            context_length=5,
-            global_batch_size=settings.global_batch_size,
-            batch_size=settings.batch_size,
-            val_tokens=settings.val_tokens,
-            seed=seed,
-        )
+        module.to(dtype)
         trainer = build_trainer(
             settings,
             Hardware("cpu", settings.precision, settings.compile, ""),

@@ -46,11 +46,11 @@ def test_events_hold_the_documented_tags_at_optimizer_steps(train, tmp_path):
     assert set(read.Tags()["scalars"]) == training | validation | {"tokens_per_second"}
     assert read.Tags()["tensors"] == ["samples/text_summary"]
     for tag in training:
-        assert [event.step for event in read.Scalars(tag)] == [2, 4, 6]
+        assert [event.step for event in read.Scalars(tag)] == [1, 2, 4, 6]
     for tag in validation:
         assert [event.step for event in read.Scalars(tag)] == [3, 6]
     means = [(losses[i] + losses[i + 1]).item() / 2 for i in range(0, 12, 2)]  # two micro-steps a step
-    assert [event.value for event in read.Scalars("train/loss")] == pytest.approx(means[1::2], rel=1e-6)
+    assert [event.value for event in read.Scalars("train/loss")] == pytest.approx([means[0], *means[1::2]], rel=1e-6)
     assert read.Scalars("val/loss")[-1].value == pytest.approx(trainer.lightning_module.evaluation.loss)
     text = read.Tensors("samples/text_summary")[-1].tensor_proto.string_val[0].decode()
     assert text == "\n".join("    " + line for line in samples.text.splitlines())
@@ -167,10 +167,13 @@ def test_automatic_choice_on_a_machine_without_a_gpu(monkeypatch):
 @pytest.mark.parametrize(("bf16", "expected"), [(True, "bf16"), (False, "fp32")])
 def test_automatic_choice_on_a_gpu(monkeypatch, bf16, expected):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (6, 1))
     hardware = choose_hardware("auto", "auto", "auto")
     assert (hardware.device, hardware.precision, hardware.compile) == ("cuda", expected, False)
+    with pytest.raises(ValueError, match="devices must be at most the 1 of cuda that are here, got 2"):
+        choose_hardware("auto", "auto", "auto", 2)
 
 
 @pytest.mark.parametrize(
