@@ -1,5 +1,6 @@
 """A checkpoint is written whole or not at all, checked before it is read, and enough to sample from."""
 
+import errno
 import os
 import pickle
 import subprocess
@@ -307,3 +308,21 @@ def test_load_needs_no_framework(path):
     write_checkpoint(make(), path)
     result = subprocess.run([sys.executable, "-c", PROBE, str(path)], capture_output=True, text=True, check=False)
     assert result.stdout == "c\n", result.stderr
+
+
+def test_a_full_disk_under_torchs_writer_names_the_file_and_keeps_the_old_one(path, monkeypatch):
+    write_checkpoint(small(), path)
+    before = path.read_bytes()
+
+    def fail(*_):
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        except OSError:
+            raise RuntimeError("unexpected pos 64 vs 0")  # noqa: B904  as torch's writer: the cause is only the context
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(OSError, match="No space left on device") as refused:
+        write_checkpoint(small(), path)
+    assert refused.value.filename == str(path)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]

@@ -159,3 +159,11 @@ def test_two_processes_share_a_run_and_train_the_same_weights_as_one(script, sho
         states.append(torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"])
     for name in states[0]:
         torch.testing.assert_close(states[0][name], states[1][name], atol=1e-5, rtol=0)
+
+
+def test_a_diverged_run_says_so_and_keeps_no_best(script, short, tmp_path):
+    result = script("train", *short, "optimizer.lr=1e30", "name=wild")
+    assert result.code == 0
+    assert "best     none: no validation loss was finite; the run has diverged" in result.out
+    (folder,) = (tmp_path / "runs" / "wild").iterdir()
+    assert [path.name for path in (folder / "checkpoints").iterdir() if path.name == "best.ckpt"] == []

@@ -15,7 +15,7 @@ from gptmini.training import run
 from gptmini.training.callbacks import Samples, Scalars
 from gptmini.training.checkpointing import RunCheckpoints
 from gptmini.training.hardware import choose_hardware
-from gptmini.training.loggers import ConsoleLogger, EventLogger, duration
+from gptmini.training.loggers import ConsoleLogger, EventLogger, LastingConsole, duration
 
 SAMPLING = {"prompt": "", "max_new_tokens": 9, "temperature": 1.0, "top_k": None, "top_p": None, "seed": 3}
 
@@ -182,3 +182,31 @@ def test_automatic_choice_on_a_gpu(monkeypatch, bf16, expected):
 def test_unknown_hardware_words_are_refused(arguments):
     with pytest.raises(ValueError, match="must be one of"):
         choose_hardware(*arguments)
+
+
+@pytest.mark.parametrize("kind", ["link", "file", "folder of files"])
+def test_a_latest_that_is_not_ours_is_left_as_it_is(tmp_path, kind):
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "config.yaml").write_text("precious")
+    latest = tmp_path / "latest"
+    if kind == "link":
+        latest.symlink_to("old")
+    elif kind == "file":
+        latest.write_text("precious")
+    else:
+        (tmp_path / "old").rename(latest)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ValueError, match="latest must be absent or a folder of links that an earlier run made"):
+        run.new_run_folder(tmp_path, "demo")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_reader_that_leaves_does_not_end_the_run():
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    console = LastingConsole(file=Gone())
+    console.print("to nobody")
+    console.print("still here")
+    assert console.quiet
