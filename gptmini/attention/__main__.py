@@ -1,6 +1,7 @@
 """The worked example of multi-head attention, printed step by step: python -m gptmini.attention [--text TEXT]."""
 
 import argparse
+import signal
 
 import torch
 from torch import Tensor, nn
@@ -28,12 +29,11 @@ def example_projections() -> list[nn.Linear]:
 def embed(text: str) -> tuple[list[str], Tensor]:
     """Words of a text and a vector for each kind of word, (T, D_MODEL)."""
     words = text.replace(",", "").split()
+    if not words:
+        raise ValueError(f"--text must hold a word, got {text!r}")
     kinds = sorted(set(words))
     torch.manual_seed(SEED)
-    embedding = nn.Embedding(len(kinds), D_MODEL) if kinds else None
-    if embedding is None:
-        raise ValueError(f"--text must hold a word, got {text!r}")
-    return words, embedding(torch.tensor([kinds.index(word) for word in words]))
+    return words, nn.Embedding(len(kinds), D_MODEL)(torch.tensor([kinds.index(word) for word in words]))
 
 
 def show(step: str, why: str, **tensors: Tensor) -> None:
@@ -103,4 +103,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # whoever read our output has seen enough
     main()
