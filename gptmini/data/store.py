@@ -17,7 +17,6 @@ import numpy as np
 
 FORMAT = 1
 SPLITS = ("train", "val")
-FILES = ("train.bin", "val.bin", "meta.json")
 CHUNK = 1 << 24  # bytes read at once for a checksum
 
 
@@ -69,7 +68,7 @@ class TokenStore:
         path, entry = self.folder / f"{split}.bin", self.meta[split]
         size = path.stat().st_size if path.is_file() else -1
         if size != entry["tokens"] * self._dtype.itemsize or _crc32(path) != entry["crc32"]:
-            raise ValueError(f"{path} does not hold the tokens that {FILES[2]} describes; {_remedy(self.folder)}")
+            raise ValueError(f"{path} does not hold the tokens that meta.json describes; {_remedy(self.folder)}")
 
 
 def prepare(corpus, build_tokenizer: Callable, root: str | Path) -> tuple[TokenStore, bool]:
