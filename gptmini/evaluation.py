@@ -12,17 +12,11 @@ from gptmini.model import GPT, next_token_loss
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Result over a number of predicted tokens.
+    """Result over a number of predicted tokens."""
 
-    Attributes:
-        loss: nats per token.
-        n_tokens: tokens predicted.
-        bits_per_byte: loss in bits, times tokens per UTF-8 byte of the whole split.
-    """
-
-    loss: float
-    n_tokens: int
-    bits_per_byte: float
+    loss: float  # nats per token
+    n_tokens: int  # tokens predicted
+    bits_per_byte: float  # loss in bits, times tokens per UTF-8 byte of the whole split
 
     @property
     def perplexity(self) -> float:
@@ -41,13 +35,7 @@ class Evaluation:
 
 @torch.no_grad()
 def sum_of_nats(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Loss summed over all targets, a float64 scalar: what batches of unequal size can be added up in.
-
-    Args:
-        model: in eval mode.
-        tokens: int64 (B, T).
-        targets: int64 (B, T).
-    """
+    """Loss of a model in eval mode over int64 (B, T) targets, summed in float64, so that batches can be added up."""
     return next_token_loss(model(tokens), targets, reduction="none").sum(dtype=_widest(tokens.device))
 
 

@@ -131,11 +131,7 @@ def generate_stream(
 
 
 def prompt_ids(tokenizer, prompt: str) -> list[int]:
-    """Ids of a prompt; of an empty one what starts a document: end-of-text, or id 0 where there is none.
-
-    Raises:
-        ValueError: the tokenizer cannot encode the prompt.
-    """
+    """Ids of a prompt; of an empty one what starts a document: end-of-text, or id 0 where there is none."""
     return tokenizer.encode(prompt) or [tokenizer.end_of_text or 0]
 
 

@@ -30,11 +30,7 @@ class CharTokenizer:
     kind = "char"
 
     def __init__(self, characters: str, *, end_of_text: bool) -> None:
-        """Take the characters in order of their ids.
-
-        Raises:
-            ValueError: no character, or one given twice.
-        """
+        """Take the characters in order of their ids; ValueError for no character, or one given twice."""
         if type(characters) is not str or not characters or len(set(characters)) != len(characters):
             raise ValueError(f"characters must be a text of distinct characters, got {characters!r}")
         if type(end_of_text) is not bool:
@@ -45,11 +41,7 @@ class CharTokenizer:
         self._ids = {character: i for i, character in enumerate(characters)}
 
     def encode(self, text: str) -> list[int]:
-        """Ids of text.
-
-        Raises:
-            ValueError: a character that was in neither split; it is named.
-        """
+        """Ids of text; ValueError for a character that was in neither split; it is named."""
         try:
             return [self._ids[character] for character in text]
         except KeyError as error:
@@ -82,8 +74,7 @@ class BytePairTokenizer:
     def __init__(self, pattern: str, ranks: list[bytes]) -> None:
         """Take the pattern and the byte strings in order of their ranks; the rank after them ends a document.
 
-        Raises:
-            ValueError: a byte string given twice or empty, a single byte missing, or a pattern not of ours.
+        ValueError for a byte string given twice or empty, a single byte missing, or a pattern not of ours.
         """
         mergeable = {token: rank for rank, token in enumerate(ranks)}
         single = sum(len(token) == 1 for token in mergeable)
@@ -103,11 +94,7 @@ class BytePairTokenizer:
         )
 
     def encode(self, text: str) -> list[int]:
-        """Ids of text; the end-of-text string in it is text, not the special id.
-
-        Raises:
-            ValueError: a lone surrogate, which is no character and has no bytes.
-        """
+        """Ids of text, in which the end-of-text string is text; ValueError for a lone surrogate: it has no bytes."""
         return next(self.encode_batch([text])).tolist()
 
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
@@ -124,12 +111,9 @@ class BytePairTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; bytes that are no UTF-8 and ids outside the vocabulary become U+FFFD."""
-        known = REPLACEMENT.encode()
-        pieces = (self._bytes(i) if 0 <= i < self.n_vocab else known for i in ids)
+        names = {self.end_of_text: END_OF_TEXT.encode()}
+        pieces = (self.ranks[i] if 0 <= i < len(self.ranks) else names.get(i, REPLACEMENT.encode()) for i in ids)
         return b"".join(pieces).decode("utf-8", errors="replace")
-
-    def _bytes(self, i: int) -> bytes:
-        return END_OF_TEXT.encode() if i == self.end_of_text else self.ranks[i]
 
     def to_dict(self) -> dict:
         """Everything that from_dict needs, in plain JSON types; byte strings in base64."""
@@ -141,11 +125,7 @@ Tokenizer = CharTokenizer | BytePairTokenizer
 
 
 def from_dict(state: dict) -> Tokenizer:
-    """Rebuild a tokenizer from its to_dict().
-
-    Raises:
-        ValueError: another kind, or fields that do not make a tokenizer.
-    """
+    """Rebuild a tokenizer from its to_dict(); ValueError for another kind, or fields that make no tokenizer."""
     try:
         if state["kind"] == CharTokenizer.kind:
             return CharTokenizer(state["characters"], end_of_text=state["end_of_text"])
@@ -178,10 +158,7 @@ def byte(train: Iterable[str], val: Iterable[str]) -> BytePairTokenizer:
 def bpe(train: Iterable[str], val: Iterable[str], *, vocab_size: int) -> BytePairTokenizer:
     """Tokenizer with merges learned from the training split alone.
 
-    Args:
-        train: texts to learn from.
-        val: not looked at.
-        vocab_size: ids in all: 256 bytes, the merges, end-of-text; a short text may yield fewer.
+    vocab_size counts the 256 bytes, the merges and end-of-text; a short text may yield fewer merges.
 
     Raises:
         ValueError: vocab_size leaves no room for the bytes, or is beyond what training reserves memory for.
@@ -213,11 +190,7 @@ def bpe(train: Iterable[str], val: Iterable[str], *, vocab_size: int) -> BytePai
 
 
 def gpt2(train: Iterable[str], val: Iterable[str]) -> BytePairTokenizer:
-    """OpenAI's GPT-2 tokenizer, from tiktoken's cache or, failing that, from the network.
-
-    Raises:
-        ValueError: neither the cache nor the network has it.
-    """
+    """OpenAI's GPT-2 tokenizer, from tiktoken's cache or else the network; ValueError if neither has it."""
     try:
         encoding = tiktoken.get_encoding("gpt2")
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong file is a ValueError

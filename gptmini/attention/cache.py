@@ -14,18 +14,7 @@ class LayerCache:
         self.length = 0
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store T new positions and return all S positions stored so far.
-
-        Args:
-            keys: (B, G, T, D).
-            values: (B, G, T, D).
-
-        Returns:
-            Keys and values, views of shape (B, G, S, D).
-
-        Raises:
-            ValueError: the T positions do not fit.
-        """
+        """Store T positions (B, G, T, D), return views of all S so far (B, G, S, D); ValueError if they do not fit."""
         end = self.length + keys.size(-2)
         if end > self.keys.size(-2):
             raise ValueError(f"a cache of {self.keys.size(-2)} tokens cannot hold {end}; reset it and encode again")

@@ -7,15 +7,10 @@ from torch import Tensor
 
 
 class Rotary(NamedTuple):
-    """Cosines and sines of the positions of one call.
+    """Cosines and sines of the positions of one call."""
 
-    Attributes:
-        cos: (T, D / 2).
-        sin: (T, D / 2).
-    """
-
-    cos: Tensor
-    sin: Tensor
+    cos: Tensor  # (T, D / 2)
+    sin: Tensor  # (T, D / 2)
 
 
 def rotary_table(length: int, d_head: int, base: float) -> Rotary:

@@ -29,11 +29,7 @@ class PydocCorpus:
     name = "pydoc"
 
     def __init__(self, val_fraction: float) -> None:
-        """Hold out about val_fraction of the documents.
-
-        Raises:
-            ValueError: val_fraction is not above 0 and below 1.
-        """
+        """Hold out about val_fraction of the documents; ValueError unless it is above 0 and below 1."""
         self.val_fraction = check_fraction(val_fraction)
         self.root = Path(sysconfig.get_path("stdlib"))
 
@@ -47,9 +43,7 @@ class PydocCorpus:
 
     def documents(self, split: str) -> Iterator[str]:
         """Texts of train or val: topics by name, then docstrings by module path and line."""
-        for text in self._texts:
-            if held_out(text, self.val_fraction) == (split == "val"):
-                yield text
+        return (text for text in self._texts if held_out(text, self.val_fraction) == (split == "val"))
 
     @cached_property
     def _texts(self) -> list[str]:
@@ -61,11 +55,12 @@ class PydocCorpus:
         return texts
 
     def _sources(self) -> list[Path]:
+        parts = {path: path.relative_to(self.root).parts for path in self.root.rglob("*.py")}
         modules = [
             path
-            for path in sorted(self.root.rglob("*.py"), key=lambda path: path.relative_to(self.root).as_posix())
-            if path.relative_to(self.root).parts[0].removesuffix(".py") in sys.stdlib_module_names
-            and not PYDOC_SKIPPED.intersection(path.relative_to(self.root).parts)
+            for path in sorted(parts, key=parts.get)
+            if parts[path][0].removesuffix(".py") in sys.stdlib_module_names
+            and not PYDOC_SKIPPED.intersection(parts[path])
         ]
         topic_file = self.root / "pydoc_data" / "topics.py"
         if not modules or not topic_file.is_file():
@@ -79,18 +74,13 @@ class TextCorpus:
     name = "text"
 
     def __init__(self, path: str, val_fraction: float) -> None:
-        """Take a file, a folder (every .txt and .md file below it) or a glob.
-
-        Raises:
-            ValueError: val_fraction out of range, or a path that matches no file.
-        """
+        """Take a file, a folder (every .txt and .md file below it) or a glob; ValueError if that is no file."""
         self.val_fraction = check_fraction(val_fraction)
         self.files = find_files(str(path))  # a name of digits reaches us as a number
 
     def identity(self) -> dict:
         """Corpus, split rule, and each file's digest, in order."""
-        digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in self.files]
-        return {"corpus": self.name, "val_fraction": self.val_fraction, "files": digests}
+        return {"corpus": self.name, "val_fraction": self.val_fraction, "files": [sha256_of(p) for p in self.files]}
 
     def documents(self, split: str) -> Iterator[str]:
         """Texts of train or val: one part of the only file, or whole files.
@@ -121,39 +111,33 @@ class PinnedTextCorpus:
         """Take the text's address and digest (None: any will do); nothing is read yet.
 
         Without path, a local copy, it is downloaded once into folder. val_fraction is held out, from the end.
-
-        Raises:
-            ValueError: val_fraction out of range, or path does not exist.
+        ValueError if that is out of range or path does not exist.
         """
         self.name, self.url, self.sha256 = name, url, sha256
         self.val_fraction = check_fraction(val_fraction)
-        self.path = None if path is None else Path(str(path))  # a name of digits reaches us as a number
-        self.folder = Path(folder)
-        if self.path is not None and not self.path.is_file():
+        self.given, self.path = path is not None, Path(folder) / f"{name}.txt" if path is None else Path(str(path))
+        if self.given and not self.path.is_file():
             raise ValueError(f"data.path must be a file, got {path}, which does not exist or is a folder")
 
     def identity(self) -> dict:
         """Corpus, split rule and digest of the text."""
-        digest = hashlib.sha256(self._local_copy().read_bytes()).hexdigest()
-        return {"corpus": self.name, "val_fraction": self.val_fraction, "sha256": digest}
+        return {"corpus": self.name, "val_fraction": self.val_fraction, "sha256": self._checked_digest()}
 
     def documents(self, split: str) -> Iterator[str]:
         """The one text's part for train or val."""
-        yield split_by_position(read_text(self._local_copy()), split, self.val_fraction)
+        self._checked_digest()
+        yield split_by_position(read_text(self.path), split, self.val_fraction)
 
-    def _local_copy(self) -> Path:
-        path = self.path
-        if path is None:
-            path = self.folder / f"{self.name}.txt"
-            if not path.is_file():
-                download(self.url, path, self.sha256)
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    def _checked_digest(self) -> str:
+        if not self.given and not self.path.is_file():
+            download(self.url, self.path, self.sha256)
+        digest = sha256_of(self.path)
         if self.sha256 not in (None, digest):
             raise ValueError(
-                f"{path} must be the published text with sha256 {self.sha256}, got {digest}; "
-                f"for a text of your own use data=text data.path={path}"
+                f"{self.path} must be the published text with sha256 {self.sha256}, got {digest}; "
+                f"for a text of your own use data=text data.path={self.path}"
             )
-        return path
+        return digest
 
 
 def topics(tree: ast.Module) -> list[str]:
@@ -169,9 +153,8 @@ def docstrings(tree: ast.Module) -> Iterator[str]:
     """Docstrings of a parsed module, in the order of their lines, indentation removed."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
-    for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
-        if text := ast.get_docstring(node):
-            yield text
+    texts = (ast.get_docstring(node) for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)))
+    return (text for text in texts if text)
 
 
 def held_out(text: str, val_fraction: float) -> bool:
@@ -185,33 +168,29 @@ def split_by_position(text: str, split: str, val_fraction: float) -> str:
     return text[boundary:] if split == "val" else text[:boundary]
 
 
-def find_files(path: str) -> list[Path]:
-    """Files that a path means: itself, the .txt and .md files below a folder, or what a glob matches; sorted.
+def sha256_of(path: Path) -> str:
+    """Digest of a file, in hexadecimal."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
-    Raises:
-        ValueError: none.
-    """
+
+def find_files(path: str) -> list[Path]:
+    """The file, the .txt and .md files below a folder, or what a glob matches; sorted; ValueError if there are none."""
     if not path:
         raise ValueError("data.path must be a file, a folder or a glob, got an empty name; . is the current folder")
     given = Path(path)
     if given.is_dir():
-        files = [file for file in given.rglob("*") if file.suffix in (".txt", ".md") and file.is_file()]
+        files = [file for file in given.rglob("*") if file.suffix in (".txt", ".md")]
         wanted = f"the folder {path} must hold .txt or .md files, got none"
     else:
-        files = [given] if given.is_file() else list(Path(given.anchor).glob(str(given.relative_to(given.anchor))))
-        files = [file for file in files if file.is_file()]
+        files = [given] if given.is_file() else Path(given.anchor).glob(str(given.relative_to(given.anchor)))
         wanted = f"data.path must be a file, a folder or a glob that matches, got {path}, which does not exist"
-    if not files:
+    if not (found := sorted(file for file in files if file.is_file())):
         raise ValueError(wanted)
-    return sorted(files)
+    return found
 
 
 def read_text(path: Path) -> str:
-    """Text of a UTF-8 file, line ends as they are.
-
-    Raises:
-        ValueError: an empty file, or one that is not UTF-8.
-    """
+    """Text of a UTF-8 file, line ends as they are; ValueError for an empty file, or one that is not UTF-8."""
     data = path.read_bytes()
     if not data:
         raise ValueError(f"{path} must hold text, got an empty file")
@@ -219,11 +198,7 @@ def read_text(path: Path) -> str:
 
 
 def decode_text(data: bytes, name: str) -> str:
-    """Decode UTF-8.
-
-    Raises:
-        ValueError: the first byte that is not UTF-8, with its offset in what is called name.
-    """
+    """Decode UTF-8; ValueError for the first byte that is not UTF-8, with its offset in what is called name."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -240,11 +215,7 @@ def check_fraction(val_fraction: float) -> float:
 
 
 def download(url: str, path: Path, sha256: str | None) -> None:
-    """Fetch url into path, whole and with the right digest or not at all.
-
-    Raises:
-        ValueError: no answer, an error from the other side, or something else than was published.
-    """
+    """Fetch url into path, whole and with the right digest or not at all; ValueError says why not."""
     try:
         with urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT) as answer:
             data = answer.read()

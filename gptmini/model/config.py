@@ -18,51 +18,29 @@ LARGEST_TABLE = 2**26  # numbers in the rotary table, 256 MB: it is made whole, 
 class GPTConfig:
     """Sizes and alternatives of one GPT. Only what leaves the model as it is has a default.
 
-    Attributes:
-        vocab_size: V, token kinds.
-        context_length: T, longest input in tokens.
-        d_model: C, width of the residual stream.
-        n_layers: N, blocks.
-        n_heads: H, query heads; divides C.
-        norm: layernorm (with gain, eps 1e-5) or rmsnorm (without weights, eps 1e-6).
-        position: learned (a vector for each position) or rotary (queries and keys turn).
-        mlp: gelu (tanh form, as GPT-2) or relu2 (squared ReLU).
-        bias: whether projections and layer norms have one.
-        tie_embeddings: whether the unembedding is the token embedding.
-        init: gpt2 (normal 0.02, output projections 0.02 / sqrt(2 N)) or zero_projections (output projections and
-            unembedding start at zero, so that every block starts as the identity).
-        n_kv_heads: G, key and value heads; divides H; None for H.
-        d_ff: F, width inside the MLP; None for 4 C.
-        dropout: probability, in training, on attention weights, on each block's two outputs and on the embedding.
-        rotary_base: period of the slowest rotation over 2 pi, in tokens; needed by, and only by, rotary.
-        qk_norm: RMS-normalise queries and keys.
-        attention_scale: factor on the scores; None for 1 / sqrt(D).
-        embedding_norm: normalise the embedding before the first block.
-        logit_softcap: c in c * tanh(logits / c), in nats; None for plain logits.
-
     Raises:
         ValueError: a value of the wrong type, out of range, or at odds with another.
     """
 
-    vocab_size: int
-    context_length: int
-    d_model: int
-    n_layers: int
-    n_heads: int
-    norm: str
-    position: str
-    mlp: str
-    bias: bool
-    tie_embeddings: bool
-    init: str
-    n_kv_heads: int | None = None
-    d_ff: int | None = None
-    dropout: float = 0.0
-    rotary_base: float | None = None
-    qk_norm: bool = False
-    attention_scale: float | None = None
-    embedding_norm: bool = False
-    logit_softcap: float | None = None
+    vocab_size: int  # V, token kinds
+    context_length: int  # T, longest input in tokens
+    d_model: int  # C, width of the residual stream
+    n_layers: int  # N, blocks
+    n_heads: int  # H, query heads; divides C
+    norm: str  # layernorm (with gain, eps 1e-5) or rmsnorm (without weights, eps 1e-6)
+    position: str  # learned (a vector for each position) or rotary (queries and keys turn)
+    mlp: str  # gelu (tanh form, as GPT-2) or relu2 (squared ReLU)
+    bias: bool  # whether projections and layer norms have one
+    tie_embeddings: bool  # whether the unembedding is the token embedding
+    init: str  # gpt2 (normal 0.02, output projections 0.02 / sqrt(2 N)) or zero_projections (those and unembedding 0)
+    n_kv_heads: int | None = None  # G, key and value heads; divides H; None for H
+    d_ff: int | None = None  # F, width inside the MLP; None for 4 C
+    dropout: float = 0.0  # probability, in training: attention weights, both outputs of a block, the embedding
+    rotary_base: float | None = None  # period of the slowest turn over 2 pi, in tokens; for rotary, and only then
+    qk_norm: bool = False  # RMS-normalise queries and keys
+    attention_scale: float | None = None  # factor on the scores; None for 1 / sqrt(D)
+    embedding_norm: bool = False  # normalise the embedding before the first block
+    logit_softcap: float | None = None  # c in c * tanh(logits / c), in nats; None for plain logits
 
     def __post_init__(self) -> None:
         """Check types, then ranges, then how values fit together."""

@@ -127,11 +127,7 @@ class GPT(nn.Module):
 
 
 def new_gpt(config: GPTConfig, seed: int) -> GPT:
-    """GPT whose first weights follow from the seed alone; torch's global generator is left as it was.
-
-    Raises:
-        ValueError: seed is not a whole number from 0 to 2^63 - 1.
-    """
+    """GPT whose first weights follow from the seed alone, 0 to 2^63 - 1; torch's global generator stays as it was."""
     check_seed(seed)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # the CPU's alone; torch.manual_seed would reach every device
