@@ -4,6 +4,7 @@ import argparse
 import difflib
 import itertools
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +14,22 @@ from typing import NoReturn
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 MISUSE = 2  # exit code of a mistake that the user can mend, as argparse's
+TARGET = re.compile(r"^\s*_target_: (\S+)", re.MULTILINE)
 INTERRUPTED = 130  # 128 + SIGINT
+RESUMABLE = (  # what a resumed run takes from its command line: how it is computed and watched, never what
+    "trainer.max_steps",
+    "trainer.max_time",
+    "trainer.max_bad_steps",
+    "trainer.val_every_steps",
+    "trainer.batch_size",
+    "trainer.device",
+    "trainer.devices",
+    "trainer.compile",
+    "trainer.threads",
+    "callbacks.scalars.every_steps",
+    "callbacks.checkpoints.every_steps",
+    "console",
+)
 
 
 @contextmanager
@@ -96,6 +112,9 @@ def compose_checked(config_name: str, overrides: list[str]):
     from omegaconf import OmegaConf
 
     parsed = OverridesParser.create().parse_overrides(overrides)
+    resume = [override.value() for override in parsed if override.key_or_group == "resume" and not override.is_delete()]
+    if resume and resume[-1] is not None:
+        return _stored_config(str(resume[-1]), parsed)
     groups = [
         override.input_line
         for override in parsed
@@ -117,6 +136,39 @@ def compose_checked(config_name: str, overrides: list[str]):
         raise ValueError(f"no configuration here has the key {surplus[0]}{_nearest(surplus[0], known)}")
     if missing := sorted(OmegaConf.missing_keys(config)):
         raise ValueError(f"{missing[0]} must be given, as in {missing[0]}=VALUE")
+    return config
+
+
+def _stored_config(run: str, parsed: list):
+    """The configuration of a run, with what may change when it is resumed.
+
+    Raises:
+        ValueError: no run, a file that is not its configuration, or an override that would change the past.
+    """
+    import yaml
+    from omegaconf import OmegaConf
+    from run_folder import find_run
+
+    path = find_run(run) / "config.yaml"
+    try:
+        config = OmegaConf.load(path)
+    except (yaml.YAMLError, ValueError, RecursionError, OSError):
+        config = None
+    if not OmegaConf.is_dict(config) or not OmegaConf.is_dict(config.get("trainer")):
+        raise ValueError(f"{path} is not the configuration that the run began with")
+    items = [(key.rpartition(".")[2], value) for key, value in _items(OmegaConf.to_container(config))]
+    called = [value for key, value in items if key.endswith("_") and key not in ("_partial_", "_convert_")]
+    known = {target for file in CONFIGS.rglob("*.yaml") for target in TARGET.findall(file.read_text(encoding="utf-8"))}
+    if foreign := [value for value in called if value not in known]:  # it would be imported and called
+        raise ValueError(f"{path} names {foreign[0]!r}, which no configuration here does")
+    for override in parsed:
+        key = override.key_or_group
+        if key != "resume" and (key not in RESUMABLE or override.is_delete() or override.is_add()):
+            raise ValueError(
+                f"{override.input_line} would change the past of {path.parent}; a resumed run takes only "
+                f"{', '.join(RESUMABLE)}"
+            )
+        OmegaConf.update(config, key, override.value())
     return config
 
 
@@ -145,14 +197,15 @@ def quieten_lightning() -> None:
     threading.excepthook = lambda hint: None if issubclass(hint.exc_type, OSError) else threading.__excepthook__(hint)
 
 
-def _keys(tree: dict, prefix: str = "") -> list[str]:
-    """Dotted names of every node of a configuration."""
-    keys = []
-    for name, value in tree.items():
-        keys.append(prefix + name)
-        if isinstance(value, dict):
-            keys += _keys(value, f"{prefix}{name}.")
-    return keys
+def _items(tree: object, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Dotted name and value of every node of a configuration."""
+    for name, value in tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ():
+        yield f"{prefix}{name}", value
+        yield from _items(value, f"{prefix}{name}.")
+
+
+def _keys(tree: dict) -> list[str]:
+    return [key for key, _ in _items(tree)]
 
 
 def _nearest(key: str, known: list[str]) -> str:

@@ -4,10 +4,14 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from command_line import INTERRUPTED, quieten_lightning, run_configured
+from command_line import quieten_lightning, run_configured
+from run_folder import check_run_name, find_run, link_latest, locked, new_run_folder
+
+CONSOLES = ("auto", "lines", "quiet")
 
 
 def check(config) -> tuple:
@@ -23,7 +27,6 @@ def check(config) -> tuple:
     from gptmini.model import check_seed
     from gptmini.optim import schedules
     from gptmini.training.hardware import choose_hardware
-    from gptmini.training.run import check_run_name
 
     quieten_lightning()
     OmegaConf.resolve(config)
@@ -38,79 +41,149 @@ def check(config) -> tuple:
     check_run_name(config.name)
     if type(config.runs_dir) is not str or type(config.data_dir) is not str:
         raise ValueError(f"runs_dir and data_dir must be text, got {config.runs_dir!r} and {config.data_dir!r}")
+    if config.console not in CONSOLES:
+        raise ValueError(f"console must be one of {', '.join(CONSOLES)}, got {config.console!r}")
     return settings, hardware, model, optimizer, schedule
 
 
 def train(config) -> None:
-    """Check everything, prepare the tokens, train, and say what came of it."""
+    """Check everything, prepare the tokens, train from the first step or the one reached, and say what came of it."""
     start = time.monotonic()
     import torch
+    from console import ConsoleLogger, LastingConsole, duration
     from hydra.utils import instantiate
     from lightning.pytorch.utilities import rank_zero_only
-    from omegaconf import OmegaConf
     from rich.console import Console
 
-    from gptmini.data.store import prepare
     from gptmini.tokenizer import from_dict
-    from gptmini.training.loggers import ConsoleLogger, EventLogger, LastingConsole, duration
-    from gptmini.training.run import assemble, build_trainer, new_run_folder
+    from gptmini.training.checkpointing import adopt, checkpoint_to_resume
+    from gptmini.training.loggers import EventLogger
+    from gptmini.training.run import assemble, build_trainer
+    from gptmini.training.stopping import Stopping
 
     settings, hardware, model_config, optimizer, schedule = check(config)
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     first = rank_zero_only.rank == 0  # of several processes one speaks and writes
-    console = LastingConsole(quiet=not first, soft_wrap=True, highlight=False)
-    with console.status("reading text"):
-        store, written = prepare(
-            instantiate(config.data), instantiate(config.tokenizer, _convert_="all"), config.data_dir
-        )
-    tokenizer = from_dict(store.tokenizer)
-    callbacks = [
-        callback(tokenizer=tokenizer) if isinstance(callback, partial) else callback
-        for callback in (instantiate(config.callbacks) or {}).values()
-        if callback is not None
-    ]
-    gpt_config = model_config(vocab_size=tokenizer.n_vocab)
-    module, data = assemble(
-        store,
-        gpt_config,
-        settings,
-        optimizer=optimizer,
-        schedule=schedule,
-        seed=config.seed,
-        compile=hardware.compile,
+    console = LastingConsole(
+        quiet=not first or config.console == "quiet",
+        force_terminal=False if config.console == "lines" else None,
+        soft_wrap=True,
+        highlight=False,
     )
+    with ExitStack() as stack:
+        path = checkpoint = None
+        notes: list[str] = []
+        if config.resume is not None:
+            folder = find_run(config.resume)
+            if first:
+                stack.enter_context(locked(folder))
+            path, checkpoint, notes = checkpoint_to_resume(
+                folder if Path(config.resume).is_dir() else Path(config.resume).resolve()
+            )
+        step = checkpoint["global_step"] if checkpoint else 0
+        with console.status("reading text"):
+            store, written = open_tokens(config, checkpoint)
+        tokenizer = from_dict(store.tokenizer)
+        callbacks = [
+            callback(tokenizer=tokenizer) if isinstance(callback, partial) else callback
+            for callback in (instantiate(config.callbacks) or {}).values()
+            if callback is not None
+        ]
+        module, data = assemble(
+            store,
+            model_config(vocab_size=tokenizer.n_vocab),
+            settings,
+            optimizer=optimizer,
+            schedule=schedule,
+            seed=config.seed,
+            compile=hardware.compile,
+            checkpoint=checkpoint,
+        )
+        stopping = Stopping(settings.max_seconds, settings.max_bad_steps)
+        if config.resume is None:
+            folder = new_run_folder(config.runs_dir, config.name) if first else Path(config.runs_dir)
+            if first:
+                stack.enter_context(locked(folder))
+        elif first:
+            link_latest(config.runs_dir, folder)
+            if path is not None:
+                notes += [f"{aside} is of a later step, or damaged, and set aside" for aside in adopt(path, step)]
+        log_path = folder / "train.log" if first else Path(os.devnull)
+        log_file = Console(
+            file=stack.enter_context(log_path.open("a", encoding="utf-8")), soft_wrap=True, highlight=False
+        )
+        lines = ConsoleLogger(console, log_file, settings.max_steps)
 
-    folder = new_run_folder(config.runs_dir, config.name) if first else Path(config.runs_dir)
-    log_path = folder / "train.log" if first else Path(os.devnull)
-    with log_path.open("w", encoding="utf-8") as log_stream:
-        log_file = Console(file=log_stream, soft_wrap=True, highlight=False)
+        def say(topic: str, *texts: str) -> None:
+            for word, text in zip((topic, *[""] * len(texts)), texts, strict=False):
+                lines.say(f"{word:8} {text}")
 
-        def say(topic: str, *lines: str) -> None:
-            for target in (console, log_file):
-                for word, line in zip((topic, *[""] * len(lines)), lines, strict=False):
-                    target.print(f"{word:8} {line}", markup=False)
-
-        events = EventLogger(str(folder))
+        purge_step = None if config.resume is None else step + (step > 0)
+        events = EventLogger(
+            str(folder), purge_step=purge_step, on_error=lambda error: say("events", f"not written: {error.strerror}")
+        )
         if first:
-            yaml = OmegaConf.to_yaml(config)
-            (folder / "config.yaml").write_text(yaml, encoding="utf-8")
-            events.log_text("config", yaml, 0)
-        announce(say, store, written, module.model, hardware, folder, config.runs_dir)
-        loggers = [events, ConsoleLogger(console, log_file, settings.max_steps)]
-        trainer = build_trainer(settings, hardware, folder, callbacks=callbacks, loggers=loggers)
-        try:
-            trainer.fit(module, data)
-        except SystemExit:  # Lightning's answer to Ctrl-C and SIGTERM
-            last = folder / "checkpoints" / "last.ckpt"
-            kept = f"{last} is the newest checkpoint" if last.exists() else "nothing was saved yet"
-            say("stopped", f"at step {trainer.global_step}; {kept}")
-            sys.exit(INTERRUPTED)
-        say("done", f"{trainer.global_step} steps in {duration(time.monotonic() - start)}")
+            yaml = write_config(config, folder)
+            if not step:
+                events.log_text("config", yaml, 0)
+            for note in notes:
+                say("warning", note)
+            announce(say, store, written, module, hardware, folder, config.runs_dir)
+            if config.resume is not None:
+                announce_resume(say, path, checkpoint, module)
+        trainer = build_trainer(
+            settings, hardware, folder, callbacks=[*callbacks, stopping], loggers=[events, lines], checkpoint=checkpoint
+        )
+        fit(trainer, module, data, stopping, say, folder)
+        say("done", f"{trainer.global_step - step} steps in {duration(time.monotonic() - start)}")
         conclude(say, callbacks, folder)
 
 
-def announce(say: Callable, store, written: bool, model, hardware, folder: Path, runs_dir: str) -> None:
+def open_tokens(config, checkpoint: dict | None) -> tuple:
+    """The tokens that a run began with, if they are still there; else prepared from the text. And whether they were."""
+    from hydra.utils import instantiate
+
+    from gptmini.data.store import TokenStore, prepare
+
+    before = checkpoint and Path(checkpoint["gptmini"]["data"]["folder"])
+    if before and (before / "meta.json").is_file():
+        return TokenStore(before), False
+    return prepare(instantiate(config.data), instantiate(config.tokenizer, _convert_="all"), config.data_dir)
+
+
+def write_config(config, folder: Path) -> str:
+    """Keep the configuration in the run folder, for whoever resumes it; returns it as YAML."""
+    from omegaconf import OmegaConf
+
+    yaml = OmegaConf.to_yaml(OmegaConf.merge(config, {"resume": None}))
+    temporary = folder / f".config.yaml.{os.getpid()}.tmp"
+    temporary.write_text(yaml, encoding="utf-8")
+    temporary.replace(folder / "config.yaml")
+    return yaml
+
+
+def fit(trainer, module, data, stopping, say: Callable, folder: Path) -> None:
+    """Train; if the run is stopped, say how it goes on and leave with the code of the reason."""
+    from gptmini.training.stopping import Stop
+
+    last = folder / "checkpoints" / "last.ckpt"
+    try:
+        with stopping.listening():
+            trainer.fit(module, data)
+        return
+    except Stop as stop:
+        code, reason = stop.code, stop.reason
+        kept = f"saved as {last}" if last.exists() else "not saved, for want of callbacks.checkpoints"
+    except (SystemExit, KeyboardInterrupt):  # Lightning leaves so on a second Ctrl-C
+        code, reason = 128 + stopping.signal, "a second Ctrl-C"
+        kept = f"{last} is the newest checkpoint" if last.exists() else "nothing was saved yet"
+    say("stopped", f"by {reason} at step {trainer.global_step}; {kept}")
+    say("next", f"python scripts/train.py resume={folder}")
+    sys.exit(code)
+
+
+def announce(say: Callable, store, written: bool, module, hardware, folder: Path, runs_dir: str) -> None:
     """Say what is trained, on what, and where it can be watched."""
     n_train, n_val = store.n_tokens("train"), store.n_tokens("val")
     say(
@@ -118,9 +191,24 @@ def announce(say: Callable, store, written: bool, model, hardware, folder: Path,
         f"{store.folder}, {'prepared now' if written else 'prepared before'}",
         f"{n_train:,} tokens to train on, {n_val:,} held out; {1 / store.tokens_per_byte('train'):.2f} bytes a token",
     )
+    model = module.model
     say("model", f"{model.n_parameters:,} parameters, {model.flops_per_token / 1e6:.1f} MFLOP a token")
     say("machine", str(hardware))
     say("run", str(folder), f"watch it: tensorboard --logdir {runs_dir}")
+
+
+def announce_resume(say: Callable, path: Path | None, checkpoint: dict | None, module) -> None:
+    """Say from where the run goes on, and what a new number of steps does to the learning rate."""
+    if checkpoint is None:
+        say("resume", "nothing was saved yet: from the first step")
+        return
+    step, before, now = checkpoint["global_step"], checkpoint["gptmini"]["max_steps"], module.settings.max_steps
+    done = step == now and checkpoint["gptmini"]["validated_step"] == step
+    say("resume", f"{path}, step {step} of {now}{'; it is complete, trainer.max_steps= goes further' if done else ''}")
+    if before != now:
+        rates = [module.peak_lr * module.schedule(step, max_steps=max_steps) for max_steps in (before, now)]
+        change = f"the learning rate of the next step was {rates[0]:.3g}, is {rates[1]:.3g}"
+        say("", f"max_steps was {before}, is {now}: {change}")
 
 
 def conclude(say: Callable, callbacks: list, folder: Path) -> None:
@@ -134,8 +222,8 @@ def conclude(say: Callable, callbacks: list, folder: Path) -> None:
         elif isinstance(callback, RunCheckpoints):
             best = callback.best
             say("best", f"val loss {best['loss']:.4f}, {best['bits_per_byte']:.4f} bits per byte, step {best['step']}")
-        if isinstance(callback, Samples):
-            say("sample", *(callback.text.splitlines() or [""]))
+        if isinstance(callback, Samples) and callback.text:
+            say("sample", *callback.text.splitlines())
     say("next", f"python scripts/sample.py {folder}", f"python scripts/evaluate.py {folder}")
 
 

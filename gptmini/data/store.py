@@ -8,8 +8,10 @@ import json
 import os
 import shutil
 import tempfile
+import time
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -18,17 +20,14 @@ import numpy as np
 FORMAT = 1
 SPLITS = ("train", "val")
 CHUNK = 1 << 24  # bytes read at once for a checksum
+ABANDONED = 3600  # seconds without a byte written, after which nobody is preparing any more
 
 
 class TokenStore:
     """One prepared folder, checked when it is opened; its tokens stay on disk and are mapped when read."""
 
     def __init__(self, folder: Path) -> None:
-        """Open a folder that prepare made.
-
-        Raises:
-            ValueError: a file is missing, edited, cut short, or of another format.
-        """
+        """Open a folder that prepare made; ValueError if a file is missing, edited, cut short, or of another format."""
         self.folder = Path(folder)
         self.meta = _read_meta(self.folder)
         for split in SPLITS:
@@ -80,10 +79,8 @@ def prepare(corpus, build_tokenizer: Callable, root: str | Path) -> tuple[TokenS
         root: folder that holds the prepared folders.
 
     Returns:
-        The store, and whether it had to be written.
-
-    Raises:
-        ValueError: a text that cannot be read or encoded, a split without text, or a damaged prepared folder.
+        The store, and whether it had to be written; ValueError for a text that cannot be read or encoded, a split
+        without text, or a damaged prepared folder.
     """
     recipe = {"format": FORMAT, "source": corpus.identity(), "builder": _describe(build_tokenizer)}
     fingerprint = hashlib.sha256(_canonical(recipe)).hexdigest()
@@ -92,6 +89,10 @@ def prepare(corpus, build_tokenizer: Callable, root: str | Path) -> tuple[TokenS
         return _open(folder, fingerprint), False
     tokenizer = build_tokenizer(_Documents(corpus, "train"), _Documents(corpus, "val"))
     folder.parent.mkdir(parents=True, exist_ok=True)
+    for left in folder.parent.glob(f".{folder.name}.*.tmp"):
+        with suppress(FileNotFoundError):  # its process has just finished
+            if time.time() - max(path.stat().st_mtime for path in (left, *left.iterdir())) > ABANDONED:
+                shutil.rmtree(left)  # its process was killed
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".tmp", dir=root))
     try:
         _write(temporary, corpus, tokenizer, recipe | {"fingerprint": fingerprint})
@@ -176,7 +177,7 @@ def _read_meta(folder: Path) -> dict:
     try:
         meta = json.loads(path.read_text(encoding="utf-8"))
         digest = meta.pop("digest")
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise ValueError(f"{path} is not the JSON that was written; {_remedy(folder)}") from None
     if meta.get("format") != FORMAT:
         raise ValueError(f"{path} has format {meta.get('format')}, this version reads {FORMAT}; {_remedy(folder)}")

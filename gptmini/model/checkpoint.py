@@ -24,8 +24,10 @@ def header(config: GPTConfig, tokenizer: dict, **more: object) -> dict:
     return {"format": FORMAT, "config": asdict(config), "tokenizer": tokenizer, **more}
 
 
-def write_checkpoint(checkpoint: dict, path: Path) -> None:
+def write_checkpoint(checkpoint: dict, path: Path, *, previous: Path | None = None) -> None:
     """Write beside the final name, flush to disk, rename: a reader sees the old file or the new one.
+
+    The old file is called previous from then on, or gone if that is None.
 
     Raises:
         OSError: no room, no permission; the old file is untouched and the partial one removed.
@@ -36,6 +38,8 @@ def write_checkpoint(checkpoint: dict, path: Path) -> None:
             torch.save(checkpoint, file)
             file.flush()
             os.fsync(file.fileno())
+        if previous is not None and path.exists():
+            replace_by_link(path, previous)
         temporary.replace(path)
     except RuntimeError as error:  # torch's writer fails over the error that the file itself gave
         if isinstance(error.__context__, KeyboardInterrupt):
@@ -50,6 +54,16 @@ def write_checkpoint(checkpoint: dict, path: Path) -> None:
     flush_folder(path.parent)
 
 
+def replace_by_link(source: Path, target: Path) -> None:
+    """Make target another name of source's file, in one step for whoever looks; OSError leaves target as it was."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
+    os.link(source, temporary)
+    temporary.replace(target)
+    temporary.unlink(missing_ok=True)  # rename does nothing where both already are the same file
+    flush_folder(target.parent)
+
+
 def flush_folder(folder: Path) -> None:
     """Make renames and links inside the folder survive a power cut."""
     if os.name == "posix":  # other systems have no handle on a folder to flush
@@ -61,11 +75,7 @@ def flush_folder(folder: Path) -> None:
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """Resolve a checkpoint file, or a run folder to its best checkpoint, else its last one.
-
-    Raises:
-        ValueError: nothing there, or a folder without a checkpoint.
-    """
+    """Resolve a checkpoint file, or a run folder to its best checkpoint, else its last; ValueError if there is none."""
     path = Path(path)
     if path.is_file():
         return path
@@ -125,11 +135,7 @@ def _check_archive(path: Path) -> None:
 
 
 def build_model(checkpoint: dict) -> GPT:
-    """GPT with the weights of a checkpoint that read_checkpoint returned, in eval mode on the CPU.
-
-    Raises:
-        ValueError: config and weights do not fit each other.
-    """
+    """GPT of a checkpoint that was read, in eval mode on the CPU; ValueError unless config and weights fit."""
     config = checkpoint["gptmini"].get("config")
     try:
         config = GPTConfig(**config)

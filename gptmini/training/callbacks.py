@@ -9,18 +9,15 @@ import torch
 from gptmini.generation import check_sampling, generate_stream, prompt_ids
 from gptmini.tokenizer import END_OF_TEXT, Tokenizer
 from gptmini.training.loggers import log, log_text
-from gptmini.training.module import GPTModule, check_count
+from gptmini.training.module import GPTModule
+from gptmini.training.settings import check_count
 
 
 class Scalars(L.Callback):
     """Logs the training loss and its companions on the first, the last and every few steps, and each validation."""
 
     def __init__(self, every_steps: int) -> None:
-        """Log every so many optimizer steps.
-
-        Raises:
-            ValueError: every_steps is not a whole number above 0.
-        """
+        """Log every so many optimizer steps; ValueError unless that is a whole number above 0."""
         self.every_steps = check_count("every_steps", every_steps)
         self._ended: float | None = None  # when the last micro-step ended; None when something else came between
         self._seconds, self._tokens = 0.0, 0
@@ -35,7 +32,7 @@ class Scalars(L.Callback):
             self._tokens += batch[0].numel() * trainer.world_size
         self._ended = now
         step = trainer.global_step
-        due = step in (1, pl_module.max_steps) or step % self.every_steps == 0  # the first shows that it runs
+        due = step in (1, pl_module.settings.max_steps) or step % self.every_steps == 0  # the first shows that it runs
         if due and (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
             self._log(trainer, pl_module)
 

@@ -1,57 +1,33 @@
 """Batches for Lightning: plain iterables whose position follows from the trainer's step."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import lightning as L
+import numpy as np
 from torch import Tensor
 
 from gptmini.data.batches import gather, step_sequences, validation_windows, window_starts
 from gptmini.data.store import TokenStore
-
-
-def micro_steps(global_batch_size: int, batch_size: int, n_ranks: int) -> int:
-    """Micro-steps in one optimizer step on each rank.
-
-    Raises:
-        ValueError: the global batch does not divide evenly.
-    """
-    if global_batch_size % (batch_size * n_ranks):
-        raise ValueError(
-            "trainer.global_batch_size must be a multiple of trainer.batch_size times devices, "
-            f"got {global_batch_size}, {batch_size} and {n_ranks}"
-        )
-    return global_batch_size // (batch_size * n_ranks)
+from gptmini.training.settings import TrainerSettings, micro_steps
 
 
 class TokenDataModule(L.LightningDataModule):
     """Training batches by step and rank; validation windows in order, shared out among ranks."""
 
-    def __init__(
-        self,
-        store: TokenStore,
-        *,
-        context_length: int,
-        global_batch_size: int,
-        batch_size: int,
-        val_tokens: int | None,
-        seed: int,
-    ) -> None:
-        """Take the tokens and the sizes; see the trainer's settings.
-
-        Raises:
-            ValueError: either split is too short for its windows.
-        """
+    def __init__(self, store: TokenStore, settings: TrainerSettings, *, context_length: int, seed: int) -> None:
+        """Take the tokens and the sizes; ValueError if either split is too short for its windows."""
         super().__init__()
         self.store, self.context_length, self.seed = store, context_length, seed
-        self.global_batch_size, self.batch_size, self.val_tokens = global_batch_size, batch_size, val_tokens
+        self.global_batch_size, self.batch_size = settings.global_batch_size, settings.batch_size
+        self.val_tokens = settings.val_tokens
         n_val_tokens = store.n_tokens("val")
         if n_val_tokens < context_length + 1:
             raise ValueError(
                 f"the val split must hold one window of context_length={context_length} tokens and a target, "
                 f"got {n_val_tokens} tokens; give more text or a smaller model.context_length"
             )
-        window_starts([0], n_tokens=store.n_tokens("train"), context_length=context_length, seed=seed)
+        self._starts([0])
 
     def train_dataloader(self) -> "Batches":
         """Endless micro-batches (tokens, targets) of this rank, int64 (B, T) each, from the trainer's step on."""
@@ -60,6 +36,14 @@ class TokenDataModule(L.LightningDataModule):
     def val_dataloader(self) -> "Batches":
         """This rank's share of the validation windows, in order: every n_ranks-th batch; the last ones are smaller."""
         return Batches(self._validation_batches)
+
+    def starts(self, step: int) -> list[int]:
+        """Where the windows of a step's global batch begin in the training tokens."""
+        return self._starts(range(step * self.global_batch_size, (step + 1) * self.global_batch_size)).tolist()
+
+    def _starts(self, sequences: Sequence[int]) -> np.ndarray:
+        n_tokens = self.store.n_tokens("train")
+        return window_starts(sequences, n_tokens=n_tokens, context_length=self.context_length, seed=self.seed)
 
     def _training_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         tokens, n_ranks = self.store.tokens("train"), self.trainer.world_size
@@ -74,10 +58,7 @@ class TokenDataModule(L.LightningDataModule):
                     rank=self.trainer.global_rank,
                     n_ranks=n_ranks,
                 )
-                starts = window_starts(
-                    sequences, n_tokens=len(tokens), context_length=self.context_length, seed=self.seed
-                )
-                yield gather(tokens, starts, self.context_length)
+                yield gather(tokens, self._starts(sequences), self.context_length)
 
     def _validation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         windows = validation_windows(

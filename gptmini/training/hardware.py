@@ -12,19 +12,12 @@ PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed"}  # our name to Lightning'
 
 @dataclass(frozen=True)
 class Hardware:
-    """A choice of device, precision and compilation.
+    """A choice of device, precision and compilation."""
 
-    Attributes:
-        device: cpu, cuda or mps.
-        precision: fp32, or bf16 for autocast over fp32 weights.
-        compile: whether the loss is compiled.
-        reason: why each automatic choice fell as it did.
-    """
-
-    device: str
-    precision: str
-    compile: bool
-    reason: str
+    device: str  # cpu, cuda or mps
+    precision: str  # fp32, or bf16 for autocast over fp32 weights
+    compile: bool  # whether the loss is compiled
+    reason: str  # why each automatic choice fell as it did
 
     def __str__(self) -> str:
         """One line for the user."""
@@ -34,11 +27,7 @@ class Hardware:
 
 
 def choose_device(device: str) -> str:
-    """Return device, or for auto the best that is here: cuda, else mps, else cpu.
-
-    Raises:
-        ValueError: an unknown name, or a device that is not here.
-    """
+    """Return device, or for auto cuda, else mps, else cpu; ValueError if it is unknown or not here."""
     _check_name("device", device, DEVICES)
     here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if device == "auto":
@@ -63,13 +52,11 @@ def choose_hardware(device: str, precision: str, compile: bool | str, devices: i
     _check_name("precision", precision, ("auto", *PRECISIONS))
     _check_name("compile", compile, ("auto", True, False))
     reasons = []
-    if device == "auto":
-        device = choose_device(device)
+    given, device = device, choose_device(device)
+    if given == "auto":
         reasons.append(
-            {"cuda": "a GPU is here", "mps": "no CUDA device here", "cpu": "no CUDA or MPS device here"}[device]
+            "a GPU is here" if device == "cuda" else "no CUDA" + " or MPS" * (device == "cpu") + " device here"
         )
-    else:
-        choose_device(device)
     here = {"cuda": torch.cuda.device_count(), "mps": 1}.get(device, devices)
     if devices > here:
         raise ValueError(f"trainer.devices must be at most the {here} of {device} that are here, got {devices}")

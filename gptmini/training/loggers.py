@@ -1,15 +1,18 @@
-"""Where metrics go: TensorBoard's event files, and the console with its plain copy in train.log."""
+"""Where figures, texts and notices go: every logger of the trainer that takes them, TensorBoard's event files first.
 
+A script may add its own logger; one with say(line) is given what the person who watches should read.
+"""
+
+import os
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import lightning as L
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 
-PLAIN_SECONDS = 5.0  # between two plain progress lines: often enough to see life, rare enough to read
+RETRY_SECONDS = 60.0  # between two attempts to write events to a disk that is full
 
 
 def log(trainer: L.Trainer, metrics: dict[str, float]) -> None:
@@ -25,108 +28,64 @@ def log_text(trainer: L.Trainer, tag: str, text: str) -> None:
             logger.log_text(tag, text, trainer.global_step)
 
 
-class EventLogger(TensorBoardLogger):
-    """TensorBoard events straight in the run folder, and nothing else there."""
+def say(trainer: L.Trainer, line: str) -> None:
+    """Tell the person who watches."""
+    for logger in trainer.loggers:
+        if hasattr(logger, "say"):
+            logger.say(line)
 
-    def __init__(self, folder: str) -> None:
-        super().__init__(folder, name="", version="", default_hp_metric=False)
+
+class EventLogger(TensorBoardLogger):
+    """TensorBoard events straight in the run folder, and nothing else there.
+
+    When they cannot be written the run goes on without: on_error is told, and a minute later they are tried again.
+    Without on_error the OSError is raised.
+    """
+
+    def __init__(
+        self, folder: str, *, purge_step: int | None = None, on_error: Callable[[OSError], None] | None = None
+    ) -> None:
+        """Write to folder; events there from purge_step on are superseded by those that follow."""
+        super().__init__(folder, name="", version="", default_hp_metric=False, purge_step=purge_step)
+        self._on_error, self._try_again = on_error, 0.0
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Add scalars."""
+        self._attempt(lambda: super(EventLogger, self).log_metrics(metrics, step))
 
     @rank_zero_only
     def log_text(self, tag: str, text: str, step: int) -> None:
         """Add text as a block that TensorBoard does not reformat."""
         indented = "\n".join("    " + line for line in text.splitlines())  # Markdown's code block
-        self.experiment.add_text(tag, indented, step)
+        self._attempt(lambda: self.experiment.add_text(tag, indented, step))
 
     @rank_zero_only
     def save(self) -> None:
-        """Flush the events; Lightning's hparams.yaml would repeat config.yaml."""
-        self.experiment.flush()
-
-
-class LastingConsole(Console):
-    """A console that falls silent when its reader has gone: `| head` must not end a run."""
-
-    def on_broken_pipe(self) -> None:
-        """Rich would leave the program here."""
-        self.quiet = True
-
-
-class ConsoleLogger(Logger):
-    """A progress bar on a terminal, plain lines elsewhere; every line goes to the log file too."""
-
-    def __init__(self, console: Console, log_file: Console, max_steps: int) -> None:
-        super().__init__()
-        self.console, self.log_file, self.max_steps = console, log_file, max_steps
-        self._latest: dict[str, float] = {}
-        self._bar: Progress | None = None
-        self._start: tuple[float, int] | None = None  # time and step of the first metrics
-        self._spoke = -PLAIN_SECONDS
-
-    @property
-    def name(self) -> str:
-        """Lightning wants one."""
-        return "console"
-
-    @property
-    def version(self) -> int:
-        """Lightning wants one."""
-        return 0
-
-    def log_hyperparams(self, *args: object, **kwargs: object) -> None:
-        """Show nothing: the script has printed what the run is."""
-
-    @rank_zero_only
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Show the newest loss, validation loss, speed and time left."""
-        now = time.monotonic()
-        self._start = self._start or (now, step)
-        self._latest.update(metrics)
-        validated = "val/loss" in metrics
-        if self.console.is_terminal:
-            self._draw(step, now)
-        if validated or now - self._spoke >= PLAIN_SECONDS:
-            self._spoke = now
-            figures = self._figures(step, now, with_validation=validated)
-            line = "  ".join((f"step {step}/{self.max_steps}", *figures))
-            self.log_file.print(line, highlight=False)
-            if validated or not self.console.is_terminal:
-                self.console.print(line, highlight=False)
+        """Flush the events to disk; Lightning's hparams.yaml would repeat config.yaml."""
+        self._attempt(self._flush)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Take the bar off the terminal."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        """Flush and close."""
+        if (experiment := self._experiment) is not None:
+            self._attempt(self._flush)
+            self._attempt(experiment.close)
 
-    def _figures(self, step: int, now: float, *, with_validation: bool) -> list[str]:
-        parts = []
-        for key, text in (("train/loss", "loss {:.4f}"), ("val/loss", "val loss {:.4f}")):
-            if key in self._latest and (with_validation or key != "val/loss"):
-                parts.append(text.format(self._latest[key]))
-        if "tokens_per_second" in self._latest:
-            parts.append(f"{self._latest['tokens_per_second']:,.0f} tokens/s")
-        start_time, start_step = self._start
-        if step > start_step:
-            left = (now - start_time) / (step - start_step) * (self.max_steps - step)
-            parts.append(f"{duration(left)} left")
-        return parts
+    def _flush(self) -> None:
+        self.experiment.flush()
+        for path in Path(self.log_dir).glob("events.out.tfevents.*"):
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
 
-    def _draw(self, step: int, now: float) -> None:
-        if self._bar is None:
-            columns = (TextColumn("step {task.completed:.0f}/{task.total:.0f}"), BarColumn(bar_width=16))
-            self._bar = Progress(*columns, TextColumn("{task.description}"), console=self.console, transient=True)
-            self._task = self._bar.add_task("", total=self.max_steps)
-            self._bar.start()
-        self._bar.update(
-            self._task, completed=step, description="  ".join(self._figures(step, now, with_validation=True))
-        )
-
-
-def duration(seconds: float) -> str:
-    """Hours, minutes and seconds, the largest two: 1 h 02 min, 3 min 05 s, 12 s."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"
+    def _attempt(self, call: Callable[[], None]) -> None:
+        if time.monotonic() < self._try_again:
+            return
+        try:
+            call()
+            self._kwargs["purge_step"] = None  # said by the first file; another would purge what we have written
+        except OSError as error:
+            if self._on_error is None:
+                raise
+            self._experiment, self._try_again = None, time.monotonic() + RETRY_SECONDS
+            self._on_error(error)

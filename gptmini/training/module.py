@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 
+from gptmini.data.store import TokenStore
 from gptmini.evaluation import Evaluation, sum_of_nats
 from gptmini.model import GPT, next_token_loss
 from gptmini.model.checkpoint import header
 from gptmini.optim import set_learning_rate
-from gptmini.tokenizer import Tokenizer
+from gptmini.training.settings import TrainerSettings
 
 
 class GPTModule(L.LightningModule):
@@ -21,51 +22,52 @@ class GPTModule(L.LightningModule):
     def __init__(
         self,
         model: GPT,
-        tokenizer: Tokenizer,
+        store: TokenStore,
+        settings: TrainerSettings,
         *,
         optimizer: Callable[[GPT], torch.optim.Optimizer],
-        schedule: Callable[[int], float],
-        max_steps: int,
-        gradient_clip: float | None,
+        schedule: Callable[..., float],
         seed: int,
-        tokens_per_byte: float,
-        data: dict,
         compile: bool,
+        checkpoint: dict | None = None,
     ) -> None:
-        """Take the model and how to train it.
+        """Take the model and how to train it; the store's tokenizer, and where it lies, travel in every checkpoint.
 
-        Args:
-            model: what is trained.
-            tokenizer: travels in every checkpoint.
-            optimizer: builds the optimizer, whose groups carry peak_lr.
-            schedule: multiple of peak_lr at an optimizer step.
-            max_steps: optimizer steps in all.
-            gradient_clip: largest norm of the whole gradient; None for no limit.
-            seed: of dropout.
-            tokens_per_byte: of the validation split.
-            data: where the tokens are; travels in every checkpoint, in plain JSON types.
-            compile: whether to compile the training loss.
+        schedule(step, max_steps=) is a multiple of the peak_lr in the optimizer's groups; seed is dropout's;
+        checkpoint is what read_checkpoint returned, to go on from, and model the one that it holds.
 
         Raises:
-            ValueError: the optimizer refuses its settings.
+            ValueError: the optimizer refuses its settings, or the checkpoint's optimizer state does not fit.
         """
         super().__init__()
-        self.model, self.tokenizer, self.data = model, tokenizer, data
+        self.model, self.store, self.settings, self.seed = model, store, settings, seed
         self.make_optimizer, self.schedule = optimizer, schedule
-        self.max_steps, self.gradient_clip, self.seed = max_steps, gradient_clip, seed
-        self.tokens_per_byte = tokens_per_byte
         self.step_loss: Tensor | None = None  # mean over the micro-steps of the newest optimizer step
         self.grad_norm: Tensor | None = None  # before clipping
         self.evaluation: Evaluation | None = None  # newest
+        own = checkpoint["gptmini"] if checkpoint else {"bad_steps": (0, 0), "validated_step": 0}
+        self.bad_steps, self.bad_steps_in_a_row = own["bad_steps"]  # not applied: loss or gradient was not finite
+        self.validated_step = own["validated_step"]
+        self.optimizer_state = checkpoint["optimizer_states"][0]["state"] if checkpoint else {}
         self.compute_loss = torch.compile(self._loss) if compile else self._loss
-        optimizer(model)  # refuses bad settings now, before a run folder is made
+        # Bad settings or a foreign state are refused now, before a run folder is made.
+        self.peak_lr: float = self.configure_optimizers().param_groups[0]["peak_lr"]
 
     def _loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         return next_token_loss(self.model(tokens), targets)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Build the one optimizer."""
-        return self.make_optimizer(self.model)
+        """Build the one optimizer, with the state to go on from; its settings are of the configuration."""
+        optimizer = self.make_optimizer(self.model)
+        if self.optimizer_state:  # empty before the first step that was applied
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            for i, parameter in enumerate(parameters):
+                shapes = [tensor.shape for tensor in self.optimizer_state.get(i, {}).values()]
+                if any(shape not in ((), parameter.shape) for shape in shapes) or not shapes:
+                    raise ValueError(f"the optimizer's state for a weight {tuple(parameter.shape)} is {shapes}")
+            groups = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({"state": self.optimizer_state, "param_groups": groups})
+        return optimizer
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Seed dropout from its position: (seed, step, micro-step, rank)."""
@@ -84,24 +86,33 @@ class GPTModule(L.LightningModule):
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Set the learning rate of this step."""
-        set_learning_rate(optimizer, self.schedule(self.trainer.global_step))
+        set_learning_rate(optimizer, self.schedule(self.trainer.global_step, max_steps=self.settings.max_steps))
 
     def configure_gradient_clipping(
         self, optimizer: torch.optim.Optimizer, gradient_clip_val: None = None, gradient_clip_algorithm: None = None
     ) -> None:
-        """Clip by the norm of the whole gradient and keep that norm.
+        """Clip by the norm of the whole gradient and keep that norm; drop a gradient that is not finite.
 
         Ours, because Lightning's own refuses a fused optimizer under mixed precision and drops the norm.
         """
-        if self.gradient_clip is None:
+        if self.settings.gradient_clip is None:
             gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
             self.grad_norm = get_total_norm(gradients)
         else:
-            self.grad_norm = clip_grad_norm_(self.model.parameters(), self.gradient_clip)
+            self.grad_norm = clip_grad_norm_(self.model.parameters(), self.settings.gradient_clip)
+        finite = torch.isfinite(self.grad_norm) & torch.isfinite(self.step_loss)
+        if self.trainer.world_size > 1:  # one rank's loss may be infinite where the common gradient is not
+            finite = self.trainer.strategy.reduce(finite.float(), reduce_op="min")
+        if finite.item():
+            self.bad_steps_in_a_row = 0
+        else:
+            optimizer.zero_grad(set_to_none=True)  # an optimizer leaves alone what has no gradient
+            self.bad_steps += 1
+            self.bad_steps_in_a_row += 1
 
     def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
         """Ask for one more validation after the last step, whether or not the interval has come round."""
-        if self.trainer.global_step >= self.max_steps:
+        if self.trainer.global_step >= self.settings.max_steps:
             self.trainer.should_stop = True
 
     def on_validation_epoch_start(self) -> None:
@@ -119,16 +130,17 @@ class GPTModule(L.LightningModule):
         sums = torch.stack((self._nats, self._n_tokens))
         if self.trainer.world_size > 1:
             sums = self.trainer.strategy.reduce(sums.to(self.device), reduce_op="sum").cpu()
-        self.evaluation = Evaluation.from_sums(sums[0].item(), int(sums[1]), self.tokens_per_byte)
+        self.evaluation = Evaluation.from_sums(sums[0].item(), int(sums[1]), self.store.tokens_per_byte("val"))
+        self.validated_step = self.trainer.global_step
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         """Add what makes the file enough to sample from."""
-        checkpoint["gptmini"] = header(self.model.config, self.tokenizer.to_dict(), data=self.data)
+        checkpoint["gptmini"] = header(
+            self.model.config,
+            self.store.tokenizer,
+            data={"folder": str(self.store.folder), "fingerprint": self.store.fingerprint},
+            max_steps=self.settings.max_steps,
+            validated_step=self.validated_step,
+            bad_steps=[self.bad_steps, self.bad_steps_in_a_row],
+        )
         checkpoint["state_dict"] = dict(checkpoint["state_dict"])
-
-
-def check_count(name: str, value: int) -> int:
-    """Return value, or raise ValueError unless it is a whole number above 0."""
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{name} must be a whole number above 0, got {value!r}")
-    return value

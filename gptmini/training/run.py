@@ -1,10 +1,7 @@
-"""One run: its settings, its folder, and the Trainer that carries it out."""
+"""One run: its parts, put together and checked, and the Trainer that carries it out."""
 
-import datetime
-import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import asdict
 from pathlib import Path
 
 import lightning as L
@@ -13,61 +10,12 @@ from lightning.pytorch.loggers.logger import Logger
 
 from gptmini.data.store import TokenStore
 from gptmini.model import GPT, GPTConfig, new_gpt
-from gptmini.tokenizer import from_dict
-from gptmini.training.checkpointing import CheckedCheckpointIO
-from gptmini.training.datamodule import TokenDataModule, micro_steps
+from gptmini.model.checkpoint import build_model
+from gptmini.training.checkpointing import CheckedCheckpointIO, RunCheckpoints
+from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.hardware import PRECISIONS, Hardware
-from gptmini.training.module import GPTModule, check_count
-
-MOST_THREADS = 1024  # torch starts as many as it is told, until the system refuses
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainerSettings:
-    """How long, how large and on what to train; the trainer group of the configuration.
-
-    Attributes:
-        max_steps: optimizer steps.
-        global_batch_size: sequences per optimizer step, over all devices and micro-steps.
-        batch_size: sequences per device per micro-step.
-        gradient_clip: largest norm of the whole gradient; None for no limit.
-        val_every_steps: optimizer steps between validations; one more follows the last step.
-        val_tokens: validate on so many tokens of the split at most; None for all of them.
-        device: auto, cpu, cuda or mps.
-        devices: how many of them.
-        precision: auto, fp32 or bf16.
-        compile: auto, True or False.
-        threads: CPU threads; None for torch's own choice.
-
-    Raises:
-        ValueError: a value of the wrong type or out of range.
-    """
-
-    max_steps: int
-    global_batch_size: int
-    batch_size: int
-    gradient_clip: float | None
-    val_every_steps: int
-    val_tokens: int | None
-    device: str
-    devices: int
-    precision: str
-    compile: bool | str
-    threads: int | None
-
-    def __post_init__(self) -> None:
-        """Check types and ranges."""
-        for name in ("max_steps", "global_batch_size", "batch_size", "val_every_steps", "devices"):
-            check_count(f"trainer.{name}", getattr(self, name))
-        for name in ("val_tokens", "threads"):
-            if getattr(self, name) is not None:
-                check_count(f"trainer.{name}", getattr(self, name))
-        if self.threads is not None and self.threads > MOST_THREADS:
-            raise ValueError(f"trainer.threads must be at most {MOST_THREADS}, got {self.threads}")
-        clip = self.gradient_clip
-        if clip is not None and (type(clip) not in (int, float) or not 0 < clip < float("inf")):
-            raise ValueError(f"trainer.gradient_clip must be a number above 0, or null for none, got {clip!r}")
-        micro_steps(self.global_batch_size, self.batch_size, self.devices)
+from gptmini.training.module import GPTModule
+from gptmini.training.settings import TrainerSettings, micro_steps
 
 
 def assemble(
@@ -79,80 +27,69 @@ def assemble(
     schedule: Callable[..., float],
     seed: int,
     compile: bool,
+    checkpoint: dict | None = None,
 ) -> tuple[GPTModule, TokenDataModule]:
-    """Put together what a Trainer fits: a new model on the store's tokens, and their batches.
+    """Put together what a Trainer fits: a model on the store's tokens, and their batches.
 
-    The schedule is called with the step and max_steps; the seed is that of first weights, batches and dropout.
+    The schedule is called with the step and max_steps; the seed is that of first weights, batches and dropout. The
+    model is new, or that of a checkpoint that read_checkpoint returned, to go on with.
 
     Raises:
-        ValueError: a seed or an optimizer setting out of range, or a split too short for its windows.
+        ValueError: a seed or an optimizer setting out of range, a split too short for its windows, or a checkpoint
+            of another model, other tokens or later steps than these.
     """
+    if checkpoint is None:
+        model = new_gpt(config, seed)
+    else:
+        own, step = checkpoint["gptmini"], checkpoint["global_step"]
+        if own["config"] != asdict(config) or own["tokenizer"] != store.tokenizer:
+            raise ValueError("the checkpoint's model or tokenizer is not the one that config.yaml describes")
+        if own["data"].get("fingerprint") != store.fingerprint:
+            raise ValueError(f"{store.folder} holds other tokens than those that the run began with; restore its text")
+        if step > settings.max_steps:
+            raise ValueError(f"trainer.max_steps must be at least the {step} done, got {settings.max_steps}")
+        model = build_model(checkpoint).train()
     module = GPTModule(
-        new_gpt(config, seed),
-        from_dict(store.tokenizer),
-        optimizer=optimizer,
-        schedule=partial(schedule, max_steps=settings.max_steps),
-        max_steps=settings.max_steps,
-        gradient_clip=settings.gradient_clip,
-        seed=seed,
-        tokens_per_byte=store.tokens_per_byte("val"),
-        data={"folder": str(store.folder), "fingerprint": store.fingerprint},
-        compile=compile,
-    )
-    data = TokenDataModule(
+        model,
         store,
-        context_length=config.context_length,
-        global_batch_size=settings.global_batch_size,
-        batch_size=settings.batch_size,
-        val_tokens=settings.val_tokens,
+        settings,
+        optimizer=optimizer,
+        schedule=schedule,
         seed=seed,
+        compile=compile,
+        checkpoint=checkpoint,
     )
-    return module, data
-
-
-def check_run_name(name: str) -> None:
-    """Raise ValueError unless a run may be called so: a plain folder name."""
-    if type(name) is not str or name in ("", ".", "..", "latest") or set(name) & set('/\\:*?"<>|\n'):
-        raise ValueError(f"name must be a plain folder name other than latest, got name={name!r}")
-
-
-def new_run_folder(root: str | Path, name: str) -> Path:
-    """Make root/name/<time>, which nothing else has, and let root/latest lead to it.
-
-    latest/ is a folder of links to what a person or a script opens. It has none to the events: TensorBoard follows
-    links, and would list the run twice.
-
-    Raises:
-        ValueError: root/latest is something else, which is left as it is.
-    """
-    root = Path(root)
-    latest, items = root / "latest", ("config.yaml", "train.log", "checkpoints")
-    kept = [latest / item for item in items if (latest / item).exists() and not (latest / item).is_symlink()]
-    if latest.is_symlink() or kept or (latest.exists() and not latest.is_dir()):
-        raise ValueError(f"{latest} must be absent or a folder of links that an earlier run made; move it away")
-    stamp = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    folder, attempt = root / name / stamp, 1
-    while True:
-        try:
-            folder.mkdir(parents=True)
-            break
-        except FileExistsError:  # another run began in this second
-            attempt += 1
-            folder = root / name / f"{stamp}_{attempt}"
-    latest.mkdir(exist_ok=True)
-    for item in items:
-        temporary = latest / f".{item}.{os.getpid()}"
-        temporary.symlink_to(Path("..", name, folder.name, item))
-        temporary.replace(latest / item)
-    return folder
+    return module, TokenDataModule(store, settings, context_length=config.context_length, seed=seed)
 
 
 def build_trainer(
-    settings: TrainerSettings, hardware: Hardware, folder: Path, *, callbacks: list[L.Callback], loggers: list[Logger]
+    settings: TrainerSettings,
+    hardware: Hardware,
+    folder: Path,
+    *,
+    callbacks: list[L.Callback],
+    loggers: list[Logger],
+    checkpoint: dict | None = None,
 ) -> L.Trainer:
-    """Lightning's Trainer, counting in optimizer steps and leaving bar, checkpoints and data order to us."""
+    """Lightning's Trainer, counting in optimizer steps and leaving bar, checkpoints and data order to us.
+
+    With a checkpoint that assemble accepted it begins at that step. Of its own state Lightning needs two counters,
+    which follow from the step; so its loops are not restored, and devices and batch_size may differ from before.
+
+    Raises:
+        ValueError: the checkpoint holds no state for one of the callbacks.
+    """
     n_micro_steps = micro_steps(settings.global_batch_size, settings.batch_size, settings.devices)
-    return L.Trainer(
+    step = 0 if checkpoint is None else checkpoint["global_step"]
+    for callback in callbacks if checkpoint else ():
+        if callback.state_dict():
+            try:
+                callback.load_state_dict(checkpoint["callbacks"][callback.state_key])
+            except (KeyError, TypeError) as error:
+                raise ValueError(f"the checkpoint holds no state of {callback.state_key} ({error!r})") from None
+    # Was it stopped between a step and its validation? Lightning calls one before the first step a sanity check.
+    validate_first = step and settings.validation_due(step) and checkpoint["gptmini"]["validated_step"] != step
+    trainer = L.Trainer(
         accelerator="gpu" if hardware.device == "cuda" else hardware.device,
         devices=settings.devices,
         precision=PRECISIONS[hardware.precision],
@@ -161,9 +98,9 @@ def build_trainer(
         accumulate_grad_batches=n_micro_steps,
         val_check_interval=settings.val_every_steps * n_micro_steps,  # Lightning counts micro-steps here
         check_val_every_n_epoch=None,
-        num_sanity_val_steps=0,
+        num_sanity_val_steps=-1 if validate_first else 0,
         logger=loggers,
-        callbacks=callbacks,
+        callbacks=sorted(callbacks, key=lambda callback: isinstance(callback, RunCheckpoints)),  # logs are kept first
         plugins=[CheckedCheckpointIO()],
         default_root_dir=folder,
         enable_progress_bar=False,
@@ -171,3 +108,6 @@ def build_trainer(
         enable_checkpointing=False,
         use_distributed_sampler=False,
     )
+    trainer.fit_loop.epoch_loop.batch_progress.total.ready = step * n_micro_steps
+    trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed = step
+    return trainer

@@ -94,7 +94,7 @@ def main() -> None:
             steps.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), settings.gradient_clip or torch.inf)
-            set_learning_rate(steps, module.schedule(step))
+            set_learning_rate(steps, module.schedule(step, max_steps=n_steps))
             steps.step()
         return (time.perf_counter() - start) / arguments.steps
 

@@ -20,6 +20,8 @@ SHAKESPEARE = ("data=shakespeare", "data.sha256=null", "data.path=my.txt")
 EFFECTS = {
     "name": (["name=other"], "folder", ()),
     "seed": (["seed=2"], "weights", ()),
+    "resume": (["resume=nowhere"], "error", ()),
+    "console": (["console=quiet"], "said", ()),
     "data_dir": (["data_dir=elsewhere"], "tokens", ()),
     "runs_dir": (["runs_dir=elsewhere"], "folder", ()),
     "callbacks.scalars.every_steps": (["callbacks.scalars.every_steps=2"], "scalar steps", ()),
@@ -62,6 +64,8 @@ EFFECTS = {
     "schedule.warmup_steps": (["schedule.warmup_steps=0"], "rates", ()),
     "schedule.final_fraction": (["schedule.final_fraction=0.5"], "rates", ()),
     "trainer.max_steps": (["trainer.max_steps=3"], "scalar steps", ()),
+    "trainer.max_time": (["trainer.max_time=1e-3"], "steps", ()),
+    "trainer.max_bad_steps": (["trainer.max_bad_steps=2"], "error", ("optimizer.lr=1e30", "schedule.warmup_steps=0")),
     "trainer.global_batch_size": (["trainer.global_batch_size=8"], "losses", ()),
     "trainer.batch_size": (["trainer.batch_size=2"], "micro-steps", ()),
     "trainer.gradient_clip": (["trainer.gradient_clip=0.001"], "weights", ()),
@@ -97,21 +101,28 @@ def observe(script, overrides):
     result = script("train", *overrides)
     if result.code:
         return {"error": result.err}
+    if not result.out:
+        return {"error": "", "said": ""}
     said = {line[:8].strip(): line[9:] for line in result.out.splitlines() if line[:1].strip()}
     folder = Path(said["run"])
     events = EventAccumulator(str(folder)).Reload()
     last = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
     state = last["state_dict"]
-    values = {tag: [event.value for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    tags = ("train/loss", "val/loss", "lr")
+    scalars = {tag: events.Scalars(tag) if tag in events.Tags()["scalars"] else [] for tag in tags}
+    values = {tag: [event.value for event in points] for tag, points in scalars.items()}
+    texts = events.Tensors("samples/text_summary") if "samples/text_summary" in events.Tags()["tensors"] else []
     return {
         "error": "",
+        "said": list(said),
+        "steps": last["global_step"],
         "folder": str(folder.parent),
         "machine": said["machine"],
         "tokens": said["data"].partition(",")[0],
         "held out": next(line for line in result.out.splitlines() if "held out" in line),
-        "sample": events.Tensors("samples/text_summary")[-1].tensor_proto.string_val[0],
-        "scalar steps": [event.step for event in events.Scalars("train/loss")],
-        "validation steps": [event.step for event in events.Scalars("val/loss")],
+        "sample": [event.tensor_proto.string_val[0] for event in texts],
+        "scalar steps": [event.step for event in scalars["train/loss"]],
+        "validation steps": [event.step for event in scalars["val/loss"]],
         "losses": values["train/loss"],
         "validation losses": values["val/loss"],
         "rates": values["lr"],

@@ -12,7 +12,8 @@ from gptmini.optim.schedules import cosine
 from gptmini.tokenizer import byte
 from gptmini.training.checkpointing import RunCheckpoints
 from gptmini.training.hardware import Hardware
-from gptmini.training.run import TrainerSettings, assemble, build_trainer
+from gptmini.training.run import assemble, build_trainer
+from gptmini.training.settings import TrainerSettings
 
 MODELS = {
     "gpt2": {"norm": "layernorm", "position": "learned", "mlp": "gelu", "bias": True, "tie_embeddings": True},
@@ -30,6 +31,8 @@ MODELS = {
 }
 SETTINGS = {
     "max_steps": 6,
+    "max_time": None,
+    "max_bad_steps": 3,
     "global_batch_size": 8,
     "batch_size": 8,
     "gradient_clip": 1.0,
@@ -64,7 +67,19 @@ def store(tmp_path_factory):
 def train(store, tmp_path):
     """Train a tiny model and return the trainer; keyword arguments change settings, model sizes or parts."""
 
-    def run(kind="gpt2", *, callbacks=(), loggers=(), dtype=torch.float32, dropout=0.0, seed=1, watch=None, **settings):
+    def run(
+        kind="gpt2",
+        *,
+        callbacks=(),
+        loggers=(),
+        dtype=torch.float32,
+        dropout=0.0,
+        seed=1,
+        watch=None,
+        folder=tmp_path,
+        checkpoint=None,
+        **settings,
+    ):
         settings = TrainerSettings(**SETTINGS | settings)
         config = GPTConfig(
             vocab_size=257,
@@ -84,14 +99,16 @@ def train(store, tmp_path):
             schedule=partial(cosine, warmup_steps=2, final_fraction=0.1),
             seed=seed,
             compile=settings.compile,
+            checkpoint=checkpoint,
         )
         module.to(dtype)
         trainer = build_trainer(
             settings,
             Hardware("cpu", settings.precision, settings.compile, ""),
-            tmp_path,
+            folder,
             callbacks=list(callbacks),
             loggers=list(loggers),
+            checkpoint=checkpoint,
         )
         if watch is not None:
             watch(module)

@@ -11,11 +11,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import gptmini
 from gptmini.model.checkpoint import read_checkpoint
 from gptmini.tokenizer import byte
-from gptmini.training import run
 from gptmini.training.callbacks import Samples, Scalars
 from gptmini.training.checkpointing import RunCheckpoints
 from gptmini.training.hardware import choose_hardware
-from gptmini.training.loggers import ConsoleLogger, EventLogger, LastingConsole, duration
+from gptmini.training.loggers import EventLogger
 
 SAMPLING = {"prompt": "", "max_new_tokens": 9, "temperature": 1.0, "top_k": None, "top_p": None, "seed": 3}
 
@@ -70,20 +69,16 @@ def test_event_folder_holds_nothing_but_events(train, tmp_path):
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_console_names_step_losses_speed_and_time_left(train, tmp_path, terminal):
+def test_console_names_step_losses_speed_and_time_left(train, shared_script, terminal):
     shown, kept = io.StringIO(), io.StringIO()
     console = Console(file=shown, force_terminal=terminal, width=80, soft_wrap=True, no_color=True)
-    logger = ConsoleLogger(console, Console(file=kept, soft_wrap=True), max_steps=6)
+    logger = shared_script("console").ConsoleLogger(console, Console(file=kept, soft_wrap=True), max_steps=6)
     train(callbacks=[Scalars(1)], loggers=[logger])
     last = re.compile(r"step 6/6  loss \d\.\d{4}  val loss \d\.\d{4}  [\d,]+ tokens/s  0 s left")
     assert last.search(kept.getvalue())
     assert last.search(shown.getvalue())
     assert ("━" in shown.getvalue()) == terminal
     assert "\x1b" not in kept.getvalue()
-
-
-def test_durations_read_as_people_say_them():
-    assert [duration(s) for s in (4.4, 185, 3720)] == ["4 s", "3 min 05 s", "1 h 02 min"]
 
 
 def test_best_last_and_previous_are_the_steps_they_name(train, tmp_path, checkpoints):
@@ -120,20 +115,6 @@ def test_samples_differ_by_seed_and_show_documents_apart(train):
         texts.append(samples.text)
     assert texts[0] == texts[1] != texts[2]
     assert "<|endoftext|>" not in "".join(texts)
-
-
-def test_runs_that_start_in_one_second_get_folders_of_their_own(tmp_path):
-    first, second = run.new_run_folder(tmp_path, "demo"), run.new_run_folder(tmp_path, "demo")
-    assert first != second
-    assert first.parent == second.parent == tmp_path / "demo"
-    (second / "config.yaml").write_text("seed: 1\n")
-    assert (tmp_path / "latest" / "config.yaml").read_text() == "seed: 1\n"
-
-
-@pytest.mark.parametrize("name", ["", "..", "a/b", "latest", 3])
-def test_a_name_that_is_no_folder_name_is_refused(name):
-    with pytest.raises(ValueError, match="name must be a plain folder name"):
-        run.check_run_name(name)
 
 
 @pytest.mark.parametrize(
@@ -182,31 +163,3 @@ def test_automatic_choice_on_a_gpu(monkeypatch, bf16, expected):
 def test_unknown_hardware_words_are_refused(arguments):
     with pytest.raises(ValueError, match="must be one of"):
         choose_hardware(*arguments)
-
-
-@pytest.mark.parametrize("kind", ["link", "file", "folder of files"])
-def test_a_latest_that_is_not_ours_is_left_as_it_is(tmp_path, kind):
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "config.yaml").write_text("precious")
-    latest = tmp_path / "latest"
-    if kind == "link":
-        latest.symlink_to("old")
-    elif kind == "file":
-        latest.write_text("precious")
-    else:
-        (tmp_path / "old").rename(latest)
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(ValueError, match="latest must be absent or a folder of links that an earlier run made"):
-        run.new_run_folder(tmp_path, "demo")
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_reader_that_leaves_does_not_end_the_run():
-    class Gone(io.StringIO):
-        def write(self, text):
-            raise BrokenPipeError
-
-    console = LastingConsole(file=Gone())
-    console.print("to nobody")
-    console.print("still here")
-    assert console.quiet

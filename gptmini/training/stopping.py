@@ -1,0 +1,104 @@
+"""Why a run ends before its last step: a signal, a time limit, or numbers that are no longer finite."""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import lightning as L
+import torch
+
+from gptmini.training.loggers import log, say
+from gptmini.training.module import GPTModule
+
+SHOWN = 8  # windows of a bad step that are named
+SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1")  # those that the system has
+
+
+class Stop(SystemExit):
+    """The run was asked to end between two steps; its code is 128 + the signal's number, or 0 for the time limit."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(code)
+        self.reason = reason  # SIGINT, SIGTERM, SIGUSR1 or the time limit
+
+
+class Stopping(L.Callback):
+    """Lets the running step finish, then raises Stop; a Ctrl-C after that raises KeyboardInterrupt at once."""
+
+    def __init__(self, max_seconds: float | None, max_bad_steps: int) -> None:
+        """Stop after max_seconds from now (None: no limit), and after so many bad steps in a row."""
+        self.deadline = None if max_seconds is None else time.monotonic() + max_seconds
+        self.max_bad_steps = max_bad_steps
+        self.signal = 0  # number of the first that came
+        self._numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Catch the signals until the end of the block, where they do again what they did before."""
+        before = {number: signal.getsignal(number) for number in self._numbers}
+        self._listen()
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def on_sanity_check_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
+        """Listen again: Lightning has put its own answer to SIGTERM in place."""
+        self._listen()
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
+        """Listen again, and stop if a signal came before the first step."""
+        self._listen()
+        self._stop_if_asked(trainer)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: GPTModule, outputs: object, batch: object, batch_idx: int
+    ) -> None:
+        """Between two steps, look whether to stop."""
+        if (batch_idx + 1) % trainer.accumulate_grad_batches:
+            return
+        if pl_module.bad_steps_in_a_row:
+            self._tell(trainer, pl_module)
+        self._stop_if_asked(trainer)
+
+    def on_validation_batch_end(self, trainer: L.Trainer, pl_module: GPTModule, *batch: object) -> None:
+        """Stop amid a validation, which a resumed run repeats; not on several ranks, whose shares are unequal."""
+        if trainer.world_size == 1:
+            self._stop_if_asked(trainer)
+
+    def _listen(self) -> None:
+        for number in self._numbers:
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.signal and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal = self.signal or number
+
+    def _stop_if_asked(self, trainer: L.Trainer) -> None:
+        number, late = self.signal, self.deadline is not None and time.monotonic() >= self.deadline
+        if trainer.world_size > 1:  # all ranks stop at the same step, whichever of them was asked
+            asked = torch.tensor([number, late], dtype=torch.float32, device=trainer.strategy.root_device)
+            number, late = trainer.strategy.reduce(asked, reduce_op="max").int().tolist()
+        if number:
+            raise Stop(128 + number, signal.Signals(number).name)
+        if late:
+            raise Stop(0, "the time limit")
+
+    def _tell(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
+        """Log a step that was not applied; ValueError after too many in a row."""
+        step, n = trainer.global_step, pl_module.bad_steps_in_a_row
+        figures = f"loss {pl_module.step_loss.item():.4g}, gradient norm {pl_module.grad_norm.item():.4g}"
+        windows = ", ".join(map(str, trainer.datamodule.starts(step - 1)[:SHOWN]))
+        log(trainer, {"bad_steps": pl_module.bad_steps})
+        say(trainer, f"step {step} not applied: {figures}; its windows begin at tokens {windows} ... of train.bin")
+        if n >= self.max_bad_steps:
+            last = Path(trainer.default_root_dir) / "checkpoints" / "last.ckpt"
+            kept = f"{last} is from before them" if last.exists() else "nothing was saved before them"
+            line = f"{n} steps in a row, to step {step}, had a loss or gradient that is not finite ({figures}); {kept}"
+            say(trainer, line)
+            raise ValueError(f"{line}; start anew with a lower optimizer.lr, or look at the text of these windows")

@@ -1,0 +1,101 @@
+"""The folder that a run gets, who may write to it, and the console that outlasts its reader."""
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def run_folder(shared_script):
+    return shared_script("run_folder")
+
+
+@pytest.fixture
+def console(shared_script):
+    return shared_script("console")
+
+
+def test_runs_that_start_in_one_second_get_folders_of_their_own(tmp_path, run_folder):
+    first, second = run_folder.new_run_folder(tmp_path, "demo"), run_folder.new_run_folder(tmp_path, "demo")
+    assert first != second
+    assert first.parent == second.parent == tmp_path / "demo"
+    (second / "config.yaml").write_text("seed: 1\n")
+    assert (tmp_path / "latest" / "config.yaml").read_text() == "seed: 1\n"
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "latest", 3])
+def test_a_name_that_is_no_folder_name_is_refused(run_folder, name):
+    with pytest.raises(ValueError, match="name must be a plain folder name"):
+        run_folder.check_run_name(name)
+
+
+@pytest.mark.parametrize("kind", ["link", "file", "folder of files"])
+def test_a_latest_that_is_not_ours_is_left_as_it_is(tmp_path, run_folder, kind):
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "config.yaml").write_text("precious")
+    latest = tmp_path / "latest"
+    if kind == "link":
+        latest.symlink_to("old")
+    elif kind == "file":
+        latest.write_text("precious")
+    else:
+        (tmp_path / "old").rename(latest)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ValueError, match="latest must be absent or a folder of links that an earlier run made"):
+        run_folder.new_run_folder(tmp_path, "demo")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_durations_read_as_people_say_them(console):
+    assert [console.duration(s) for s in (4.4, 185, 3720)] == ["4 s", "3 min 05 s", "1 h 02 min"]
+
+
+def test_a_reader_that_leaves_does_not_end_the_run(console):
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    lasting = console.LastingConsole(file=Gone())
+    lasting.print("to nobody")
+    lasting.print("still here")
+    assert lasting.quiet
+
+
+def test_a_folder_in_use_is_refused_and_its_process_named(tmp_path, run_folder):
+    with run_folder.locked(tmp_path):
+        program = f"import run_folder, pathlib\nwith run_folder.locked(pathlib.Path({str(tmp_path)!r})): pass"
+        other = subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONPATH": str(Path(run_folder.__file__).parent)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert f"is being trained by process {os.getpid()}; stop it first" in other.stderr
+    assert list(tmp_path.iterdir()) == []
+    with run_folder.locked(tmp_path):  # and free again
+        pass
+
+
+@pytest.mark.parametrize("given", ["runs/demo/now", "runs/latest", "runs/demo/now/checkpoints/last.ckpt"])
+def test_a_run_is_found_by_folder_by_latest_and_by_checkpoint(tmp_path, run_folder, monkeypatch, given):
+    monkeypatch.chdir(tmp_path)
+    folder = Path("runs/demo/now")
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "config.yaml").write_text("")
+    (folder / "checkpoints" / "last.ckpt").write_text("")
+    run_folder.link_latest("runs", folder)
+    assert run_folder.find_run(given) == folder
+
+
+def test_a_folder_of_runs_names_its_newest(tmp_path, run_folder):
+    for time in ("1", "2"):
+        (tmp_path / "demo" / time).mkdir(parents=True)
+        (tmp_path / "demo" / time / "config.yaml").write_text("")
+    with pytest.raises(ValueError, match=r"belongs to no run: .*did you mean .*demo/2\?"):
+        run_folder.find_run(tmp_path / "demo")

@@ -1,0 +1,177 @@
+"""Bit for bit: N steps straight equal N steps with any number of kills and resumes between them."""
+
+import math
+import shutil
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.loggers.logger import Logger
+
+from gptmini.tokenizer import byte
+from gptmini.training.callbacks import Samples, Scalars
+from gptmini.training.checkpointing import RunCheckpoints, adopt, checkpoint_to_resume
+
+STEPS = 11
+
+
+class Kill(BaseException):
+    """Ends a run like SIGKILL: nothing of ours may answer it."""
+
+
+class KillAfter(L.Callback):
+    """Ends the run after so many micro-steps of this process, in the middle of an optimizer step if that is where."""
+
+    def __init__(self, micro_steps):
+        self.left = micro_steps
+
+    def on_train_batch_end(self, *hook):
+        self.left -= 1
+        if not self.left:
+            raise Kill
+
+
+class KillInValidation(L.Callback):
+    """Ends the run inside its first validation."""
+
+    def on_validation_batch_end(self, *hook):
+        raise Kill
+
+
+class Seen(Logger):
+    """Everything that was logged, by tag and step; a resumed run supersedes what is later than its checkpoint."""
+
+    name, version = "seen", 0
+
+    def __init__(self):
+        super().__init__()
+        self.points, self.batches = {}, {}
+
+    def log_hyperparams(self, *arguments, **keywords):
+        pass
+
+    def log_metrics(self, metrics, step):
+        for tag, value in metrics.items():
+            if tag != "tokens_per_second":  # time is not part of the run
+                assert (tag, step) not in self.points, f"{tag} logged twice at step {step}"
+                self.points[tag, step] = value
+
+    def resume(self, step):
+        self.points = {key: value for key, value in self.points.items() if key[1] <= step}
+
+
+class Texts(L.Callback):
+    """Keeps what the run wrote and read, by step."""
+
+    def __init__(self, samples, kept):
+        self.samples, self.kept = samples, kept
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        place = ("batch", trainer.global_step, batch_idx % trainer.accumulate_grad_batches)
+        self.kept[place] = tuple(batch[0].flatten().tolist())
+
+    def on_validation_end(self, trainer, module):
+        self.kept["sample", trainer.global_step] = self.samples.text
+
+
+def go(train, folder, seen, kept, *, kill=None, save_every=2, **options):
+    """Start or resume the run in folder; returns the trainer, or None if it was killed."""
+    path, checkpoint, warnings = checkpoint_to_resume(folder)
+    assert not warnings
+    seen.resume(checkpoint["global_step"] if checkpoint else -1)
+    if path:
+        adopt(path, checkpoint["global_step"])
+    samples = Samples(byte([], []), "The", 5, 0.8, 20, None, 3)
+    callbacks = [Scalars(1), samples, Texts(samples, kept), RunCheckpoints(save_every), *([kill] if kill else [])]
+    try:
+        return train(callbacks=callbacks, loggers=[seen], folder=folder, checkpoint=checkpoint, **options)
+    except Kill:
+        return None
+
+
+def assert_same(one, other):
+    """Every weight and every number of the optimizer, bit for bit."""
+    states = [trainer.lightning_module.model.state_dict() for trainer in (one, other)]
+    assert states[0].keys() == states[1].keys()
+    for name in states[0]:
+        assert torch.equal(states[0][name], states[1][name]), name
+    optimizers = [trainer.optimizers[0].state_dict() for trainer in (one, other)]
+    assert optimizers[0]["param_groups"] == optimizers[1]["param_groups"]
+    assert optimizers[0]["state"].keys() == optimizers[1]["state"].keys()
+    for i, state in optimizers[0]["state"].items():
+        for key, value in state.items():
+            assert torch.equal(value, optimizers[1]["state"][i][key]), (i, key)
+
+
+CASES = {
+    "plain": {},
+    "dropout": {"dropout": 0.3},
+    "accumulation": {"batch_size": 2, "dropout": 0.1},
+    "no clipping": {"gradient_clip": None},
+    "hard clipping": {"gradient_clip": 0.01},
+    "bf16": {"precision": "bf16", "dropout": 0.2},
+    "often validated": {"val_every_steps": 1},
+    "rarely validated": {"val_every_steps": 50},
+}
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    def make(name):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.yaml").write_text("")  # what makes it a run folder
+        return folder
+
+    return make
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("kind", ["gpt2", "modern"])
+@pytest.mark.parametrize("case", CASES)
+def test_kills_and_resumes_change_no_bit(train, run_folder, kind, case, threads):
+    options = {"val_every_steps": 3} | CASES[case] | {"kind": kind, "max_steps": STEPS}
+    micro_steps = 8 // options.get("batch_size", 8)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        seen, kept = Seen(), {}
+        straight = go(train, run_folder("straight"), seen, kept, **options)
+        seen_again, kept_again, folder = Seen(), {}, run_folder("killed")
+        for kill in (KillAfter(1), KillAfter(4 * micro_steps), KillAfter(3 * micro_steps - micro_steps // 2)):
+            assert go(train, folder, seen_again, kept_again, kill=kill, **options) is None
+        if options["val_every_steps"] == 3:  # at step 6, which is saved when its validation is done
+            assert go(train, folder, seen_again, kept_again, kill=KillInValidation(), **options) is None
+        resumed = go(train, folder, seen_again, kept_again, **options)
+    finally:
+        torch.set_num_threads(before)
+    assert straight.global_step == resumed.global_step == STEPS
+    assert_same(straight, resumed)
+    assert seen.points == seen_again.points
+    assert kept == kept_again
+    assert straight.lightning_module.evaluation == resumed.lightning_module.evaluation
+
+
+@pytest.mark.slow
+def test_kills_and_resumes_change_no_bit_when_compiled(train, run_folder):
+    if not (shutil.which("g++") or shutil.which("clang++")):
+        pytest.skip("inductor needs a C++ compiler on a CPU")
+    options = {"kind": "modern", "max_steps": 5, "compile": True, "dropout": 0.2}
+    seen, seen_again, kept, kept_again, folder = Seen(), Seen(), {}, {}, run_folder("killed")
+    straight = go(train, run_folder("straight"), seen, kept, **options)
+    assert go(train, folder, seen_again, kept_again, kill=KillAfter(3), **options) is None
+    torch.compiler.reset()  # as in a new process
+    assert_same(straight, go(train, folder, seen_again, kept_again, **options))
+    assert seen.points == seen_again.points
+
+
+def test_a_resume_at_every_single_step_changes_no_bit(train, run_folder):
+    options = {"kind": "modern", "max_steps": STEPS, "dropout": 0.3, "val_every_steps": 4, "save_every": 1}
+    seen, seen_again, kept, kept_again, folder = Seen(), Seen(), {}, {}, run_folder("killed")
+    straight = go(train, run_folder("straight"), seen, kept, **options)
+    for _ in range(STEPS - 1):  # killed in the step after the one that is saved
+        assert go(train, folder, seen_again, kept_again, kill=KillAfter(2), **options) is None
+    assert_same(straight, go(train, folder, seen_again, kept_again, **options))
+    assert seen.points == seen_again.points
+    assert kept == kept_again
+    assert math.isfinite(seen.points["val/loss", STEPS])
