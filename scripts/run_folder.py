@@ -84,3 +84,27 @@ def _check_latest(latest: Path) -> None:
     kept = [latest / item for item in LINKED if (latest / item).exists() and not (latest / item).is_symlink()]
     if latest.is_symlink() or kept or (latest.exists() and not latest.is_dir()):
         raise ValueError(f"{latest} must be absent or a folder of links that an earlier run made; move it away")
+
+
+def drop_later_events(folder: Path, step: int) -> None:
+    """Take what was logged after a step out of the event files, which a resumed run logs again.
+
+    TensorBoard's own answer, a purge_step in the next file, hides scalars and images but not texts.
+    """
+    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    for path in folder.glob("events.out.tfevents.*"):
+        temporary, later = folder / f".{path.name}.tmp", False
+        with temporary.open("wb") as file:
+            writer = RecordWriter(file)
+            for record in RawEventFileLoader(str(path)).Load():  # ends where a killed process ended, even amid a record
+                if Event.FromString(record).step <= step:
+                    writer.write(record)
+                else:
+                    later = True
+        if later:
+            temporary.replace(path)
+        else:
+            temporary.unlink()

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from command_line import quieten_lightning, run_configured
-from run_folder import check_run_name, find_run, link_latest, locked, new_run_folder
+from run_folder import check_run_name, drop_later_events, find_run, link_latest, locked, new_run_folder
 
 CONSOLES = ("auto", "lines", "quiet")
 
@@ -107,6 +107,7 @@ def train(config) -> None:
                 stack.enter_context(locked(folder))
         elif first:
             link_latest(config.runs_dir, folder)
+            drop_later_events(folder, step if checkpoint else -1)
             if path is not None:
                 notes += [f"{aside} is of a later step, or damaged, and set aside" for aside in adopt(path, step)]
         log_path = folder / "train.log" if first else Path(os.devnull)

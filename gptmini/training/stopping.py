@@ -51,9 +51,9 @@ class Stopping(L.Callback):
         self._listen()
 
     def on_train_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Listen again, and stop if a signal came before the first step."""
+        """Listen again, and stop if a signal came before the first step; a time limit allows at least one."""
         self._listen()
-        self._stop_if_asked(trainer)
+        self._stop_if_asked(trainer, signals_only=True)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: GPTModule, outputs: object, batch: object, batch_idx: int
@@ -79,14 +79,14 @@ class Stopping(L.Callback):
             raise KeyboardInterrupt
         self.signal = self.signal or number
 
-    def _stop_if_asked(self, trainer: L.Trainer) -> None:
+    def _stop_if_asked(self, trainer: L.Trainer, *, signals_only: bool = False) -> None:
         number, late = self.signal, self.deadline is not None and time.monotonic() >= self.deadline
         if trainer.world_size > 1:  # all ranks stop at the same step, whichever of them was asked
             asked = torch.tensor([number, late], dtype=torch.float32, device=trainer.strategy.root_device)
             number, late = trainer.strategy.reduce(asked, reduce_op="max").int().tolist()
         if number:
             raise Stop(128 + number, signal.Signals(number).name)
-        if late:
+        if late and not signals_only:
             raise Stop(0, "the time limit")
 
     def _tell(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
