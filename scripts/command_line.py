@@ -159,6 +159,7 @@ def _stored_config(run: str, parsed: list):
     items = [(key.rpartition(".")[2], value) for key, value in _items(OmegaConf.to_container(config))]
     called = [value for key, value in items if key.endswith("_") and key not in ("_partial_", "_convert_")]
     known = {target for file in CONFIGS.rglob("*.yaml") for target in TARGET.findall(file.read_text(encoding="utf-8"))}
+    called += [value for _, value in items if type(value) is str and "${" in value.replace("\\${", "")]  # compute too
     if foreign := [value for value in called if value not in known]:  # it would be imported and called
         raise ValueError(f"{path} names {foreign[0]!r}, which no configuration here does")
     for override in parsed:

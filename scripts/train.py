@@ -176,8 +176,8 @@ def fit(trainer, module, data, stopping, say: Callable, folder: Path) -> None:
     except Stop as stop:
         code, reason = stop.code, stop.reason
         kept = f"saved as {last}" if last.exists() else "not saved, for want of callbacks.checkpoints"
-    except (SystemExit, KeyboardInterrupt):  # Lightning leaves so on a second Ctrl-C
-        code, reason = 128 + stopping.signal, "a second Ctrl-C"
+    except (SystemExit, KeyboardInterrupt):  # Lightning leaves so on a second Ctrl-C, or a signal before it listens
+        code, reason = 128 + stopping.signal, "a signal, at once,"
         kept = f"{last} is the newest checkpoint" if last.exists() else "nothing was saved yet"
     say("stopped", f"by {reason} at step {trainer.global_step}; {kept}")
     say("next", f"python scripts/train.py resume={folder}")

@@ -11,6 +11,7 @@ from lightning.pytorch.loggers.logger import Logger
 from gptmini.tokenizer import byte
 from gptmini.training.callbacks import Samples, Scalars
 from gptmini.training.checkpointing import RunCheckpoints, adopt, checkpoint_to_resume
+from gptmini.training.stopping import Stop
 
 STEPS = 11
 
@@ -175,3 +176,29 @@ def test_a_resume_at_every_single_step_changes_no_bit(train, run_folder):
     assert seen.points == seen_again.points
     assert kept == kept_again
     assert math.isfinite(seen.points["val/loss", STEPS])
+
+
+class StopInValidation(L.Callback):
+    """Asks to stop amid the validation that follows a step, as a signal does."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_validation_batch_end(self, trainer, *hook):
+        if trainer.global_step == self.step:
+            raise Stop(143, "SIGTERM")
+
+
+@pytest.mark.parametrize("step", [4, 6])  # 6 is the last step
+def test_a_validation_that_a_signal_ended_is_done_first_by_the_resumed_run(train, run_folder, step):
+    options = {"max_steps": 6, "val_every_steps": 4, "save_every": 5, "dropout": 0.3}
+    seen, seen_again, kept, kept_again, folder = Seen(), Seen(), {}, {}, run_folder("stopped")
+    straight = go(train, run_folder("straight"), seen, kept, **options)
+    with pytest.raises(SystemExit):
+        go(train, folder, seen_again, kept_again, kill=StopInValidation(step), **options)
+    assert checkpoint_to_resume(folder)[1]["global_step"] == step
+    resumed = go(train, folder, seen_again, kept_again, **options)
+    assert_same(straight, resumed)
+    assert seen.points == seen_again.points
+    assert kept == kept_again
+    assert checkpoint_to_resume(folder)[1]["gptmini"]["validated_step"] == 6

@@ -1,0 +1,82 @@
+"""A step whose loss or gradient is not finite changes nothing but the counts, and too many in a row end the run."""
+
+import math
+
+import lightning as L
+import pytest
+import torch
+
+from gptmini.data.batches import window_starts
+from gptmini.training.callbacks import Scalars
+from gptmini.training.checkpointing import RunCheckpoints, checkpoint_to_resume
+from gptmini.training.stopping import Stopping
+from tests.training.test_resume import Seen
+
+
+class Poison(L.Callback):
+    """Makes the loss or one gradient of some steps (counted from 0) not finite, and notes the weights around them."""
+
+    def __init__(self, steps, value=math.nan, kind="loss"):
+        self.steps, self.value, self.kind, self.around = steps, value, kind, {}
+
+    def setup(self, trainer, module, stage):
+        compute = module.compute_loss
+
+        def poisoned(tokens, targets):
+            factor = self.value if self.kind == "loss" and trainer.global_step in self.steps else 1.0
+            return compute(tokens, targets) * factor
+
+        module.compute_loss = poisoned
+
+    def on_after_backward(self, trainer, module):
+        if self.kind == "gradient" and trainer.global_step in self.steps:
+            next(module.model.parameters()).grad[0, 0] = self.value
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        self.around[trainer.global_step] = [p.detach().clone() for p in module.model.parameters()]
+
+
+class Said(Seen):
+    """Keeps lines too."""
+
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+
+    def say(self, line):
+        self.lines.append(line)
+
+
+@pytest.mark.parametrize("kind", ["loss", "gradient"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("clip", [1.0, None])
+def test_a_bad_step_is_not_applied_but_counted_logged_and_named_with_its_batch(train, store, kind, value, clip):
+    poison, said = Poison({2, 4}, value, kind), Said()
+    callbacks = [poison, Scalars(1), Stopping(None, 3)]
+    trainer = train(max_steps=6, callbacks=callbacks, loggers=[said], gradient_clip=clip)
+    for step in range(5):
+        before, after = poison.around[step], poison.around[step + 1]
+        assert all(map(torch.equal, before, after)) == (step in poison.steps)
+    assert {step: value for (tag, step), value in said.points.items() if tag == "bad_steps"} == {3: 1, 5: 2}
+    shown = "train/loss" if kind == "loss" else "grad_norm"
+    assert not math.isfinite(said.points[shown, 3])  # nothing is filtered
+    starts = window_starts(range(16, 24), n_tokens=store.n_tokens("train"), context_length=5, seed=1)
+    assert ", ".join(map(str, starts)) in said.lines[0]
+    assert said.lines[0].startswith("step 3 not applied: loss ")
+    assert all(p.isfinite().all() for p in trainer.lightning_module.model.parameters())
+
+
+def test_too_many_in_a_row_end_the_run_with_the_last_good_checkpoint(train, tmp_path):
+    (tmp_path / "config.yaml").write_text("")
+    with pytest.raises(ValueError, match="3 steps in a row, to step 7, had a loss or gradient that is not finite"):
+        train(max_steps=9, callbacks=[Poison({1, 4, 5, 6}), Stopping(None, 3), RunCheckpoints(2)], val_every_steps=9)
+    _, checkpoint, _ = checkpoint_to_resume(tmp_path)
+    assert checkpoint["global_step"] == 4  # step 6 was bad, as was the one before
+    assert checkpoint["gptmini"]["bad_steps"] == [1, 0]
+
+
+def test_bad_steps_survive_a_resume(train, tmp_path):
+    train(max_steps=4, callbacks=[Poison({1, 3}), RunCheckpoints(4)])
+    _, checkpoint, _ = checkpoint_to_resume(tmp_path)
+    trainer = train(max_steps=6, callbacks=[Poison({4}), RunCheckpoints(9)], checkpoint=checkpoint)
+    assert (trainer.lightning_module.bad_steps, trainer.lightning_module.bad_steps_in_a_row) == (3, 0)
