@@ -156,11 +156,14 @@ def _stored_config(run: str, parsed: list):
         config = None
     if not OmegaConf.is_dict(config) or not OmegaConf.is_dict(config.get("trainer")):
         raise ValueError(f"{path} is not the configuration that the run began with")
-    items = [(key.rpartition(".")[2], value) for key, value in _items(OmegaConf.to_container(config))]
+    keys, values = zip(*_items(OmegaConf.to_container(config)), strict=True)
+    items = [(key.rpartition(".")[2], value) for key, value in zip(keys, values, strict=True)]
     called = [value for key, value in items if key.endswith("_") and key not in ("_partial_", "_convert_")]
     known = {target for file in CONFIGS.rglob("*.yaml") for target in TARGET.findall(file.read_text(encoding="utf-8"))}
     called += [value for _, value in items if type(value) is str and "${" in value.replace("\\${", "")]  # compute too
-    if foreign := [value for value in called if value not in known]:  # it would be imported and called
+    if foreign := [
+        value for value in called if type(value) is not str or value not in known
+    ]:  # it would be imported and called
         raise ValueError(f"{path} names {foreign[0]!r}, which no configuration here does")
     for override in parsed:
         key = override.key_or_group
@@ -169,6 +172,10 @@ def _stored_config(run: str, parsed: list):
                 f"{override.input_line} would change the past of {path.parent}; a resumed run takes only "
                 f"{', '.join(RESUMABLE)}"
             )
+        if override.is_sweep_override():
+            raise ValueError(f"{override.input_line} is a sweep, which needs -m")
+        if key not in ("resume", *keys):
+            raise ValueError(f"{path.parent} was begun without {key.rpartition('.')[0]}, so it has no {key}")
         OmegaConf.update(config, key, override.value())
     return config
 

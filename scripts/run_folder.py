@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+VALIDATION_TAGS = ("val/", "samples")
 LINKED = ("config.yaml", "train.log", "checkpoints")  # what a person or a script opens
 
 
@@ -86,25 +87,37 @@ def _check_latest(latest: Path) -> None:
         raise ValueError(f"{latest} must be absent or a folder of links that an earlier run made; move it away")
 
 
-def drop_later_events(folder: Path, step: int) -> None:
-    """Take what was logged after a step out of the event files, which a resumed run logs again.
+@contextmanager
+def dropping_later_events(folder: Path, step: int, *, validated: bool) -> Iterator[None]:
+    """Take what a resumed run logs again out of the event files: all after a step, and its validation if not validated.
 
+    The files are written before the block and take their places after it, so that an error leaves everything as it was.
     TensorBoard's own answer, a purge_step in the next file, hides scalars and images but not texts.
     """
     from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.summary.writer.record_writer import RecordWriter
 
-    for path in folder.glob("events.out.tfevents.*"):
-        temporary, later = folder / f".{path.name}.tmp", False
-        with temporary.open("wb") as file:
-            writer = RecordWriter(file)
-            for record in RawEventFileLoader(str(path)).Load():  # ends where a killed process ended, even amid a record
-                if Event.FromString(record).step <= step:
-                    writer.write(record)
-                else:
-                    later = True
-        if later:
-            temporary.replace(path)
-        else:
-            temporary.unlink()
+    def superseded(event) -> bool:
+        validation = any(value.tag.startswith(VALIDATION_TAGS) for value in event.summary.value)
+        return event.step > step or (event.step == step and validation and not validated)
+
+    kept = {path: folder / f".{path.name}.tmp" for path in folder.glob("events.out.tfevents.*")}
+    try:
+        for path, temporary in kept.items():
+            with temporary.open("wb") as file:
+                writer = RecordWriter(file)
+                for record in RawEventFileLoader(
+                    str(path)
+                ).Load():  # to where a killed process ended, even amid a record
+                    if not superseded(Event.FromString(record)):
+                        writer.write(record)
+                file.flush()
+                os.fsync(file.fileno())
+        yield
+        for path, temporary in kept.items():
+            if temporary.stat().st_size != path.stat().st_size:
+                temporary.replace(path)
+    finally:
+        for temporary in kept.values():
+            temporary.unlink(missing_ok=True)

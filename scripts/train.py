@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from command_line import quieten_lightning, run_configured
-from run_folder import check_run_name, drop_later_events, find_run, link_latest, locked, new_run_folder
+from run_folder import check_run_name, dropping_later_events, find_run, link_latest, locked, new_run_folder
 
 CONSOLES = ("auto", "lines", "quiet")
 
@@ -106,10 +106,11 @@ def train(config) -> None:
             if first:
                 stack.enter_context(locked(folder))
         elif first:
+            validated = bool(checkpoint) and checkpoint["gptmini"]["validated_step"] == step
+            with dropping_later_events(folder, step if checkpoint else -1, validated=validated):
+                aside = adopt(path, step) if path else []
             link_latest(config.runs_dir, folder)
-            drop_later_events(folder, step if checkpoint else -1)
-            if path is not None:
-                notes += [f"{aside} is of a later step, or damaged, and set aside" for aside in adopt(path, step)]
+            notes += [f"{file} is of a later step, or damaged, and set aside" for file in aside]
         log_path = folder / "train.log" if first else Path(os.devnull)
         log_file = Console(
             file=stack.enter_context(log_path.open("a", encoding="utf-8")), soft_wrap=True, highlight=False
@@ -126,7 +127,7 @@ def train(config) -> None:
         )
         if first:
             yaml = write_config(config, folder)
-            if not step:
+            if checkpoint is None:
                 events.log_text("config", yaml, 0)
             for note in notes:
                 say("warning", note)
@@ -138,7 +139,7 @@ def train(config) -> None:
         )
         fit(trainer, module, data, stopping, say, folder)
         say("done", f"{trainer.global_step - step} steps in {duration(time.monotonic() - start)}")
-        conclude(say, callbacks, folder)
+        conclude(say, callbacks, module, folder)
 
 
 def open_tokens(config, checkpoint: dict | None) -> tuple:
@@ -212,14 +213,18 @@ def announce_resume(say: Callable, path: Path | None, checkpoint: dict | None, m
         say("", f"max_steps was {before}, is {now}: {change}")
 
 
-def conclude(say: Callable, callbacks: list, folder: Path) -> None:
+def conclude(say: Callable, callbacks: list, module, folder: Path) -> None:
     """Say how good it became, show a sample, and name the commands that come next."""
+    import math
+
     from gptmini.training.callbacks import Samples
     from gptmini.training.checkpointing import RunCheckpoints
 
     for callback in callbacks:
         if isinstance(callback, RunCheckpoints) and callback.best is None:
-            say("best", "none: no validation loss was finite; the run has diverged, try a lower optimizer.lr")
+            saved = module.evaluation is not None and math.isfinite(module.evaluation.loss)
+            reason = "it could not be saved" if saved else "no validation loss was finite; try a lower optimizer.lr"
+            say("best", f"none: {reason}")
         elif isinstance(callback, RunCheckpoints):
             best = callback.best
             say("best", f"val loss {best['loss']:.4f}, {best['bits_per_byte']:.4f} bits per byte, step {best['step']}")

@@ -59,8 +59,10 @@ def replace_by_link(source: Path, target: Path) -> None:
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     os.link(source, temporary)
-    temporary.replace(target)
-    temporary.unlink(missing_ok=True)  # rename does nothing where both already are the same file
+    try:
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)  # rename does nothing where both already are the same file
     flush_folder(target.parent)
 
 
@@ -96,7 +98,7 @@ def read_checkpoint(path: Path) -> dict:
     Raises:
         ValueError: not a checkpoint of this format, damaged, or holding pickled code.
     """
-    _check_archive(path)
+    check_archive(path)
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch names no common class for what a foreign file can raise
@@ -114,7 +116,7 @@ def read_checkpoint(path: Path) -> dict:
     return checkpoint
 
 
-def _check_archive(path: Path) -> None:
+def check_archive(path: Path) -> None:
     """Raise ValueError unless path is a zip file as torch writes it, with every checksum right."""
     try:
         with zipfile.ZipFile(path) as archive:

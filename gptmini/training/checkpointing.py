@@ -7,7 +7,7 @@ import lightning as L
 import torch
 from lightning.pytorch.plugins import TorchCheckpointIO
 
-from gptmini.model.checkpoint import read_checkpoint, replace_by_link, write_checkpoint
+from gptmini.model.checkpoint import check_archive, read_checkpoint, replace_by_link, write_checkpoint
 from gptmini.training.loggers import say
 from gptmini.training.module import GPTModule
 from gptmini.training.settings import check_count
@@ -16,7 +16,7 @@ from gptmini.training.stopping import Stop
 NAMES = ("last", "previous", "best")
 
 
-class CheckedCheckpointIO(TorchCheckpointIO):
+class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes whole or not at all."""
 
     error: OSError | None = None  # of the newest save; kept, because the other ranks wait for the one that writes
@@ -115,7 +115,7 @@ def checkpoint_to_resume(path: Path) -> tuple[Path | None, dict | None, list[str
     files, damaged = [path], []
     if path.is_dir():
         named = [path / "checkpoints" / f"{name}.ckpt" for name in NAMES]
-        files = sorted(filter(Path.is_file, named), key=_claimed_step, reverse=True)
+        files = sorted(filter(Path.is_file, named), key=_step_of, reverse=True)  # the damaged first, to be named
     for file in files:
         try:
             checkpoint = read_checkpoint(file)
@@ -132,13 +132,13 @@ def adopt(path: Path, step: int) -> list[Path]:
     """Let a run go on from one of its checkpoints: it becomes last.ckpt, and what is later or damaged is set aside.
 
     Returns:
-        The files set aside, under their new names, set-aside-<name>.ckpt.
+        The files set aside, under their new names, set-aside-<name>-<step>.ckpt, or inf for a damaged one.
     """
     aside = []
     for name in NAMES:
         other = path.with_name(f"{name}.ckpt")
-        if other.is_file() and not other.samefile(path) and not 0 <= _claimed_step(other) <= step:
-            aside.append(other.replace(other.with_name(f"set-aside-{name}.ckpt")))
+        if other.is_file() and not other.samefile(path) and (other_step := _step_of(other)) > step:
+            aside.append(other.replace(other.with_name(f"set-aside-{name}-{other_step}.ckpt")))
     for left in path.parent.glob(".*.tmp"):  # by a process that was killed while it wrote
         left.unlink()
     if not (last := path.with_name("last.ckpt")).exists() or not last.samefile(path):
@@ -146,12 +146,13 @@ def adopt(path: Path, step: int) -> list[Path]:
     return aside
 
 
-def _claimed_step(path: Path) -> float:
-    """Step that a file says it is of, without reading its tensors; infinite if it cannot be read at all."""
+def _step_of(path: Path) -> float:
+    """Step that a file is of, its checksums right but its tensors not read; infinite if it is damaged."""
     try:
+        check_archive(path)
         step = torch.load(path, map_location="cpu", mmap=True, weights_only=True)["global_step"]
-        return step if type(step) is int else math.inf
-    except Exception:  # of whatever class: the file is damaged, and read_checkpoint will say how
+        return step if type(step) is int and step >= 0 else math.inf
+    except Exception:  # of whatever class: read_checkpoint will say how it is damaged
         return math.inf
 
 

@@ -38,8 +38,7 @@ def say(trainer: L.Trainer, line: str) -> None:
 class EventLogger(TensorBoardLogger):
     """TensorBoard events straight in the run folder, and nothing else there.
 
-    When they cannot be written the run goes on without: on_error is told, and a minute later they are tried again.
-    Without on_error the OSError is raised.
+    When they cannot be written on_error is told, and a minute later they are tried again; without it OSError is raised.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from lightning.pytorch.loggers.logger import Logger
 from gptmini.data.store import TokenStore
 from gptmini.model import GPT, GPTConfig, new_gpt
 from gptmini.model.checkpoint import build_model
-from gptmini.training.checkpointing import CheckedCheckpointIO, RunCheckpoints
+from gptmini.training.checkpointing import AtomicCheckpointIO, RunCheckpoints
 from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.hardware import PRECISIONS, Hardware
 from gptmini.training.module import GPTModule
@@ -101,7 +101,7 @@ def build_trainer(
         num_sanity_val_steps=-1 if validate_first else 0,
         logger=loggers,
         callbacks=sorted(callbacks, key=lambda callback: isinstance(callback, RunCheckpoints)),  # logs are kept first
-        plugins=[CheckedCheckpointIO()],
+        plugins=[AtomicCheckpointIO()],
         default_root_dir=folder,
         enable_progress_bar=False,
         enable_model_summary=False,
