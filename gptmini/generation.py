@@ -1,5 +1,6 @@
 """Sampling: rules as pure functions of logits, then the decoding loop over the key/value cache."""
 
+import sys
 from collections.abc import Iterator
 
 import torch
@@ -145,7 +146,7 @@ def check_sampling(*, max_new_tokens: int, temperature: float, top_k: int | None
     numbers = (int, float)
     if type(max_new_tokens) is not int or max_new_tokens < 1:
         raise ValueError(f"max_new_tokens must be a whole number of at least 1, got {max_new_tokens!r}")
-    if type(temperature) not in numbers or not 0 <= temperature < float("inf"):
+    if type(temperature) not in numbers or not 0 <= temperature <= sys.float_info.max:
         raise ValueError(f"temperature must be a finite number of at least 0 (0 is greedy), got {temperature!r}")
     if top_k is not None and (type(top_k) is not int or top_k < 1):
         raise ValueError(f"top_k must be a whole number of at least 1, got {top_k!r}")

@@ -5,7 +5,6 @@ two splits and returns a tokenizer: character(...), byte(...), bpe(...), gpt2(..
 """
 
 import base64
-import binascii
 import os
 from collections.abc import Iterable, Iterator
 
@@ -132,7 +131,9 @@ def from_dict(state: dict) -> Tokenizer:
         if state["kind"] == BytePairTokenizer.kind:
             ranks = [base64.b64decode(token, validate=True) for token in state["ranks"]]
             return BytePairTokenizer(state["pattern"], ranks)
-    except (KeyError, TypeError, binascii.Error) as error:
+    except ValueError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    except Exception as error:  # of whatever class: the fields are a stranger's
         raise ValueError(f"a tokenizer must have kind and its fields, got {type(error).__name__}: {error}") from None
     raise ValueError(
         f"a tokenizer's kind must be {CharTokenizer.kind} or {BytePairTokenizer.kind}, got {state['kind']!r}"

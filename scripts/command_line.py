@@ -4,7 +4,6 @@ import argparse
 import difflib
 import itertools
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +13,6 @@ from typing import NoReturn
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 MISUSE = 2  # exit code of a mistake that the user can mend, as argparse's
-TARGET = re.compile(r"^\s*_target_: (\S+)", re.MULTILINE)
 INTERRUPTED = 130  # 128 + SIGINT
 RESUMABLE = (  # what a resumed run takes from its command line: how it is computed and watched, never what
     "trainer.max_steps",
@@ -62,9 +60,12 @@ def explain(error: BaseException) -> str | None:
         return explain(error.__cause__) or str(error)
     if type(error).__module__.startswith(("hydra.", "omegaconf.")):
         hint = "; quote a value of other characters inside too: 'key=\"value\"'" if "override" in name.lower() else ""
-        return str(error).partition("Config search path")[0].partition("\n    full_key")[0] + hint
+        reason = str(error).partition("Config search path")[0].partition("\n    full_key")[0]
+        return (reason or f"the configuration cannot be composed ({name})") + hint
     if name == "OutOfMemoryError" or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error)):
         return "memory ran out; lower batch_size (trainer.batch_size when training) or the model's sizes"
+    if isinstance(error, RecursionError):
+        return "what was typed or read is nested too deeply"
     if isinstance(error, ValueError):
         return str(error)
     if isinstance(error, OSError):
@@ -115,6 +116,10 @@ def compose_checked(config_name: str, overrides: list[str]):
     resume = [override.value() for override in parsed if override.key_or_group == "resume" and not override.is_delete()]
     if resume and resume[-1] is not None:
         return _stored_config(str(resume[-1]), parsed)
+    for override in parsed:
+        is_group = override.key_or_group and (CONFIGS / override.key_or_group).is_dir()
+        if not override.key_or_group or (is_group and isinstance(override.value(), list)):
+            raise ValueError(f"{override.input_line} is no KEY=VALUE, and no GROUP=NAME")
     groups = [
         override.input_line
         for override in parsed
@@ -151,20 +156,26 @@ def _stored_config(run: str, parsed: list):
 
     path = find_run(run) / "config.yaml"
     try:
-        config = OmegaConf.load(path)
-    except (yaml.YAMLError, ValueError, RecursionError, OSError):
-        config = None
-    if not OmegaConf.is_dict(config) or not OmegaConf.is_dict(config.get("trainer")):
-        raise ValueError(f"{path} is not the configuration that the run began with")
-    keys, values = zip(*_items(OmegaConf.to_container(config)), strict=True)
-    items = [(key.rpartition(".")[2], value) for key, value in zip(keys, values, strict=True)]
-    called = [value for key, value in items if key.endswith("_") and key not in ("_partial_", "_convert_")]
-    known = {target for file in CONFIGS.rglob("*.yaml") for target in TARGET.findall(file.read_text(encoding="utf-8"))}
-    called += [value for _, value in items if type(value) is str and "${" in value.replace("\\${", "")]  # compute too
-    if foreign := [
-        value for value in called if type(value) is not str or value not in known
-    ]:  # it would be imported and called
-        raise ValueError(f"{path} names {foreign[0]!r}, which no configuration here does")
+        text = path.read_text(encoding="utf-8")
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            raise ValueError("a few aliases could stand for terabytes")
+        config = OmegaConf.create(text)
+        tree = OmegaConf.to_container(config)
+        keys, values = zip(*_items(tree), strict=True)
+        parts = {f"callbacks.{name}" for name, value in (tree["callbacks"] or {}).items() if value is not None}
+    except Exception as error:  # of whatever class: anything may stand in a file
+        raise ValueError(f"{path} is not the configuration that the run began with ({type(error).__name__})") from None
+    called = _called(tree)
+    known = [
+        _called(yaml.safe_load(file.read_text(encoding="utf-8")), "" if file.parent == CONFIGS else file.parent.name)
+        for file in CONFIGS.rglob("*.yaml")
+    ]
+    parts |= {group.name for group in CONFIGS.iterdir() if group.is_dir() and group.name != "experiment"}
+    for part in parts | called.keys():  # what Hydra would import and call
+        if not any(part in other and other[part] == called.get(part) for other in known):
+            raise ValueError(f"{path} names {called.get(part)} for {part}, which no configuration here does")
+    if computed := [value for value in values if type(value) is str and "${" in value.replace("\\${", "")]:
+        raise ValueError(f"{path} must hold plain values, got {computed[0]!r}")
     for override in parsed:
         key = override.key_or_group
         if key != "resume" and (key not in RESUMABLE or override.is_delete() or override.is_add()):
@@ -203,6 +214,17 @@ def quieten_lightning() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", category=FutureWarning, message=".*LeafSpec.*")
     threading.excepthook = lambda hint: None if issubclass(hint.exc_type, OSError) else threading.__excepthook__(hint)
+
+
+def _called(tree: dict, group: str = "") -> dict[str, dict]:
+    """For each part of a configuration what Hydra calls for it: its keys that begin and end with an underscore."""
+    prefix = "" if group in ("", "experiment") else f"{group}."
+    called: dict[str, dict] = {}
+    for key, value in _items(tree, prefix):
+        part, _, name = key.rpartition(".")
+        if name.endswith("_"):
+            called.setdefault(part, {})[name] = value
+    return called
 
 
 def _items(tree: object, prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -34,13 +34,19 @@ def check(config) -> tuple:
     hardware = choose_hardware(settings.device, settings.precision, settings.compile, settings.devices)
     model, schedule = instantiate(config.model), instantiate(config.schedule)
     optimizer = instantiate(config.optimizer, _convert_="all")
-    model(vocab_size=1)
-    optimizer(torch.nn.Linear(1, 1))
-    schedules.check(**schedule.keywords)
+    try:
+        model(vocab_size=1)
+        optimizer(torch.nn.Linear(1, 1))
+        schedules.check(**schedule.keywords)
+    except TypeError as error:  # of a stored configuration; what is typed was compared with the YAML
+        raise ValueError(f"the configuration does not fit: {error}") from None
     check_seed(config.seed)
     check_run_name(config.name)
     if type(config.runs_dir) is not str or type(config.data_dir) is not str:
         raise ValueError(f"runs_dir and data_dir must be text, got {config.runs_dir!r} and {config.data_dir!r}")
+    for name, callback in (config.callbacks or {}).items():
+        if callback is not None and not (OmegaConf.is_dict(callback) and "_target_" in callback):
+            raise ValueError(f"callbacks.{name} must be null or have its own keys, got {callback!r}")
     if config.console not in CONSOLES:
         raise ValueError(f"console must be one of {', '.join(CONSOLES)}, got {config.console!r}")
     return settings, hardware, model, optimizer, schedule
@@ -51,7 +57,6 @@ def train(config) -> None:
     start = time.monotonic()
     import torch
     from console import ConsoleLogger, LastingConsole, duration
-    from hydra.utils import instantiate
     from lightning.pytorch.utilities import rank_zero_only
     from rich.console import Console
 
@@ -85,11 +90,7 @@ def train(config) -> None:
         with console.status("reading text"):
             store, written = open_tokens(config, checkpoint)
         tokenizer = from_dict(store.tokenizer)
-        callbacks = [
-            callback(tokenizer=tokenizer) if isinstance(callback, partial) else callback
-            for callback in (instantiate(config.callbacks) or {}).values()
-            if callback is not None
-        ]
+        callbacks = make_callbacks(config, tokenizer)
         module, data = assemble(
             store,
             model_config(vocab_size=tokenizer.n_vocab),
@@ -140,6 +141,20 @@ def train(config) -> None:
         fit(trainer, module, data, stopping, say, folder)
         say("done", f"{trainer.global_step - step} steps in {duration(time.monotonic() - start)}")
         conclude(say, callbacks, module, folder)
+
+
+def make_callbacks(config, tokenizer) -> list:
+    """The callbacks that the configuration names; those that wait for the tokenizer are given it."""
+    from hydra.utils import instantiate
+
+    try:
+        return [
+            callback(tokenizer=tokenizer) if isinstance(callback, partial) else callback
+            for callback in (instantiate(config.callbacks) or {}).values()
+            if callback is not None
+        ]
+    except TypeError as error:  # of a stored configuration; what is typed was compared with the YAML
+        raise ValueError(f"callbacks does not fit: {error}") from None
 
 
 def open_tokens(config, checkpoint: dict | None) -> tuple:

@@ -51,15 +51,7 @@ def attention(
 ) -> Tensor:
     """Context vectors: attention_weights(queries, keys) @ values.
 
-    Args:
-        queries: (..., H, T, D).
-        keys: (..., G, S, D).
-        values: (..., G, S, D_v).
-        mask: as for attention_weights.
-        scale: as for attention_weights.
-
-    Returns:
-        (..., H, T, D_v).
+    values are (..., G, S, D_v), the result (..., H, T, D_v); the others are as for attention_weights.
     """
     weights = attention_weights(queries, keys, mask=mask, scale=scale)
     return weights @ _expand_heads(values, queries)  # (..., H, T, D_v)

@@ -24,7 +24,7 @@ def rotary_table(length: int, d_head: int, base: float) -> Rotary:
     Returns:
         float32 tables with one row a position; take the rows that a call needs.
     """
-    frequencies = base ** -(torch.arange(0, d_head, 2, dtype=torch.float32, device="cpu") / d_head)  # (D/2)
+    frequencies = float(base) ** -(torch.arange(0, d_head, 2, dtype=torch.float32, device="cpu") / d_head)  # (D/2)
     angles = torch.outer(torch.arange(length, dtype=torch.float32, device="cpu"), frequencies)  # (length, D/2)
     return Rotary(angles.cos(), angles.sin())
 

@@ -88,13 +88,7 @@ def step_sequences(step: int, micro_step: int, *, global_batch_size: int, batch_
 def gather(data: np.ndarray, starts: np.ndarray, context_length: int) -> tuple[Tensor, Tensor]:
     """Cut windows out of a token file.
 
-    Args:
-        data: (n_tokens,), uint16 or uint32.
-        starts: int64 (B,).
-        context_length: T.
-
-    Returns:
-        tokens and targets, int64 (B, T) each; targets are tokens shifted by one.
+    data is (n_tokens,), starts is (B,); tokens and targets are int64 (B, T) each, targets shifted by one.
     """
     windows = torch.from_numpy(data[starts[:, None] + np.arange(context_length + 1)].astype(np.int64))  # (B, T + 1)
     return windows[:, :-1], windows[:, 1:]

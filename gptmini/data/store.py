@@ -180,9 +180,20 @@ def _read_meta(folder: Path) -> dict:
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise ValueError(f"{path} is not the JSON that was written; {_remedy(folder)}") from None
     if meta.get("format") != FORMAT:
-        raise ValueError(f"{path} has format {meta.get('format')}, this version reads {FORMAT}; {_remedy(folder)}")
+        raise ValueError(f"{path} has format {meta.get('format')!r}, this version reads {FORMAT}; {_remedy(folder)}")
     if hashlib.sha256(_canonical(meta)).hexdigest() != digest:
         raise ValueError(f"{path} was edited: its digest does not match; {_remedy(folder)}")
+    try:
+        counts = [meta[split][name] for split in SPLITS for name in ("documents", "bytes", "tokens", "crc32")]
+        whole = (
+            all(type(count) is int and count >= 0 for count in counts) and meta["train"]["bytes"] * meta["val"]["bytes"]
+        )
+        whole = whole and meta["dtype"] in ("uint16", "uint32") and type(meta["fingerprint"] + "") is str
+        whole = whole and isinstance(meta["tokenizer"], dict)
+    except (KeyError, TypeError):
+        whole = False
+    if not whole:
+        raise ValueError(f"{path} lacks what this version wrote; {_remedy(folder)}")
     return meta
 
 

@@ -92,9 +92,6 @@ def find_checkpoint(path: str | Path) -> Path:
 def read_checkpoint(path: Path) -> dict:
     """Read a checkpoint onto the CPU, after its checksums, without running anything in it.
 
-    Returns:
-        The dict that was written.
-
     Raises:
         ValueError: not a checkpoint of this format, damaged, or holding pickled code.
     """
@@ -168,8 +165,14 @@ def _dense_weights(state: dict) -> dict[str, torch.Tensor]:
         if isinstance(name, str) and name.startswith(WEIGHTS_PREFIX)
     }
     for name, tensor in weights.items():
-        if not (isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and tensor.dtype in DTYPES):
+        if not is_dense(tensor):
             raise ValueError(f"the checkpoint's weight {name} must be a dense floating-point tensor")
     if len({tensor.dtype for tensor in weights.values()}) > 1:
         raise ValueError("the checkpoint's weights must be of one dtype, got several")
     return weights
+
+
+def is_dense(tensor: object) -> bool:
+    """Whether this is a tensor whose floating-point numbers are all in the CPU's memory."""
+    plain = isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and tensor.device.type == "cpu"
+    return plain and tensor.dtype in DTYPES

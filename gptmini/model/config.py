@@ -56,7 +56,7 @@ class GPTConfig:
                 raise ValueError(f"{name} must be above 0 and finite, or null, got {name}={value}")
         for name, names in (("norm", NORM), ("position", POSITIONS), ("mlp", ACTIVATION), ("init", INITS)):
             if getattr(self, name) not in names:
-                raise ValueError(f"{name} must be one of {', '.join(names)}, got {name}={getattr(self, name)}")
+                raise ValueError(f"{name} must be one of {', '.join(names)}, got {name}={getattr(self, name)!r}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got dropout={self.dropout}")
         self._check_heads()

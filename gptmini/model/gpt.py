@@ -73,7 +73,7 @@ class GPT(nn.Module):
         weight = self.embedding.weight if self.config.tie_embeddings else self.unembedding.weight  # (V padded, C)
         logits = F.linear(hidden, weight)[..., : self.config.vocab_size]  # (B, T, V)
         cap = self.config.logit_softcap
-        return logits if cap is None else cap * torch.tanh(logits / cap)
+        return logits if cap is None else float(cap) * torch.tanh(logits / float(cap))
 
     def new_cache(self, batch_size: int) -> KVCache:
         """Empty cache for batch_size sequences of context_length tokens, on the model's device, in its dtype."""

@@ -87,12 +87,7 @@ mlp.output.bias              mlp.c_proj.bias               -
 def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
     """Build the GPT that a Hugging Face model is.
 
-    Args:
-        config: the model's config.to_dict(), with model_type gpt2 or nanochat.
-        state: the model's state_dict().
-
-    Returns:
-        A GPT whose logits are the same.
+    Its config.to_dict() has model_type gpt2 or nanochat; with its state_dict() it makes a GPT of the same logits.
 
     Raises:
         ValueError: another model type, a setting that we do not compute, or a missing or misshapen weight.

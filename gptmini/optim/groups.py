@@ -1,5 +1,7 @@
 """Which parameter gets which treatment, and the optimizers that take them."""
 
+import sys
+
 import torch
 from torch import nn
 
@@ -43,5 +45,5 @@ def _is_number(value: object) -> bool:
 
 
 def _check_number(name: str, value: object) -> None:
-    if not _is_number(value) or not 0 <= value < float("inf"):
+    if not _is_number(value) or not 0 <= value <= sys.float_info.max:
         raise ValueError(f"{name} must be a number of at least 0, got {name}={value!r}")

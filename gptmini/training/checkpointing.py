@@ -7,7 +7,7 @@ import lightning as L
 import torch
 from lightning.pytorch.plugins import TorchCheckpointIO
 
-from gptmini.model.checkpoint import check_archive, read_checkpoint, replace_by_link, write_checkpoint
+from gptmini.model.checkpoint import check_archive, is_dense, read_checkpoint, replace_by_link, write_checkpoint
 from gptmini.training.loggers import say
 from gptmini.training.module import GPTModule
 from gptmini.training.settings import check_count
@@ -60,6 +60,12 @@ class RunCheckpoints(L.Callback):
     def load_state_dict(self, state: dict) -> None:
         """Restore state_dict()."""
         self.best = state["best"]
+        kinds = {"loss": float, "bits_per_byte": float, "step": int}
+        figures = {} if self.best is None else self.best
+        if figures and {name: type(figure) for name, figure in figures.items()} != kinds:
+            raise ValueError(f"best must be a loss, bits per byte and a step, got {figures}")
+        if not all(map(math.isfinite, figures.values())):
+            raise ValueError(f"best must be finite, got {figures}")
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: GPTModule, outputs: object, batch: object, batch_idx: int
@@ -165,11 +171,11 @@ def _check_training_state(checkpoint: dict, path: Path) -> None:
         fits = (
             all(type(count) is int and count >= 0 for count in (done, n_bad, *counts))
             and len(own["bad_steps"]) == 2
-            and all(isinstance(tensor, torch.Tensor) for tensor in tensors)
+            and all(is_dense(tensor) for tensor in tensors)
             and (bool(tensors) or done == n_bad)
             and all(type(own["data"][key]) is str for key in ("folder", "fingerprint"))
         )
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except Exception:  # of whatever class: a stranger wrote it
         fits = False
     if not fits:
         raise ValueError(f"{path} holds no training state that this version can go on from")

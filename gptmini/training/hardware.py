@@ -38,16 +38,10 @@ def choose_device(device: str) -> str:
 
 
 def choose_hardware(device: str, precision: str, compile: bool | str, devices: int = 1) -> Hardware:
-    """Resolve each auto by what is here.
-
-    Args:
-        device: auto takes cuda, else mps, else cpu.
-        precision: auto takes bf16 on a GPU that computes in it, else fp32.
-        compile: True, False, or auto: on a GPU that Triton compiles for.
-        devices: how many of the device are wanted; of CPUs any number of processes.
+    """Resolve each auto: cuda, else mps, else cpu; bf16 on a GPU that computes in it; compiled where Triton can.
 
     Raises:
-        ValueError: an unknown name, or a device that is not here so many times.
+        ValueError: an unknown name, or a device that is not here so many times; of CPUs any number of processes is.
     """
     _check_name("precision", precision, ("auto", *PRECISIONS))
     _check_name("compile", compile, ("auto", True, False))

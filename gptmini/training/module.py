@@ -61,10 +61,12 @@ class GPTModule(L.LightningModule):
         optimizer = self.make_optimizer(self.model)
         if self.optimizer_state:  # empty before the first step that was applied
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            names = self.optimizer_state.get(0, {"step": None}).keys()
             for i, parameter in enumerate(parameters):
-                shapes = [tensor.shape for tensor in self.optimizer_state.get(i, {}).values()]
-                if any(shape not in ((), parameter.shape) for shape in shapes) or not shapes:
-                    raise ValueError(f"the optimizer's state for a weight {tuple(parameter.shape)} is {shapes}")
+                kinds = {name: (tensor.shape, tensor.dtype) for name, tensor in self.optimizer_state.get(i, {}).items()}
+                wanted = dict.fromkeys(names, (parameter.shape, parameter.dtype)) | {"step": ((), torch.float32)}
+                if kinds != wanted:
+                    raise ValueError(f"the optimizer's state of weight {i} must be {wanted}, got {kinds}")
             groups = optimizer.state_dict()["param_groups"]
             optimizer.load_state_dict({"state": self.optimizer_state, "param_groups": groups})
         return optimizer

@@ -1,7 +1,6 @@
 """One run: its parts, put together and checked, and the Trainer that carries it out."""
 
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import lightning as L
@@ -41,14 +40,13 @@ def assemble(
     if checkpoint is None:
         model = new_gpt(config, seed)
     else:
-        own, step = checkpoint["gptmini"], checkpoint["global_step"]
-        if own["config"] != asdict(config) or own["tokenizer"] != store.tokenizer:
+        own, step, model = checkpoint["gptmini"], checkpoint["global_step"], build_model(checkpoint).train()
+        if model.config != config or repr(own.get("tokenizer")) != repr(store.tokenizer):
             raise ValueError("the checkpoint's model or tokenizer is not the one that config.yaml describes")
         if own["data"].get("fingerprint") != store.fingerprint:
             raise ValueError(f"{store.folder} holds other tokens than those that the run began with; restore its text")
         if step > settings.max_steps:
             raise ValueError(f"trainer.max_steps must be at least the {step} done, got {settings.max_steps}")
-        model = build_model(checkpoint).train()
     module = GPTModule(
         model,
         store,
@@ -85,7 +83,7 @@ def build_trainer(
         if callback.state_dict():
             try:
                 callback.load_state_dict(checkpoint["callbacks"][callback.state_key])
-            except (KeyError, TypeError) as error:
+            except Exception as error:  # of whatever class: a stranger wrote it
                 raise ValueError(f"the checkpoint holds no state of {callback.state_key} ({error!r})") from None
     # Was it stopped between a step and its validation? Lightning calls one before the first step a sanity check.
     validate_first = step and settings.validation_due(step) and checkpoint["gptmini"]["validated_step"] != step

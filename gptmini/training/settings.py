@@ -1,6 +1,7 @@
 """How long, how large and on what to train."""
 
 import re
+import sys
 from dataclasses import dataclass
 
 MOST_THREADS = 1024  # torch starts as many as it is told, until the system refuses
@@ -38,7 +39,7 @@ class TrainerSettings:
         if self.threads is not None and self.threads > MOST_THREADS:
             raise ValueError(f"trainer.threads must be at most {MOST_THREADS}, got {self.threads}")
         clip = self.gradient_clip
-        if clip is not None and (type(clip) not in (int, float) or not 0 < clip < float("inf")):
+        if clip is not None and (type(clip) not in (int, float) or not 0 < clip <= sys.float_info.max):
             raise ValueError(f"trainer.gradient_clip must be a number above 0, or null for none, got {clip!r}")
         micro_steps(self.global_batch_size, self.batch_size, self.devices)
         _ = self.max_seconds
@@ -51,9 +52,9 @@ class TrainerSettings:
     def max_seconds(self) -> float | None:
         """max_time in seconds."""
         time = self.max_time
-        if time is None or (type(time) in (int, float) and 0 < time < float("inf")):
+        if time is None or (type(time) in (int, float) and 0 < time <= sys.float_info.max):
             return time
-        if type(time) is str and re.fullmatch(r"(\d+:){1,3}\d+", time) and (parts := time.split(":")):
+        if type(time) is str and re.fullmatch(r"(\d{1,6}:){1,3}\d{1,6}", time) and (parts := time.split(":")):
             units = (86400, 3600, 60, 1)[-len(parts) :]
             return float(sum(int(part) * unit for part, unit in zip(parts, units, strict=True)))
         raise ValueError(f"trainer.max_time must be seconds above 0, [[DD:]HH:]MM:SS or null for none, got {time!r}")

@@ -214,10 +214,10 @@ def main() -> None:
             step, newly_torn = newest(killed)
             torn += newly_torn
             lost.append(reached(killed) - step)
-        limited = start(killed, "resume=runs/latest", limit=1_000_000).wait(60)
+        limited = start(killed, "resume=runs/latest", "trainer.max_time=5", limit=1_000_000).wait()
         _, newly_torn = newest(killed)
         torn += newly_torn
-        end = start(killed, "resume=runs/latest").wait()
+        end = start(killed, "resume=runs/latest", "trainer.max_time=null").wait()
         bits = differing_bits(outcome(straight), outcome(killed))
         checkpoint = next(killed.glob("runs/*/*/checkpoints/last.ckpt"))
         refused, different = damage(checkpoint, 4 * arguments.kills, random_)

@@ -100,7 +100,7 @@ def test_dropout_that_is_no_probability_below_one_is_refused(value):
     ],
 )
 def test_unknown_names_are_refused_with_those_that_exist(name, names):
-    assert refusal(LEARNED | {name: "swiglu"}) == f"{name} must be one of {names}, got {name}=swiglu"
+    assert refusal(LEARNED | {name: "swiglu"}) == f"{name} must be one of {names}, got {name}='swiglu'"
 
 
 @pytest.mark.parametrize(
