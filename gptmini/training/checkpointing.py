@@ -61,11 +61,10 @@ class RunCheckpoints(L.Callback):
         """Restore state_dict()."""
         self.best = state["best"]
         kinds = {"loss": float, "bits_per_byte": float, "step": int}
-        figures = {} if self.best is None else self.best
-        if figures and {name: type(figure) for name, figure in figures.items()} != kinds:
-            raise ValueError(f"best must be a loss, bits per byte and a step, got {figures}")
-        if not all(map(math.isfinite, figures.values())):
-            raise ValueError(f"best must be finite, got {figures}")
+        if self.best is not None and {name: type(figure) for name, figure in self.best.items()} != kinds:
+            raise ValueError(f"best must be a loss, bits per byte and a step, got {self.best}")
+        if self.best is not None and not all(map(math.isfinite, self.best.values())):
+            raise ValueError(f"best must be finite, got {self.best}")
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: GPTModule, outputs: object, batch: object, batch_idx: int
