@@ -43,10 +43,10 @@ def main() -> None:
     prompt = read_prompt(arguments)
 
     import torch
+    from hardware import choose_device
 
     import gptmini
     from gptmini.generation import TextStream, generate_stream, prompt_ids
-    from gptmini.training.hardware import choose_device
 
     model, tokenizer = gptmini.load(arguments.run)
     model.to(choose_device(arguments.device))

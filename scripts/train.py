@@ -21,12 +21,12 @@ def check(config) -> tuple:
         ValueError: a value of the wrong type or out of range.
     """
     import torch
+    from hardware import choose_hardware
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
 
     from gptmini.model import check_seed
     from gptmini.optim import schedules
-    from gptmini.training.hardware import choose_hardware
 
     quieten_lightning()
     OmegaConf.resolve(config)
@@ -101,7 +101,8 @@ def train(config) -> None:
             compile=hardware.compile,
             checkpoint=checkpoint,
         )
-        stopping = Stopping(settings.max_seconds, settings.max_bad_steps)
+        left = None if settings.max_seconds is None else settings.max_seconds - (time.monotonic() - start)
+        stopping = Stopping(left, settings.max_bad_steps)
         if config.resume is None:
             folder = new_run_folder(config.runs_dir, config.name) if first else Path(config.runs_dir)
             if first:
@@ -136,7 +137,13 @@ def train(config) -> None:
             if config.resume is not None:
                 announce_resume(say, path, checkpoint, module)
         trainer = build_trainer(
-            settings, hardware, folder, callbacks=[*callbacks, stopping], loggers=[events, lines], checkpoint=checkpoint
+            settings,
+            folder,
+            device=hardware.device,
+            precision=hardware.precision,
+            callbacks=[*callbacks, stopping],
+            loggers=[events, lines],
+            checkpoint=checkpoint,
         )
         fit(trainer, module, data, stopping, say, folder)
         say("done", f"{trainer.global_step - step} steps in {duration(time.monotonic() - start)}")

@@ -12,9 +12,10 @@ from gptmini.model import GPT, GPTConfig, new_gpt
 from gptmini.model.checkpoint import build_model
 from gptmini.training.checkpointing import AtomicCheckpointIO, RunCheckpoints
 from gptmini.training.datamodule import TokenDataModule
-from gptmini.training.hardware import PRECISIONS, Hardware
 from gptmini.training.module import GPTModule
 from gptmini.training.settings import TrainerSettings, micro_steps
+
+PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed"}  # our name to Lightning's
 
 
 def assemble(
@@ -62,14 +63,15 @@ def assemble(
 
 def build_trainer(
     settings: TrainerSettings,
-    hardware: Hardware,
     folder: Path,
     *,
+    device: str,
+    precision: str,
     callbacks: list[L.Callback],
     loggers: list[Logger],
     checkpoint: dict | None = None,
 ) -> L.Trainer:
-    """Lightning's Trainer, counting in optimizer steps and leaving bar, checkpoints and data order to us.
+    """Lightning's Trainer on cpu, cuda or mps, in steps of the optimizer; bar, checkpoints and data order are ours.
 
     With a checkpoint that assemble accepted it begins at that step. Of its own state Lightning needs two counters,
     which follow from the step; so its loops are not restored, and devices and batch_size may differ from before.
@@ -88,9 +90,9 @@ def build_trainer(
     # Was it stopped between a step and its validation? Lightning calls one before the first step a sanity check.
     validate_first = step and settings.validation_due(step) and checkpoint["gptmini"]["validated_step"] != step
     trainer = L.Trainer(
-        accelerator="gpu" if hardware.device == "cuda" else hardware.device,
+        accelerator="gpu" if device == "cuda" else device,
         devices=settings.devices,
-        precision=PRECISIONS[hardware.precision],
+        precision=PRECISIONS[precision],
         max_steps=settings.max_steps,
         max_epochs=-1,
         accumulate_grad_batches=n_micro_steps,

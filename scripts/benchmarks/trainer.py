@@ -12,6 +12,7 @@ from pathlib import Path
 import lightning as L
 import torch
 from command_line import Parser, compose_checked, quieten_lightning
+from hardware import choose_hardware
 from hydra.utils import instantiate
 
 from gptmini.data.store import prepare
@@ -20,7 +21,6 @@ from gptmini.optim import set_learning_rate
 from gptmini.tokenizer import from_dict
 from gptmini.training.callbacks import Scalars
 from gptmini.training.datamodule import TokenDataModule
-from gptmini.training.hardware import choose_hardware
 from gptmini.training.loggers import EventLogger
 from gptmini.training.module import GPTModule
 from gptmini.training.run import assemble, build_trainer
@@ -78,7 +78,12 @@ def main() -> None:
         module, data = fresh()
         clock, scalars = Clock(), Scalars(config.callbacks.scalars.every_steps)
         trainer = build_trainer(
-            settings, hardware, folder, callbacks=[scalars, clock], loggers=[EventLogger(str(folder))]
+            settings,
+            folder,
+            device="cpu",
+            precision=hardware.precision,
+            callbacks=[scalars, clock],
+            loggers=[EventLogger(str(folder))],
         )
         trainer.fit(module, data)
         return clock.seconds / arguments.steps

@@ -11,7 +11,6 @@ from gptmini.optim import adamw
 from gptmini.optim.schedules import cosine
 from gptmini.tokenizer import byte
 from gptmini.training.checkpointing import RunCheckpoints
-from gptmini.training.hardware import Hardware
 from gptmini.training.run import assemble, build_trainer
 from gptmini.training.settings import TrainerSettings
 
@@ -104,8 +103,9 @@ def train(store, tmp_path):
         module.to(dtype)
         trainer = build_trainer(
             settings,
-            Hardware("cpu", settings.precision, settings.compile, ""),
             folder,
+            device="cpu",
+            precision=settings.precision,
             callbacks=list(callbacks),
             loggers=list(loggers),
             checkpoint=checkpoint,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
-PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed"}  # our name to Lightning's
+PRECISIONS = ("fp32", "bf16")
 
 
 @dataclass(frozen=True)
