@@ -172,6 +172,7 @@ def _check_training_state(checkpoint: dict, path: Path) -> None:
             and len(own["bad_steps"]) == 2
             and all(is_dense(tensor) for tensor in tensors)
             and (bool(tensors) or done == n_bad)
+            and all(state["step"] == done - n_bad for state in optimizer["state"].values())
             and all(type(own["data"][key]) is str for key in ("folder", "fingerprint"))
         )
     except Exception:  # of whatever class: a stranger wrote it

@@ -205,3 +205,23 @@ def test_a_validation_that_a_signal_ended_is_done_first_by_the_resumed_run(train
     assert seen.points == seen_again.points
     assert kept == kept_again
     assert checkpoint_to_resume(folder)[1]["gptmini"]["validated_step"] == 6
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda checkpoint: checkpoint.update(global_step=3),  # where the optimizer has done four
+        lambda checkpoint: checkpoint["gptmini"].update(bad_steps=[1, 0]),
+        lambda checkpoint: checkpoint.pop("optimizer_states"),
+        lambda checkpoint: checkpoint["gptmini"].pop("validated_step"),  # as files from before resuming had none
+    ],
+)
+def test_a_file_whose_counts_disagree_or_are_missing_is_refused(train, run_folder, change):
+    folder = run_folder("one")
+    train(max_steps=4, callbacks=[RunCheckpoints(4)], folder=folder)
+    path = folder / "checkpoints" / "last.ckpt"
+    checkpoint = checkpoint_to_resume(path)[1]
+    change(checkpoint)
+    torch.save(checkpoint, path)
+    with pytest.raises(ValueError, match=r"last\.ckpt holds no training state that this version can go on from"):
+        checkpoint_to_resume(path)
