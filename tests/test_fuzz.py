@@ -270,7 +270,8 @@ def go_on(run, path):
     store = TokenStore(next(Path("data").iterdir()))
     module, _ = assemble(store, model(vocab_size=257), settings, **parts, checkpoint=checkpoint)
     kept = RunCheckpoints(2)
-    build_trainer(settings, hardware, run.path, callbacks=[kept], loggers=[], checkpoint=checkpoint)
+    where = {"device": hardware.device, "precision": hardware.precision}
+    build_trainer(settings, run.path, **where, callbacks=[kept], loggers=[], checkpoint=checkpoint)
     optimizer_state = module.configure_optimizers().state_dict()["state"]
     return kept.best, asdict(module.model.config), dict(module.state_dict()), optimizer_state
 
