@@ -16,8 +16,12 @@ def check_run_name(name: str) -> None:
         raise ValueError(f"name must be a plain folder name other than latest, got name={name!r}")
 
 
-def new_run_folder(root: str | Path, name: str) -> Path:
-    """Make root/name/<time>, which nothing else has, and let root/latest lead to it; errors as link_latest."""
+def new_run_folder(root: str | Path, name: str, config: str) -> Path:
+    """Make root/name/<time>, which nothing else has, with its config.yaml, and let root/latest lead to it.
+
+    Raises:
+        ValueError: root/latest is not ours, as for link_latest.
+    """
     _check_latest(Path(root) / "latest")
     stamp = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     folder, attempt = Path(root) / name / stamp, 1
@@ -28,8 +32,16 @@ def new_run_folder(root: str | Path, name: str) -> Path:
         except FileExistsError:  # another run began in this second
             attempt += 1
             folder = folder.with_name(f"{stamp}_{attempt}")
+    write_config(config, folder)  # first, so that latest never leads to what cannot be resumed
     link_latest(root, folder)
     return folder
+
+
+def write_config(config: str, folder: Path) -> None:
+    """Keep a configuration in the run folder, for whoever resumes it."""
+    temporary = folder / f".config.yaml.{os.getpid()}.tmp"
+    temporary.write_text(config, encoding="utf-8")
+    temporary.replace(folder / "config.yaml")
 
 
 def link_latest(root: str | Path, folder: Path) -> None:

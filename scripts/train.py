@@ -9,7 +9,15 @@ from functools import partial
 from pathlib import Path
 
 from command_line import quieten_lightning, run_configured
-from run_folder import check_run_name, dropping_later_events, find_run, link_latest, locked, new_run_folder
+from run_folder import (
+    check_run_name,
+    dropping_later_events,
+    find_run,
+    link_latest,
+    locked,
+    new_run_folder,
+    write_config,
+)
 
 CONSOLES = ("auto", "lines", "quiet")
 
@@ -58,6 +66,7 @@ def train(config) -> None:
     import torch
     from console import ConsoleLogger, LastingConsole, duration
     from lightning.pytorch.utilities import rank_zero_only
+    from omegaconf import OmegaConf
     from rich.console import Console
 
     from gptmini.tokenizer import from_dict
@@ -103,14 +112,16 @@ def train(config) -> None:
         )
         left = None if settings.max_seconds is None else settings.max_seconds - (time.monotonic() - start)
         stopping = Stopping(left, settings.max_bad_steps)
+        yaml = OmegaConf.to_yaml(OmegaConf.merge(config, {"resume": None}))
         if config.resume is None:
-            folder = new_run_folder(config.runs_dir, config.name) if first else Path(config.runs_dir)
+            folder = new_run_folder(config.runs_dir, config.name, yaml) if first else Path(config.runs_dir)
             if first:
                 stack.enter_context(locked(folder))
         elif first:
             validated = bool(checkpoint) and checkpoint["gptmini"]["validated_step"] == step
             with dropping_later_events(folder, step if checkpoint else -1, validated=validated):
                 aside = adopt(path, step) if path else []
+            write_config(yaml, folder)
             link_latest(config.runs_dir, folder)
             notes += [f"{file} is of a later step, or damaged, and set aside" for file in aside]
         log_path = folder / "train.log" if first else Path(os.devnull)
@@ -128,7 +139,6 @@ def train(config) -> None:
             str(folder), purge_step=purge_step, on_error=lambda error: say("events", f"not written: {error.strerror}")
         )
         if first:
-            yaml = write_config(config, folder)
             if checkpoint is None:
                 events.log_text("config", yaml, 0)
             for note in notes:
@@ -174,17 +184,6 @@ def open_tokens(config, checkpoint: dict | None) -> tuple:
     if before and (before / "meta.json").is_file():
         return TokenStore(before), False
     return prepare(instantiate(config.data), instantiate(config.tokenizer, _convert_="all"), config.data_dir)
-
-
-def write_config(config, folder: Path) -> str:
-    """Keep the configuration in the run folder, for whoever resumes it; returns it as YAML."""
-    from omegaconf import OmegaConf
-
-    yaml = OmegaConf.to_yaml(OmegaConf.merge(config, {"resume": None}))
-    temporary = folder / f".config.yaml.{os.getpid()}.tmp"
-    temporary.write_text(yaml, encoding="utf-8")
-    temporary.replace(folder / "config.yaml")
-    return yaml
 
 
 def fit(trainer, module, data, stopping, say: Callable, folder: Path) -> None:

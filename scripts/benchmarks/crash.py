@@ -201,12 +201,11 @@ def main() -> None:
         killed.mkdir()
         shutil.copytree(straight / "data", killed / "data")
         kills, torn, lost, process = dict.fromkeys(("start-up", "training", "write"), 0), 0, [], None
+        n_resumes = 0
         for i in range(arguments.kills):
-            process = (
-                start(killed, "resume=runs/latest")
-                if (killed / "runs" / "latest").exists()
-                else start(killed, *options)
-            )
+            resumed = (killed / "runs" / "latest").exists()
+            n_resumes += resumed
+            process = start(killed, *(("resume=runs/latest",) if resumed else options))
             kind = list(kills)[i % 3]
             if not kill_once(killed, process, kind, random_.random()):
                 break
@@ -217,11 +216,13 @@ def main() -> None:
         limited = start(killed, "resume=runs/latest", "trainer.max_time=5", limit=1_000_000).wait()
         _, newly_torn = newest(killed)
         torn += newly_torn
+        n_resumes += 2
         end = start(killed, "resume=runs/latest", "trainer.max_time=null").wait()
         bits = differing_bits(outcome(straight), outcome(killed))
         checkpoint = next(killed.glob("runs/*/*/checkpoints/last.ckpt"))
         refused, different = damage(checkpoint, 4 * arguments.kills, random_)
     print(f"kills            {sum(kills.values())}: {', '.join(f'{n} in {kind}' for kind, n in kills.items())}")
+    print(f"resumes          {n_resumes}")
     print(f"torn files       {torn}")
     print(
         f"lost steps       at most {max(lost)} of {INTERVAL} between checkpoints, median {statistics.median(lost):.0f}"

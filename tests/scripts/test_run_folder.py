@@ -20,10 +20,9 @@ def console(shared_script):
 
 
 def test_runs_that_start_in_one_second_get_folders_of_their_own(tmp_path, run_folder):
-    first, second = run_folder.new_run_folder(tmp_path, "demo"), run_folder.new_run_folder(tmp_path, "demo")
+    first, second = (run_folder.new_run_folder(tmp_path, "demo", f"seed: {seed}\n") for seed in (0, 1))
     assert first != second
     assert first.parent == second.parent == tmp_path / "demo"
-    (second / "config.yaml").write_text("seed: 1\n")
     assert (tmp_path / "latest" / "config.yaml").read_text() == "seed: 1\n"
 
 
@@ -46,7 +45,7 @@ def test_a_latest_that_is_not_ours_is_left_as_it_is(tmp_path, run_folder, kind):
         (tmp_path / "old").rename(latest)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(ValueError, match="latest must be absent or a folder of links that an earlier run made"):
-        run_folder.new_run_folder(tmp_path, "demo")
+        run_folder.new_run_folder(tmp_path, "demo", "")
     assert sorted(tmp_path.rglob("*")) == before
 
 
