@@ -1,8 +1,8 @@
 """Learning rate as a pure function of the optimizer step, as a multiple of its peak.
 
-Each takes (step, *, max_steps, warmup_steps, final_fraction): step counts from 0, warm-up rises linearly to 1 over
-warmup_steps, and the decay ends at final_fraction on the last step; steps past the end stay there. A run that is over
-before its warm-up, or one step after it, only rises.
+Each takes (step, *, max_steps, warmup_steps, final_fraction), and trapezoid decay_fraction: step counts from 0, warm-up
+rises linearly to 1 over warmup_steps, and the decay ends at final_fraction on the last step; steps past the end stay
+there. A run that is over before its warm-up, or one step after it, only rises.
 """
 
 import math
@@ -21,18 +21,28 @@ def linear(step: int, *, max_steps: int, warmup_steps: int, final_fraction: floa
     return _warmup(step, warmup_steps) * (1 - (1 - final_fraction) * done)
 
 
-def check(*, warmup_steps: int, final_fraction: float) -> None:
-    """Raise ValueError unless the two are of the right type and range."""
+def trapezoid(step: int, *, max_steps: int, warmup_steps: int, final_fraction: float, decay_fraction: float) -> float:
+    """Flat at 1, then a straight line to final_fraction over the last decay_fraction of the steps.
+
+    Source: Hägele et al. 2024, "Scaling laws and compute-optimal training beyond fixed training durations".
+    """
+    done = _progress(step, max_steps, max(warmup_steps, max_steps - 1 - round(decay_fraction * max_steps)))
+    return _warmup(step, warmup_steps) * (1 - (1 - final_fraction) * done)
+
+
+def check(*, warmup_steps: int, final_fraction: float, decay_fraction: float = 0.0) -> None:
+    """Raise ValueError unless each is of the right type and range."""
+    for name, value in (("final_fraction", final_fraction), ("decay_fraction", decay_fraction)):
+        if type(value) not in (int, float) or not 0 <= value <= 1:
+            raise ValueError(f"{name} must be from 0 to 1, got {name}={value!r}")
     if type(warmup_steps) is not int or warmup_steps < 0:
         raise ValueError(f"warmup_steps must be a whole number of at least 0, got warmup_steps={warmup_steps!r}")
-    if type(final_fraction) not in (int, float) or not 0 <= final_fraction <= 1:
-        raise ValueError(f"final_fraction must be from 0 to 1, got final_fraction={final_fraction!r}")
 
 
 def _warmup(step: int, warmup_steps: int) -> float:
     return min(1.0, (step + 1) / (warmup_steps + 1))
 
 
-def _progress(step: int, max_steps: int, warmup_steps: int) -> float:
-    """Share of the decay that is done: 0 until warm-up ends, 1 from the last step on."""
-    return min(1.0, max(0.0, (step - warmup_steps) / max(1, max_steps - 1 - warmup_steps)))
+def _progress(step: int, max_steps: int, start: int) -> float:
+    """Share of the decay that is done: 0 until start, 1 from the last step on."""
+    return min(1.0, max(0.0, (step - start) / max(1, max_steps - 1 - start)))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from gptmini.optim.schedules import check, cosine, linear
+from gptmini.optim.schedules import check, cosine, linear, trapezoid
 
 # Warm-up over 4 steps, then 8 decay steps from step 4 (peak) to step 12 (the last of 13), down to a fifth.
 SETTINGS = {"max_steps": 13, "warmup_steps": 4, "final_fraction": 0.2}
@@ -31,6 +31,30 @@ def test_without_warmup_the_first_step_is_the_peak(schedule, final_fraction):
     assert schedule(0, **settings) == 1
     assert schedule(3, **settings) == pytest.approx((1 + final_fraction) / 2)
     assert schedule(6, **settings) == pytest.approx(final_fraction)
+
+
+def test_a_trapezoid_by_hand():
+    settings = {"max_steps": 21, "warmup_steps": 4, "final_fraction": 0.2, "decay_fraction": 8 / 21}
+    points = [*WARMUP, (5, 1.0), (12, 1.0), (13, 0.9), (16, 0.6), (19, 0.3), (20, 0.2), (21, 0.2), (10**12, 0.2)]
+    for step, expected in points:  # eight steps of decay, from step 12 (peak) to step 20 (the last)
+        assert trapezoid(step, **settings) == pytest.approx(expected, rel=1e-12), step
+
+
+@pytest.mark.parametrize("decay_fraction", [0, 0.3, 1])
+@pytest.mark.parametrize("warmup_steps", [0, 7, 30])
+def test_a_trapezoid_rises_stays_and_falls_within_its_bounds(decay_fraction, warmup_steps):
+    settings = {"max_steps": 25, "warmup_steps": warmup_steps, "final_fraction": 0.1, "decay_fraction": decay_fraction}
+    values = [trapezoid(step, **settings) for step in range(25)]
+    top = values.index(max(values))
+    assert values[:top] == sorted(values[:top])
+    assert values[top:] == sorted(values[top:], reverse=True)
+    assert 0 < min(values) <= max(values) <= 1
+
+
+def test_a_trapezoid_that_only_decays_is_the_straight_line():
+    settings = {"max_steps": 25, "warmup_steps": 6, "final_fraction": 0.1}
+    for step in range(25):
+        assert trapezoid(step, **settings, decay_fraction=1) == linear(step, **settings)
 
 
 @pytest.mark.parametrize(("max_steps", "warmup_steps"), [(2001, 100), (50, 0), (29, 11)])
@@ -78,6 +102,12 @@ def test_good_settings_pass_the_check():
 def test_warmup_must_be_a_count(warmup_steps):
     with pytest.raises(ValueError, match=r"^warmup_steps must be a whole number of at least 0, got warmup_steps="):
         check(warmup_steps=warmup_steps, final_fraction=0.1)
+
+
+@pytest.mark.parametrize("decay_fraction", [-0.1, 1.1, float("nan"), "0.1", None, True])
+def test_decay_fraction_must_be_a_share(decay_fraction):
+    with pytest.raises(ValueError, match=r"^decay_fraction must be from 0 to 1, got decay_fraction="):
+        check(warmup_steps=3, final_fraction=0.1, decay_fraction=decay_fraction)
 
 
 @pytest.mark.parametrize("final_fraction", [-0.1, 1.1, float("nan"), "0.1", None, True])

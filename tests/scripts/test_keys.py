@@ -63,6 +63,11 @@ EFFECTS = {
     "optimizer.weight_decay": (["optimizer.weight_decay=0.9"], "weights", ()),
     "schedule.warmup_steps": (["schedule.warmup_steps=0"], "rates", ()),
     "schedule.final_fraction": (["schedule.final_fraction=0.5"], "rates", ()),
+    "schedule.decay_fraction": (
+        ["schedule.decay_fraction=0.9"],
+        "rates",
+        ("schedule=trapezoid", "schedule.warmup_steps=0"),
+    ),
     "trainer.max_steps": (["trainer.max_steps=3"], "scalar steps", ()),
     "trainer.max_time": (["trainer.max_time=1e-3"], "steps", ()),
     "trainer.max_bad_steps": (["trainer.max_bad_steps=2"], "error", ("optimizer.lr=1e30", "schedule.warmup_steps=0")),
