@@ -88,8 +88,8 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         path.write_text(str(os.getpid()))
         yield
-        path.unlink()
     finally:
+        path.unlink(missing_ok=True)
         lock.release()
 
 

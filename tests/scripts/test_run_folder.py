@@ -77,8 +77,9 @@ def test_a_folder_in_use_is_refused_and_its_process_named(tmp_path, run_folder):
         )
         assert f"is being trained by process {os.getpid()}; stop it first" in other.stderr
     assert list(tmp_path.iterdir()) == []
-    with run_folder.locked(tmp_path):  # and free again
-        pass
+    with pytest.raises(SystemExit), run_folder.locked(tmp_path):  # free again, and left by a stopped run
+        sys.exit(130)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("given", ["runs/demo/now", "runs/latest", "runs/demo/now/checkpoints/last.ckpt"])
