@@ -26,8 +26,7 @@ __all__ = ["load", *_HOMES]
 def load(path: "str | Path") -> "tuple[GPT, Tokenizer]":
     """Model and tokenizer of a run folder (its best checkpoint) or of a checkpoint file, ready to sample on the CPU.
 
-    Raises:
-        ValueError: nothing there, not a checkpoint, damaged, or holding pickled code.
+    Raises ValueError: nothing there, not a checkpoint, damaged, or holding pickled code.
     """
     from gptmini.model.checkpoint import build_model, find_checkpoint, read_checkpoint
     from gptmini.tokenizer import from_dict

@@ -47,8 +47,7 @@ def evaluate(model: GPT, batches: Iterable[tuple[Tensor, Tensor]], *, tokens_per
         batches: int64 (B, T) pairs, of any sizes, at least one.
         tokens_per_byte: of the split that the batches are from.
 
-    Raises:
-        ValueError: no batch.
+    Raises ValueError: no batch.
     """
     device = model.embedding.weight.device
     was_training = model.training

@@ -46,11 +46,8 @@ def choose(
         top_k: None for all.
         top_p: None for all.
 
-    Returns:
-        int64 (B,).
-
-    Raises:
-        ValueError: a logit that is no number.
+    Returns int64 (B,).
+    Raises ValueError: a logit that is no number.
     """
     highest = logits.amax(dim=-1, keepdim=True)  # (B, 1)
     if not highest.isfinite().all():  # so is any nan among them

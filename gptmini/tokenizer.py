@@ -161,8 +161,7 @@ def bpe(train: Iterable[str], val: Iterable[str], *, vocab_size: int) -> BytePai
 
     vocab_size counts the 256 bytes, the merges and end-of-text; a short text may yield fewer merges.
 
-    Raises:
-        ValueError: vocab_size leaves no room for the bytes, or is beyond what training reserves memory for.
+    Raises ValueError: vocab_size leaves no room for the bytes, or is beyond what training reserves memory for.
 
     Source: Sennrich et al. 2016, section 3.2, on bytes as in Radford et al. 2019, section 2.2; trained by tokenizers.
     """

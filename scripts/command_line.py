@@ -105,8 +105,7 @@ def run_configured(config_name: str, task: Callable, check: Callable | None = No
 def compose_checked(config_name: str, overrides: list[str]):
     """Compose a configuration from overrides.
 
-    Raises:
-        ValueError: a key that the chosen groups do not define, or a value that must be given and is not.
+    Raises ValueError: a key that the chosen groups do not define, or a value that must be given and is not.
     """
     from hydra import compose, initialize_config_dir
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -147,8 +146,7 @@ def compose_checked(config_name: str, overrides: list[str]):
 def _stored_config(run: str, parsed: list):
     """The configuration of a run, with what may change when it is resumed.
 
-    Raises:
-        ValueError: no run, a file that is not its configuration, or an override that would change the past.
+    Raises ValueError: no run, a file that is not its configuration, or an override that would change the past.
     """
     import yaml
     from omegaconf import OmegaConf

@@ -40,8 +40,7 @@ def choose_device(device: str) -> str:
 def choose_hardware(device: str, precision: str, compile: bool | str, devices: int = 1) -> Hardware:
     """Resolve each auto: cuda, else mps, else cpu; bf16 on a GPU that computes in it; compiled where Triton can.
 
-    Raises:
-        ValueError: an unknown name, or a device that is not here so many times; of CPUs any number of processes is.
+    Raises ValueError: an unknown name, or a device that is not here so many times; of CPUs any number of processes is.
     """
     _check_name("precision", precision, ("auto", *PRECISIONS))
     _check_name("compile", compile, ("auto", True, False))

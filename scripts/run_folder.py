@@ -19,8 +19,7 @@ def check_run_name(name: str) -> None:
 def new_run_folder(root: str | Path, name: str, config: str) -> Path:
     """Make root/name/<time>, which nothing else has, with its config.yaml, and let root/latest lead to it.
 
-    Raises:
-        ValueError: root/latest is not ours, as for link_latest.
+    Raises ValueError: root/latest is not ours, as for link_latest.
     """
     _check_latest(Path(root) / "latest")
     stamp = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")

@@ -25,8 +25,7 @@ CONSOLES = ("auto", "lines", "quiet")
 def check(config) -> tuple:
     """Settings, hardware and builders of a configuration; everything that can be checked before the text is read.
 
-    Raises:
-        ValueError: a value of the wrong type or out of range.
+    Raises ValueError: a value of the wrong type or out of range.
     """
     import torch
     from hardware import choose_hardware

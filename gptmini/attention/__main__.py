@@ -69,24 +69,15 @@ def main() -> None:
         parser.error(str(error))
     torch.set_printoptions(precision=4, sci_mode=False, linewidth=100)
     n_tokens, d_head = len(words), D_MODEL // N_HEADS
-    query, key, value = example_projections()
     show("1. Inputs", f"{n_tokens} tokens, {D_MODEL} numbers each: {' '.join(words)}", x=x)
-    queries, keys, values = query(x), key(x), value(x)
-    show(
-        "2. Project",
-        "What each token asks, what it offers to be found by, and what it gives: three linear maps of the inputs.",
-        queries=queries,
-        keys=keys,
-        values=values,
-    )
-    queries, keys, values = (t.unflatten(-1, (N_HEADS, d_head)).transpose(0, 1) for t in (queries, keys, values))
-    show(
-        "3. Split into heads",
-        f"The {D_MODEL} columns are {N_HEADS} heads of {d_head}; heads come first, for each attends on its own.",
-        queries=queries,
-        keys=keys,
-        values=values,
-    )
+    why = "What each token asks, what it offers to be found by, and what it gives: three linear maps of the inputs."
+    named = zip(("queries", "keys", "values"), example_projections(), strict=True)
+    projected = {name: projection(x) for name, projection in named}  # (T, H D) each
+    show("2. Project", why, **projected)
+    why = f"The {D_MODEL} columns are {N_HEADS} heads of {d_head}; heads come first, for each attends on its own."
+    heads = {name: t.unflatten(-1, (N_HEADS, d_head)).transpose(0, 1) for name, t in projected.items()}  # (H, T, D)
+    show("3. Split into heads", why, **heads)
+    queries, keys, values = heads.values()
     scores = queries @ keys.transpose(-2, -1)  # (H, T, T)
     show("4. Score", "Queries times keys: row = the token that asks, column = the token that is asked.", scores=scores)
     mask = functional.causal_mask(n_tokens, n_tokens)

@@ -49,8 +49,7 @@ class CausalMultiHeadAttention(nn.Module):
             qk_norm: RMS-normalise each query and key.
             scale: factor on the scores; None for 1 / sqrt(D).
 
-        Raises:
-            ValueError: H does not divide C, or G does not divide H.
+        Raises ValueError: H does not divide C, or G does not divide H.
         """
         super().__init__()
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
@@ -68,11 +67,8 @@ class CausalMultiHeadAttention(nn.Module):
             rotary: angles of these T positions; None leaves queries and keys as projected.
             cache: keys and values of earlier positions; takes the new ones too.
 
-        Returns:
-            (B, T, C).
-
-        Raises:
-            ValueError: x is not C wide, or the cache is full.
+        Returns (B, T, C).
+        Raises ValueError: x is not C wide, or the cache is full.
         """
         queries, keys, values = self._project(x, rotary)
         if cache is not None:
@@ -99,8 +95,7 @@ class CausalMultiHeadAttention(nn.Module):
             x: (B, T, C).
             rotary: as for forward.
 
-        Returns:
-            (B, H, T, T), without dropout.
+        Returns (B, H, T, T), without dropout.
         """
         queries, keys, _ = self._project(x, rotary)
         mask = functional.causal_mask(x.size(1), x.size(1), device=x.device)

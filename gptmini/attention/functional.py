@@ -16,8 +16,7 @@ def causal_mask(n_queries: int, n_keys: int, *, device: torch.device | None = No
         n_keys: S, the number of all positions, at least T.
         device: where the mask is made.
 
-    Returns:
-        bool (T, S), True where query t may attend to key s: s <= t + S - T.
+    Returns bool (T, S), True where query t may attend to key s: s <= t + S - T.
     """
     return torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril(n_keys - n_queries)
 
@@ -33,8 +32,7 @@ def attention_weights(
         mask: bool, broadcastable to (..., H, T, S), True = may attend; each row needs one True.
         scale: factor on the scores; None for 1 / sqrt(D).
 
-    Returns:
-        (..., H, T, S), each row summing to 1.
+    Returns (..., H, T, S), each row summing to 1.
 
     Source: Vaswani et al. 2017, section 3.2.1; grouped heads: Ainslie et al. 2023, section 2.2.
     """

@@ -21,8 +21,7 @@ def rotary_table(length: int, d_head: int, base: float) -> Rotary:
         d_head: D, even.
         base: the slowest pair turns once in about 2 pi base tokens.
 
-    Returns:
-        float32 tables with one row a position; take the rows that a call needs.
+    Returns float32 tables with one row a position; take the rows that a call needs.
     """
     frequencies = float(base) ** -(torch.arange(0, d_head, 2, dtype=torch.float32, device="cpu") / d_head)  # (D/2)
     angles = torch.outer(torch.arange(length, dtype=torch.float32, device="cpu"), frequencies)  # (length, D/2)
@@ -36,8 +35,7 @@ def rotate(x: Tensor, rotary: Rotary) -> Tensor:
         x: (B, T, H, D).
         rotary: rows of the T positions.
 
-    Returns:
-        (B, T, H, D), in the dtype of x.
+    Returns (B, T, H, D), in the dtype of x.
 
     Source: Su et al. 2021, section 3.2.2, on halves instead of neighbours and with the sine negated, as nanochat does;
     scores depend on differences of angles, so the sign changes no score's range, but exported weights need it.

@@ -149,8 +149,7 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         """Create projections d_in to d_out, and the one that mixes the heads; d_out is the width of all heads together.
 
-        Raises:
-            ValueError: num_heads does not divide d_out.
+        Raises ValueError: num_heads does not divide d_out.
         """
         super().__init__()
         if d_out % num_heads:

@@ -28,11 +28,8 @@ def window_starts(sequences: np.ndarray, *, n_tokens: int, context_length: int, 
         context_length: T; a window is T tokens and their T targets, so T + 1 ids.
         seed: of the run.
 
-    Returns:
-        int64 (n,), each start + T + 1 <= n_tokens. Costs the same for any sequence number.
-
-    Raises:
-        ValueError: fewer than 2 T tokens.
+    Returns int64 (n,), each start + T + 1 <= n_tokens. Costs the same for any sequence number.
+    Raises ValueError: fewer than 2 T tokens.
     """
     windows = n_windows(n_tokens, context_length)
     if windows < 1:

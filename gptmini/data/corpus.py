@@ -35,11 +35,10 @@ class PydocCorpus:
 
     def identity(self) -> dict:
         """Corpus, split rule, Python version and the digest of every source file."""
-        digest = hashlib.sha256()
-        for path in self._sources():
-            digest.update(path.relative_to(self.root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+        files = [(path.relative_to(self.root).as_posix(), sha256_of(path)) for path in self._sources()]
+        digest = hashlib.sha256(repr(files).encode()).hexdigest()
         version = ".".join(map(str, sys.version_info[:3]))
-        return {"corpus": self.name, "val_fraction": self.val_fraction, "python": version, "sha256": digest.hexdigest()}
+        return {"corpus": self.name, "val_fraction": self.val_fraction, "python": version, "sha256": digest}
 
     def documents(self, split: str) -> Iterator[str]:
         """Texts of train or val: topics by name, then docstrings by module path and line."""
@@ -71,11 +70,9 @@ class PydocCorpus:
 class TextCorpus:
     """UTF-8 files: one file splits by position, several by a hash of each file's text."""
 
-    name = "text"
-
-    def __init__(self, path: str, val_fraction: float) -> None:
+    def __init__(self, path: str, val_fraction: float, name: str = "text") -> None:
         """Take a file, a folder (every .txt and .md file below it) or a glob; ValueError if that is no file."""
-        self.val_fraction = check_fraction(val_fraction)
+        self.val_fraction, self.name = check_fraction(val_fraction), name
         self.files = find_files(str(path))  # a name of digits reaches us as a number
 
     def identity(self) -> dict:
@@ -85,8 +82,7 @@ class TextCorpus:
     def documents(self, split: str) -> Iterator[str]:
         """Texts of train or val: one part of the only file, or whole files.
 
-        Raises:
-            ValueError: a file that is empty or not UTF-8, or too few files to hold any out.
+        Raises ValueError: a file that is empty or not UTF-8, or too few files to hold any out.
         """
         if len(self.files) == 1:
             yield split_by_position(read_text(self.files[0]), split, self.val_fraction)
@@ -104,40 +100,25 @@ class TextCorpus:
             )
 
 
-class PinnedTextCorpus:
-    """One published text with a known SHA-256, from a local copy or its address, split by position."""
+def pinned_text(
+    name: str, url: str, sha256: str | None, path: str | None, folder: str, val_fraction: float
+) -> TextCorpus:
+    """One published text, of a known SHA-256 (None: any): a local copy, or downloaded once into folder.
 
-    def __init__(self, name: str, url: str, sha256: str | None, path: str | None, folder: str, val_fraction: float):
-        """Take the text's address and digest (None: any will do); nothing is read yet.
-
-        Without path, a local copy, it is downloaded once into folder. val_fraction is held out, from the end.
-        ValueError if that is out of range or path does not exist.
-        """
-        self.name, self.url, self.sha256 = name, url, sha256
-        self.val_fraction = check_fraction(val_fraction)
-        self.given, self.path = path is not None, Path(folder) / f"{name}.txt" if path is None else Path(str(path))
-        if self.given and not self.path.is_file():
-            raise ValueError(f"data.path must be a file, got {path}, which does not exist or is a folder")
-
-    def identity(self) -> dict:
-        """Corpus, split rule and digest of the text."""
-        return {"corpus": self.name, "val_fraction": self.val_fraction, "sha256": self._checked_digest()}
-
-    def documents(self, split: str) -> Iterator[str]:
-        """The one text's part for train or val."""
-        self._checked_digest()
-        yield split_by_position(read_text(self.path), split, self.val_fraction)
-
-    def _checked_digest(self) -> str:
-        if not self.given and not self.path.is_file():
-            download(self.url, self.path, self.sha256)
-        digest = sha256_of(self.path)
-        if self.sha256 not in (None, digest):
-            raise ValueError(
-                f"{self.path} must be the published text with sha256 {self.sha256}, got {digest}; "
-                f"for a text of your own use data=text data.path={self.path}"
-            )
-        return digest
+    Raises ValueError: val_fraction is out of range, path is not a file, the text is another, or the download failed.
+    """
+    check_fraction(val_fraction)
+    file = Path(folder) / f"{name}.txt" if path is None else Path(str(path))
+    if path is not None and not file.is_file():
+        raise ValueError(f"data.path must be a file, got {path}, which does not exist or is a folder")
+    if path is None and not file.is_file():
+        download(url, file, sha256)
+    if sha256 not in (None, digest := sha256_of(file)):
+        raise ValueError(
+            f"{file} must be the published text with sha256 {sha256}, got {digest}; "
+            f"for a text of your own use data=text data.path={file}"
+        )
+    return TextCorpus(file, val_fraction, name)
 
 
 def topics(tree: ast.Module) -> list[str]:

@@ -87,7 +87,7 @@ def prepare(corpus, build_tokenizer: Callable, root: str | Path) -> tuple[TokenS
     folder = Path(root) / f"{corpus.name}-{recipe['builder']['name']}-{fingerprint[:12]}"
     if folder.exists():
         return _open(folder, fingerprint), False
-    tokenizer = build_tokenizer(_Documents(corpus, "train"), _Documents(corpus, "val"))
+    tokenizer = build_tokenizer(corpus.documents("train"), corpus.documents("val"))
     folder.parent.mkdir(parents=True, exist_ok=True)
     for left in folder.parent.glob(f".{folder.name}.*.tmp"):
         with suppress(FileNotFoundError):  # its process has just finished
@@ -115,16 +115,6 @@ def _open(folder: Path, fingerprint: str) -> TokenStore:
     if store.fingerprint != fingerprint:
         raise ValueError(f"{folder} holds the tokens of another text or tokenizer; {_remedy(folder)}")
     return store
-
-
-class _Documents:
-    """Documents of one split, to be read more than once."""
-
-    def __init__(self, corpus, split: str) -> None:
-        self.corpus, self.split = corpus, split
-
-    def __iter__(self):
-        return iter(self.corpus.documents(self.split))
 
 
 def _describe(builder: Callable) -> dict:
@@ -185,11 +175,9 @@ def _read_meta(folder: Path) -> dict:
         raise ValueError(f"{path} was edited: its digest does not match; {_remedy(folder)}")
     try:
         counts = [meta[split][name] for split in SPLITS for name in ("documents", "bytes", "tokens", "crc32")]
-        whole = (
-            all(type(count) is int and count >= 0 for count in counts) and meta["train"]["bytes"] * meta["val"]["bytes"]
-        )
-        whole = whole and meta["dtype"] in ("uint16", "uint32") and type(meta["fingerprint"] + "") is str
-        whole = whole and isinstance(meta["tokenizer"], dict)
+        named = type(meta["fingerprint"]) is str and meta["dtype"] in ("uint16", "uint32")
+        whole = named and isinstance(meta["tokenizer"], dict) and meta["train"]["bytes"] * meta["val"]["bytes"]
+        whole = whole and all(type(count) is int and count >= 0 for count in counts)
     except (KeyError, TypeError):
         whole = False
     if not whole:

@@ -29,8 +29,7 @@ def write_checkpoint(checkpoint: dict, path: Path, *, previous: Path | None = No
 
     The old file is called previous from then on, or gone if that is None.
 
-    Raises:
-        OSError: no room, no permission; the old file is untouched and the partial one removed.
+    Raises OSError: no room, no permission; the old file is untouched and the partial one removed.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -92,8 +91,7 @@ def find_checkpoint(path: str | Path) -> Path:
 def read_checkpoint(path: Path) -> dict:
     """Read a checkpoint onto the CPU, after its checksums, without running anything in it.
 
-    Raises:
-        ValueError: not a checkpoint of this format, damaged, or holding pickled code.
+    Raises ValueError: not a checkpoint of this format, damaged, or holding pickled code.
     """
     check_archive(path)
     try:

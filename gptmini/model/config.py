@@ -18,8 +18,7 @@ LARGEST_TABLE = 2**26  # numbers in the rotary table, 256 MB: it is made whole, 
 class GPTConfig:
     """Sizes and alternatives of one GPT. Only what leaves the model as it is has a default.
 
-    Raises:
-        ValueError: a value of the wrong type, out of range, or at odds with another.
+    Raises ValueError: a value of the wrong type, out of range, or at odds with another.
     """
 
     vocab_size: int  # V, token kinds

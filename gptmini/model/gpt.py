@@ -43,11 +43,8 @@ class GPT(nn.Module):
             tokens: int64 (B, T).
             cache: earlier positions, extended by these.
 
-        Returns:
-            (B, T, V).
-
-        Raises:
-            ValueError: the positions exceed context_length.
+        Returns (B, T, V).
+        Raises ValueError: the positions exceed context_length.
         """
         return self.unembed(self.hidden(tokens, cache))
 
@@ -148,8 +145,7 @@ def next_token_loss(logits: Tensor, targets: Tensor, *, reduction: str = "mean")
         targets: int64 (B, T), the token after each position.
         reduction: mean or sum over all tokens, or none.
 
-    Returns:
-        A scalar, or (B * T,) for none.
+    Returns A scalar, or (B * T,) for none.
     """
     logits = logits.flatten(0, 1)  # (B * T, V)
     wide = logits if logits.dtype == torch.float64 else logits.float()

@@ -4,7 +4,7 @@ Works on plain dicts (a config's to_dict(), a model's state_dict()), so transfor
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import torch
 from torch import Tensor
@@ -16,39 +16,18 @@ from gptmini.model.layers import RMS_NORM_EPS
 VOCABULARY = ("embedding.weight", "unembedding.weight")  # padded with us, not with them
 
 
-@dataclass(frozen=True)
-class _Family:
-    """How one Hugging Face architecture says what GPTConfig says."""
-
-    theirs: dict[str, object]  # their config values that we compute, the only ones accepted
-    ours: dict[str, object]  # our values that the architecture stands for
-    block_prefix: str
-
-
-_FAMILIES = {
-    "gpt2": _Family(
-        theirs={
-            "activation_function": "gelu_new",
-            "layer_norm_epsilon": 1e-5,
-            "scale_attn_weights": True,
-            "scale_attn_by_inverse_layer_idx": False,
-            "tie_word_embeddings": True,
-        },
-        ours={"norm": "layernorm", "position": "learned", "mlp": "gelu", "bias": True, "tie_embeddings": True}
-        | {"init": "gpt2"},
-        block_prefix="transformer.h.",
-    ),
-    "nanochat": _Family(
-        theirs={
-            "hidden_act": "relu2",
-            "rms_norm_eps": RMS_NORM_EPS,
-            "attention_bias": False,
-            "tie_word_embeddings": False,
-        },
-        ours={"norm": "rmsnorm", "position": "rotary", "mlp": "relu2", "bias": False, "tie_embeddings": False}
-        | {"qk_norm": True, "embedding_norm": True, "init": "zero_projections"},
-        block_prefix="model.layers.",
-    ),
+BLOCKS = {"gpt2": "transformer.h.", "nanochat": "model.layers."}  # what precedes a block's number
+_THEIRS = {  # config values of theirs that we compute, the only ones accepted
+    "gpt2": {"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True}
+    | {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
+    "nanochat": {"hidden_act": "relu2", "rms_norm_eps": RMS_NORM_EPS, "tie_word_embeddings": False}
+    | {"attention_bias": False},
+}
+_OURS = {  # values of ours that the architecture stands for
+    "gpt2": {"norm": "layernorm", "position": "learned", "mlp": "gelu", "bias": True, "tie_embeddings": True}
+    | {"init": "gpt2"},
+    "nanochat": {"norm": "rmsnorm", "position": "rotary", "mlp": "relu2", "bias": False, "tie_embeddings": False}
+    | {"qk_norm": True, "embedding_norm": True, "init": "zero_projections"},
 }
 # Ours, GPT-2's, nanochat's; - where it has none, {q,k,v} where we stack three along their first axis.
 _SIZES = """
@@ -89,14 +68,12 @@ def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
 
     Its config.to_dict() has model_type gpt2 or nanochat; with its state_dict() it makes a GPT of the same logits.
 
-    Raises:
-        ValueError: another model type, a setting that we do not compute, or a missing or misshapen weight.
+    Raises ValueError: another model type, a setting that we do not compute, or a missing or misshapen weight.
     """
     kind = config.get("model_type")
-    if kind not in _FAMILIES:
+    if kind not in BLOCKS:
         raise ValueError(f"model_type must be gpt2 or nanochat, got {kind!r}")
-    family = _FAMILIES[kind]
-    for name, value in family.theirs.items():
+    for name, value in _THEIRS[kind].items():
         if config.get(name, value) != value:
             raise ValueError(f"{name} must be {value} for a {kind} that we compute, got {config[name]}")
     names = _column(_SIZES, kind)
@@ -105,7 +82,7 @@ def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
     sizes = {ours: config[theirs] for ours, theirs in names.items()}
     if kind == "nanochat":
         sizes["rotary_base"] = float(config["rope_parameters"]["rope_theta"])
-    model = GPT(GPTConfig(**sizes, **family.ours))
+    model = GPT(GPTConfig(**sizes, **_OURS[kind]))
     weights = model.state_dict()
     for ours, theirs in _weights(kind, model.config):
         parts = [_turned(name, state[name]) for name in theirs if name in state]
@@ -122,23 +99,19 @@ def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
 def to_hugging_face(model: GPT) -> tuple[dict, dict[str, Tensor]]:
     """Config and state dict for GPT2LMHeadModel or NanoChatForCausalLM, whichever computes the same.
 
-    Returns:
-        Keyword arguments of the Hugging Face config with model_type among them, and the state dict.
-
-    Raises:
-        ValueError: neither computes what this model does; the differing setting is named.
+    Returns Keyword arguments of the Hugging Face config with model_type among them, and the state dict.
+    Raises ValueError: neither computes what this model does; the differing setting is named.
     """
     config = model.config
     kind = "gpt2" if config.norm == "layernorm" else "nanochat"
-    family = _FAMILIES[kind]
     names = _column(_SIZES, kind)
     free = {*names, "dropout", "init", "rotary_base"}  # these may be anything; the others are fixed
     for field in fields(config):
-        value, wanted = getattr(config, field.name), family.ours.get(field.name, field.default)
+        value, wanted = getattr(config, field.name), _OURS[kind].get(field.name, field.default)
         if field.name not in free and value != wanted:
             raise ValueError(f"{field.name} must be {wanted} to export as {kind}, got {field.name}={value}")
     n_kv_heads = config.n_kv_heads or config.n_heads
-    exported = {theirs: getattr(config, ours) for ours, theirs in names.items()} | family.theirs
+    exported = {theirs: getattr(config, ours) for ours, theirs in names.items()} | _THEIRS[kind]
     exported["model_type"] = kind
     if kind == "gpt2":
         exported |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.dropout)
@@ -161,7 +134,7 @@ def to_hugging_face(model: GPT) -> tuple[dict, dict[str, Tensor]]:
 def _column(table: str, kind: str) -> dict[str, str]:
     """Our names to those of one architecture."""
     rows = (line.split() for line in table.split("\n") if line)
-    pairs = ((row[0], row[1 + list(_FAMILIES).index(kind)]) for row in rows)
+    pairs = ((row[0], row[1 + list(BLOCKS).index(kind)]) for row in rows)
     return {ours: theirs for ours, theirs in pairs if theirs != "-"}
 
 
@@ -171,7 +144,7 @@ def _weights(kind: str, config: GPTConfig) -> Iterator[tuple[str, list[str]]]:
     for i in range(config.n_layers):
         for ours, theirs in _column(_BLOCK, kind).items():
             names = [theirs.replace("{q,k,v}", part) for part in "qkv"] if "{" in theirs else [theirs]
-            yield f"blocks.{i}.{ours}", [f"{_FAMILIES[kind].block_prefix}{i}.{name}" for name in names]
+            yield f"blocks.{i}.{ours}", [f"{BLOCKS[kind]}{i}.{name}" for name in names]
 
 
 def _turned(name: str, weight: Tensor) -> Tensor:

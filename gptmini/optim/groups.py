@@ -5,6 +5,8 @@ import sys
 import torch
 from torch import nn
 
+from gptmini.optim.muon import MuonAdamW
+
 
 def adamw(
     model: nn.Module, *, lr: float, betas: tuple[float, float], eps: float, weight_decay: float
@@ -18,20 +20,80 @@ def adamw(
         eps: added to the root of the second moment.
         weight_decay: shrinks matrices by lr * weight_decay a step; gains and biases are left alone.
 
-    Raises:
-        ValueError: a value of the wrong type or out of range.
+    Raises ValueError: a value of the wrong type or out of range.
 
     Source: Loshchilov and Hutter 2019; decay on matrices alone as in Brown et al. 2020, appendix B.
     """
-    for name, value in (("lr", lr), ("eps", eps), ("weight_decay", weight_decay)):
-        _check_number(name, value)
-    if not isinstance(betas, list | tuple) or len(betas) != 2 or not all(_is_number(b) and 0 <= b < 1 for b in betas):
-        raise ValueError(f"betas must be two numbers from 0 to below 1, got betas={betas}")
+    _check_numbers(lr=lr, eps=eps, weight_decay=weight_decay)
+    _check_pair("betas", betas)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     matrices, others = [p for p in trained if p.ndim >= 2], [p for p in trained if p.ndim < 2]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
     groups = [group | {"peak_lr": lr} for group in groups if group["params"]]
     return torch.optim.AdamW(groups, lr=lr, betas=tuple(betas), eps=eps, fused=True)
+
+
+def muon(
+    model: nn.Module,
+    *,
+    lr: float,
+    embedding_lr: float,
+    unembedding_lr: float,
+    scalar_lr: float,
+    momentum: tuple[float, float],
+    momentum_warmup_steps: int,
+    ns_steps: int,
+    split_qkv: bool,
+    weight_decay: float,
+    cautious: bool,
+    betas: tuple[float, float],
+    eps: float,
+) -> MuonAdamW:
+    """Muon for the matrices inside model.blocks; AdamW, without weight decay, for everything else.
+
+    Args:
+        model: its trainable parameters are taken, each once.
+        lr: peak learning rate of Muon; embedding_lr, unembedding_lr and, for gains and biases, scalar_lr are AdamW's.
+        momentum: of Muon, each in [0, 1): on the first step, and from momentum_warmup_steps on.
+        ns_steps: of Newton-Schulz, for each orthogonalization.
+        split_qkv: whether queries, keys and values are matrices of their own, or one.
+        weight_decay: shrinks Muon's matrices by lr * weight_decay a step.
+        cautious: decay only numbers that the step itself moves towards 0 (Chen et al. 2025).
+        betas, eps: as for adamw.
+
+    Raises ValueError: a value of the wrong type or out of range.
+    """
+    rates = {"lr": lr, "embedding_lr": embedding_lr, "unembedding_lr": unembedding_lr, "scalar_lr": scalar_lr}
+    _check_numbers(**rates, weight_decay=weight_decay, eps=eps)
+    _check_pair("betas", betas)
+    _check_pair("momentum", momentum)
+    for name, value, least in (("momentum_warmup_steps", momentum_warmup_steps, 0), ("ns_steps", ns_steps, 1)):
+        if type(value) is not int or value < least:
+            raise ValueError(f"{name} must be a whole number of at least {least}, got {name}={value!r}")
+    for name, value in (("split_qkv", split_qkv), ("cautious", cautious)):
+        if type(value) is not bool:
+            raise ValueError(f"{name} must be true or false, got {name}={value!r}")
+    groups = {name: {"params": [], "heights": [], "lr": rate, "peak_lr": rate} for name, rate in rates.items()}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        heights = [len(parameter)] if parameter.ndim else []
+        if parameter.ndim == 2 and name.startswith("blocks."):
+            group = "lr"
+            if split_qkv and name.endswith("qkv.weight"):  # queries are as high as wide, keys and values halve the rest
+                rows, columns = parameter.shape
+                heights = [columns, (rows - columns) // 2, (rows - columns) // 2]
+        elif name.endswith("embedding.weight"):
+            group = "unembedding_lr" if name.startswith("unembedding") else "embedding_lr"
+        else:
+            group = "scalar_lr"
+        groups[group]["params"].append(parameter)
+        groups[group]["heights"].append(heights)
+    groups["lr"] |= {"kind": "muon", "momentum": list(momentum), "momentum_warmup_steps": momentum_warmup_steps}
+    groups["lr"] |= {"ns_steps": ns_steps, "weight_decay": weight_decay, "cautious": cautious}
+    for name in rates.keys() - {"lr"}:
+        groups[name] |= {"kind": "adamw", "betas": tuple(betas), "eps": eps, "weight_decay": 0.0}
+    return MuonAdamW([group for group in groups.values() if group["params"]])
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, multiplier: float) -> None:
@@ -44,6 +106,12 @@ def _is_number(value: object) -> bool:
     return type(value) in (int, float)
 
 
-def _check_number(name: str, value: object) -> None:
-    if not _is_number(value) or not 0 <= value <= sys.float_info.max:
-        raise ValueError(f"{name} must be a number of at least 0, got {name}={value!r}")
+def _check_pair(name: str, value: object) -> None:
+    if not isinstance(value, list | tuple) or len(value) != 2 or not all(_is_number(v) and 0 <= v < 1 for v in value):
+        raise ValueError(f"{name} must be two numbers from 0 to below 1, got {name}={value}")
+
+
+def _check_numbers(**values: float) -> None:
+    for name, value in values.items():
+        if not _is_number(value) or not 0 <= value <= sys.float_info.max:
+            raise ValueError(f"{name} must be a number of at least 0, got {name}={value!r}")

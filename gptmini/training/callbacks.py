@@ -76,8 +76,7 @@ class Samples(L.Callback):
     ) -> None:
         """Take the arguments of generate_stream; an empty prompt is the start of a document.
 
-        Raises:
-            ValueError: an argument of the wrong type or out of range, or a prompt that cannot be encoded.
+        Raises ValueError: an argument of the wrong type or out of range, or a prompt that cannot be encoded.
         """
         if type(prompt) is not str or type(seed) is not int:
             raise ValueError(f"prompt must be text and seed a whole number, got {prompt!r} and {seed!r}")

@@ -13,6 +13,7 @@ from gptmini.evaluation import Evaluation, sum_of_nats
 from gptmini.model import GPT, next_token_loss
 from gptmini.model.checkpoint import header
 from gptmini.optim import set_learning_rate
+from gptmini.optim.muon import MOMENTS
 from gptmini.training.settings import TrainerSettings
 
 
@@ -36,8 +37,7 @@ class GPTModule(L.LightningModule):
         schedule(step, max_steps=) is a multiple of the peak_lr in the optimizer's groups; seed is dropout's;
         checkpoint is what read_checkpoint returned, to go on from, and model the one that it holds.
 
-        Raises:
-            ValueError: the optimizer refuses its settings, or the checkpoint's optimizer state does not fit.
+        Raises ValueError: the optimizer refuses its settings, or the checkpoint's optimizer state does not fit.
         """
         super().__init__()
         self.model, self.store, self.settings, self.seed = model, store, settings, seed
@@ -60,11 +60,11 @@ class GPTModule(L.LightningModule):
         """Build the one optimizer, with the state to go on from; its settings are of the configuration."""
         optimizer = self.make_optimizer(self.model)
         if self.optimizer_state:  # empty before the first step that was applied
-            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            names = self.optimizer_state.get(0, {"step": None}).keys()
-            for i, parameter in enumerate(parameters):
+            parameters = ((group, parameter) for group in optimizer.param_groups for parameter in group["params"])
+            for i, (group, parameter) in enumerate(parameters):
                 kinds = {name: (tensor.shape, tensor.dtype) for name, tensor in self.optimizer_state.get(i, {}).items()}
-                wanted = dict.fromkeys(names, (parameter.shape, parameter.dtype)) | {"step": ((), torch.float32)}
+                moments = MOMENTS[group.get("kind", "adamw")]
+                wanted = dict.fromkeys(moments, (parameter.shape, parameter.dtype)) | {"step": ((), torch.float32)}
                 if kinds != wanted:
                     raise ValueError(f"the optimizer's state of weight {i} must be {wanted}, got {kinds}")
             groups = optimizer.state_dict()["param_groups"]

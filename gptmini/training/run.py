@@ -1,14 +1,12 @@
 """One run: its parts, put together and checked, and the Trainer that carries it out."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import lightning as L
-import torch
 from lightning.pytorch.loggers.logger import Logger
 
 from gptmini.data.store import TokenStore
-from gptmini.model import GPT, GPTConfig, new_gpt
+from gptmini.model import GPTConfig, new_gpt
 from gptmini.model.checkpoint import build_model
 from gptmini.training.checkpointing import AtomicCheckpointIO, RunCheckpoints
 from gptmini.training.datamodule import TokenDataModule
@@ -23,16 +21,14 @@ def assemble(
     config: GPTConfig,
     settings: TrainerSettings,
     *,
-    optimizer: Callable[[GPT], torch.optim.Optimizer],
-    schedule: Callable[..., float],
     seed: int,
-    compile: bool,
     checkpoint: dict | None = None,
+    **parts: object,
 ) -> tuple[GPTModule, TokenDataModule]:
     """Put together what a Trainer fits: a model on the store's tokens, and their batches.
 
-    The schedule is called with the step and max_steps; the seed is that of first weights, batches and dropout. The
-    model is new, or that of a checkpoint that read_checkpoint returned, to go on with.
+    The seed is that of first weights, batches and dropout; the model is new, or that of a checkpoint that
+    read_checkpoint returned, to go on with; parts are the optimizer, schedule and compile of GPTModule.
 
     Raises:
         ValueError: a seed or an optimizer setting out of range, a split too short for its windows, or a checkpoint
@@ -48,16 +44,7 @@ def assemble(
             raise ValueError(f"{store.folder} holds other tokens than those that the run began with; restore its text")
         if step > settings.max_steps:
             raise ValueError(f"trainer.max_steps must be at least the {step} done, got {settings.max_steps}")
-    module = GPTModule(
-        model,
-        store,
-        settings,
-        optimizer=optimizer,
-        schedule=schedule,
-        seed=seed,
-        compile=compile,
-        checkpoint=checkpoint,
-    )
+    module = GPTModule(model, store, settings, seed=seed, checkpoint=checkpoint, **parts)
     return module, TokenDataModule(store, settings, context_length=config.context_length, seed=seed)
 
 
@@ -76,8 +63,7 @@ def build_trainer(
     With a checkpoint that assemble accepted it begins at that step. Of its own state Lightning needs two counters,
     which follow from the step; so its loops are not restored, and devices and batch_size may differ from before.
 
-    Raises:
-        ValueError: the checkpoint holds no state for one of the callbacks.
+    Raises ValueError: the checkpoint holds no state for one of the callbacks.
     """
     n_micro_steps = micro_steps(settings.global_batch_size, settings.batch_size, settings.devices)
     step = 0 if checkpoint is None else checkpoint["global_step"]

@@ -11,8 +11,7 @@ MOST_THREADS = 1024  # torch starts as many as it is told, until the system refu
 class TrainerSettings:
     """How long, how large and on what to train; the trainer group of the configuration.
 
-    Raises:
-        ValueError: a value of the wrong type or out of range.
+    Raises ValueError: a value of the wrong type or out of range.
     """
 
     max_steps: int  # optimizer steps

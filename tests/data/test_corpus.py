@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gptmini.data.corpus import PinnedTextCorpus, PydocCorpus, TextCorpus
+from gptmini.data.corpus import PydocCorpus, TextCorpus, pinned_text
 
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
@@ -174,7 +174,7 @@ def test_a_path_that_matches_no_file_is_refused(tmp_path, name):
 )
 def test_a_file_that_is_empty_or_not_utf8_is_refused(tmp_path, data, message):
     (tmp_path / "file.txt").write_bytes(data)
-    pinned = PinnedTextCorpus("name", "", None, str(tmp_path / "file.txt"), "", 0.1)
+    pinned = pinned_text("name", "", None, str(tmp_path / "file.txt"), "", 0.1)
     for corpus in (TextCorpus(str(tmp_path / "file.txt"), 0.1), pinned):
         with pytest.raises(ValueError, match=message):
             list(corpus.documents("train"))
@@ -184,7 +184,7 @@ def test_a_file_that_is_empty_or_not_utf8_is_refused(tmp_path, data, message):
 def test_a_fraction_must_leave_something_on_both_sides(tmp_path, fraction):
     (tmp_path / "a.txt").write_text("text")
     path = str(tmp_path / "a.txt")
-    makers = (PydocCorpus, lambda f: TextCorpus(path, f), lambda f: PinnedTextCorpus("n", "", None, path, "", f))
+    makers = (PydocCorpus, lambda f: TextCorpus(path, f), lambda f: pinned_text("n", "", None, path, "", f))
     for make in makers:
         with pytest.raises(ValueError, match="val_fraction must be above 0 and below 1, got val_fraction="):
             make(fraction)
@@ -216,8 +216,8 @@ def server():
 def test_a_pinned_text_is_downloaded_once_and_checked(server, tmp_path):
     digest = hashlib.sha256(server.text).hexdigest()
     for _ in range(2):
-        corpus = PinnedTextCorpus("digits", server.url, digest, None, str(tmp_path / "downloads"), 0.1)
-        assert corpus.identity()["sha256"] == digest
+        corpus = pinned_text("digits", server.url, digest, None, str(tmp_path / "downloads"), 0.1)
+        assert (corpus.name, corpus.identity()["files"]) == ("digits", [digest])
         assert list(corpus.documents("train")) == ["0123456789" * 2 + "0123456"]
         assert list(corpus.documents("val")) == ["789"]
     assert server.requests == 1
@@ -231,10 +231,8 @@ def test_another_text_than_the_pinned_one_is_refused(server, tmp_path):
         (given, rf"published text with sha256 {'0' * 64}, got [0-9a-f]{{64}}; .*data=text"),
         (None, r"gave something else \(sha256 [0-9a-f]{64}\); give a local copy with data.path="),
     ):
-        corpus = PinnedTextCorpus("digits", server.url, "0" * 64, path, str(tmp_path / "downloads"), 0.1)
-        for read in (corpus.identity, lambda corpus=corpus: list(corpus.documents("train"))):
-            with pytest.raises(ValueError, match=message):
-                read()
+        with pytest.raises(ValueError, match=message):
+            pinned_text("digits", server.url, "0" * 64, path, str(tmp_path / "downloads"), 0.1)
     assert not (tmp_path / "downloads").exists()  # what came is not kept
 
 
@@ -242,23 +240,22 @@ def test_a_failed_download_names_address_and_remedy_and_leaves_nothing(server, t
     with socket.create_server(("127.0.0.1", 0)) as listener:
         closed = f"http://127.0.0.1:{listener.getsockname()[1]}/text"
     for url in (closed, server.url + "-is-not-here"):
-        corpus = PinnedTextCorpus("digits", url, None, None, str(tmp_path / "downloads"), 0.1)
         with pytest.raises(ValueError, match=rf"^could not download {url} \(.+\); give a local copy with data.path=\Z"):
-            corpus.identity()
+            pinned_text("digits", url, None, None, str(tmp_path / "downloads"), 0.1)
     assert list(tmp_path.rglob("*")) == []
 
 
 @pytest.mark.parametrize("name", ["missing.txt", "."])
 def test_a_local_copy_must_be_a_file(tmp_path, name):
     with pytest.raises(ValueError, match=r"data\.path must be a file, got"):
-        PinnedTextCorpus("digits", "", None, str(tmp_path / name), "", 0.1)
+        pinned_text("digits", "", None, str(tmp_path / name), "", 0.1)
 
 
 def test_tinyshakespeare_has_the_standard_split():
     path = os.environ.get("GPTMINI_SHAKESPEARE")
     if not path:
         pytest.skip("GPTMINI_SHAKESPEARE does not name a copy of tinyshakespeare")
-    corpus = PinnedTextCorpus("shakespeare", "", SHAKESPEARE_SHA256, path, "", 0.1)
+    corpus = pinned_text("shakespeare", "", SHAKESPEARE_SHA256, path, "", 0.1)
     (train,), (val,) = corpus.documents("train"), corpus.documents("val")
     assert (len(train), len(val), len(set(train + val))) == (1_003_854, 111_540, 65)  # as nanoGPT prints them
     assert train + val == Path(path).read_bytes().decode()

@@ -14,6 +14,7 @@ OPTIONS = sorted(
     (group.name, option.stem) for group in CONFIGS.iterdir() if group.is_dir() for option in group.glob("*.yaml")
 )
 HYDRAS_OWN = {"_target_", "_partial_", "defaults", "hydra"}
+MUON = ("optimizer=muon",)
 SHAKESPEARE = ("data=shakespeare", "data.sha256=null", "data.path=my.txt")
 
 # key: (overrides that change it, the observable that must change, overrides of the run compared with)
@@ -61,6 +62,14 @@ EFFECTS = {
     "optimizer.betas": (["optimizer.betas=[0.5,0.6]"], "weights", ()),
     "optimizer.eps": (["optimizer.eps=0.1"], "weights", ()),
     "optimizer.weight_decay": (["optimizer.weight_decay=0.9"], "weights", ()),
+    "optimizer.embedding_lr": (["optimizer.embedding_lr=0.1"], "weights", MUON),
+    "optimizer.unembedding_lr": (["optimizer.unembedding_lr=0.1"], "weights", MUON),
+    "optimizer.scalar_lr": (["optimizer.scalar_lr=0.1"], "weights", (*MUON, "model.norm=layernorm")),
+    "optimizer.momentum": (["optimizer.momentum=[0.5,0.6]"], "weights", MUON),
+    "optimizer.momentum_warmup_steps": (["optimizer.momentum_warmup_steps=2"], "weights", MUON),
+    "optimizer.ns_steps": (["optimizer.ns_steps=3"], "weights", MUON),
+    "optimizer.split_qkv": (["optimizer.split_qkv=false"], "weights", MUON),
+    "optimizer.cautious": (["optimizer.cautious=false"], "weights", (*MUON, "optimizer.weight_decay=0.9")),
     "schedule.warmup_steps": (["schedule.warmup_steps=0"], "rates", ()),
     "schedule.final_fraction": (["schedule.final_fraction=0.5"], "rates", ()),
     "schedule.decay_fraction": (

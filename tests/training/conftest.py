@@ -7,7 +7,7 @@ import torch
 
 from gptmini.data.store import prepare
 from gptmini.model import GPTConfig
-from gptmini.optim import adamw
+from gptmini.optim import adamw, muon
 from gptmini.optim.schedules import cosine
 from gptmini.tokenizer import byte
 from gptmini.training.checkpointing import RunCheckpoints
@@ -27,6 +27,24 @@ MODELS = {
         "embedding_norm": True,
         "logit_softcap": 15.0,
     },
+}
+OPTIMIZERS = {
+    "adamw": partial(adamw, lr=0.01, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1),
+    "muon": partial(
+        muon,
+        lr=0.02,
+        embedding_lr=0.03,
+        unembedding_lr=0.01,
+        scalar_lr=0.02,
+        momentum=(0.85, 0.95),
+        momentum_warmup_steps=7,
+        ns_steps=4,
+        split_qkv=True,
+        weight_decay=0.1,
+        cautious=True,
+        betas=(0.8, 0.95),
+        eps=1e-8,
+    ),
 }
 SETTINGS = {
     "max_steps": 6,
@@ -69,6 +87,7 @@ def train(store, tmp_path):
     def run(
         kind="gpt2",
         *,
+        optimizer="adamw",
         callbacks=(),
         loggers=(),
         dtype=torch.float32,
@@ -94,7 +113,7 @@ def train(store, tmp_path):
             store,
             config,
             settings,
-            optimizer=partial(adamw, lr=0.01, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1),
+            optimizer=OPTIMIZERS[optimizer],
             schedule=partial(cosine, warmup_steps=2, final_fraction=0.1),
             seed=seed,
             compile=settings.compile,

@@ -1,0 +1,231 @@
+"""Muon against torch's own, AdamW's groups against torch's own, and every parameter in exactly one group."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from gptmini.model import GPTConfig, new_gpt, next_token_loss
+from gptmini.optim import muon, set_learning_rate
+from gptmini.optim.muon import MuonAdamW, orthogonalize
+
+SETTINGS = {
+    "lr": 0.02,
+    "embedding_lr": 0.03,
+    "unembedding_lr": 0.01,
+    "scalar_lr": 0.005,
+    "momentum": (0.85, 0.95),
+    "momentum_warmup_steps": 3,
+    "ns_steps": 5,
+    "split_qkv": True,
+    "weight_decay": 0.1,
+    "cautious": False,
+    "betas": (0.8, 0.95),
+    "eps": 1e-8,
+}
+SHAPES = ((7, 4), (4, 11), (4, 11), (5, 5), (11, 4))
+
+
+def drawn(*shape, seed):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def hidden_group(parameters, **changes):
+    group = {"params": parameters, "kind": "muon", "heights": [[len(p)] for p in parameters]}
+    group |= {"lr": 0.02, "momentum": [0.95, 0.95], "momentum_warmup_steps": 0, "ns_steps": 5, "weight_decay": 0.1}
+    return group | {"cautious": False} | changes
+
+
+@pytest.fixture
+def float32_in_torch(monkeypatch):
+    """torch's Muon converts to bfloat16; here it keeps what it is given, so that the two can be compared closely."""
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
+
+
+@pytest.mark.parametrize("ns_steps", [1, 4, 5])
+def test_muon_groups_equal_torchs_muon(float32_in_torch, ns_steps):
+    ours, theirs = ([nn.Parameter(drawn(*shape, seed=i)) for i, shape in enumerate(SHAPES)] for _ in range(2))
+    optimizers = [
+        MuonAdamW([hidden_group(ours, ns_steps=ns_steps)]),
+        torch.optim.Muon(theirs, lr=0.02, weight_decay=0.1, momentum=0.95, ns_steps=ns_steps),
+    ]
+    for step in range(5):
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad, other.grad = drawn(*one.shape, seed=step), drawn(*one.shape, seed=step)
+        for optimizer in optimizers:
+            optimizer.step()
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+def test_orthogonalized_matrices_keep_their_singular_vectors_and_come_near_one():
+    given = drawn(3, 6, 17, seed=2)
+    left, _, right = torch.linalg.svd(given, full_matrices=False)
+    result = orthogonalize(given, 5)
+    turned = left.mT @ result @ right.mT  # (3, 6, 6), diagonal where the vectors are the same
+    singular = turned.diagonal(dim1=-2, dim2=-1)
+    torch.testing.assert_close(turned, torch.diag_embed(singular), atol=1e-5, rtol=0)
+    assert 0.5 < singular.min() < singular.max() < 1.5  # "roughly 0.7 to 1.2" for values that do not start near 0
+
+
+def test_a_matrix_of_zeros_stays_one():
+    assert orthogonalize(torch.zeros(2, 3, 4), 5).equal(torch.zeros(2, 3, 4))
+
+
+def test_momentum_rises_by_the_step():
+    parameter = nn.Parameter(torch.zeros(1, 1))
+    optimizer = MuonAdamW([hidden_group([parameter], momentum=[0.5, 0.9], momentum_warmup_steps=2)])
+    expected = 0.0
+    for gradient, momentum in ((1.0, 0.5), (2.0, 0.7), (4.0, 0.9), (8.0, 0.9)):
+        parameter.grad = torch.full((1, 1), gradient)
+        optimizer.step()
+        expected = momentum * expected + (1 - momentum) * gradient
+        assert optimizer.state[parameter]["momentum"].item() == pytest.approx(expected)
+
+
+def test_cautious_decay_shrinks_only_what_the_step_shrinks():
+    start = torch.tensor([[2.0, -2.0, 0.5]])
+    moved = {}
+    for name, changes in {"none": {"weight_decay": 0.0}, "plain": {}, "cautious": {"cautious": True}}.items():
+        parameter = nn.Parameter(start.clone())
+        parameter.grad = torch.tensor([[1.0, 1.0, -1.0]])  # the step lowers the first two and raises the third
+        MuonAdamW([hidden_group([parameter], **changes)]).step()
+        moved[name] = parameter.detach()
+    torch.testing.assert_close(moved["plain"] - moved["none"], -0.02 * 0.1 * start, atol=1e-6, rtol=0)
+    kept = torch.tensor([[1.0, 0.0, 0.0]])  # 2 falls towards 0; -2 and 0.5 move away from it
+    torch.testing.assert_close(moved["cautious"] - moved["none"], -0.02 * 0.1 * start * kept, atol=1e-6, rtol=0)
+
+
+def small(**changes):
+    config = GPTConfig(
+        vocab_size=11,
+        context_length=5,
+        d_model=12,
+        n_layers=2,
+        n_heads=3,
+        n_kv_heads=1,
+        norm="layernorm",
+        position="learned",
+        mlp="gelu",
+        bias=True,
+        tie_embeddings=False,
+        init="gpt2",
+    )
+    model = new_gpt(config, 1)
+    return model, muon(model, **SETTINGS | changes)
+
+
+def backward(model):
+    tokens = torch.randint(11, (3, 5), generator=torch.Generator().manual_seed(3))
+    next_token_loss(model(tokens), tokens).backward()
+
+
+def test_every_parameter_is_in_the_group_that_is_meant_and_in_no_other():
+    model, optimizer = small()
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = [(g["kind"], g["peak_lr"], sorted(names.pop(id(p)) for p in g["params"])) for g in optimizer.param_groups]
+    assert not names
+    (kind, rate, hidden), *others = groups
+    parts = ("attention.output", "attention.qkv", "mlp.input", "mlp.output")
+    assert (kind, rate) == ("muon", 0.02)
+    assert hidden == [f"blocks.{i}.{part}.weight" for i in range(2) for part in parts]
+    assert others[0] == ("adamw", 0.03, ["embedding.weight", "position_embedding.weight"])
+    assert others[1] == ("adamw", 0.01, ["unembedding.weight"])
+    assert others[2][:2] == ("adamw", 0.005)
+    assert {tuple(heights) for heights in optimizer.param_groups[0]["heights"]} == {(12, 4, 4), (12,), (48,)}
+
+
+def test_a_frozen_matrix_and_one_without_a_gradient_stay_as_they_are():
+    config = small()[0].config
+    model = new_gpt(config, 1)
+    model.blocks[0].mlp.input.weight.requires_grad_(False)
+    optimizer = muon(model, **SETTINGS)
+    backward(model)
+    model.blocks[1].mlp.input.weight.grad = None
+    optimizer.step()
+    fresh = new_gpt(config, 1)
+    same = [name for name, p in model.named_parameters() if p.equal(dict(fresh.named_parameters())[name])]
+    assert same == ["blocks.0.mlp.input.weight", "blocks.1.mlp.input.weight"]
+
+
+def test_adamw_groups_equal_torchs_adamw():
+    (model, optimizer), (twin, _) = small(), small()
+    outside = [p for group in optimizer.param_groups if group["kind"] == "adamw" for p in group["params"]]
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    theirs = {names[id(p)]: dict(twin.named_parameters())[names[id(p)]] for p in outside}
+    rates = {names[id(p)]: group["peak_lr"] for group in optimizer.param_groups for p in group["params"]}
+    groups = [{"params": [p], "lr": rates[name]} for name, p in theirs.items()]
+    adamw = torch.optim.AdamW(groups, betas=(0.8, 0.95), eps=1e-8, weight_decay=0.0)
+    for _ in range(3):
+        backward(model)
+        for name, parameter in theirs.items():
+            parameter.grad = dict(model.named_parameters())[name].grad.clone()
+        optimizer.step()
+        adamw.step()
+        optimizer.zero_grad()
+    for name, parameter in theirs.items():
+        torch.testing.assert_close(dict(model.named_parameters())[name], parameter, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("split_qkv", [True, False])
+def test_queries_keys_and_values_are_orthogonalized_apart_or_together(split_qkv):
+    model, optimizer = small(weight_decay=0.0, split_qkv=split_qkv)
+    qkv = model.blocks[0].attention.qkv.weight
+    before = qkv.detach().clone()
+    for parameter in model.parameters():
+        parameter.grad = drawn(*parameter.shape, seed=4)
+    gradient = qkv.grad.clone()  # the first momentum is a multiple of it
+    optimizer.step()
+    change = (before - qkv.detach()) / 0.02
+    if split_qkv:
+        for part, own in zip(gradient.split([12, 4, 4]), change.split([12, 4, 4]), strict=True):
+            torch.testing.assert_close(own, orthogonalize(part[None], 5)[0], atol=1e-4, rtol=1e-4)
+    else:
+        whole = orthogonalize(gradient.mT[None], 5)[0].mT * (20 / 12) ** 0.5  # 20 high, 12 wide
+        torch.testing.assert_close(change, whole, atol=1e-4, rtol=1e-4)
+
+
+def test_a_saved_state_goes_on_bit_for_bit():
+    (model, optimizer), (twin, other) = small(), small()
+    for step in range(6):
+        if step == 3:
+            twin.load_state_dict(model.state_dict())
+            other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        for one, own in ((model, optimizer), (twin, other)):
+            set_learning_rate(own, 1 - step / 6)
+            own.zero_grad()
+            backward(one)
+            own.step()
+    assert all(p.equal(q) for p, q in zip(model.parameters(), twin.parameters(), strict=True))
+
+
+def test_step_runs_a_closure_and_returns_its_loss():
+    parameter = nn.Parameter(torch.ones(2, 3))
+    optimizer = MuonAdamW([hidden_group([parameter])])
+
+    def closure():
+        loss = parameter.square().sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == 6
+    assert parameter.max() < 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lr": -1}, "lr must be a number of at least 0, got lr=-1"),
+        ({"unembedding_lr": float("nan")}, "unembedding_lr must be a number of at least 0, got unembedding_lr=nan"),
+        ({"momentum": 0.95}, "momentum must be two numbers from 0 to below 1, got momentum=0.95"),
+        ({"momentum_warmup_steps": -1}, "momentum_warmup_steps must be a whole number of at least 0, got"),
+        ({"ns_steps": 2.5}, "ns_steps must be a whole number of at least 1, got ns_steps=2.5"),
+        ({"ns_steps": 0}, "ns_steps must be a whole number of at least 1, got ns_steps=0"),
+        ({"split_qkv": "yes"}, "split_qkv must be true or false, got split_qkv='yes'"),
+        ({"cautious": 1}, "cautious must be true or false, got cautious=1"),
+    ],
+)
+def test_settings_out_of_range_are_refused(change, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        small(**change)
