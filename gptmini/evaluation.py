@@ -36,7 +36,8 @@ class Evaluation:
 @torch.no_grad()
 def sum_of_nats(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
     """Loss of a model in eval mode over int64 (B, T) targets, summed in float64, so that batches can be added up."""
-    return next_token_loss(model(tokens), targets, reduction="none").sum(dtype=_widest(tokens.device))
+    widest = torch.float32 if tokens.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
+    return next_token_loss(model(tokens), targets, reduction="none").sum(dtype=widest)
 
 
 def evaluate(model: GPT, batches: Iterable[tuple[Tensor, Tensor]], *, tokens_per_byte: float) -> Evaluation:
@@ -62,7 +63,3 @@ def evaluate(model: GPT, batches: Iterable[tuple[Tensor, Tensor]], *, tokens_per
     if not n_tokens:
         raise ValueError("an evaluation needs at least one batch, got none")
     return Evaluation.from_sums(nats, n_tokens, tokens_per_byte)
-
-
-def _widest(device: torch.device) -> torch.dtype:
-    return torch.float32 if device.type == "mps" else torch.float64  # Apple's GPUs have no float64

@@ -42,9 +42,9 @@ def choose(
     Args:
         logits: (B, V).
         uniform: float64 (B,), in [0, 1): where in the cumulative distribution each row's token lies.
-        temperature: at least 0.
-        top_k: None for all.
-        top_p: None for all.
+        temperature: at least 0, which is greedy.
+        top_k: keep so many most probable tokens; None for all.
+        top_p: keep the smallest set with so much probability; None for all.
 
     Returns int64 (B,).
     Raises ValueError: a logit that is no number.
@@ -84,9 +84,7 @@ def generate_stream(
         model: is put in eval mode until the last token is drawn or the stream is closed, and left as it was.
         prompt: int64 (B, T), T at least 1; of a longer one the newest context_length tokens are seen.
         max_new_tokens: most tokens to draw for each row.
-        temperature: 0 is greedy.
-        top_k: keep so many most probable tokens; None for all.
-        top_p: keep the smallest set with so much probability; None for all.
+        temperature, top_k, top_p: as for choose.
         seed: with a sample's number it fixes the sample.
         first_sample: number of the first row's sample; rows count on.
         end_of_text: stop when every row has drawn this id; None to go on.

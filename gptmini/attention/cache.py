@@ -12,6 +12,7 @@ class LayerCache:
         self.keys = torch.empty(batch_size, n_kv_heads, capacity, d_head, **factory)
         self.values = torch.empty_like(self.keys)
         self.length = 0
+        self.recent: Tensor | None = None  # (B, K, C), what a block's smear saw last; None before the first position
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store T positions (B, G, T, D), return views of all S so far (B, G, S, D); ValueError if they do not fit."""
@@ -32,6 +33,7 @@ class KVCache:
     ) -> None:
         """Reserve 2 * n_layers * B * G * capacity * D numbers; factory is device and dtype."""
         self.layers = [LayerCache(batch_size, n_kv_heads, capacity, d_head, **factory) for _ in range(n_layers)]
+        self.recent: Tensor | None = None  # (B, K, C), newest embeddings
 
     @property
     def length(self) -> int:
@@ -40,5 +42,6 @@ class KVCache:
 
     def reset(self) -> None:
         """Forget every position and keep the memory."""
+        self.recent = None
         for layer in self.layers:
-            layer.length = 0
+            layer.length, layer.recent = 0, None

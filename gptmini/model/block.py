@@ -4,11 +4,11 @@ from torch import Tensor, nn
 
 from gptmini.attention import CausalMultiHeadAttention, LayerCache, Rotary
 from gptmini.model.config import GPTConfig
-from gptmini.model.layers import MLP, NORM
+from gptmini.model.layers import MLP, NORM, Smear
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)): the pre-norm block of GPT-2."""
+    """x + attention(norm(x)), then x + mlp(norm(x)), smeared if the config says so: the pre-norm block of GPT-2."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -23,10 +23,13 @@ class Block(nn.Module):
             scale=config.attention_scale,
         )
         self.mlp_norm = NORM[config.norm](config.d_model, config.bias)
+        self.mlp_smear = Smear(config.mlp_smear, config.d_model) if config.mlp_smear else None
         self.mlp = MLP(config.d_model, config.d_ff or 4 * config.d_model, activation=config.mlp, bias=config.bias)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, *, rotary: Rotary | None = None, cache: LayerCache | None = None) -> Tensor:
         """Map (B, T, C) to (B, T, C); rotary and cache are the attention's."""
         x = x + self.dropout(self.attention(self.attention_norm(x), rotary=rotary, cache=cache))
-        return x + self.dropout(self.mlp(self.mlp_norm(x)))
+        hidden = self.mlp_norm(x)  # (B, T, C)
+        hidden = hidden if self.mlp_smear is None else self.mlp_smear(hidden, cache)
+        return x + self.dropout(self.mlp(hidden))

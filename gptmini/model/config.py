@@ -13,6 +13,8 @@ VOCAB_MULTIPLE = 64  # tile width at which GPU matrix products run at full speed
 LARGEST = 2**32  # token ids are stored in 32 bits at most; no size beyond it is meant
 LARGEST_TABLE = 2**26  # numbers in the rotary table, 256 MB: it is made whole, whatever a file claims
 
+LARGEST_SMEAR = 64  # a sum of the whole batch for each: beyond it attention is cheaper
+
 
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig:
@@ -39,6 +41,8 @@ class GPTConfig:
     qk_norm: bool = False  # RMS-normalise queries and keys
     attention_scale: float | None = None  # factor on the scores; None for 1 / sqrt(D)
     embedding_norm: bool = False  # normalise the embedding before the first block
+    smear: int = 0  # K, previous tokens whose embeddings each position adds, each times a learned gain a channel
+    mlp_smear: int = 0  # K, previous positions that each input of an MLP adds in the same way
     logit_softcap: float | None = None  # c in c * tanh(logits / c), in nats; None for plain logits
 
     def __post_init__(self) -> None:
@@ -56,6 +60,9 @@ class GPTConfig:
         for name, names in (("norm", NORM), ("position", POSITIONS), ("mlp", ACTIVATION), ("init", INITS)):
             if getattr(self, name) not in names:
                 raise ValueError(f"{name} must be one of {', '.join(names)}, got {name}={getattr(self, name)!r}")
+        for name in ("smear", "mlp_smear"):
+            if not 0 <= getattr(self, name) <= LARGEST_SMEAR:
+                raise ValueError(f"{name} must be from 0 to {LARGEST_SMEAR}, got {name}={getattr(self, name)}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got dropout={self.dropout}")
         self._check_heads()

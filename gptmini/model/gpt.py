@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from gptmini.attention import KVCache, Rotary, rotary_table
 from gptmini.model.block import Block
 from gptmini.model.config import GPTConfig
-from gptmini.model.layers import NORM
+from gptmini.model.layers import NORM, Smear
 
 GPT2_STD = 0.02  # Radford et al. 2019 keep GPT's N(0, 0.02)
 
@@ -22,6 +22,7 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.padded_vocab_size, config.d_model)
+        self.smear = Smear(config.smear, config.d_model) if config.smear else None
         if config.position == "learned":
             self.position_embedding = nn.Embedding(config.context_length, config.d_model)
         else:
@@ -55,6 +56,7 @@ class GPT(nn.Module):
         if end > self.config.context_length:
             raise ValueError(f"input must fit context_length={self.config.context_length} tokens, got {end}")
         x = self.embedding(tokens)  # (B, T, C)
+        x = x if self.smear is None else self.smear(x, cache)
         rotary = None
         if self.config.position == "learned":
             x = x + self.position_embedding.weight[start:end]  # (B, T, C)
@@ -74,15 +76,10 @@ class GPT(nn.Module):
 
     def new_cache(self, batch_size: int) -> KVCache:
         """Empty cache for batch_size sequences of context_length tokens, on the model's device, in its dtype."""
-        return KVCache(
-            self.config.n_layers,
-            batch_size=batch_size,
-            n_kv_heads=self.config.n_kv_heads or self.config.n_heads,
-            capacity=self.config.context_length,
-            d_head=self.config.d_head,
-            device=self.embedding.weight.device,
-            dtype=self.embedding.weight.dtype,
-        )
+        config, weight = self.config, self.embedding.weight
+        sizes = {"n_kv_heads": config.n_kv_heads or config.n_heads, "d_head": config.d_head}
+        sizes |= {"batch_size": batch_size, "capacity": config.context_length}
+        return KVCache(config.n_layers, **sizes, device=weight.device, dtype=weight.dtype)
 
     @property
     def n_parameters(self) -> int:

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from gptmini.attention import KVCache, LayerCache
 
 RMS_NORM_EPS = 1e-6  # nanochat's
 
@@ -34,6 +37,30 @@ NORM: dict[str, Callable[[int, bool], nn.Module]] = {
     "rmsnorm": lambda d_model, bias: RMSNorm(),
 }
 ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {"gelu": gelu, "relu2": relu2}
+
+
+class Smear(nn.Module):
+    """Adds to each position the K before it, each times a learned gain a channel, 0 at first: a short convolution.
+
+    Source: K = 1 on embeddings, with a gate instead of gains, in modded-nanogpt and nanochat.
+    """
+
+    def __init__(self, n_previous: int, d_model: int) -> None:
+        """Create K = n_previous gains of C each."""
+        super().__init__()
+        self.gains = nn.ParameterList(nn.Parameter(torch.zeros(d_model)) for _ in range(n_previous))
+
+    def forward(self, x: Tensor, cache: KVCache | LayerCache | None = None) -> Tensor:
+        """Map (B, T, C) to (B, T, C); the cache gives the positions before x, none at first, and takes the newest."""
+        n_previous, n_tokens = len(self.gains), x.size(1)
+        earlier = None if cache is None else cache.recent
+        earlier = x.new_zeros(x.size(0), n_previous, x.size(2)) if earlier is None else earlier
+        padded = torch.cat((earlier, x), dim=1)  # (B, K + T, C)
+        if cache is not None:
+            cache.recent = padded[:, -n_previous:]  # (B, K, C)
+        for i, gain in enumerate(self.gains, start=1):
+            x = x + gain * padded[:, n_previous - i : n_previous - i + n_tokens]  # (B, T, C), i positions back
+        return x
 
 
 class MLP(nn.Module):

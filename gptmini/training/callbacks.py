@@ -64,25 +64,15 @@ class Scalars(L.Callback):
 class Samples(L.Callback):
     """Writes a sample of text at every validation, always from the same prompt and random stream."""
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        prompt: str,
-        max_new_tokens: int,
-        temperature: float,
-        top_k: int | None,
-        top_p: float | None,
-        seed: int,
-    ) -> None:
-        """Take the arguments of generate_stream; an empty prompt is the start of a document.
+    def __init__(self, tokenizer: Tokenizer, prompt: str, seed: int, **rules: float | None) -> None:
+        """Take the arguments of generate_stream, rules being check_sampling's; an empty prompt starts a document.
 
         Raises ValueError: an argument of the wrong type or out of range, or a prompt that cannot be encoded.
         """
         if type(prompt) is not str or type(seed) is not int:
             raise ValueError(f"prompt must be text and seed a whole number, got {prompt!r} and {seed!r}")
-        self.rules = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-        check_sampling(**self.rules)
-        self.tokenizer, self.prompt, self.seed = tokenizer, prompt, seed
+        check_sampling(**rules)
+        self.tokenizer, self.prompt, self.seed, self.rules = tokenizer, prompt, seed, rules
         self.prompt_ids = torch.tensor([prompt_ids(tokenizer, prompt)])  # (1, T)
         self.text = ""  # newest sample, prompt included
 

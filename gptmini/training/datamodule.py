@@ -46,27 +46,16 @@ class TokenDataModule(L.LightningDataModule):
         return window_starts(sequences, n_tokens=n_tokens, context_length=self.context_length, seed=self.seed)
 
     def _training_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        tokens, n_ranks = self.store.tokens("train"), self.trainer.world_size
-        n_micro_steps = micro_steps(self.global_batch_size, self.batch_size, n_ranks)
+        tokens, rank, n_ranks = self.store.tokens("train"), self.trainer.global_rank, self.trainer.world_size
+        sizes = {"global_batch_size": self.global_batch_size, "batch_size": self.batch_size, "n_ranks": n_ranks}
         for step in itertools.count(self.trainer.global_step):
-            for micro_step in range(n_micro_steps):
-                sequences = step_sequences(
-                    step,
-                    micro_step,
-                    global_batch_size=self.global_batch_size,
-                    batch_size=self.batch_size,
-                    rank=self.trainer.global_rank,
-                    n_ranks=n_ranks,
-                )
+            for micro_step in range(micro_steps(**sizes)):
+                sequences = step_sequences(step, micro_step, rank=rank, **sizes)
                 yield gather(tokens, self._starts(sequences), self.context_length)
 
     def _validation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        windows = validation_windows(
-            self.store.tokens("val"),
-            context_length=self.context_length,
-            batch_size=self.batch_size,
-            max_tokens=self.val_tokens,
-        )
+        sizes = {"context_length": self.context_length, "batch_size": self.batch_size, "max_tokens": self.val_tokens}
+        windows = validation_windows(self.store.tokens("val"), **sizes)
         return itertools.islice(windows, self.trainer.global_rank, None, self.trainer.world_size)
 
 

@@ -33,7 +33,7 @@ def refusal(settings):
 
 
 @pytest.mark.parametrize("value", [True, 1.0, "ninety"])
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("name", [*COUNTS, "smear", "mlp_smear"])
 def test_what_is_no_int_is_refused_for_a_count(name, value):
     wanted = "int or null" if name in OPTIONAL else "int"
     assert refusal(LEARNED | {name: value}) == f"{name} must be {wanted}, got {name}={value!r}"
@@ -83,6 +83,12 @@ def test_a_context_whose_table_could_not_be_made_is_refused():
 @pytest.mark.parametrize("name", ["rotary_base", "attention_scale", "logit_softcap"])
 def test_factors_that_are_not_positive_and_finite_are_refused(name, value):
     assert refusal(ROTARY | {name: value}) == f"{name} must be above 0 and finite, or null, got {name}={value}"
+
+
+@pytest.mark.parametrize("value", [-1, 65])
+@pytest.mark.parametrize("name", ["smear", "mlp_smear"])
+def test_smears_outside_0_to_64_are_refused(name, value):
+    assert refusal(ROTARY | {name: value}) == f"{name} must be from 0 to 64, got {name}={value}"
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.0, 1, NAN])
@@ -154,6 +160,7 @@ def test_values_cannot_be_given_by_position():
 def test_defaults_are_neutral(base):
     written_out = base | {"n_kv_heads": 6, "d_ff": 96, "attention_scale": 0.5}  # H, 4 C, 1 / sqrt(D)
     written_out |= {"dropout": 0.0, "qk_norm": False, "embedding_norm": False, "logit_softcap": None}
+    written_out |= {"smear": 0, "mlp_smear": 0}
     short, long = (new_gpt(GPTConfig(**settings), seed=0) for settings in (base, written_out))
     torch.manual_seed(0)
     tokens = torch.randint(11, (5, 13))

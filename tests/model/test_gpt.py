@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gptmini.model import GPT, GPTConfig, new_gpt, next_token_loss
+from gptmini.model.layers import Smear
 
 N, G, D, B, H, V, T, C, F = 2, 3, 4, 5, 6, 11, 13, 24, 40
 SIZES = {"vocab_size": V, "context_length": T, "d_model": C, "n_layers": N, "n_heads": H}
@@ -29,7 +30,8 @@ MODERN = SIZES | {
     "logit_softcap": 15.0,
     "init": "zero_projections",
 }
-PRESETS = pytest.mark.parametrize("preset", [GPT2, MODERN], ids=["gpt2", "modern"])
+SMEARED = MODERN | {"smear": 3, "mlp_smear": 2}
+PRESETS = pytest.mark.parametrize("preset", [GPT2, MODERN, SMEARED], ids=["gpt2", "modern", "smeared"])
 GROUPED = pytest.mark.parametrize("n_kv_heads", [None, G, 1])
 
 
@@ -109,6 +111,21 @@ def test_flops_equal_the_hand_count(preset, n_kv_heads, groups):
     weights = N * (C * (H + 2 * groups) * D + C * C + 2 * C * F) + V * C
     expected = 6 * weights + 12 * N * C * T
     assert make(preset, d_ff=F, n_kv_heads=n_kv_heads).flops_per_token == expected
+
+
+def test_a_smear_adds_multiples_of_the_positions_before():
+    smear, x = Smear(2, 3), torch.arange(24.0).view(2, 4, 3)
+    assert torch.equal(smear(x), x)  # gains start at 0
+    gains = [torch.tensor([0.5, 2.0, -1.0]), torch.tensor([10.0, 0.0, 1.0])]
+    for parameter, gain in zip(smear.gains, gains, strict=True):
+        parameter.data = gain
+    for t in range(4):
+        expected = x[:, t] + sum(gains[i] * x[:, t - 1 - i] for i in range(2) if t > i)
+        torch.testing.assert_close(smear(x)[:, t], expected)
+
+
+def test_a_smear_costs_one_gain_a_channel_and_place():
+    assert make(SMEARED).n_parameters - make(MODERN).n_parameters == C * (3 + N * 2)
 
 
 def test_gpt2_small_has_its_published_size():

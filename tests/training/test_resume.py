@@ -82,7 +82,7 @@ def go(train, folder, seen, kept, *, kill=None, save_every=2, **options):
     seen.resume(checkpoint["global_step"] if checkpoint else -1)
     if path:
         adopt(path, checkpoint["global_step"])
-    samples = Samples(byte([], []), "The", 5, 0.8, 20, None, 3)
+    samples = Samples(byte([], []), "The", 3, max_new_tokens=5, temperature=0.8, top_k=20, top_p=None)
     callbacks = [Scalars(1), samples, Texts(samples, kept), RunCheckpoints(save_every), *([kill] if kill else [])]
     try:
         return train(callbacks=callbacks, loggers=[seen], folder=folder, checkpoint=checkpoint, **options)
