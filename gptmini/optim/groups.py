@@ -43,7 +43,6 @@ def muon(
     momentum: tuple[float, float],
     momentum_warmup_steps: int,
     ns_steps: int,
-    split_qkv: bool,
     weight_decay: float,
     cautious: bool,
     betas: tuple[float, float],
@@ -56,7 +55,6 @@ def muon(
         lr: peak learning rate of Muon; embedding_lr, unembedding_lr and, for gains and biases, scalar_lr are AdamW's.
         momentum: of Muon, each in [0, 1): on the first step, and from momentum_warmup_steps on.
         ns_steps: of Newton-Schulz, for each orthogonalization.
-        split_qkv: whether queries, keys and values are matrices of their own, or one.
         weight_decay: shrinks Muon's matrices by lr * weight_decay a step.
         cautious: decay only numbers that the step itself moves towards 0 (Chen et al. 2025).
         betas, eps: as for adamw.
@@ -70,25 +68,19 @@ def muon(
     for name, value, least in (("momentum_warmup_steps", momentum_warmup_steps, 0), ("ns_steps", ns_steps, 1)):
         if type(value) is not int or value < least:
             raise ValueError(f"{name} must be a whole number of at least {least}, got {name}={value!r}")
-    for name, value in (("split_qkv", split_qkv), ("cautious", cautious)):
-        if type(value) is not bool:
-            raise ValueError(f"{name} must be true or false, got {name}={value!r}")
-    groups = {name: {"params": [], "heights": [], "lr": rate, "peak_lr": rate} for name, rate in rates.items()}
+    if type(cautious) is not bool:
+        raise ValueError(f"cautious must be true or false, got cautious={cautious!r}")
+    groups = {name: {"params": [], "lr": rate, "peak_lr": rate} for name, rate in rates.items()}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        heights = [len(parameter)] if parameter.ndim else []
         if parameter.ndim == 2 and name.startswith("blocks."):
             group = "lr"
-            if split_qkv and name.endswith("qkv.weight"):  # queries are as high as wide, keys and values halve the rest
-                rows, columns = parameter.shape
-                heights = [columns, (rows - columns) // 2, (rows - columns) // 2]
         elif name.endswith("embedding.weight"):
             group = "unembedding_lr" if name.startswith("unembedding") else "embedding_lr"
         else:
             group = "scalar_lr"
         groups[group]["params"].append(parameter)
-        groups[group]["heights"].append(heights)
     groups["lr"] |= {"kind": "muon", "momentum": list(momentum), "momentum_warmup_steps": momentum_warmup_steps}
     groups["lr"] |= {"ns_steps": ns_steps, "weight_decay": weight_decay, "cautious": cautious}
     for name in rates.keys() - {"lr"}:

@@ -18,7 +18,6 @@ SETTINGS = {
     "momentum": (0.85, 0.95),
     "momentum_warmup_steps": 3,
     "ns_steps": 5,
-    "split_qkv": True,
     "weight_decay": 0.1,
     "cautious": False,
     "betas": (0.8, 0.95),
@@ -32,9 +31,8 @@ def drawn(*shape, seed):
 
 
 def hidden_group(parameters, **changes):
-    group = {"params": parameters, "kind": "muon", "heights": [[len(p)] for p in parameters]}
-    group |= {"lr": 0.02, "momentum": [0.95, 0.95], "momentum_warmup_steps": 0, "ns_steps": 5, "weight_decay": 0.1}
-    return group | {"cautious": False} | changes
+    group = {"params": parameters, "kind": "muon", "lr": 0.02, "momentum": [0.95, 0.95], "momentum_warmup_steps": 0}
+    return group | {"ns_steps": 5, "weight_decay": 0.1, "cautious": False} | changes
 
 
 @pytest.fixture
@@ -133,7 +131,6 @@ def test_every_parameter_is_in_the_group_that_is_meant_and_in_no_other():
     assert others[0] == ("adamw", 0.03, ["embedding.weight", "position_embedding.weight"])
     assert others[1] == ("adamw", 0.01, ["unembedding.weight"])
     assert others[2][:2] == ("adamw", 0.005)
-    assert {tuple(heights) for heights in optimizer.param_groups[0]["heights"]} == {(12, 4, 4), (12,), (48,)}
 
 
 def test_a_frozen_matrix_and_one_without_a_gradient_stay_as_they_are():
@@ -166,24 +163,6 @@ def test_adamw_groups_equal_torchs_adamw():
         optimizer.zero_grad()
     for name, parameter in theirs.items():
         torch.testing.assert_close(dict(model.named_parameters())[name], parameter, atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("split_qkv", [True, False])
-def test_queries_keys_and_values_are_orthogonalized_apart_or_together(split_qkv):
-    model, optimizer = small(weight_decay=0.0, split_qkv=split_qkv)
-    qkv = model.blocks[0].attention.qkv.weight
-    before = qkv.detach().clone()
-    for parameter in model.parameters():
-        parameter.grad = drawn(*parameter.shape, seed=4)
-    gradient = qkv.grad.clone()  # the first momentum is a multiple of it
-    optimizer.step()
-    change = (before - qkv.detach()) / 0.02
-    if split_qkv:
-        for part, own in zip(gradient.split([12, 4, 4]), change.split([12, 4, 4]), strict=True):
-            torch.testing.assert_close(own, orthogonalize(part[None], 5)[0], atol=1e-4, rtol=1e-4)
-    else:
-        whole = orthogonalize(gradient.mT[None], 5)[0].mT * (20 / 12) ** 0.5  # 20 high, 12 wide
-        torch.testing.assert_close(change, whole, atol=1e-4, rtol=1e-4)
 
 
 def test_a_saved_state_goes_on_bit_for_bit():
@@ -222,7 +201,6 @@ def test_step_runs_a_closure_and_returns_its_loss():
         ({"momentum_warmup_steps": -1}, "momentum_warmup_steps must be a whole number of at least 0, got"),
         ({"ns_steps": 2.5}, "ns_steps must be a whole number of at least 1, got ns_steps=2.5"),
         ({"ns_steps": 0}, "ns_steps must be a whole number of at least 1, got ns_steps=0"),
-        ({"split_qkv": "yes"}, "split_qkv must be true or false, got split_qkv='yes'"),
         ({"cautious": 1}, "cautious must be true or false, got cautious=1"),
     ],
 )

@@ -70,7 +70,6 @@ EFFECTS = {
     "optimizer.momentum": (["optimizer.momentum=[0.5,0.6]"], "weights", MUON),
     "optimizer.momentum_warmup_steps": (["optimizer.momentum_warmup_steps=2"], "weights", MUON),
     "optimizer.ns_steps": (["optimizer.ns_steps=3"], "weights", MUON),
-    "optimizer.split_qkv": (["optimizer.split_qkv=false"], "weights", MUON),
     "optimizer.cautious": (["optimizer.cautious=false"], "weights", (*MUON, "optimizer.weight_decay=0.9")),
     "schedule.warmup_steps": (["schedule.warmup_steps=0"], "rates", ()),
     "schedule.final_fraction": (["schedule.final_fraction=0.5"], "rates", ()),

@@ -39,7 +39,6 @@ OPTIMIZERS = {
         momentum=(0.85, 0.95),
         momentum_warmup_steps=7,
         ns_steps=4,
-        split_qkv=True,
         weight_decay=0.1,
         cautious=True,
         betas=(0.8, 0.95),
