@@ -9,14 +9,8 @@ from torch import Tensor
 def causal_mask(n_queries: int, n_keys: int, *, device: torch.device | None = None) -> Tensor:
     """Mask in which the last query sees every key, and each earlier query one key fewer.
 
-    Aligned to the bottom-right corner, so it also fits queries that follow cached keys.
-
-    Args:
-        n_queries: T, the number of newest positions.
-        n_keys: S, the number of all positions, at least T.
-        device: where the mask is made.
-
-    Returns bool (T, S), True where query t may attend to key s: s <= t + S - T.
+    Aligned to the bottom-right corner, so it also fits the T = n_queries newest of S = n_keys positions. Returns bool
+    (T, S), on the device, True where query t may attend to key s: s <= t + S - T.
     """
     return torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril(n_keys - n_queries)
 

@@ -14,14 +14,9 @@ class Rotary(NamedTuple):
 
 
 def rotary_table(length: int, d_head: int, base: float) -> Rotary:
-    """Angles position / base^(2i / d_head) for every position below length and every channel pair i.
+    """Angles position / base^(2i / d_head): a row for each of length positions, a column for each pair of channels i.
 
-    Args:
-        length: number of positions, in tokens.
-        d_head: D, even.
-        base: the slowest pair turns once in about 2 pi base tokens.
-
-    Returns float32 tables with one row a position; take the rows that a call needs.
+    The slowest pair turns once in about 2 pi base tokens. Returns float32 tables; take the rows that a call needs.
     """
     frequencies = float(base) ** -(torch.arange(0, d_head, 2, dtype=torch.float32, device="cpu") / d_head)  # (D/2)
     angles = torch.outer(torch.arange(length, dtype=torch.float32, device="cpu"), frequencies)  # (length, D/2)
@@ -29,13 +24,7 @@ def rotary_table(length: int, d_head: int, base: float) -> Rotary:
 
 
 def rotate(x: Tensor, rotary: Rotary) -> Tensor:
-    """Turn each pair (x[i], x[i + D/2]) of a head by minus the angle of its position.
-
-    Args:
-        x: (B, T, H, D).
-        rotary: rows of the T positions.
-
-    Returns (B, T, H, D), in the dtype of x.
+    """Turn each pair (x[i], x[i + D/2]) of a head by minus the angle of its position: (B, T, H, D) to the same.
 
     Source: Su et al. 2021, section 3.2.2, on halves instead of neighbours and with the sine negated, as nanochat does;
     scores depend on differences of angles, so the sign changes no score's range, but exported weights need it.

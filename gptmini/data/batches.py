@@ -44,15 +44,10 @@ def window_starts(sequences: np.ndarray, *, n_tokens: int, context_length: int, 
 
 
 def permute(places: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
-    """Send each place in [0, size) to another, one-to-one for each key, with O(1) memory and time.
+    """Send each place, int64 (n,) in [0, size), to another, one-to-one for its key, uint64 (n,), in O(1) memory, time.
 
     An alternating Feistel network on pairs (left, right) of a grid just larger than size; places that land outside
     are sent on until they land inside (cycle walking), which keeps it one-to-one.
-
-    Args:
-        places: int64 (n,), in [0, size).
-        size: at least 1.
-        keys: uint64 (n,), one a place.
 
     Source: Black and Rogaway 2002, "Ciphers with arbitrary finite domains", sections 3 and 4.
     """

@@ -12,6 +12,7 @@ from gptmini.model.config import GPTConfig
 from gptmini.model.layers import NORM, Smear
 
 GPT2_STD = 0.02  # Radford et al. 2019 keep GPT's N(0, 0.02)
+LOGITS_AT_ONCE = 2**25  # 128 MB in float32, of which a loss needs several copies
 
 
 class GPT(nn.Module):
@@ -38,13 +39,8 @@ class GPT(nn.Module):
         self._initialise()
 
     def forward(self, tokens: Tensor, cache: KVCache | None = None) -> Tensor:
-        """Logits of the token after each position.
+        """Logits (B, T, V) of the token after each of int64 (B, T); a cache holds earlier positions and takes these.
 
-        Args:
-            tokens: int64 (B, T).
-            cache: earlier positions, extended by these.
-
-        Returns (B, T, V).
         Raises ValueError: the positions exceed context_length.
         """
         return self.unembed(self.hidden(tokens, cache))
@@ -69,10 +65,14 @@ class GPT(nn.Module):
 
     def unembed(self, hidden: Tensor) -> Tensor:
         """Logits (B, T, V) of hidden states (B, T, C), soft-capped where the config says so."""
-        weight = self.embedding.weight if self.config.tie_embeddings else self.unembedding.weight  # (V padded, C)
-        logits = F.linear(hidden, weight)[..., : self.config.vocab_size]  # (B, T, V)
+        logits = F.linear(hidden, self.unembedding_weight)[..., : self.config.vocab_size]  # (B, T, V)
         cap = self.config.logit_softcap
         return logits if cap is None else float(cap) * torch.tanh(logits / float(cap))
+
+    @property
+    def unembedding_weight(self) -> nn.Parameter:
+        """Matrix (V padded, C) that turns hidden states into logits: the token embedding where the two are tied."""
+        return self.embedding.weight if self.config.tie_embeddings else self.unembedding.weight
 
     def new_cache(self, batch_size: int) -> KVCache:
         """Empty cache for batch_size sequences of context_length tokens, on the model's device, in its dtype."""
@@ -132,6 +132,40 @@ def check_seed(seed: int) -> None:
     """Raise ValueError unless seed is a whole number from 0 to 2^63 - 1."""
     if type(seed) is not int or not 0 <= seed < 2**63:
         raise ValueError(f"seed must be a whole number from 0 to 2^63 - 1, got seed={seed!r}")
+
+
+def training_loss(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
+    """next_token_loss(model(tokens), targets), holding at most LOGITS_AT_ONCE logits; compiled code holds them all."""
+    if targets.numel() * model.config.vocab_size <= LOGITS_AT_ONCE or torch.compiler.is_compiling():
+        return next_token_loss(model(tokens), targets)
+    return _PiecewiseLoss.apply(model.hidden(tokens), model.unembedding_weight, targets, model)
+
+
+class _PiecewiseLoss(torch.autograd.Function):
+    """Loss of hidden states, piece by piece, each piece's gradients computed while its logits are there."""
+
+    @staticmethod
+    def forward(ctx, hidden: Tensor, weight: Tensor, targets: Tensor, model: GPT) -> Tensor:
+        hidden_grad, weight_grad = torch.empty_like(hidden), torch.zeros_like(weight)  # (B, T, C), (V padded, C)
+        loss, n_rows = 0.0, max(1, LOGITS_AT_ONCE // model.config.vocab_size)
+        flat, rows = hidden.flatten(0, 1), targets.flatten().split(n_rows)  # (B * T, C), each (n_rows,)
+        pieces = zip(flat.split(n_rows), hidden_grad.flatten(0, 1).split(n_rows), rows, strict=True)
+        for piece, piece_grad, piece_targets in pieces:
+            with torch.enable_grad():
+                piece = piece.detach().requires_grad_()  # (n_rows, C)
+                logits = model.unembed(piece).unsqueeze(0)  # (1, n_rows, V)
+                share = next_token_loss(logits, piece_targets, reduction="sum") / targets.numel()
+                gradients = torch.autograd.grad(share, (piece, weight))
+            piece_grad.copy_(gradients[0])
+            weight_grad += gradients[1]
+            loss += share.detach()
+        ctx.save_for_backward(hidden_grad, weight_grad)
+        return loss
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        hidden_grad, weight_grad = ctx.saved_tensors
+        return grad * hidden_grad, grad * weight_grad, None, None
 
 
 def next_token_loss(logits: Tensor, targets: Tensor, *, reduction: str = "mean") -> Tensor:

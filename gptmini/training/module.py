@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
+from functools import partial
 
 import lightning as L
 import torch
@@ -10,7 +11,7 @@ from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 from gptmini.data.store import TokenStore
 from gptmini.evaluation import Evaluation, sum_of_nats
-from gptmini.model import GPT, next_token_loss
+from gptmini.model import GPT, training_loss
 from gptmini.model.checkpoint import header
 from gptmini.optim import set_learning_rate
 from gptmini.optim.muon import MOMENTS
@@ -49,12 +50,9 @@ class GPTModule(L.LightningModule):
         self.bad_steps, self.bad_steps_in_a_row = own["bad_steps"]  # not applied: loss or gradient was not finite
         self.validated_step = own["validated_step"]
         self.optimizer_state = checkpoint["optimizer_states"][0]["state"] if checkpoint else {}
-        self.compute_loss = torch.compile(self._loss) if compile else self._loss
+        self.compute_loss = partial(torch.compile(training_loss) if compile else training_loss, model)
         # Bad settings or a foreign state are refused now, before a run folder is made.
         self.peak_lr: float = self.configure_optimizers().param_groups[0]["peak_lr"]
-
-    def _loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        return next_token_loss(self.model(tokens), targets)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Build the one optimizer, with the state to go on from; its settings are of the configuration."""

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from gptmini.model import GPT, GPTConfig, new_gpt, next_token_loss
+from gptmini.model import GPT, GPTConfig, new_gpt, next_token_loss, training_loss
 from gptmini.model.layers import Smear
 
 N, G, D, B, H, V, T, C, F = 2, 3, 4, 5, 6, 11, 13, 24, 40
@@ -234,3 +234,22 @@ def test_loss_equals_a_written_out_log_softmax_and_narrow_logits_are_widened(dty
     torch.testing.assert_close(got.double(), expected.flatten(), atol=tolerance, rtol=0)
     mean = next_token_loss(logits, targets).double()
     torch.testing.assert_close(mean, expected.mean(), atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@PRESETS
+def test_a_loss_by_pieces_has_the_loss_and_gradients_of_the_whole(preset, dtype, monkeypatch):
+    tokens, targets = draw()[:, :-1], draw()[:, 1:]
+    results = []
+    for most in (10**9, 7 * V):  # seven rows a piece, and four in the last
+        monkeypatch.setattr("gptmini.model.gpt.LOGITS_AT_ONCE", most)
+        model = wide(preset)
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.bfloat16):
+            loss = training_loss(model, tokens, targets)
+        (loss * 0.5).backward()  # as a share of several micro-steps
+        results.append((loss.detach(), {name: parameter.grad for name, parameter in model.named_parameters()}))
+    (loss, whole), (piecewise, pieces) = results
+    tolerance = {"atol": 1e-5, "rtol": 1e-4} if dtype is torch.float32 else {"atol": 2e-2, "rtol": 2e-2}
+    torch.testing.assert_close(piecewise, loss, **tolerance)
+    for name, gradient in whole.items():
+        torch.testing.assert_close(pieces[name], gradient, **tolerance, msg=name)

@@ -1,0 +1,90 @@
+"""Tokens and time to a loss: train.py from scratch for several seeds, in turns with a peer's command.
+
+Training time is the whole command's less that of the same command with one step, so it holds neither start-up nor
+evaluation. The loss is that of the last step, over whatever the experiment validates on.
+"""
+
+import argparse
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from command_line import Parser, compose_checked
+
+TRAIN = Path(__file__).resolve().parent.parent / "train.py"
+
+
+def seconds(command: list[str], folder: str = ".") -> float:
+    """Time of a command; ValueError, with the last line that it wrote, if it fails."""
+    start = time.perf_counter()
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if result.returncode:
+        lines = (result.stderr or result.stdout).splitlines() or ["nothing said"]
+        raise ValueError(f"{shlex.join(command)} ended with exit code {result.returncode}: {lines[-1]}")
+    return time.perf_counter() - start
+
+
+def final_loss(runs: str) -> float:
+    """Last validation loss of the newest run below a folder, in nats per token."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    newest = max(Path(runs).glob("*/*/config.yaml"), key=lambda path: path.stat().st_mtime).parent
+    return EventAccumulator(str(newest)).Reload().Scalars("val/loss")[-1].value
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = Parser(description=__doc__.splitlines()[0])
+    parser.add_argument("overrides", nargs="*", help="as for train.py (default: experiment=shakespeare_char_cpu)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="one run each (default: 1 2 3)")
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads of ours (default: %(default)s)")
+    parser.add_argument("--peer", help="a command to alternate with; give it its threads in the environment")
+    parser.add_argument("--peer-brief", help="the same command with one step, for its training time")
+    parser.add_argument("--peer-folder", default=".", help="where the peer's commands run (default: here)")
+    arguments = parser.parse_args()
+    if bool(arguments.peer) != bool(arguments.peer_brief):
+        parser.error("--peer and --peer-brief go together")
+    return arguments
+
+
+def main() -> None:
+    """Alternate the two for each seed, print a line for each run, then means and ratios."""
+    arguments = parse()
+    overrides = arguments.overrides or ["experiment=shakespeare_char_cpu"]
+    config = compose_checked("train", overrides)
+    n_tokens = config.trainer.max_steps * config.trainer.global_batch_size * config.model.context_length
+    print(f"{'ours':8} {n_tokens:,} tokens: {' '.join(overrides)}", flush=True)
+    losses, ours, peers = [], [], []
+    with tempfile.TemporaryDirectory() as runs:
+        for seed in arguments.seeds:
+            more = [f"seed={seed}", f"runs_dir={runs}", f"trainer.threads={arguments.threads}"]
+            command = [sys.executable, str(TRAIN), *overrides, *more]
+            whole = seconds(command)
+            losses.append(final_loss(runs))
+            ours.append((whole - seconds([*command, "trainer.max_steps=1"]), whole))
+            print(
+                f"seed {seed:3} val loss {losses[-1]:.4f}, {ours[-1][0]:.2f} s training, {whole:.2f} s in all",
+                flush=True,
+            )
+            if arguments.peer:
+                whole, brief = (
+                    seconds(shlex.split(line), arguments.peer_folder) for line in (arguments.peer, arguments.peer_brief)
+                )
+                peers.append((whole - brief, whole))
+                print(f"{'peer':8} {whole - brief:.2f} s training, {whole:.2f} s in all", flush=True)
+    print(f"{'mean':8} val loss {statistics.mean(losses):.4f} after {n_tokens:,} tokens")
+    for name, column in (("training", 0), ("in all", 1)):
+        line = f"{name:8} {statistics.median(times[column] for times in ours):.2f} s, median"
+        if peers:
+            ratios = sorted(peer[column] / own[column] for own, peer in zip(ours, peers, strict=True))
+            line += f"; the peer takes {statistics.median(ratios):.2f} times as long"
+            line += f", from {ratios[0]:.2f} to {ratios[-1]:.2f}"
+        print(line)
+
+
+if __name__ == "__main__":
+    main()
