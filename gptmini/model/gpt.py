@@ -12,7 +12,7 @@ from gptmini.model.config import GPTConfig
 from gptmini.model.layers import NORM, Smear
 
 GPT2_STD = 0.02  # Radford et al. 2019 keep GPT's N(0, 0.02)
-LOGITS_AT_ONCE = 2**25  # 128 MB in float32, of which a loss needs several copies
+LOGITS_AT_ONCE = 2**24  # 64 MB in float32, of which a loss needs several copies
 
 
 class GPT(nn.Module):

@@ -94,16 +94,13 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, multiplier: float) -> No
         group["lr"] = multiplier * group["peak_lr"]
 
 
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float)
-
-
 def _check_pair(name: str, value: object) -> None:
-    if not isinstance(value, list | tuple) or len(value) != 2 or not all(_is_number(v) and 0 <= v < 1 for v in value):
+    pair = isinstance(value, list | tuple) and len(value) == 2
+    if not pair or not all(type(number) in (int, float) and 0 <= number < 1 for number in value):
         raise ValueError(f"{name} must be two numbers from 0 to below 1, got {name}={value}")
 
 
 def _check_numbers(**values: float) -> None:
     for name, value in values.items():
-        if not _is_number(value) or not 0 <= value <= sys.float_info.max:
+        if type(value) not in (int, float) or not 0 <= value <= sys.float_info.max:
             raise ValueError(f"{name} must be a number of at least 0, got {name}={value!r}")

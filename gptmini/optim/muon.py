@@ -42,10 +42,8 @@ class MuonAdamW(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure=None) -> Tensor | None:
         """Update every parameter that has a gradient; closure computes the gradients first and its loss is returned."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         for group in self.param_groups:
             muon = group["kind"] == "muon"
             trained = [parameter for parameter in group["params"] if parameter.grad is not None]

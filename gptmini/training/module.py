@@ -88,9 +88,12 @@ class GPTModule(L.LightningModule):
         """Set the learning rate of this step."""
         set_learning_rate(optimizer, self.schedule(self.trainer.global_step, max_steps=self.settings.max_steps))
 
-    def configure_gradient_clipping(
-        self, optimizer: torch.optim.Optimizer, gradient_clip_val: None = None, gradient_clip_algorithm: None = None
-    ) -> None:
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer, *closure: object) -> None:
+        """Step, then free the gradients: Lightning would keep them through the next forward pass."""
+        super().optimizer_step(epoch, batch_idx, optimizer, *closure)
+        optimizer.zero_grad()
+
+    def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, **limits: None) -> None:
         """Clip by the norm of the whole gradient and keep that norm; drop a gradient that is not finite.
 
         Ours, because Lightning's own refuses a fused optimizer under mixed precision and drops the norm.

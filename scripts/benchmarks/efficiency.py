@@ -39,7 +39,7 @@ def final_loss(runs: str) -> float:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = Parser(description=__doc__.splitlines()[0])
-    parser.add_argument("overrides", nargs="*", help="as for train.py (default: experiment=shakespeare_char_cpu)")
+    parser.add_argument("overrides", nargs="*", help="as for train.py (experiment=shakespeare_char_cpu if none)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="one run each (default: 1 2 3)")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads of ours (default: %(default)s)")
     parser.add_argument("--peer", help="a command to alternate with; give it its threads in the environment")
@@ -54,7 +54,9 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     """Alternate the two for each seed, print a line for each run, then means and ratios."""
     arguments = parse()
-    overrides = arguments.overrides or ["experiment=shakespeare_char_cpu"]
+    overrides = arguments.overrides
+    if not any(override.startswith("experiment=") for override in overrides):
+        overrides = ["experiment=shakespeare_char_cpu", *overrides]
     config = compose_checked("train", overrides)
     n_tokens = config.trainer.max_steps * config.trainer.global_batch_size * config.model.context_length
     print(f"{'ours':8} {n_tokens:,} tokens: {' '.join(overrides)}", flush=True)

@@ -1,0 +1,115 @@
+"""What each trick of a recipe is worth: experiment=shakespeare_char_cpu with one of them taken away, for several seeds.
+
+Prints the mean of the last validation losses, the difference to the whole recipe seed by seed, and the training time.
+"""
+
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import lightning as L
+import torch
+from command_line import Parser, compose_checked, quieten_lightning
+from hydra.utils import instantiate
+
+from gptmini.data.store import TokenStore, prepare
+from gptmini.tokenizer import from_dict
+from gptmini.training.run import assemble, build_trainer
+
+RECIPE = "experiment=shakespeare_char_cpu"
+CLASSIC = (
+    "optimizer=adamw",
+    "optimizer.lr=6e-3",
+)
+TRICKS = {  # what stands in its place: overrides of the recipe
+    "the whole recipe": (),
+    "AdamW for Muon": CLASSIC,
+    "no smear of embeddings": ("model.smear=0",),
+    "no smear before MLPs": ("model.mlp_smear=0",),
+    "learned positions for rotary": ("model.position=learned", "model.rotary_base=null"),
+    "no query-key norm": ("model.qk_norm=false",),
+    "GELU for squared ReLU": ("model.mlp=gelu",),
+    "layer norm for RMS norm": ("model.norm=layernorm",),
+    "GPT-2's first weights": ("model.init=gpt2",),
+    "tied unembedding": ("model.tie_embeddings=true",),
+    "no norm after the embedding": ("model.embedding_norm=false",),
+    "logits not capped": ("model.logit_softcap=null",),
+    "momentum 0.95 for 0.8": ("optimizer.momentum=[0.95,0.95]",),
+    "five Newton-Schulz steps for four": ("optimizer.ns_steps=5",),
+    "three Newton-Schulz steps for four": ("optimizer.ns_steps=3",),
+    "cosine for the trapezoid": ("schedule=cosine", "schedule.warmup_steps=0", "schedule.final_fraction=0"),
+}
+
+
+class Clock(L.Callback):
+    """Training time, validation not counted."""
+
+    def on_train_batch_start(self, trainer: L.Trainer, *_: object) -> None:
+        """Begin with the second step: the first makes the optimizer's state."""
+        if trainer.global_step == 1:
+            self.start = time.perf_counter()
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: object) -> None:
+        """Read the clock after every step; validation comes later."""
+        if trainer.global_step > 1:
+            self.seconds = (time.perf_counter() - self.start) * trainer.global_step / (trainer.global_step - 1)
+
+
+def composed(overrides: list[str], swaps: tuple[str, ...]):
+    """The recipe with overrides and swaps; a group that a swap names is the default run's, with its own swaps."""
+    groups = [swap.split("=")[0] for swap in swaps if "." not in swap.split("=")[0]]
+    foreign = [swap for swap in swaps if swap.split("=")[0].split(".")[0] in groups]
+    config = compose_checked("train", [*overrides, *(swap for swap in swaps if swap not in foreign)])
+    for group in groups:
+        config[group] = compose_checked("train", foreign)[group]
+    return config
+
+
+def run(config, store: TokenStore, seed: int, folder: Path) -> tuple[float, float]:
+    """Last validation loss in nats per token, and seconds of training."""
+    settings = instantiate(config.trainer)
+    module, data = assemble(
+        store,
+        instantiate(config.model)(vocab_size=from_dict(store.tokenizer).n_vocab),
+        settings,
+        optimizer=instantiate(config.optimizer, _convert_="all"),
+        schedule=instantiate(config.schedule),
+        seed=seed,
+        compile=False,
+    )
+    clock = Clock()
+    build_trainer(settings, folder, device="cpu", precision="fp32", callbacks=[clock], loggers=[]).fit(module, data)
+    return module.evaluation.loss, clock.seconds
+
+
+def main() -> None:
+    """Train each variant once for each seed, all variants of a seed in a row, and print a table."""
+    parser = Parser(description=__doc__.splitlines()[0])
+    parser.add_argument("overrides", nargs="*", help="of the recipe, as in data.path=input.txt")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="one run each (default: 1 2 3)")
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: %(default)s)")
+    arguments = parser.parse_args()
+    quieten_lightning()
+    torch.set_num_threads(arguments.threads)
+    configs = {name: composed([RECIPE, *arguments.overrides], swaps) for name, swaps in TRICKS.items()}
+    recipe = next(iter(configs.values()))
+    store, _ = prepare(instantiate(recipe.data), instantiate(recipe.tokenizer), recipe.data_dir)
+    results: dict[str, list[tuple[float, float]]] = {name: [] for name in configs}
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in arguments.seeds:
+            for name, config in configs.items():
+                results[name].append(run(config, store, seed, Path(folder)))
+                print(f"seed {seed}: {name}", file=sys.stderr, flush=True)
+    whole = results["the whole recipe"]
+    print("| taken away | val loss | difference, seed by seed | training |\n|---|---|---|---|")
+    for name, each in results.items():
+        differences = [loss - base for (loss, _), (base, _) in zip(each, whole, strict=True)]
+        spread = "" if each is whole else ", ".join(f"{difference:+.3f}" for difference in differences)
+        loss, seconds = (statistics.mean(column) for column in zip(*each, strict=True))
+        print(f"| {name} | {loss:.4f} | {spread} | {seconds:.1f} s |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""The measurements run and print what they promise, on runs cut short; their figures are for the README."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARK = Path(__file__).parent.parent.parent / "scripts" / "benchmark.py"
+SHORT = ["data=text", "data.path=my.txt", "tokenizer=char", "trainer.batch_size=4", "trainer.global_batch_size=4"]
+SHORT += ["model.n_layers=1", "model.d_model=16", "model.context_length=8", "trainer.val_tokens=64"]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "my.txt").write_text("".join(f"Line {i} is {i * i}.\n" for i in range(300)))
+
+    def call(*arguments):
+        command = [sys.executable, str(BENCHMARK), *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    return call
+
+
+def test_train_splits_the_step(run):
+    result = run("train", *SHORT, "--turns", "2", "--steps", "3")
+    assert result.returncode == 0, result.stderr
+    words = [line.split()[0] for line in result.stdout.splitlines()]
+    parts = ["data", "forward", "backward", "optimizer", "framework"]
+    assert words == [*parts, "Trainer", "ratio", "use", "memory"]
+    assert all(float(line.split()[1]) > 0 for line in result.stdout.splitlines()[:4])
+
+
+def test_efficiency_alternates_with_a_peer_and_gives_the_last_loss(run, tmp_path):
+    log = tmp_path / "peer.txt"
+    peer = [f"{sys.executable} -c \"open('{log}', 'a').write('{word} ')\"" for word in ("whole", "brief")]
+    arguments = [*SHORT, "trainer.max_steps=4", "trainer.val_every_steps=2", "--seeds", "5", "6"]
+    result = run("efficiency", *arguments, "--peer", peer[0], "--peer-brief", peer[1])
+    assert result.returncode == 0, result.stderr
+    assert log.read_text().split() == ["whole", "brief"] * 2
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("ours     128 tokens: experiment=shakespeare_char_cpu data=text")
+    losses = [float(line.split()[4].rstrip(",")) for line in lines if line.startswith("seed")]
+    assert float(lines[-3].split()[3]) == pytest.approx(sum(losses) / 2, abs=1e-4)
+    assert "the peer takes" in lines[-1]
+
+
+def test_efficiency_says_which_command_failed(run):
+    result = run("efficiency", *SHORT, "trainer.max_steps=4", "optimizer.lr=-1")
+    assert (result.returncode, result.stdout.count("seed")) == (2, 0)
+    assert "ended with exit code 2: error: lr must be a number of at least 0, got lr=-1" in result.stderr
+
+
+def test_ablation_prints_a_row_for_each_trick(run):
+    result = run("ablation", *SHORT, "trainer.max_steps=3", "--seeds", "1", "2")
+    assert result.returncode == 0, result.stderr
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in result.stdout.splitlines()[2:]]
+    assert rows[0][0] == "the whole recipe"
+    assert len(rows) > 15
+    for name, loss, differences, _ in rows[1:]:
+        mean = sum(map(float, differences.split(","))) / 2
+        assert float(loss) - float(rows[0][1]) == pytest.approx(mean, abs=2e-3), name
