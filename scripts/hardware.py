@@ -1,12 +1,15 @@
 """What to compute on, and how: measured, said in one line, and open to being overruled."""
 
+import ctypes
 import importlib.util
+import platform
 import shutil
 from dataclasses import dataclass
 
 import torch
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 PRECISIONS = ("fp32", "bf16")
 
 
@@ -61,6 +64,17 @@ def choose_hardware(device: str, precision: str, compile: bool | str, devices: i
         compile = device == "cuda" and _triton_compiles()
         reasons.append("Triton compiles here" if compile else "compiling pays only on a GPU with Triton")
     return Hardware(device, precision, compile, "; ".join(reasons))
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep what a step frees for the next one, instead of asking the system for it anew; elsewhere nothing.
+
+    Tensors above 32 MB, of which a large model's step has many at once, still go back.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+        libc.mallopt(M_MMAP_THRESHOLD, 2**25)
 
 
 def _check_name(name: str, value: object, known: tuple) -> None:

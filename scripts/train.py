@@ -64,6 +64,7 @@ def train(config) -> None:
     start = time.monotonic()
     import torch
     from console import ConsoleLogger, LastingConsole, duration
+    from hardware import keep_freed_memory
     from lightning.pytorch.utilities import rank_zero_only
     from omegaconf import OmegaConf
     from rich.console import Console
@@ -75,6 +76,7 @@ def train(config) -> None:
     from gptmini.training.stopping import Stopping
 
     settings, hardware, model_config, optimizer, schedule = check(config)
+    keep_freed_memory()
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     first = rank_zero_only.rank == 0  # of several processes one speaks and writes

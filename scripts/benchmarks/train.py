@@ -15,7 +15,7 @@ from pathlib import Path
 import lightning as L
 import torch
 from command_line import Parser, compose_checked, quieten_lightning
-from hardware import Hardware, choose_hardware
+from hardware import Hardware, choose_hardware, keep_freed_memory
 from hydra.utils import instantiate
 
 from gptmini.data.store import prepare
@@ -77,6 +77,7 @@ def main() -> None:
     if min(arguments.turns, arguments.steps, arguments.threads) < 1:
         parser.error("--turns, --steps and --threads must be at least 1")
     quieten_lightning()
+    keep_freed_memory()
     n_steps = WARM_UP + arguments.steps
     overrides = [*arguments.overrides, f"trainer.max_steps={n_steps}", f"trainer.val_every_steps={n_steps}"]
     config = compose_checked("train", [*overrides, "trainer.val_tokens=1", "trainer.devices=1"])

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from hydra.utils import instantiate
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from gptmini.model import GPT
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 OPTIONS = sorted(
@@ -15,6 +18,7 @@ OPTIONS = sorted(
 )
 HYDRAS_OWN = {"_target_", "_partial_", "defaults", "hydra"}
 MUON = ("optimizer=muon",)
+WILD = ("optimizer=adamw", "optimizer.lr=1e30", "schedule.warmup_steps=0")
 SHAKESPEARE = ("data=shakespeare", "data.sha256=null", "data.path=my.txt")
 
 # key: (overrides that change it, the observable that must change, overrides of the run compared with)
@@ -58,7 +62,7 @@ EFFECTS = {
     "model.tie_embeddings": (["model.tie_embeddings=true"], "shapes", ()),
     "model.logit_softcap": (["model.logit_softcap=0.1"], "losses", ()),
     "model.smear": (["model.smear=2"], "shapes", ()),
-    "model.mlp_smear": (["model.mlp_smear=1"], "shapes", ()),
+    "model.mlp_smear": (["model.mlp_smear=2"], "shapes", ()),
     "model.init": (["model.init=gpt2"], "losses", ()),
     "optimizer.lr": (["optimizer.lr=0.1"], "rates", ()),
     "optimizer.betas": (["optimizer.betas=[0.5,0.6]"], "weights", ()),
@@ -66,7 +70,7 @@ EFFECTS = {
     "optimizer.weight_decay": (["optimizer.weight_decay=0.9"], "weights", ()),
     "optimizer.embedding_lr": (["optimizer.embedding_lr=0.1"], "weights", MUON),
     "optimizer.unembedding_lr": (["optimizer.unembedding_lr=0.1"], "weights", MUON),
-    "optimizer.scalar_lr": (["optimizer.scalar_lr=0.1"], "weights", (*MUON, "model.norm=layernorm")),
+    "optimizer.scalar_lr": (["optimizer.scalar_lr=0.01"], "weights", MUON),
     "optimizer.momentum": (["optimizer.momentum=[0.5,0.6]"], "weights", MUON),
     "optimizer.momentum_warmup_steps": (["optimizer.momentum_warmup_steps=2"], "weights", MUON),
     "optimizer.ns_steps": (["optimizer.ns_steps=3"], "weights", MUON),
@@ -74,13 +78,17 @@ EFFECTS = {
     "schedule.warmup_steps": (["schedule.warmup_steps=0"], "rates", ()),
     "schedule.final_fraction": (["schedule.final_fraction=0.5"], "rates", ()),
     "schedule.decay_fraction": (
-        ["schedule.decay_fraction=0.9"],
+        ["schedule.decay_fraction=0.1"],
         "rates",
-        ("schedule=trapezoid", "schedule.warmup_steps=0"),
+        ("schedule.warmup_steps=0",),
     ),
     "trainer.max_steps": (["trainer.max_steps=3"], "scalar steps", ()),
     "trainer.max_time": (["trainer.max_time=1e-3"], "steps", ()),
-    "trainer.max_bad_steps": (["trainer.max_bad_steps=2"], "error", ("optimizer.lr=1e30", "schedule.warmup_steps=0")),
+    "trainer.max_bad_steps": (
+        ["trainer.max_bad_steps=2"],
+        "error",
+        WILD,
+    ),
     "trainer.global_batch_size": (["trainer.global_batch_size=8"], "losses", ()),
     "trainer.batch_size": (["trainer.batch_size=2"], "micro-steps", ()),
     "trainer.gradient_clip": (["trainer.gradient_clip=0.001"], "weights", ()),
@@ -182,11 +190,31 @@ def test_every_option_composes(monkeypatch, group, option):
     sys.modules.pop("command_line", None)
     from command_line import compose_checked
 
-    needed = ["data.path=my.txt"] if option == "text" else []
+    needed = ["data.path=my.txt"] if option == "text" or option.endswith("_124m") else []
     roots = ["train", "prepare"] if group in ("data", "tokenizer") else ["train"]
     for root in roots:
         config = compose_checked(root, [f"{group}={option}", *needed])
         assert "_target_" in config.data
+
+
+@pytest.mark.parametrize(
+    ("experiment", "vocab_size", "nanogpt"),  # what nanoGPT prints of the model that it trains at these sizes
+    [
+        ("nanogpt_cpu", 65, 0.80e6),
+        ("shakespeare_char_cpu", 65, 0.80e6),
+        ("shakespeare_char", 65, 10.65e6),
+        ("gpt2_124m", 50257, 124.44e6),
+    ],
+)
+def test_experiments_have_nanogpts_sizes(monkeypatch, experiment, vocab_size, nanogpt):
+    monkeypatch.syspath_prepend(str(CONFIGS.parent / "scripts"))
+    sys.modules.pop("command_line", None)
+    from command_line import compose_checked
+
+    config = compose_checked("train", [f"experiment={experiment}", "data.path=my.txt"])
+    with torch.device("meta"):
+        model = GPT(instantiate(config.model)(vocab_size=vocab_size))
+    assert model.n_parameters == pytest.approx(nanogpt, rel=0.05)
 
 
 def test_observables_are_told_apart_by_an_unchanged_run(world, short):

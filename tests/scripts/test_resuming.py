@@ -23,7 +23,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.summary.writer import event_file_writer, record_writer
 
 from gptmini.model.checkpoint import read_checkpoint
-from gptmini.optim.schedules import cosine
+from gptmini.optim.schedules import trapezoid
 from gptmini.training.callbacks import Samples, Scalars
 from gptmini.training.checkpointing import AtomicCheckpointIO
 
@@ -241,9 +241,8 @@ def test_a_complete_run_resumes_to_nothing_but_the_news(begin, resume):
 
 def test_more_steps_follow_the_longer_schedule_and_are_kept(begin, resume):
     begin()
-    was, now = (
-        [0.006 * cosine(step, max_steps=n, warmup_steps=2, final_fraction=0.1) for step in range(12)] for n in (7, 12)
-    )
+    shape = {"warmup_steps": 2, "final_fraction": 0.0, "decay_fraction": 0.7}
+    was, now = ([0.03 * trapezoid(step, max_steps=n, **shape) for step in range(12)] for n in (7, 12))
     with killed(9):
         resume("trainer.max_steps=12")
     said = f"max_steps was 7, is 12: the learning rate of the next step was {was[7]:.3g}, is {now[7]:.3g}\n"
@@ -323,7 +322,7 @@ def test_an_override_of_how_it_is_computed_and_watched_takes_effect_and_is_kept(
 def test_a_new_limit_of_bad_steps_is_the_one_that_counts(begin, resume, monkeypatch):
     with killed(5):
         begin()
-    monkeypatch.setattr("gptmini.training.module.next_token_loss", lambda logits, targets: logits.sum() * math.nan)
+    monkeypatch.setattr("gptmini.model.gpt.next_token_loss", lambda logits, targets: logits.sum() * math.nan)
     assert_refused(resume("trainer.max_bad_steps=2"), "2 steps in a row, to step 6, ")
 
 
