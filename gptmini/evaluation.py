@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gptmini.model import GPT, next_token_loss
+from gptmini.model.gpt import row_pieces
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Evaluation:
 def sum_of_nats(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
     """Loss of a model in eval mode over int64 (B, T) targets, summed in float64, so that batches can be added up."""
     widest = torch.float32 if tokens.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
-    return next_token_loss(model(tokens), targets, reduction="none").sum(dtype=widest)
+    pieces = row_pieces(model, model.hidden(tokens), targets)  # of a large vocabulary not all logits at once
+    return sum(next_token_loss(model.unembed(rows), row, reduction="none").sum(dtype=widest) for rows, row in pieces)
 
 
 def evaluate(model: GPT, batches: Iterable[tuple[Tensor, Tensor]], *, tokens_per_byte: float) -> Evaluation:

@@ -42,7 +42,7 @@ def choose(
     Args:
         logits: (B, V).
         uniform: float64 (B,), in [0, 1): where in the cumulative distribution each row's token lies.
-        temperature: at least 0, which is greedy.
+        temperature: at least 0; 0 is greedy.
         top_k: keep so many most probable tokens; None for all.
         top_p: keep the smallest set with so much probability; None for all.
 
@@ -89,12 +89,9 @@ def generate_stream(
         first_sample: number of the first row's sample; rows count on.
         end_of_text: stop when every row has drawn this id; None to go on.
 
-    Yields:
-        int64 (B,) on the CPU, one token a row; rows that have ended keep yielding tokens without meaning.
-
-    Raises:
-        ValueError: when the first token is asked for: an argument out of range, an empty prompt, or an id in it that
-            the model has not.
+    Yields int64 (B,) on the CPU, one token a row; rows that have ended keep yielding tokens without meaning.
+    Raises ValueError, when the first token is asked for: an argument out of range, an empty prompt, or an id in it that
+    the model has not.
     """
     check_sampling(max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p)
     if prompt.ndim != 2 or not prompt.numel():

@@ -97,8 +97,7 @@ def validation_windows(
         batch_size: B, windows at once.
         max_tokens: predict only the first so many; None for all.
 
-    Yields:
-        tokens and targets, int64 (B, T); fewer windows in the last full batch, then one shorter window for the rest.
+    Yields tokens and targets, int64 (B, T); fewer windows in the last full batch, then one shorter window for the rest.
     """
     n_targets = min(len(data) - 1, len(data) if max_tokens is None else max_tokens)
     whole = n_targets // context_length

@@ -78,9 +78,8 @@ def prepare(corpus, build_tokenizer: Callable, root: str | Path) -> tuple[TokenS
         build_tokenizer: a builder of gptmini.tokenizer, or a functools.partial of one; called with the two splits.
         root: folder that holds the prepared folders.
 
-    Returns:
-        The store, and whether it had to be written; ValueError for a text that cannot be read or encoded, a split
-        without text, or a damaged prepared folder.
+    Returns the store, and whether it had to be written.
+    Raises ValueError: a text that cannot be read or encoded, a split without text, or a damaged prepared folder.
     """
     recipe = {"format": FORMAT, "source": corpus.identity(), "builder": _describe(build_tokenizer)}
     fingerprint = hashlib.sha256(_canonical(recipe)).hexdigest()

@@ -12,7 +12,6 @@ INITS = ("gpt2", "zero_projections")
 VOCAB_MULTIPLE = 64  # tile width at which GPU matrix products run at full speed
 LARGEST = 2**32  # token ids are stored in 32 bits at most; no size beyond it is meant
 LARGEST_TABLE = 2**26  # numbers in the rotary table, 256 MB: it is made whole, whatever a file claims
-
 LARGEST_SMEAR = 64  # a sum of the whole batch for each: beyond it attention is cheaper
 
 

@@ -1,9 +1,11 @@
 """The GPT: embed, N blocks, unembed."""
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from gptmini.attention import KVCache, Rotary, rotary_table
@@ -141,31 +143,35 @@ def training_loss(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
     return _PiecewiseLoss.apply(model.hidden(tokens), model.unembedding_weight, targets, model)
 
 
+def row_pieces(model: GPT, hidden: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Hidden states (B, T, C) and targets (B, T) as rows, (1, n, C) and (n,), n * V being at most LOGITS_AT_ONCE."""
+    n_rows = max(1, LOGITS_AT_ONCE // model.config.vocab_size)
+    return zip(hidden.flatten(0, 1).unsqueeze(0).split(n_rows, dim=1), targets.flatten().split(n_rows), strict=True)
+
+
 class _PiecewiseLoss(torch.autograd.Function):
     """Loss of hidden states, piece by piece, each piece's gradients computed while its logits are there."""
 
     @staticmethod
     def forward(ctx, hidden: Tensor, weight: Tensor, targets: Tensor, model: GPT) -> Tensor:
-        hidden_grad, weight_grad = torch.empty_like(hidden), torch.zeros_like(weight)  # (B, T, C), (V padded, C)
-        loss, n_rows = 0.0, max(1, LOGITS_AT_ONCE // model.config.vocab_size)
-        flat, rows = hidden.flatten(0, 1), targets.flatten().split(n_rows)  # (B * T, C), each (n_rows,)
-        pieces = zip(flat.split(n_rows), hidden_grad.flatten(0, 1).split(n_rows), rows, strict=True)
-        for piece, piece_grad, piece_targets in pieces:
+        loss, hidden_grads, weight_grad = 0.0, [], torch.zeros_like(weight) if weight.requires_grad else None
+        for rows, row_targets in row_pieces(model, hidden, targets):
             with torch.enable_grad():
-                piece = piece.detach().requires_grad_()  # (n_rows, C)
-                logits = model.unembed(piece).unsqueeze(0)  # (1, n_rows, V)
-                share = next_token_loss(logits, piece_targets, reduction="sum") / targets.numel()
-                gradients = torch.autograd.grad(share, (piece, weight))
-            piece_grad.copy_(gradients[0])
-            weight_grad += gradients[1]
+                rows = rows.detach().requires_grad_()  # (1, n, C)
+                share = next_token_loss(model.unembed(rows), row_targets, reduction="sum") / targets.numel()
+                rows_grad, *rest = torch.autograd.grad(share, [rows, weight] if weight.requires_grad else [rows])
+            hidden_grads.append(rows_grad)
+            for grad in rest:
+                weight_grad += grad
             loss += share.detach()
-        ctx.save_for_backward(hidden_grad, weight_grad)
+        ctx.save_for_backward(torch.cat(hidden_grads, dim=1).view_as(hidden), weight_grad)
         return loss
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         hidden_grad, weight_grad = ctx.saved_tensors
-        return grad * hidden_grad, grad * weight_grad, None, None
+        return grad * hidden_grad, None if weight_grad is None else grad * weight_grad, None, None
 
 
 def next_token_loss(logits: Tensor, targets: Tensor, *, reduction: str = "mean") -> Tensor:
@@ -176,7 +182,7 @@ def next_token_loss(logits: Tensor, targets: Tensor, *, reduction: str = "mean")
         targets: int64 (B, T), the token after each position.
         reduction: mean or sum over all tokens, or none.
 
-    Returns A scalar, or (B * T,) for none.
+    Returns a scalar, or (B * T,) for none.
     """
     logits = logits.flatten(0, 1)  # (B * T, V)
     wide = logits if logits.dtype == torch.float64 else logits.float()

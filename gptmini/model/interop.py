@@ -14,8 +14,6 @@ from gptmini.model.gpt import GPT
 from gptmini.model.layers import RMS_NORM_EPS
 
 VOCABULARY = ("embedding.weight", "unembedding.weight")  # padded with us, not with them
-
-
 BLOCKS = {"gpt2": "transformer.h.", "nanochat": "model.layers."}  # what precedes a block's number
 _THEIRS = {  # config values of theirs that we compute, the only ones accepted
     "gpt2": {"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True}
@@ -99,7 +97,7 @@ def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
 def to_hugging_face(model: GPT) -> tuple[dict, dict[str, Tensor]]:
     """Config and state dict for GPT2LMHeadModel or NanoChatForCausalLM, whichever computes the same.
 
-    Returns Keyword arguments of the Hugging Face config with model_type among them, and the state dict.
+    Returns keyword arguments of the Hugging Face config with model_type among them, and the state dict.
     Raises ValueError: neither computes what this model does; the differing setting is named.
     """
     config = model.config

@@ -57,7 +57,7 @@ class Smear(nn.Module):
         earlier = x.new_zeros(x.size(0), n_previous, x.size(2)) if earlier is None else earlier
         padded = torch.cat((earlier, x), dim=1)  # (B, K + T, C)
         if cache is not None:
-            cache.recent = padded[:, -n_previous:]  # (B, K, C)
+            cache.recent = padded[:, -n_previous:].clone()  # (B, K, C), not a view that keeps all of padded
         for i, gain in enumerate(self.gains, start=1):
             x = x + gain * padded[:, n_previous - i : n_previous - i + n_tokens]  # (B, T, C), i positions back
         return x

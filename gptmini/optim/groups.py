@@ -52,7 +52,7 @@ def muon(
 
     Args:
         model: its trainable parameters are taken, each once.
-        lr: peak learning rate of Muon; embedding_lr, unembedding_lr and, for gains and biases, scalar_lr are AdamW's.
+        lr: peak learning rate of Muon; the next three are AdamW's: unembedding_lr of a tied matrix too.
         momentum: of Muon, each in [0, 1): on the first step, and from momentum_warmup_steps on.
         ns_steps: of Newton-Schulz, for each orthogonalization.
         weight_decay: shrinks Muon's matrices by lr * weight_decay a step.
@@ -71,20 +71,21 @@ def muon(
     if type(cautious) is not bool:
         raise ValueError(f"cautious must be true or false, got cautious={cautious!r}")
     groups = {name: {"params": [], "lr": rate, "peak_lr": rate} for name, rate in rates.items()}
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            continue
+    untied = hasattr(model, "unembedding")
+    for name, parameter in filter(lambda item: item[1].requires_grad, model.named_parameters()):
         if parameter.ndim == 2 and name.startswith("blocks."):
             group = "lr"
+        elif name == ("unembedding.weight" if untied else "embedding.weight"):
+            group = "unembedding_lr"
         elif name.endswith("embedding.weight"):
-            group = "unembedding_lr" if name.startswith("unembedding") else "embedding_lr"
+            group = "embedding_lr"
         else:
             group = "scalar_lr"
         groups[group]["params"].append(parameter)
     groups["lr"] |= {"kind": "muon", "momentum": list(momentum), "momentum_warmup_steps": momentum_warmup_steps}
     groups["lr"] |= {"ns_steps": ns_steps, "weight_decay": weight_decay, "cautious": cautious}
     for name in rates.keys() - {"lr"}:
-        groups[name] |= {"kind": "adamw", "betas": tuple(betas), "eps": eps, "weight_decay": 0.0}
+        groups[name] |= {"kind": "adamw", "betas": tuple(betas), "eps": eps, "weight_decay": 0.0, "fused": True}
     return MuonAdamW([group for group in groups.values() if group["params"]])
 
 

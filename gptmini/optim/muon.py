@@ -32,7 +32,8 @@ class MuonAdamW(torch.optim.Optimizer):
     """Steps groups of kind "muon" along their orthogonalized momentum, and groups of kind "adamw" as AdamW does.
 
     A muon group has lr, momentum, momentum_warmup_steps, ns_steps, weight_decay and cautious; an adamw group has lr,
-    betas, eps and weight_decay. Stacked queries, keys and values count as one matrix: apart they learn no faster.
+    betas, eps, weight_decay and fused. Queries, keys and values count as one matrix: apart they learn no faster. On a
+    GPU that computes in bfloat16 momentum is orthogonalized in it, whatever the precision of training.
     """
 
     def __init__(self, groups: list[dict]) -> None:
@@ -62,16 +63,16 @@ class MuonAdamW(torch.optim.Optimizer):
         steps, (beta1, beta2) = [self.state[p]["step"] for p in trained], group["betas"]
         settings = {name: group[name] for name in ("lr", "eps", "weight_decay")} | {"beta1": beta1, "beta2": beta2}
         gradients = [p.grad for p in trained]
-        adamw(trained, gradients, *moments, [], steps, fused=True, amsgrad=False, maximize=False, **settings)
+        adamw(trained, gradients, *moments, [], steps, fused=group["fused"], amsgrad=False, maximize=False, **settings)
 
     def _step_muon(self, group: dict, trained: list[Tensor]) -> None:
-        by_shape: dict[torch.Size, list[tuple[Tensor, Tensor, float]]] = {}  # matrix, its momentum, scale of its change
+        by_shape: dict[torch.Size, list[tuple[Tensor, Tensor, float]]] = {}  # matrix, its change, the change's scale
         for matrix in trained:
             state = self.state[matrix]
-            momentum = ramp(int(state["step"]), *group["momentum"], group["momentum_warmup_steps"])
+            beta = ramp(int(state["step"]), *group["momentum"], group["momentum_warmup_steps"])
             state["step"] += 1
-            state["momentum"].lerp_(matrix.grad, 1 - momentum)
-            change = matrix.grad.lerp(state["momentum"], momentum)  # Nesterov's
+            state["momentum"].lerp_(matrix.grad, 1 - beta)
+            change = matrix.grad.lerp(state["momentum"], beta)  # Nesterov's
             n_rows, n_columns = matrix.shape
             scale = max(1.0, n_rows / n_columns) ** 0.5  # so that the rate suits outputs of any width
             if n_rows > n_columns:
@@ -79,8 +80,8 @@ class MuonAdamW(torch.optim.Optimizer):
             by_shape.setdefault(matrix.shape, []).append((matrix, change, scale))
         for matrices in by_shape.values():
             changes = torch.stack([change for _, change, _ in matrices])  # (n, rows, columns)
-            narrow = changes.bfloat16() if changes.is_cuda else changes  # on a CPU bfloat16 is slower
-            changes = orthogonalize(narrow, group["ns_steps"]).to(changes.dtype)
+            native = changes.is_cuda and torch.cuda.is_bf16_supported(including_emulation=False)
+            changes = orthogonalize(changes.bfloat16() if native else changes, group["ns_steps"]).to(changes.dtype)
             for (matrix, _, scale), change in zip(matrices, changes, strict=True):
                 if group["weight_decay"]:
                     shrinking = matrix * change > 0 if group["cautious"] else 1  # decay where the step agrees

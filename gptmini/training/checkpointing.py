@@ -111,7 +111,7 @@ class RunCheckpoints(L.Callback):
 def checkpoint_to_resume(path: Path) -> tuple[Path | None, dict | None, list[str]]:
     """Find where a run goes on: at the given file, or the readable checkpoint of the latest step in a run folder.
 
-    Returns Its path and contents, or None twice if nothing was saved yet, and a line on each damaged file passed over.
+    Returns its path and contents, or None twice if nothing was saved yet, and a line on each damaged file passed over.
     Raises ValueError: the file, or every checkpoint of the folder, is damaged or holds no training state.
     """
     files, damaged = [path], []
@@ -133,7 +133,7 @@ def checkpoint_to_resume(path: Path) -> tuple[Path | None, dict | None, list[str
 def adopt(path: Path, step: int) -> list[Path]:
     """Let a run go on from one of its checkpoints: it becomes last.ckpt, and what is later or damaged is set aside.
 
-    Returns The files set aside, under their new names, set-aside-<name>-<step>.ckpt, or inf for a damaged one.
+    Returns the files set aside, under their new names, set-aside-<name>-<step>.ckpt, or inf for a damaged one.
     """
     aside = []
     for name in NAMES:

@@ -30,9 +30,8 @@ def assemble(
     The seed is that of first weights, batches and dropout; the model is new, or that of a checkpoint that
     read_checkpoint returned, to go on with; parts are the optimizer, schedule and compile of GPTModule.
 
-    Raises:
-        ValueError: a seed or an optimizer setting out of range, a split too short for its windows, or a checkpoint
-            of another model, other tokens or later steps than these.
+    Raises ValueError: a seed or an optimizer setting out of range, a split too short for its windows, or a checkpoint
+    of another model, other tokens or later steps than these.
     """
     if checkpoint is None:
         model = new_gpt(config, seed)

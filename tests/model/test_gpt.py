@@ -1,6 +1,7 @@
 """The whole model: how it starts, that it learns, what it may see, and what it counts."""
 
 import math
+import shutil
 
 import pytest
 import torch
@@ -240,16 +241,37 @@ def test_loss_equals_a_written_out_log_softmax_and_narrow_logits_are_widened(dty
 @PRESETS
 def test_a_loss_by_pieces_has_the_loss_and_gradients_of_the_whole(preset, dtype, monkeypatch):
     tokens, targets = draw()[:, :-1], draw()[:, 1:]
-    results = []
+    results, seen = [], []
     for most in (10**9, 7 * V):  # seven rows a piece, and four in the last
         monkeypatch.setattr("gptmini.model.gpt.LOGITS_AT_ONCE", most)
         model = wide(preset)
+        unembed = model.unembed
+        model.unembed = lambda hidden, unembed=unembed: seen.append(hidden.shape[1]) or unembed(hidden)
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.bfloat16):
             loss = training_loss(model, tokens, targets)
         (loss * 0.5).backward()  # as a share of several micro-steps
         results.append((loss.detach(), {name: parameter.grad for name, parameter in model.named_parameters()}))
+    assert seen == [T - 1] + [7] * 8 + [4]  # 60 rows
     (loss, whole), (piecewise, pieces) = results
     tolerance = {"atol": 1e-5, "rtol": 1e-4} if dtype is torch.float32 else {"atol": 2e-2, "rtol": 2e-2}
     torch.testing.assert_close(piecewise, loss, **tolerance)
     for name, gradient in whole.items():
         torch.testing.assert_close(pieces[name], gradient, **tolerance, msg=name)
+
+
+def test_a_loss_by_pieces_leaves_a_frozen_unembedding_alone(monkeypatch):
+    monkeypatch.setattr("gptmini.model.gpt.LOGITS_AT_ONCE", 7 * V)
+    model, tokens = wide(MODERN), draw()
+    model.unembedding.weight.requires_grad_(False)
+    training_loss(model, tokens[:, :-1], tokens[:, 1:]).backward()
+    assert model.unembedding.weight.grad is None
+    assert model.embedding.weight.grad.any()
+
+
+@pytest.mark.slow
+def test_a_smeared_model_compiles_to_the_same_loss():
+    if not (shutil.which("g++") or shutil.which("clang++")):
+        pytest.skip("inductor needs a C++ compiler on a CPU")
+    model, tokens = wide(SMEARED), draw()
+    losses = [loss(model, tokens[:, :-1], tokens[:, 1:]) for loss in (training_loss, torch.compile(training_loss))]
+    torch.testing.assert_close(*losses, atol=1e-5, rtol=1e-5)

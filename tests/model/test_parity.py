@@ -87,6 +87,16 @@ def test_a_model_that_neither_computes_is_refused_by_the_differing_setting():
         to_hugging_face(GPT(config))
 
 
+@pytest.mark.parametrize("name", ["smear", "mlp_smear"])
+def test_a_smeared_model_is_refused_by_the_setting(name):
+    settings = {"vocab_size": 11, "context_length": 5, "d_model": 24, "n_layers": 1, "n_heads": 6, "norm": "rmsnorm"}
+    settings |= {"position": "rotary", "rotary_base": 100.0, "mlp": "relu2", "bias": False, "tie_embeddings": False}
+    settings |= {"init": "zero_projections", "qk_norm": True, "embedding_norm": True, "logit_softcap": 15.0}
+    to_hugging_face(GPT(GPTConfig(**settings)))
+    with pytest.raises(ValueError, match=f"{name} must be 0 to export as nanochat, got {name}=2"):
+        to_hugging_face(GPT(GPTConfig(**settings, **{name: 2})))
+
+
 def test_another_model_type_is_refused():
     with pytest.raises(ValueError, match="model_type must be gpt2 or nanochat, got 'llama'"):
         from_hugging_face({"model_type": "llama"}, {})

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from gptmini.model import GPTConfig, new_gpt, next_token_loss
-from gptmini.optim import muon, set_learning_rate
+from gptmini.optim import set_learning_rate
+from gptmini.optim.groups import muon
 from gptmini.optim.muon import MuonAdamW, orthogonalize
 
 SETTINGS = {
@@ -131,6 +132,17 @@ def test_every_parameter_is_in_the_group_that_is_meant_and_in_no_other():
     assert others[0] == ("adamw", 0.03, ["embedding.weight", "position_embedding.weight"])
     assert others[1] == ("adamw", 0.01, ["unembedding.weight"])
     assert others[2][:2] == ("adamw", 0.005)
+
+
+def test_a_tied_matrix_learns_as_an_unembedding():
+    config = GPTConfig(**{**vars(small()[0].config), "tie_embeddings": True})
+    optimizer = muon(new_gpt(config, 1), **SETTINGS)
+    assert [(len(g["params"]), g["peak_lr"]) for g in optimizer.param_groups[1:3]] == [(1, 0.03), (1, 0.01)]
+
+
+def test_a_loaded_state_goes_to_the_weights_device_where_the_kernel_reads_it():
+    for group in small()[1].param_groups:  # what torch's load_state_dict goes by
+        assert group.get("fused", False) == (group["kind"] == "adamw")
 
 
 def test_a_frozen_matrix_and_one_without_a_gradient_stay_as_they_are():

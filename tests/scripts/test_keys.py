@@ -184,6 +184,23 @@ def test_every_key_has_a_named_effect():
     assert sorted(set(EFFECTS) - set(defined_keys())) == []
 
 
+ADAMW, COSINE, LINEAR = ("optimizer=adamw",), ("schedule=cosine",), ("schedule=linear",)
+OTHER_OPTIONS = [  # the same keys where the default run chooses another option of the group
+    *((f"optimizer.{key}", "weights", ADAMW) for key in ("lr=0.1", "betas=[0.5,0.6]", "eps=0.1", "weight_decay=0.9")),
+    *(
+        (f"schedule.{key}", "rates", own)
+        for own in (COSINE, LINEAR)
+        for key in ("warmup_steps=0", "final_fraction=0.5")
+    ),
+]
+
+
+@pytest.mark.parametrize(("override", "observable", "base"), OTHER_OPTIONS)
+def test_a_key_of_another_option_takes_effect(world, short, override, observable, base):
+    before, after = observe(world, (*short, *base)), observe(world, (*short, *base, override))
+    assert before[observable] != after[observable]
+
+
 @pytest.mark.parametrize(("group", "option"), OPTIONS)
 def test_every_option_composes(monkeypatch, group, option):
     monkeypatch.syspath_prepend(str(CONFIGS.parent / "scripts"))

@@ -7,7 +7,7 @@ import torch
 
 from gptmini.data.store import prepare
 from gptmini.model import GPTConfig
-from gptmini.optim import adamw, muon
+from gptmini.optim.groups import adamw, muon
 from gptmini.optim.schedules import cosine
 from gptmini.tokenizer import byte
 from gptmini.training.checkpointing import RunCheckpoints

@@ -227,3 +227,12 @@ def test_a_file_whose_counts_disagree_or_are_missing_is_refused(train, run_folde
     torch.save(checkpoint, path)
     with pytest.raises(ValueError, match=r"last\.ckpt holds no training state that this version can go on from"):
         checkpoint_to_resume(path)
+
+
+@pytest.mark.parametrize(("begun", "resumed"), [("muon", "adamw"), ("adamw", "muon")])
+def test_another_optimizers_state_is_refused(train, run_folder, begun, resumed):
+    folder = run_folder("one")
+    train(max_steps=4, optimizer=begun, callbacks=[RunCheckpoints(4)], folder=folder)
+    _, checkpoint, _ = checkpoint_to_resume(folder)
+    with pytest.raises(ValueError, match="the optimizer's state of weight 0 must be "):
+        train(max_steps=6, optimizer=resumed, folder=folder, checkpoint=checkpoint)

@@ -170,3 +170,8 @@ def test_compiled_loss_trains_to_the_same_weights(train):
     if not (shutil.which("g++") or shutil.which("clang++")):
         pytest.skip("inductor needs a C++ compiler on a CPU")
     assert_close(weights(train(compile=True, max_steps=3)), weights(train(max_steps=3)), atol=1e-5)
+
+
+def test_gradients_are_freed_when_their_step_is_done(train):
+    trainer = train(batch_size=4)
+    assert all(parameter.grad is None for parameter in trainer.lightning_module.parameters())
