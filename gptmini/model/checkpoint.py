@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT
@@ -145,7 +146,7 @@ def build_model(checkpoint: dict) -> GPT:
             f"the checkpoint's weights do not fit its config: {config.n_layers} layers and an embedding of "
             f"({config.padded_vocab_size}, {config.d_model}) are claimed, the embedding is {tuple(embedding)}"
         )
-    with torch.device("meta"):  # shapes only: no memory is taken for what a header merely claims
+    with torch.device("meta"), _Undrawn():  # shapes only: no memory is taken for what a header merely claims
         model = GPT(config)
     try:
         model.load_state_dict(weights, assign=True)
@@ -153,6 +154,13 @@ def build_model(checkpoint: dict) -> GPT:
         reasons = " ".join(line.strip() for line in str(error).splitlines()[1:])
         raise ValueError(f"the checkpoint's weights do not fit its config: {reasons}") from None
     return model.eval()
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves normal weights undrawn: on the meta device torch would import its compiler to draw them, for a second."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return kwargs["tensor"] if function is torch.nn.init.normal_ else function(*args, **(kwargs or {}))
 
 
 def _dense_weights(state: dict) -> dict[str, torch.Tensor]:
