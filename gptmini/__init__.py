@@ -29,6 +29,7 @@ def load(path: "str | Path") -> "tuple[GPT, Tokenizer]":
     Raises ValueError: nothing there, not a checkpoint, damaged, or holding pickled code.
     """
     from gptmini.model.checkpoint import build_model, find_checkpoint, read_checkpoint
+    from gptmini.model.step import store_by_column
     from gptmini.tokenizer import from_dict
 
     checkpoint = read_checkpoint(find_checkpoint(path))
@@ -38,7 +39,7 @@ def load(path: "str | Path") -> "tuple[GPT, Tokenizer]":
             f"{path}: the tokenizer's {tokenizer.n_vocab} ids must equal the model's "
             f"vocab_size={model.config.vocab_size}"
         )
-    return model, tokenizer
+    return store_by_column(model), tokenizer
 
 
 def __getattr__(name: str) -> object:

@@ -11,6 +11,7 @@ import torch
 DEVICES = ("auto", "cpu", "cuda", "mps")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 PRECISIONS = ("fp32", "bf16")
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64, "int8": torch.float32}
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,33 @@ def choose_hardware(device: str, precision: str, compile: bool | str, devices: i
     if devices > here:
         raise ValueError(f"trainer.devices must be at most the {here} of {device} that are here, got {devices}")
     if precision == "auto":
-        fast = device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        fast = _computes_in_bf16(device)
         precision = "bf16" if fast else "fp32"
         reasons.append("bf16 is native here" if fast else "bf16 pays only on a GPU that computes in it")
     if compile == "auto":
         compile = device == "cuda" and _triton_compiles()
         reasons.append("Triton compiles here" if compile else "compiling pays only on a GPU with Triton")
     return Hardware(device, precision, compile, "; ".join(reasons))
+
+
+def choose_dtype(dtype: str, device: str) -> torch.dtype | None:
+    """Dtype of weights to sample with: of auto bf16 on a GPU that computes in it, else None, the checkpoint's own.
+
+    int8 rounds float32 later. Raises ValueError: fp64 on a device that has it not.
+    """
+    if dtype == "auto":
+        return torch.bfloat16 if _computes_in_bf16(device) else None
+    if dtype == "fp64" and device == "mps":
+        raise ValueError("dtype=fp64 is not on Apple's GPUs; use device=cpu")
+    return DTYPES[dtype]
+
+
+def check_compiler(device: str) -> None:
+    """Raise ValueError unless torch.compile finds what it needs: Triton on a GPU, a C++ compiler elsewhere."""
+    if device == "cuda" and not _triton_compiles():
+        raise ValueError("compiling needs Triton, a C compiler and compute capability 7.0, not all of them here")
+    if device != "cuda" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        raise ValueError("compiling needs a C++ compiler, got none of c++, g++ and clang++")
 
 
 def keep_freed_memory() -> None:
@@ -80,6 +101,10 @@ def keep_freed_memory() -> None:
 def _check_name(name: str, value: object, known: tuple) -> None:
     if not any(value is choice or (value == choice and type(value) is type(choice)) for choice in known):
         raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}")
+
+
+def _computes_in_bf16(device: str) -> bool:
+    return device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def _triton_compiles() -> bool:

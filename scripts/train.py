@@ -31,6 +31,7 @@ def check(config) -> tuple:
     from hardware import choose_hardware
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
+    from stopping import seconds_of
 
     from gptmini.model import check_seed
     from gptmini.optim import schedules
@@ -38,6 +39,7 @@ def check(config) -> tuple:
     quieten_lightning()
     OmegaConf.resolve(config)
     settings = instantiate(config.trainer)
+    seconds_of(settings.max_time)
     hardware = choose_hardware(settings.device, settings.precision, settings.compile, settings.devices)
     model, schedule = instantiate(config.model), instantiate(config.schedule)
     optimizer = instantiate(config.optimizer, _convert_="all")
@@ -63,17 +65,17 @@ def train(config) -> None:
     """Check everything, prepare the tokens, train from the first step or the one reached, and say what came of it."""
     start = time.monotonic()
     import torch
+    from assembly import assemble, build_trainer
     from console import ConsoleLogger, LastingConsole, duration
+    from events import EventLogger
     from hardware import keep_freed_memory
     from lightning.pytorch.utilities import rank_zero_only
     from omegaconf import OmegaConf
+    from resuming import adopt, checkpoint_to_resume
     from rich.console import Console
+    from stopping import Stopping, seconds_of
 
     from gptmini.tokenizer import from_dict
-    from gptmini.training.checkpointing import adopt, checkpoint_to_resume
-    from gptmini.training.loggers import EventLogger
-    from gptmini.training.run import assemble, build_trainer
-    from gptmini.training.stopping import Stopping
 
     settings, hardware, model_config, optimizer, schedule = check(config)
     keep_freed_memory()
@@ -111,7 +113,8 @@ def train(config) -> None:
             compile=hardware.compile,
             checkpoint=checkpoint,
         )
-        left = None if settings.max_seconds is None else settings.max_seconds - (time.monotonic() - start)
+        limit = seconds_of(settings.max_time)
+        left = None if limit is None else limit - (time.monotonic() - start)
         stopping = Stopping(left, settings.max_bad_steps)
         yaml = OmegaConf.to_yaml(OmegaConf.merge(config, {"resume": None}))
         if config.resume is None:
@@ -189,7 +192,7 @@ def open_tokens(config, checkpoint: dict | None) -> tuple:
 
 def fit(trainer, module, data, stopping, say: Callable, folder: Path) -> None:
     """Train; if the run is stopped, say how it goes on and leave with the code of the reason."""
-    from gptmini.training.stopping import Stop
+    from gptmini.training.checkpointing import Stop
 
     last = folder / "checkpoints" / "last.ckpt"
     try:

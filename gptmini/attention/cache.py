@@ -1,47 +1,136 @@
 """Keys and values of the positions already seen, so that decoding computes each of them once."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from gptmini.attention.functional import causal_mask
+
+
+class Slots:
+    """Which slots of a cache a pass fills and which it may see: one answer for all layers of a model.
+
+    Rows are filled from the left. While they are equally long a slice says it; ragged rows need an index and a mask.
+    """
+
+    def __init__(self, batch_size: int, capacity: int, *, static: bool = False, device: object = None) -> None:
+        """Start empty; static keeps every shape the same from pass to pass, for a compiled step."""
+        self.batch_size, self.capacity, self.static, self.device = batch_size, capacity, static, device
+        self.lengths: int | Tensor = torch.zeros(batch_size, dtype=torch.int64, device=device) if static else 0
+        self.positions: slice | Tensor = slice(0, 0)  # of the pass: the same in every row, or int64 (B, T)
+        self.index: tuple = ()  # of the pass's slots, into (B, capacity, ...)
+        self.visible = 0  # S, slots from the left that hold what some query may see
+        self.mask: Tensor | None = None  # bool, broadcasts to (B, H, T, S); None where every key before a query counts
+
+    def set_lengths(self, lengths: Sequence[int]) -> None:
+        """Let row b go on after its first lengths[b] positions."""
+        if self.static:
+            self.lengths.copy_(torch.tensor(lengths))
+        elif len(set(lengths)) == 1:
+            self.lengths = lengths[0]
+        else:
+            self.lengths = torch.tensor(lengths, device=self.device)
+
+    def preceded_by(self, n_previous: int) -> tuple:
+        """Index of the K + T slots up to the pass's last, K = n_previous before them, into (B, K + capacity, ...)."""
+        if isinstance(self.positions, slice):
+            return slice(None), slice(self.positions.start, self.positions.stop + n_previous)
+        ahead = torch.arange(n_previous + self.positions.size(1), device=self.device)  # (K + T,)
+        return self.index[0], self.positions[:, :1] + ahead  # (B, 1), (B, K + T)
+
+    def take(self, n_tokens: int) -> None:
+        """Give each row's next n_tokens slots to one pass; ValueError if they do not fit (unchecked when static)."""
+        if isinstance(self.lengths, int):
+            start, self.visible = self.lengths, self.lengths + n_tokens
+            self.positions = slice(start, self.visible)
+            self.index = (slice(None), self.positions)
+            masked = start and n_tokens > 1  # a single query may see every key
+            self.mask = causal_mask(n_tokens, self.visible, device=self.device) if masked else None
+        else:
+            rows, new = (torch.arange(n, device=self.device) for n in (self.batch_size, n_tokens))  # (B,), (T,)
+            self.positions = self.lengths.unsqueeze(1) + new  # (B, T)
+            self.index = (rows.unsqueeze(1), self.positions)
+            self.visible = self.capacity if self.static else int(self.positions.max()) + 1
+            keys = torch.arange(self.visible, device=self.device)  # (S,)
+            self.mask = (keys <= self.positions.unsqueeze(-1)).unsqueeze(1)  # (B, 1, T, S)
+        if self.visible > self.capacity:
+            raise ValueError(f"a cache of {self.capacity} tokens cannot hold {self.visible}; encode fewer anew")
+        self.lengths += n_tokens
+
+
+class History:
+    """What a smear has seen, position by position."""
+
+    def __init__(self, slots: Slots, n_previous: int, d_model: int, **factory) -> None:
+        """Reserve (B, K + capacity, C); the K = n_previous slots before the first position stay 0."""
+        self.room = torch.zeros(slots.batch_size, n_previous + slots.capacity, d_model, **factory)
+        self.n_previous, self.slots = n_previous, slots
+
+    def append(self, x: Tensor) -> Tensor:
+        """Store T positions (B, T, C); returns them after the K before (B, K + T, C)."""
+        self.room[:, self.n_previous :][self.slots.index] = x
+        return self.room[self.slots.preceded_by(self.n_previous)]
+
 
 class LayerCache:
-    """Room for one layer's keys and values, filled from the left."""
+    """One layer's keys and values, (B, capacity, G, D) each, and the history of its block's smear."""
 
-    def __init__(self, batch_size: int, n_kv_heads: int, capacity: int, d_head: int, **factory) -> None:
-        """Reserve (B, G, capacity, D) for keys and as much for values; factory is device and dtype."""
-        self.keys = torch.empty(batch_size, n_kv_heads, capacity, d_head, **factory)
-        self.values = torch.empty_like(self.keys)
-        self.length = 0
-        self.recent: Tensor | None = None  # (B, K, C), what a block's smear saw last; None before the first position
+    def __init__(self, keys: Tensor, values: Tensor, slots: Slots, history: History | None) -> None:
+        """Take room for both; slots are all layers'."""
+        self.keys, self.values, self.slots, self.history = keys, values, slots, history
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store T positions (B, G, T, D), return views of all S so far (B, G, S, D); ValueError if they do not fit."""
-        end = self.length + keys.size(-2)
-        if end > self.keys.size(-2):
-            raise ValueError(f"a cache of {self.keys.size(-2)} tokens cannot hold {end}; reset it and encode again")
-        self.keys[:, :, self.length : end] = keys
-        self.values[:, :, self.length : end] = values
-        self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]  # (B, G, S, D) each
+        """Store the T positions that the slots were taken for (B, T, G, D); returns all S that may be seen."""
+        self.keys[self.slots.index] = keys
+        self.values[self.slots.index] = values
+        return self.keys[:, : self.slots.visible], self.values[:, : self.slots.visible]  # (B, S, G, D) each
 
 
 class KVCache:
-    """One LayerCache for each block of a model; blocks take theirs by index."""
+    """A LayerCache for each block of a model; each pass takes slots, then the layers fill them. Not for training."""
 
     def __init__(
-        self, n_layers: int, *, batch_size: int, n_kv_heads: int, capacity: int, d_head: int, **factory
+        self,
+        n_layers: int,
+        *,
+        batch_size: int,
+        n_kv_heads: int,
+        capacity: int,
+        d_head: int,
+        d_model: int = 0,
+        smear: int = 0,
+        mlp_smear: int = 0,
+        static: bool = False,
+        **factory,
     ) -> None:
-        """Reserve 2 * n_layers * B * G * capacity * D numbers; factory is device and dtype."""
-        self.layers = [LayerCache(batch_size, n_kv_heads, capacity, d_head, **factory) for _ in range(n_layers)]
-        self.recent: Tensor | None = None  # (B, K, C), newest embeddings
+        """Reserve zeros, because what is masked must still be a number; static as for Slots, factory device and dtype.
+
+        smear and mlp_smear are the previous positions, d_model wide, that the embedding's and each block's smear adds.
+        """
+        self.slots = Slots(batch_size, capacity, static=static, device=factory.get("device"))
+        self.room = torch.zeros(n_layers, batch_size, capacity, 2 * n_kv_heads, d_head, **factory)  # keys, then values
+        self.history, *histories = (
+            History(self.slots, n_previous, d_model, **factory) if n_previous else None
+            for n_previous in (smear, *[mlp_smear] * n_layers)
+        )
+        self.layers = []
+        for i, history in enumerate(histories):
+            halves = self.room[i, :, :, :n_kv_heads], self.room[i, :, :, n_kv_heads:]
+            # A graph is recorded over memory that each tensor has to itself.
+            keys, values = (half.clone(memory_format=torch.contiguous_format) if static else half for half in halves)
+            self.layers.append(LayerCache(keys, values, self.slots, history))
 
     @property
-    def length(self) -> int:
-        """Positions stored, in tokens; equal in every layer between two passes."""
-        return self.layers[0].length
+    def tensors(self) -> list[Tensor]:
+        """All that is kept of positions, each (B, capacity or K + capacity, ...)."""
+        histories = [self.history, *(layer.history for layer in self.layers)]
+        kept = [tensor for layer in self.layers for tensor in (layer.keys, layer.values)]
+        return kept + [history.room for history in histories if history is not None]
 
-    def reset(self) -> None:
-        """Forget every position and keep the memory."""
-        self.recent = None
-        for layer in self.layers:
-            layer.length, layer.recent = 0, None
+    def fill(self, rows: Sequence[int], other: "KVCache", n_tokens: int) -> None:
+        """Take over the first n_tokens positions of other's rows, one for each of rows; the caller sets lengths."""
+        index = torch.tensor(rows, device=self.slots.device)
+        for mine, theirs in zip(self.tensors, other.tensors, strict=True):
+            n_slots = mine.size(1) - self.slots.capacity + n_tokens
+            mine[index, :n_slots] = theirs[:, :n_slots]

@@ -65,24 +65,23 @@ class CausalMultiHeadAttention(nn.Module):
         Args:
             x: (B, T, C), the newest T positions.
             rotary: angles of these T positions; None leaves queries and keys as projected.
-            cache: keys and values of earlier positions; takes the new ones too.
+            cache: keys and values of earlier positions; takes the new ones into the slots that were taken for them.
 
-        Returns (B, T, C).
-        Raises ValueError: x is not C wide, or the cache is full.
+        Returns (B, T, C). Raises ValueError: x is not C wide.
         """
-        queries, keys, values = self._project(x, rotary)
+        queries, keys, values = self._project(x, rotary)  # (B, T, H or G, D)
+        mask = None
         if cache is not None:
-            keys, values = cache.append(keys, values)  # (B, G, S, D) each
-        n_queries, n_keys = queries.size(-2), keys.size(-2)
-        whole = n_queries == n_keys  # SDPA's is_causal is aligned to the top-left corner: right only for a square
-        masked = not whole and n_queries > 1  # a single newest query may see every key
+            keys, values = cache.append(keys, values)  # (B, S, G, D) each
+            mask = cache.slots.mask
         context = F.scaled_dot_product_attention(
-            queries,
-            keys,
-            values,
-            attn_mask=functional.causal_mask(n_queries, n_keys, device=x.device) if masked else None,
+            queries.transpose(1, 2),
+            keys.transpose(1, 2),
+            values.transpose(1, 2),
+            attn_mask=mask,
             dropout_p=self.dropout if self.training else 0.0,
-            is_causal=whole,
+            # Aligned to the top-left corner, so right only for T == S; else a cache has a mask, or there is one query.
+            is_causal=mask is None and x.size(1) > 1,
             scale=self.scale,
             enable_gqa=self.n_kv_heads != self.n_heads,
         )  # (B, H, T, D)
@@ -97,7 +96,7 @@ class CausalMultiHeadAttention(nn.Module):
 
         Returns (B, H, T, T), without dropout.
         """
-        queries, keys, _ = self._project(x, rotary)
+        queries, keys, _ = (part.transpose(1, 2) for part in self._project(x, rotary))  # (B, H or G, T, D)
         mask = functional.causal_mask(x.size(1), x.size(1), device=x.device)
         return functional.attention_weights(queries, keys, mask=mask, scale=self.scale)
 
@@ -111,5 +110,5 @@ class CausalMultiHeadAttention(nn.Module):
             qk = rotate(qk, rotary)
         if self.qk_norm:
             qk = F.rms_norm(qk, (self.d_head,), eps=QK_NORM_EPS)
-        queries, keys = qk.split((self.n_heads, self.n_kv_heads), dim=2)  # (B, T, H, D), (B, T, G, D)
-        return queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)  # (B, H or G, T, D)
+        queries, keys = qk.split((self.n_heads, self.n_kv_heads), dim=2)
+        return queries, keys, values  # (B, T, H or G, D)

@@ -9,8 +9,8 @@ from torch import Tensor
 class Rotary(NamedTuple):
     """Cosines and sines of the positions of one call."""
 
-    cos: Tensor  # (T, D / 2)
-    sin: Tensor  # (T, D / 2)
+    cos: Tensor  # (T, D / 2), or (B, T, D / 2) where rows differ in their positions
+    sin: Tensor  # as cos
 
 
 def rotary_table(length: int, d_head: int, base: float) -> Rotary:
@@ -29,7 +29,7 @@ def rotate(x: Tensor, rotary: Rotary) -> Tensor:
     Source: Su et al. 2021, section 3.2.2, on halves instead of neighbours and with the sine negated, as nanochat does;
     scores depend on differences of angles, so the sign changes no score's range, but exported weights need it.
     """
-    cos = rotary.cos.to(x.dtype).unsqueeze(-2)  # (T, 1, D/2)
-    sin = rotary.sin.to(x.dtype).unsqueeze(-2)  # (T, 1, D/2)
+    cos = rotary.cos.to(x.dtype).unsqueeze(-2)  # ([B,] T, 1, D/2)
+    sin = rotary.sin.to(x.dtype).unsqueeze(-2)  # ([B,] T, 1, D/2)
     first, second = x.chunk(2, dim=-1)  # (B, T, H, D/2) each
     return torch.cat((first * cos + second * sin, second * cos - first * sin), dim=-1)  # (B, T, H, D)

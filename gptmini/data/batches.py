@@ -20,15 +20,10 @@ def n_windows(n_tokens: int, context_length: int) -> int:
 
 
 def window_starts(sequences: np.ndarray, *, n_tokens: int, context_length: int, seed: int) -> np.ndarray:
-    """First token of each sequence's window.
+    """First token of each window, int64 (n,), for the numbers of sequences in the run, int64 (n,), from 0.
 
-    Args:
-        sequences: int64 (n,), numbers of sequences in the run, from 0.
-        n_tokens: length of the token file.
-        context_length: T; a window is T tokens and their T targets, so T + 1 ids.
-        seed: of the run.
-
-    Returns int64 (n,), each start + T + 1 <= n_tokens. Costs the same for any sequence number.
+    A window is T = context_length tokens and their T targets, so start + T + 1 <= n_tokens, the length of the token
+    file. Costs the same for any sequence number.
     Raises ValueError: fewer than 2 T tokens.
     """
     windows = n_windows(n_tokens, context_length)
@@ -89,15 +84,10 @@ def gather(data: np.ndarray, starts: np.ndarray, context_length: int) -> tuple[T
 def validation_windows(
     data: np.ndarray, *, context_length: int, batch_size: int, max_tokens: int | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Non-overlapping windows in order, so that every token but the first is predicted once.
+    """Non-overlapping windows of data, (n_tokens,), in order, so that every token but the first is predicted once.
 
-    Args:
-        data: (n_tokens,).
-        context_length: T.
-        batch_size: B, windows at once.
-        max_tokens: predict only the first so many; None for all.
-
-    Yields tokens and targets, int64 (B, T); fewer windows in the last full batch, then one shorter window for the rest.
+    max_tokens predicts only the first so many, None all. Yields tokens and targets, int64 (B, T); fewer windows in the
+    last full batch, then one shorter window for the rest.
     """
     n_targets = min(len(data) - 1, len(data) if max_tokens is None else max_tokens)
     whole = n_targets // context_length

@@ -85,7 +85,9 @@ class TextCorpus:
         Raises ValueError: a file that is empty or not UTF-8, or too few files to hold any out.
         """
         if len(self.files) == 1:
-            yield split_by_position(read_text(self.files[0]), split, self.val_fraction)
+            text = read_text(self.files[0])
+            boundary = int(len(text) * (1 - self.val_fraction))
+            yield text[boundary:] if split == "val" else text[:boundary]
             return
         n_documents = 0
         for path in self.files:
@@ -111,13 +113,18 @@ def pinned_text(
     file = Path(folder) / f"{name}.txt" if path is None else Path(str(path))
     if path is not None and not file.is_file():
         raise ValueError(f"data.path must be a file, got {path}, which does not exist or is a folder")
-    if path is None and not file.is_file():
-        download(url, file, sha256)
-    if sha256 not in (None, digest := sha256_of(file)):
+    here = file.is_file()
+    data = file.read_bytes() if here else download(url)
+    if sha256 not in (None, digest := hashlib.sha256(data).hexdigest()):
         raise ValueError(
-            f"{file} must be the published text with sha256 {sha256}, got {digest}; "
-            f"for a text of your own use data=text data.path={file}"
+            f"{file if here else url} must be the published text with sha256 {sha256}, got {digest}; "
+            "for a text of your own use data=text with its data.path="
         )
+    if not here:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+        temporary.write_bytes(data)
+        temporary.replace(file)
     return TextCorpus(file, val_fraction, name)
 
 
@@ -141,12 +148,6 @@ def docstrings(tree: ast.Module) -> Iterator[str]:
 def held_out(text: str, val_fraction: float) -> bool:
     """Whether the first byte of SHA-256(text) is below 256 * val_fraction: the same everywhere, for ever."""
     return hashlib.sha256(text.encode()).digest()[0] < round(256 * val_fraction)
-
-
-def split_by_position(text: str, split: str, val_fraction: float) -> str:
-    """First part of a text for train, last val_fraction of its characters for val."""
-    boundary = int(len(text) * (1 - val_fraction))
-    return text[boundary:] if split == "val" else text[:boundary]
 
 
 def sha256_of(path: Path) -> str:
@@ -195,18 +196,11 @@ def check_fraction(val_fraction: float) -> float:
     return val_fraction
 
 
-def download(url: str, path: Path, sha256: str | None) -> None:
-    """Fetch url into path, whole and with the right digest or not at all; ValueError says why not."""
+def download(url: str) -> bytes:
+    """What is published at url; ValueError says why it could not be had."""
     try:
         with urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT) as answer:
-            data = answer.read()
+            return answer.read()
     except (OSError, http.client.HTTPException) as error:  # the first is the base of urllib's own errors
         reason = getattr(error, "reason", None) or repr(error)
         raise ValueError(f"could not download {url} ({reason}); give a local copy with data.path=") from None
-    digest = hashlib.sha256(data).hexdigest()
-    if sha256 not in (None, digest):
-        raise ValueError(f"{url} gave something else (sha256 {digest}); give a local copy with data.path=")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)

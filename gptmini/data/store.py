@@ -19,7 +19,6 @@ import numpy as np
 
 FORMAT = 1
 SPLITS = ("train", "val")
-CHUNK = 1 << 24  # bytes read at once for a checksum
 ABANDONED = 3600  # seconds without a byte written, after which nobody is preparing any more
 
 
@@ -66,24 +65,23 @@ class TokenStore:
     def _check(self, split: str) -> None:
         path, entry = self.folder / f"{split}.bin", self.meta[split]
         size = path.stat().st_size if path.is_file() else -1
-        if size != entry["tokens"] * self._dtype.itemsize or _crc32(path) != entry["crc32"]:
+        whole = size == entry["tokens"] * self._dtype.itemsize > 0
+        if not whole or zlib.crc32(np.memmap(path, mode="r")) != entry["crc32"]:
             raise ValueError(f"{path} does not hold the tokens that meta.json describes; {_remedy(self.folder)}")
 
 
 def prepare(corpus, build_tokenizer: Callable, root: str | Path) -> tuple[TokenStore, bool]:
     """Open the tokens of a corpus under a tokenizer, writing them first if they are not there.
 
-    Args:
-        corpus: has name, identity() and documents(split).
-        build_tokenizer: a builder of gptmini.tokenizer, or a functools.partial of one; called with the two splits.
-        root: folder that holds the prepared folders.
-
-    Returns the store, and whether it had to be written.
+    corpus has name, identity() and documents(split); build_tokenizer is a builder of gptmini.tokenizer, or a
+    functools.partial of one; root holds the prepared folders. Returns the store, and whether it had to be written.
     Raises ValueError: a text that cannot be read or encoded, a split without text, or a damaged prepared folder.
     """
-    recipe = {"format": FORMAT, "source": corpus.identity(), "builder": _describe(build_tokenizer)}
+    builder = build_tokenizer if isinstance(build_tokenizer, partial) else partial(build_tokenizer)
+    described = {"name": builder.func.__name__, **builder.keywords}
+    recipe = {"format": FORMAT, "source": corpus.identity(), "builder": described}
     fingerprint = hashlib.sha256(_canonical(recipe)).hexdigest()
-    folder = Path(root) / f"{corpus.name}-{recipe['builder']['name']}-{fingerprint[:12]}"
+    folder = Path(root) / f"{corpus.name}-{described['name']}-{fingerprint[:12]}"
     if folder.exists():
         return _open(folder, fingerprint), False
     tokenizer = build_tokenizer(corpus.documents("train"), corpus.documents("val"))
@@ -114,12 +112,6 @@ def _open(folder: Path, fingerprint: str) -> TokenStore:
     if store.fingerprint != fingerprint:
         raise ValueError(f"{folder} holds the tokens of another text or tokenizer; {_remedy(folder)}")
     return store
-
-
-def _describe(builder: Callable) -> dict:
-    if isinstance(builder, partial):
-        return {"name": builder.func.__name__, **builder.keywords}
-    return {"name": builder.__name__}
 
 
 def _write(folder: Path, corpus, tokenizer, recipe: dict) -> None:
@@ -186,14 +178,6 @@ def _read_meta(folder: Path) -> dict:
 
 def _remedy(folder: Path) -> str:
     return f"delete {folder} to prepare it again"
-
-
-def _crc32(path: Path) -> int:
-    crc = 0
-    with path.open("rb") as file:
-        while data := file.read(CHUNK):
-            crc = zlib.crc32(data, crc)
-    return crc
 
 
 def _canonical(value: object) -> bytes:

@@ -31,5 +31,5 @@ class Block(nn.Module):
         """Map (B, T, C) to (B, T, C); rotary and cache are the attention's."""
         x = x + self.dropout(self.attention(self.attention_norm(x), rotary=rotary, cache=cache))
         hidden = self.mlp_norm(x)  # (B, T, C)
-        hidden = hidden if self.mlp_smear is None else self.mlp_smear(hidden, cache)
+        hidden = hidden if self.mlp_smear is None else self.mlp_smear(hidden, cache and cache.history)
         return x + self.dropout(self.mlp(hidden))

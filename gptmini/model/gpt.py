@@ -43,23 +43,26 @@ class GPT(nn.Module):
     def forward(self, tokens: Tensor, cache: KVCache | None = None) -> Tensor:
         """Logits (B, T, V) of the token after each of int64 (B, T); a cache holds earlier positions and takes these.
 
-        Raises ValueError: the positions exceed context_length.
+        Raises ValueError: the positions exceed context_length, or the cache's room.
         """
         return self.unembed(self.hidden(tokens, cache))
 
     def hidden(self, tokens: Tensor, cache: KVCache | None = None) -> Tensor:
         """Residual stream after the last norm: (B, T) to (B, T, C); arguments and errors as for forward."""
-        start = 0 if cache is None else cache.length
-        end = start + tokens.size(1)
-        if end > self.config.context_length:
-            raise ValueError(f"input must fit context_length={self.config.context_length} tokens, got {end}")
+        n_tokens = tokens.size(1)
+        if n_tokens > self.config.context_length:
+            raise ValueError(f"input must fit context_length={self.config.context_length} tokens, got {n_tokens}")
+        positions: slice | Tensor = slice(0, n_tokens)
+        if cache is not None:
+            cache.slots.take(n_tokens)
+            positions = cache.slots.positions
         x = self.embedding(tokens)  # (B, T, C)
-        x = x if self.smear is None else self.smear(x, cache)
+        x = x if self.smear is None else self.smear(x, cache and cache.history)
         rotary = None
         if self.config.position == "learned":
-            x = x + self.position_embedding.weight[start:end]  # (B, T, C)
+            x = x + self.position_embedding.weight[positions]  # (T, C), or (B, T, C) of ragged rows
         else:
-            rotary = Rotary(self.rotary_cos[start:end], self.rotary_sin[start:end])  # (T, D/2) each
+            rotary = Rotary(self.rotary_cos[positions], self.rotary_sin[positions])  # ([B,] T, D/2) each
         x = self.dropout(self.embedding_norm(x))
         for i, block in enumerate(self.blocks):
             x = block(x, rotary=rotary, cache=None if cache is None else cache.layers[i])
@@ -76,12 +79,13 @@ class GPT(nn.Module):
         """Matrix (V padded, C) that turns hidden states into logits: the token embedding where the two are tied."""
         return self.embedding.weight if self.config.tie_embeddings else self.unembedding.weight
 
-    def new_cache(self, batch_size: int) -> KVCache:
-        """Empty cache for batch_size sequences of context_length tokens, on the model's device, in its dtype."""
+    def new_cache(self, batch_size: int, capacity: int | None = None, *, static: bool = False) -> KVCache:
+        """Empty cache in the model's dtype, on its device, for capacity tokens a row; None for context_length."""
         config, weight = self.config, self.embedding.weight
-        sizes = {"n_kv_heads": config.n_kv_heads or config.n_heads, "d_head": config.d_head}
-        sizes |= {"batch_size": batch_size, "capacity": config.context_length}
-        return KVCache(config.n_layers, **sizes, device=weight.device, dtype=weight.dtype)
+        sizes = {"n_kv_heads": config.n_kv_heads or config.n_heads, "d_head": config.d_head, "d_model": config.d_model}
+        sizes |= {"smear": config.smear, "mlp_smear": config.mlp_smear, "batch_size": batch_size}
+        sizes["capacity"] = config.context_length if capacity is None else min(capacity, config.context_length)
+        return KVCache(config.n_layers, **sizes, static=static, device=weight.device, dtype=weight.dtype)
 
     @property
     def n_parameters(self) -> int:

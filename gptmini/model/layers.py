@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gptmini.attention import KVCache, LayerCache
+from gptmini.attention import History
 
 RMS_NORM_EPS = 1e-6  # nanochat's
 
@@ -50,14 +50,10 @@ class Smear(nn.Module):
         super().__init__()
         self.gains = nn.ParameterList(nn.Parameter(torch.zeros(d_model)) for _ in range(n_previous))
 
-    def forward(self, x: Tensor, cache: KVCache | LayerCache | None = None) -> Tensor:
-        """Map (B, T, C) to (B, T, C); the cache gives the positions before x, none at first, and takes the newest."""
+    def forward(self, x: Tensor, history: History | None = None) -> Tensor:
+        """Map (B, T, C) to (B, T, C); history gives the positions before x, zeros at first, and takes those of x."""
         n_previous, n_tokens = len(self.gains), x.size(1)
-        earlier = None if cache is None else cache.recent
-        earlier = x.new_zeros(x.size(0), n_previous, x.size(2)) if earlier is None else earlier
-        padded = torch.cat((earlier, x), dim=1)  # (B, K + T, C)
-        if cache is not None:
-            cache.recent = padded[:, -n_previous:].clone()  # (B, K, C), not a view that keeps all of padded
+        padded = F.pad(x, (0, 0, n_previous, 0)) if history is None else history.append(x)  # (B, K + T, C)
         for i, gain in enumerate(self.gains, start=1):
             x = x + gain * padded[:, n_previous - i : n_previous - i + n_tokens]  # (B, T, C), i positions back
         return x

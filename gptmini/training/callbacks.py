@@ -1,14 +1,15 @@
-"""What a run shows of itself: scalars and samples for every logger that the trainer has."""
+"""What a run shows of itself: scalars, samples and notices, for every logger of the trainer that takes them.
+
+One with log_text(tag, text, step) is given texts, one with say(line) what the person who watches should read.
+"""
 
 import math
 import time
 
 import lightning as L
-import torch
 
-from gptmini.generation import check_sampling, generate_stream, prompt_ids
+from gptmini.generation import Rules, generate_stream, prompt_ids
 from gptmini.tokenizer import END_OF_TEXT, Tokenizer
-from gptmini.training.loggers import log, log_text
 from gptmini.training.module import GPTModule
 from gptmini.training.settings import check_count
 
@@ -65,22 +66,35 @@ class Samples(L.Callback):
     """Writes a sample of text at every validation, always from the same prompt and random stream."""
 
     def __init__(self, tokenizer: Tokenizer, prompt: str, seed: int, **rules: float | None) -> None:
-        """Take the arguments of generate_stream, rules being check_sampling's; an empty prompt starts a document.
+        """Take the arguments of generate_stream, rules being fields of Rules; an empty prompt starts a document.
 
         Raises ValueError: an argument of the wrong type or out of range, or a prompt that cannot be encoded.
         """
         if type(prompt) is not str or type(seed) is not int:
             raise ValueError(f"prompt must be text and seed a whole number, got {prompt!r} and {seed!r}")
-        check_sampling(**rules)
+        check_count("max_new_tokens", Rules(**rules).max_new_tokens)
+        prompt_ids(tokenizer, prompt)
         self.tokenizer, self.prompt, self.seed, self.rules = tokenizer, prompt, seed, rules
-        self.prompt_ids = torch.tensor([prompt_ids(tokenizer, prompt)])  # (1, T)
         self.text = ""  # newest sample, prompt included
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Draw the sample and log it as text."""
         if not trainer.is_global_zero or not math.isfinite(pl_module.evaluation.loss):
             return
-        stream = generate_stream(pl_module.model, self.prompt_ids, seed=self.seed, **self.rules)
-        text = self.tokenizer.decode([int(token) for token in stream])
-        self.text = self.prompt + text.replace(END_OF_TEXT, "\n\n")  # short documents: show several
-        log_text(trainer, "samples", self.text)
+        options = {"seed": self.seed, "ignore_end_of_text": True, **self.rules}  # short documents: show several
+        stream = generate_stream(pl_module.model, self.tokenizer, self.prompt, **options)
+        self.text = self.prompt + "".join(piece.text for piece in stream).replace(END_OF_TEXT, "\n\n")
+        for logger in filter(lambda logger: hasattr(logger, "log_text"), trainer.loggers):
+            logger.log_text("samples", self.text, trainer.global_step)
+
+
+def log(trainer: L.Trainer, metrics: dict[str, float]) -> None:
+    """Send scalars to every logger at the trainer's optimizer step."""
+    for logger in trainer.loggers:
+        logger.log_metrics(metrics, step=trainer.global_step)
+
+
+def say(trainer: L.Trainer, line: str) -> None:
+    """Tell the person who watches."""
+    for logger in filter(lambda logger: hasattr(logger, "say"), trainer.loggers):
+        logger.say(line)

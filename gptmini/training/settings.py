@@ -1,6 +1,5 @@
 """How long, how large and on what to train."""
 
-import re
 import sys
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ MOST_THREADS = 1024  # torch starts as many as it is told, until the system refu
 class TrainerSettings:
     """How long, how large and on what to train; the trainer group of the configuration.
 
-    Raises ValueError: a value of the wrong type or out of range.
+    Raises ValueError: a value of the wrong type or out of range; max_time is for the script to check.
     """
 
     max_steps: int  # optimizer steps
@@ -41,22 +40,10 @@ class TrainerSettings:
         if clip is not None and (type(clip) not in (int, float) or not 0 < clip <= sys.float_info.max):
             raise ValueError(f"trainer.gradient_clip must be a number above 0, or null for none, got {clip!r}")
         micro_steps(self.global_batch_size, self.batch_size, self.devices)
-        _ = self.max_seconds
 
     def validation_due(self, step: int) -> bool:
         """Whether a validation follows this many steps."""
         return step % self.val_every_steps == 0 or step == self.max_steps
-
-    @property
-    def max_seconds(self) -> float | None:
-        """max_time in seconds."""
-        time = self.max_time
-        if time is None or (type(time) in (int, float) and 0 < time <= sys.float_info.max):
-            return time
-        if type(time) is str and re.fullmatch(r"(\d{1,6}:){1,3}\d{1,6}", time) and (parts := time.split(":")):
-            units = (86400, 3600, 60, 1)[-len(parts) :]
-            return float(sum(int(part) * unit for part, unit in zip(parts, units, strict=True)))
-        raise ValueError(f"trainer.max_time must be seconds above 0, [[DD:]HH:]MM:SS or null for none, got {time!r}")
 
 
 def check_count(name: str, value: int) -> int:

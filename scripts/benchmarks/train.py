@@ -15,7 +15,9 @@ from pathlib import Path
 
 import lightning as L
 import torch
+from assembly import assemble, build_trainer
 from command_line import Parser, compose_checked, quieten_lightning
+from events import EventLogger
 from hardware import Hardware, choose_hardware, keep_freed_memory
 from hydra.utils import instantiate
 
@@ -25,9 +27,7 @@ from gptmini.optim import set_learning_rate
 from gptmini.tokenizer import from_dict
 from gptmini.training.callbacks import Scalars
 from gptmini.training.datamodule import TokenDataModule
-from gptmini.training.loggers import EventLogger
 from gptmini.training.module import GPTModule
-from gptmini.training.run import assemble, build_trainer
 from gptmini.training.settings import micro_steps
 
 WARM_UP = 10  # steps at the start of each turn that are not counted

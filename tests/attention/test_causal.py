@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from gptmini.attention import (
     CausalMultiHeadAttention,
-    LayerCache,
+    KVCache,
     Rotary,
     attention,
     attention_weights,
@@ -97,20 +97,22 @@ def test_changing_a_future_token_leaves_earlier_outputs_unchanged(options):
 
 @pytest.mark.parametrize("chunks", [(5,), (1, 1, 1, 1, 1), (2, 3), (3, 1, 1)])
 @pytest.mark.parametrize("options", VARIANTS)
+@torch.no_grad()
 def test_cached_chunks_equal_one_pass(chunks, options):
     module, x, table = make(**options), torch.randn(B, T, C), rotary_table(T, D, 100.0)
-    cache, parts, start = LayerCache(B, module.n_kv_heads, T, D), [], 0
+    cache, parts, start = KVCache(1, batch_size=B, n_kv_heads=module.n_kv_heads, capacity=T, d_head=D), [], 0
     for length in chunks:
         rows = Rotary(*(part[start : start + length] for part in table))
-        parts.append(module(x[:, start : start + length], rotary=rows, cache=cache))
+        cache.slots.take(length)
+        parts.append(module(x[:, start : start + length], rotary=rows, cache=cache.layers[0]))
         start += length
     torch.testing.assert_close(torch.cat(parts, dim=1), module(x, rotary=table), atol=1e-6, rtol=1e-5)
 
 
 def test_full_cache_is_refused():
-    module, cache = make(), LayerCache(B, H, 4, D)
-    with pytest.raises(ValueError, match="cache of 4 tokens cannot hold 5"):
-        module(torch.randn(B, T, C), cache=cache)
+    cache = KVCache(1, batch_size=B, n_kv_heads=H, capacity=4, d_head=D)
+    with pytest.raises(ValueError, match="a cache of 4 tokens cannot hold 5"):
+        cache.slots.take(5)
 
 
 def test_weights_sum_to_one_and_vanish_on_the_future():

@@ -6,11 +6,23 @@ import os
 import pytest
 import torch
 
-from gptmini.generation import apply_temperature, apply_top_k, apply_top_p, check_sampling, choose
+from gptmini.generation import Rules
+from gptmini.generation.rules import (
+    apply_min_p,
+    apply_repetition_penalty,
+    apply_temperature,
+    apply_top_k,
+    apply_top_p,
+)
+from gptmini.generation.rules import choose as choose_by
 
 B, V = 5, 11
 INF, NAN = float("inf"), float("nan")
 LAST = math.nextafter(1, 0)  # the largest uniform number below 1
+
+
+def choose(scores, uniform, seen=None, **rules):
+    return choose_by(scores, uniform, Rules(**rules), seen)
 
 
 def logits(dtype=torch.float32, batch_size=B):
@@ -29,11 +41,44 @@ def warped(name, setting, scores):
     ("rule", "warper", "setting"),
     [(apply_temperature, "TemperatureLogitsWarper", t) for t in (0.1, 0.8, 1.0, 2.5)]
     + [(apply_top_k, "TopKLogitsWarper", k) for k in (1, 4, 11, 50)]
-    + [(apply_top_p, "TopPLogitsWarper", p) for p in (1e-9, 0.3, 0.5, 0.9, 0.999)],
+    + [(apply_top_p, "TopPLogitsWarper", p) for p in (1e-9, 0.3, 0.5, 0.9, 0.999)]
+    + [(apply_min_p, "MinPLogitsWarper", p) for p in (1e-9, 0.02, 0.3, 0.99, 1.0)],
 )
 def test_rules_equal_hugging_face(rule, warper, setting, dtype):
     scores = logits(dtype)
     assert torch.equal(rule(scores, setting), warped(warper, setting, scores.clone()))
+
+
+@pytest.mark.parametrize("penalty", [0.5, 1.0, 1.3, 7.0])
+def test_the_repetition_penalty_equals_hugging_face(penalty):
+    transformers = pytest.importorskip("transformers", reason="the rules are measured against transformers")
+    scores, ids = logits(), torch.randint(V, (B, 7), generator=torch.Generator().manual_seed(4))
+    seen = torch.zeros(B, V, dtype=torch.bool).scatter(1, ids, True)
+    expected = transformers.RepetitionPenaltyLogitsProcessor(penalty)(ids, scores.clone())
+    assert (scores[seen] > 0).any()
+    assert (scores[seen] < 0).any()
+    assert not seen.all()
+    assert torch.equal(apply_repetition_penalty(scores, seen, penalty), expected)
+
+
+def test_rules_follow_each_other_as_in_hugging_face():
+    """The processors that generate() itself builds for these settings, in its order, leave the same tokens."""
+    transformers = pytest.importorskip("transformers", reason="the rules are measured against transformers")
+    config = transformers.GPT2Config(vocab_size=V, n_positions=8, n_embd=4, n_layer=1, n_head=1)
+    settings = {"repetition_penalty": 1.7, "temperature": 0.7, "top_k": 7, "top_p": 0.9, "min_p": 0.05}
+    model = transformers.GPT2LMHeadModel(config)
+    generation = transformers.GenerationConfig(do_sample=True, eos_token_id=0, pad_token_id=0, **settings)
+    processors = model._get_logits_processor(generation_config=generation, input_ids_seq_length=7)
+    ids = torch.randint(V, (200, 7), generator=torch.Generator().manual_seed(4))
+    scores = logits(torch.float64, batch_size=200)
+    probabilities = processors(ids, scores.clone()).softmax(-1)
+    seen = torch.zeros(200, V, dtype=torch.bool).scatter(1, ids, True)
+    n = 500
+    for row in range(200):
+        uniform = (torch.arange(n, dtype=torch.float64) + 0.5) / n
+        drawn = choose(scores[row].expand(n, V), uniform, seen[row].expand(n, V), **settings)
+        counts = torch.bincount(drawn, minlength=V)
+        assert ((counts - n * probabilities[row]).abs() <= 1.001).all()
 
 
 def test_top_p_keeps_the_token_that_reaches_the_sum():
@@ -63,6 +108,8 @@ def test_temperature_zero_takes_the_most_probable_token_whatever_is_drawn():
         # Top-p sees what top-k has left, 4/7 and 3/7, and what temperature has made, 16/30 and 9/30 and 4/30.
         ({"temperature": 1.0, "top_k": 2, "top_p": 0.55}, [0.0, 1.0, 0.0, 0.0, 0.0]),
         ({"temperature": 0.5, "top_p": 0.8}, [0.0, 16 / 25, 0.0, 9 / 25, 0.0]),
+        ({"min_p": 0.6}, [0.0, 0.4 / 0.7, 0.0, 0.3 / 0.7, 0.0]),
+        ({"temperature": 0.5, "min_p": 0.3}, [0.0, 16 / 25, 0.0, 9 / 25, 0.0]),  # 9/16 and 4/16 of the first
     ],
 )
 def test_tokens_are_drawn_in_proportion_to_their_probability(rules, probabilities):
@@ -96,6 +143,16 @@ def test_rows_are_drawn_each_from_its_own_number():
     assert choose(scores, uniform, temperature=1.3).tolist() == alone
 
 
+def test_the_penalty_comes_before_temperature():
+    scores, seen = torch.tensor([[4.0, 3.0, -1.0]]), torch.tensor([[True, False, True]])
+    n = 10_000
+    uniform = (torch.arange(n, dtype=torch.float64) + 0.5) / n
+    drawn = choose(scores.expand(n, 3), uniform, seen.expand(n, 3), repetition_penalty=2.0, temperature=0.5)
+    expected = torch.tensor([4.0, 6.0, -4.0], dtype=torch.float64).softmax(-1)  # (2, 3, -2) / 0.5
+    assert ((torch.bincount(drawn, minlength=3) - n * expected).abs() <= 1).all()
+    assert choose(scores, uniform[:1], seen, repetition_penalty=2.0, temperature=0).tolist() == [1]
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -104,16 +161,23 @@ def test_rows_are_drawn_each_from_its_own_number():
         ({"temperature": INF}, r"temperature must be a finite number of at least 0 \(0 is greedy\), got inf"),
         ({"temperature": NAN}, r"temperature must be a finite number of at least 0 \(0 is greedy\), got nan"),
         ({"top_k": 0}, "top_k must be a whole number of at least 1, got 0"),
+        ({"max_new_tokens": 1.0}, "max_new_tokens must be a whole number of at least 1, got 1.0"),
+        ({"top_k": True}, "top_k must be a whole number of at least 1, got True"),
+        ({"repetition_penalty": 0}, "repetition_penalty must be a number from 0.001 to 1000, got 0"),
+        ({"repetition_penalty": INF}, "repetition_penalty must be a number from 0.001 to 1000, got inf"),
+        ({"repetition_penalty": None}, "repetition_penalty must be a number from 0.001 to 1000, got None"),
+        ({"min_p": 0.0}, "min_p must be a number above 0 and at most 1, got 0.0"),
+        ({"min_p": NAN}, "min_p must be a number above 0 and at most 1, got nan"),
         ({"top_p": 0.0}, "top_p must be a number above 0 and at most 1, got 0.0"),
         ({"top_p": 1.1}, "top_p must be a number above 0 and at most 1, got 1.1"),
         ({"top_p": NAN}, "top_p must be a number above 0 and at most 1, got nan"),
     ],
 )
 def test_arguments_out_of_range_are_refused(changed, message):
-    fine = {"max_new_tokens": 1, "temperature": 0, "top_k": 1, "top_p": 1.0}
-    check_sampling(**fine)
+    fine = {"max_new_tokens": 1, "temperature": 0, "top_k": 1, "top_p": 1.0, "min_p": 1, "repetition_penalty": 2}
+    Rules(**fine)
     with pytest.raises(ValueError, match=message):
-        check_sampling(**fine | changed)
+        Rules(**fine | changed)
 
 
 @pytest.mark.parametrize("temperature", [1e-300, 1e-310, 5e-324])
@@ -123,8 +187,8 @@ def test_the_smallest_temperatures_are_greedy(temperature):
     assert drawn.tolist() == scores.argmax(-1).tolist()
 
 
-@pytest.mark.parametrize("odd", [torch.nan, torch.inf])
-@pytest.mark.parametrize("temperature", [0, 1.0])
-def test_a_logit_that_is_no_finite_number_is_refused(odd, temperature):
-    with pytest.raises(ValueError, match="logits must be finite"):
-        choose(torch.tensor([[1.0, odd]]), torch.tensor([0.5], dtype=torch.float64), temperature=temperature)
+def test_rules_do_not_round_as_bfloat16_does():
+    n, scores = 40_000, torch.tensor([12.3125, -0.0, 7.03125, 7.0625], dtype=torch.bfloat16)
+    uniform = (torch.arange(n, dtype=torch.float64) + 0.5) / n
+    counts = torch.bincount(choose(scores.expand(n, 4), uniform, temperature=3.0), minlength=4)
+    assert ((counts - n * (scores.double() / 3).softmax(-1)).abs() <= 1).all()

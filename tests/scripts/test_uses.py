@@ -15,7 +15,7 @@ import torch
 import yaml
 
 ROOT = Path(__file__).parent.parent.parent
-COMMANDS = re.findall(r"^(?:python scripts/|tensorboard ).*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+COMMANDS = re.findall(r"^(?:python scripts/|tensorboard |echo ).*$", (ROOT / "README.md").read_text(), re.MULTILINE)
 SHORTENED = {
     "train": [
         "trainer.max_steps=4",
@@ -36,6 +36,7 @@ def stranger(tmp_path_factory):
     (folder / "scripts").symlink_to(ROOT / "scripts")
     text = "".join(f"Line {i} says that {i} times {i} is {i * i}.\n" for i in range(900))
     (folder / "my.txt").write_text(text)
+    (folder / "prompts.txt").write_text("The with statement\nReturn\n")
     if shakespeare := os.environ.get("GPTMINI_SHAKESPEARE"):
         shutil.copy(shakespeare, folder / "input.txt")
     main_job = [sys.executable, "scripts/train.py", *SHORTENED["train"]]
@@ -52,7 +53,8 @@ def test_the_readme_names_every_script():
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_readmes_commands_run(stranger, command):
-    command = command.partition(" #")[0].strip()
+    command, _, _ = command.partition(" #")[0].strip().partition(" > ")  # what it prints is kept anyway
+    typed, _, command = command.rpartition(" | ")
     if "input.txt" in command and not (stranger / "input.txt").exists():
         pytest.skip("GPTMINI_SHAKESPEARE must name the standard text of 1,115,394 characters")
     if "benchmark.py" in command:
@@ -67,8 +69,11 @@ def test_the_readmes_commands_run(stranger, command):
         if not {"--help", "--cfg"} & set(arguments):
             resumed = any(argument.startswith("resume=") for argument in arguments)
             arguments += ["trainer.max_steps=6"] if resumed else SHORTENED.get(name, [])
-    result = subprocess.run([*program, *arguments], cwd=stranger, capture_output=True, text=True, check=False)
+    typed = typed.removeprefix('echo "').removesuffix('"')
+    options = {"cwd": stranger, "input": typed, "capture_output": True, "text": True}
+    result = subprocess.run([*program, *arguments], check=False, **options)
     assert result.returncode == 0, result.stderr
+    assert result.stdout
     assert "Traceback" not in result.stderr
 
 

@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from assembly import assemble, build_trainer
 
 from gptmini.data.store import prepare
 from gptmini.model import GPTConfig
@@ -11,7 +12,6 @@ from gptmini.optim.groups import adamw, muon
 from gptmini.optim.schedules import cosine
 from gptmini.tokenizer import byte
 from gptmini.training.checkpointing import RunCheckpoints
-from gptmini.training.run import assemble, build_trainer
 from gptmini.training.settings import TrainerSettings
 
 MODELS = {

@@ -7,11 +7,11 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.loggers.logger import Logger
+from resuming import adopt, checkpoint_to_resume
 
 from gptmini.tokenizer import byte
 from gptmini.training.callbacks import Samples, Scalars
-from gptmini.training.checkpointing import RunCheckpoints, adopt, checkpoint_to_resume
-from gptmini.training.stopping import Stop
+from gptmini.training.checkpointing import RunCheckpoints, Stop
 
 STEPS = 11
 

@@ -5,6 +5,7 @@ import re
 
 import pytest
 import torch
+from events import EventLogger
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -13,7 +14,6 @@ from gptmini.model.checkpoint import read_checkpoint
 from gptmini.tokenizer import byte
 from gptmini.training.callbacks import Samples, Scalars
 from gptmini.training.checkpointing import RunCheckpoints
-from gptmini.training.loggers import EventLogger
 
 SAMPLING = {"prompt": "", "max_new_tokens": 9, "temperature": 1.0, "top_k": None, "top_p": None, "seed": 3}
 

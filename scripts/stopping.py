@@ -1,6 +1,8 @@
 """Why a run ends before its last step: a signal, a time limit, or numbers that are no longer finite."""
 
+import re
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,19 +12,12 @@ from types import FrameType
 import lightning as L
 import torch
 
-from gptmini.training.loggers import log, say
+from gptmini.training.callbacks import log, say
+from gptmini.training.checkpointing import Stop
 from gptmini.training.module import GPTModule
 
 SHOWN = 8  # windows of a bad step that are named
 SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1")  # those that the system has
-
-
-class Stop(SystemExit):
-    """The run was asked to end between two steps; its code is 128 + the signal's number, or 0 for the time limit."""
-
-    def __init__(self, code: int, reason: str) -> None:
-        super().__init__(code)
-        self.reason = reason  # SIGINT, SIGTERM, SIGUSR1 or the time limit
 
 
 class Stopping(L.Callback):
@@ -102,3 +97,13 @@ class Stopping(L.Callback):
             line = f"{n} steps in a row, to step {step}, had a loss or gradient that is not finite ({figures}); {kept}"
             say(trainer, line)
             raise ValueError(f"{line}; start anew with a lower optimizer.lr, or look at the text of these windows")
+
+
+def seconds_of(max_time: float | str | None) -> float | None:
+    """trainer.max_time in seconds; ValueError unless it is seconds above 0, [[DD:]HH:]MM:SS, or None for no limit."""
+    if max_time is None or (type(max_time) in (int, float) and 0 < max_time <= sys.float_info.max):
+        return max_time
+    if type(max_time) is str and re.fullmatch(r"(\d{1,6}:){1,3}\d{1,6}", max_time) and (parts := max_time.split(":")):
+        units = (86400, 3600, 60, 1)[-len(parts) :]
+        return float(sum(int(part) * unit for part, unit in zip(parts, units, strict=True)))
+    raise ValueError(f"trainer.max_time must be seconds above 0, [[DD:]HH:]MM:SS or null for none, got {max_time!r}")

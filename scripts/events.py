@@ -1,38 +1,14 @@
-"""Where figures, texts and notices go: every logger of the trainer that takes them, TensorBoard's event files first.
-
-A script may add its own logger; one with say(line) is given what the person who watches should read.
-"""
+"""TensorBoard's event files of a run, which a full disk delays but does not stop."""
 
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import lightning as L
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 RETRY_SECONDS = 60.0  # between two attempts to write events to a disk that is full
-
-
-def log(trainer: L.Trainer, metrics: dict[str, float]) -> None:
-    """Send scalars to every logger at the trainer's optimizer step."""
-    for logger in trainer.loggers:
-        logger.log_metrics(metrics, step=trainer.global_step)
-
-
-def log_text(trainer: L.Trainer, tag: str, text: str) -> None:
-    """Send text, shown as it is, to every logger that keeps text."""
-    for logger in trainer.loggers:
-        if isinstance(logger, EventLogger):
-            logger.log_text(tag, text, trainer.global_step)
-
-
-def say(trainer: L.Trainer, line: str) -> None:
-    """Tell the person who watches."""
-    for logger in trainer.loggers:
-        if hasattr(logger, "say"):
-            logger.say(line)
 
 
 class EventLogger(TensorBoardLogger):

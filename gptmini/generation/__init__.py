@@ -1,0 +1,7 @@
+"""Sampling: rules as pure functions of logits, decoding over the key/value cache, text that streams."""
+
+from gptmini.generation.decoding import Decoder, uniforms
+from gptmini.generation.rules import Rules, choose
+from gptmini.generation.text import Piece, TextStream, generate_stream, prompt_ids
+
+__all__ = ["Decoder", "Piece", "Rules", "TextStream", "choose", "generate_stream", "prompt_ids", "uniforms"]

@@ -1,0 +1,102 @@
+"""Sampling rules: pure functions of logits with Hugging Face's names, meanings and order."""
+
+import sys
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def apply_repetition_penalty(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """Divide logits (..., V) above 0 by penalty and multiply those below, where seen (bool, ..., V).
+
+    Source: Keskar et al. 2019, section 4.1, with the sign minded.
+    """
+    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
+    """Divide logits (..., V) by temperature, above 0: below 1 sharpens, above 1 flattens."""
+    return logits / temperature
+
+
+def apply_top_k(logits: Tensor, top_k: int) -> Tensor:
+    """Set all but the top_k highest logits (..., V) to -inf; ties with the last of them stay."""
+    lowest_kept = logits.topk(min(top_k, logits.size(-1)), dim=-1).values[..., -1:]  # (..., 1)
+    return logits.masked_fill(logits < lowest_kept, -torch.inf)
+
+
+def apply_top_p(logits: Tensor, top_p: float) -> Tensor:
+    """Keep the most probable tokens up to and with the one that brings their sum to top_p; the others get -inf.
+
+    Source: Holtzman et al. 2020, section 3.1.
+    """
+    if top_p == 1:
+        return logits  # where rounding would drop some of the least probable
+    ordered, order = logits.sort(dim=-1, descending=True)  # (..., V) each
+    probabilities = ordered.softmax(dim=-1)
+    before = probabilities.cumsum(dim=-1) - probabilities  # probability of what stands higher
+    dropped = (before >= top_p).scatter(-1, order, before >= top_p)
+    return logits.masked_fill(dropped, -torch.inf)
+
+
+def apply_min_p(logits: Tensor, min_p: float) -> Tensor:
+    """Keep tokens that are at least min_p times as probable as the most probable; the others get -inf.
+
+    Source: Nguyen et al. 2024, section 3.
+    """
+    probabilities = logits.softmax(dim=-1)
+    return logits.masked_fill(probabilities < min_p * probabilities.amax(dim=-1, keepdim=True), -torch.inf)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """How long a sample becomes, and what is done to logits before a token is drawn, in the order of the fields.
+
+    Raises ValueError: a value of the wrong type or out of range.
+    """
+
+    max_new_tokens: int | None = None  # None goes on until something else ends the sample
+    repetition_penalty: float = 1.0  # above 1 makes what prompt and sample hold less probable
+    temperature: float = 1.0  # at least 0; 0 is greedy
+    top_k: int | None = None  # keep so many most probable tokens
+    top_p: float | None = None  # keep the smallest set with so much probability
+    min_p: float | None = None  # keep what is so many times as probable as the most probable
+
+    def __post_init__(self) -> None:
+        """Check each value."""
+        largest = sys.float_info.max
+        for name, wanted, kinds, fits in (
+            ("max_new_tokens", "a whole number of at least 1", (int, type(None)), lambda value: value >= 1),
+            ("repetition_penalty", "a number from 0.001 to 1000", (int, float), lambda value: 1e-3 <= value <= 1e3),
+            ("temperature", "a finite number of at least 0 (0 is greedy)", (int, float), lambda v: 0 <= v <= largest),
+            ("top_k", "a whole number of at least 1", (int, type(None)), lambda value: value >= 1),
+            ("top_p", "a number above 0 and at most 1", (int, float, type(None)), lambda value: 0 < value <= 1),
+            ("min_p", "a number above 0 and at most 1", (int, float, type(None)), lambda value: 0 < value <= 1),
+        ):
+            value = getattr(self, name)
+            if type(value) not in kinds or (value is not None and not fits(value)):
+                raise ValueError(f"{name} must be {wanted}, got {value!r}")
+
+
+def choose(logits: Tensor, uniform: Tensor, rules: Rules, seen: Tensor | None = None) -> Tensor:
+    """Next token of each row: the most probable at temperature 0, else drawn from what the rules leave.
+
+    logits are (B, V); uniform, float64 (B,) in [0, 1), says where in the cumulative distribution each token lies; seen,
+    bool (B, V), are the tokens that the repetition penalty is for. Returns int64 (B,); a row of nan yields V.
+    """
+    logits = logits.double()  # bfloat16 would round what the rules compare
+    if rules.repetition_penalty != 1:
+        logits = apply_repetition_penalty(logits, seen, rules.repetition_penalty)
+    if rules.temperature == 0:
+        return logits.argmax(dim=-1)
+    highest = logits.amax(dim=-1, keepdim=True)  # (B, 1)
+    logits = apply_temperature(logits - highest, rules.temperature)  # no temperature makes it infinite
+    if rules.top_k is not None:
+        logits = apply_top_k(logits, rules.top_k)
+    if rules.top_p is not None:
+        logits = apply_top_p(logits, rules.top_p)
+    if rules.min_p is not None:
+        logits = apply_min_p(logits, rules.min_p)
+    cumulative = logits.softmax(dim=-1).cumsum(dim=-1)  # (B, V)
+    return torch.searchsorted(cumulative, uniform.unsqueeze(-1) * cumulative[:, -1:], right=True).squeeze(-1)
