@@ -1,5 +1,6 @@
 """The measurements run and print what they promise, on runs cut short; their figures are for the README."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -62,3 +63,31 @@ def test_ablation_prints_a_row_for_each_trick(run):
     for name, loss, differences, _ in rows[1:]:
         mean = sum(map(float, differences.split(","))) / 2
         assert float(loss) - float(rows[0][1]) == pytest.approx(mean, abs=2e-3), name
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "int8"])
+def test_sample_measures_every_size_beside_hugging_face_and_nanogpt(run, tmp_path, dtype):
+    pytest.importorskip("transformers", reason="the peer to measure beside")
+    peer = """
+import torch
+class GPTConfig:
+    def __init__(self, **sizes): self.sizes = sizes
+class GPT(torch.nn.Module):
+    def __init__(self, config): super().__init__()
+    def generate(self, prompt, n_tokens, temperature, top_k):
+        open("asked.txt", "a").write(f"{prompt.shape} {n_tokens} ")
+"""
+    (tmp_path / "nanogpt").mkdir()
+    (tmp_path / "nanogpt" / "model.py").write_text(peer)
+    arguments = ["--sizes", "char", "--batch-sizes", "1", "3", "--new-tokens", "4", "--turns", "2", "--dtype", dtype]
+    result = run("sample", *arguments, "--nanogpt", "nanogpt")
+    assert result.returncode == 0, result.stderr
+    asked = (tmp_path / "asked.txt").read_text()
+    assert asked == "torch.Size([1, 8]) 4 " * 3 + "torch.Size([3, 8]) 4 " * 3  # the first of three warms up
+    first, *rows, last = result.stdout.splitlines()
+    assert first == f"4 tokens after 8, cpu, {'ours int8' if dtype == 'int8' else 'float32'}"
+    assert [row.split(":")[0] for row in rows] == ["char, batch 1", "char, batch 3"]
+    for row in rows:
+        assert re.search(r"ours [\d,]+ tokens/s, Hugging Face [\d,]+ tokens/s, nanoGPT [\d,]+ tokens/s", row)
+        assert re.search(r"[\d.]+ times Hugging Face \([\d.]+ to [\d.]+\)", row)
+    assert 0.1 < float(last.split()[2]) < 60
