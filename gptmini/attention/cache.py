@@ -104,9 +104,9 @@ class KVCache:
         static: bool = False,
         **factory,
     ) -> None:
-        """Reserve zeros, because what is masked must still be a number; static as for Slots, factory device and dtype.
+        """Reserve zeros, because what is masked must still be a number; factory is device and dtype.
 
-        smear and mlp_smear are the previous positions, d_model wide, that the embedding's and each block's smear adds.
+        smear and mlp_smear are the previous positions that smears add; static: as for Slots, no tensor shares memory.
         """
         self.slots = Slots(batch_size, capacity, static=static, device=factory.get("device"))
         self.room = torch.zeros(n_layers, batch_size, capacity, 2 * n_kv_heads, d_head, **factory)  # keys, then values
@@ -117,9 +117,9 @@ class KVCache:
         self.layers = []
         for i, history in enumerate(histories):
             halves = self.room[i, :, :, :n_kv_heads], self.room[i, :, :, n_kv_heads:]
-            # A graph is recorded over memory that each tensor has to itself.
             keys, values = (half.clone(memory_format=torch.contiguous_format) if static else half for half in halves)
             self.layers.append(LayerCache(keys, values, self.slots, history))
+        self.room = None if static else self.room
 
     @property
     def tensors(self) -> list[Tensor]:

@@ -13,14 +13,12 @@ from gptmini.generation.rules import Rules, choose
 from gptmini.model import GPT
 from gptmini.model.step import DecodingStep
 
-AT_ONCE = 64  # uniform numbers drawn ahead: one call for each would cost as much as a layer of a small model
-
 
 def uniforms(seed: int, stream: int) -> Iterator[float]:
     """Endless random numbers in [0, 1): the same for a seed and the number of a stream, whatever else is drawn."""
     generator = torch.Generator().manual_seed((seed * 1_000_003 + stream) % 2**63)  # a prime apart: neighbours differ
-    while True:
-        yield from torch.rand(AT_ONCE, dtype=torch.float64, generator=generator).tolist()
+    while True:  # 64 at once, because a call for each would cost as much as a small model's layer
+        yield from torch.rand(64, dtype=torch.float64, generator=generator).tolist()
 
 
 class Decoder:
@@ -54,10 +52,8 @@ class Decoder:
 
         Raises ValueError: a number out of range, an empty prompt, or an id in it that the model has not.
         """
-        if type(batch_size) is not int or batch_size < 1:
-            raise ValueError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
-        if type(seed) is not int:
-            raise ValueError(f"seed must be a whole number, got {seed!r}")
+        if type(seed) is not int or type(batch_size) is not int or batch_size < 1:
+            raise ValueError(f"seed and batch_size must be whole, batch_size above 0, got {seed!r} and {batch_size!r}")
         weight = model.embedding.weight
         if int8 and (compile or weight.dtype != torch.float32 or weight.device.type != "cpu"):
             raise ValueError(f"int8 needs float32, a CPU, no compile, got {weight.dtype}, {weight.device}, {compile=}")
@@ -66,8 +62,7 @@ class Decoder:
                 got = f"{min(prompt)} to {max(prompt)}" if prompt else "none"
                 highest = model.config.vocab_size - 1
                 raise ValueError(f"a prompt must hold at least one id, all from 0 to {highest}, got {got}")
-        self.model, self.prompts = model, prompts
-        self.seed, self.streams = seed, streams
+        self.model, self.prompts, self.seed, self.streams = model, prompts, seed, streams
         self.draws: dict[int, Iterator[float]] = {}  # of the samples in the batch
         self.waiting = list(reversed(range(len(prompts))))
         self.rows: list[int | None] = [None] * min(batch_size, len(prompts))  # the sample in each row of the batch

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+LIKELY = 1024  # tokens among which top-p looks first: to sort a vocabulary of 50,000 takes a fifth of a token's time
+
 
 def apply_repetition_penalty(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
     """Divide logits (..., V) above 0 by penalty and multiply those below, where seen (bool, ..., V).
@@ -33,11 +35,15 @@ def apply_top_p(logits: Tensor, top_p: float) -> Tensor:
     """
     if top_p == 1:
         return logits  # where rounding would drop some of the least probable
-    ordered, order = logits.sort(dim=-1, descending=True)  # (..., V) each
-    probabilities = ordered.softmax(dim=-1)
-    before = probabilities.cumsum(dim=-1) - probabilities  # probability of what stands higher
-    dropped = (before >= top_p).scatter(-1, order, before >= top_p)
-    return logits.masked_fill(dropped, -torch.inf)
+    likely = () if torch.compiler.is_compiling() else (min(LIKELY, logits.size(-1)),)
+    for n_candidates in (*likely, logits.size(-1)):
+        ordered, order = logits.topk(n_candidates, dim=-1)  # (..., n), highest first
+        probabilities = (ordered - logits.logsumexp(dim=-1, keepdim=True)).exp()
+        reached = probabilities.cumsum(dim=-1)
+        if n_candidates == logits.size(-1) or (reached[..., -1] >= top_p).all():
+            break
+    kept = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, reached - probabilities < top_p)
+    return logits.masked_fill(~kept, -torch.inf)
 
 
 def apply_min_p(logits: Tensor, min_p: float) -> Tensor:

@@ -192,3 +192,11 @@ def test_rules_do_not_round_as_bfloat16_does():
     uniform = (torch.arange(n, dtype=torch.float64) + 0.5) / n
     counts = torch.bincount(choose(scores.expand(n, 4), uniform, temperature=3.0), minlength=4)
     assert ((counts - n * (scores.double() / 3).softmax(-1)).abs() <= 1).all()
+
+
+@pytest.mark.parametrize("top_p", [0.1, 0.9, 0.999, 0.9999999])
+@pytest.mark.parametrize("width", [0.01, 3.0])
+def test_top_p_of_a_large_vocabulary_equals_hugging_face(top_p, width):
+    """Some of these sums lie among the likeliest tokens, some need all of them."""
+    scores = width * torch.randn(4, 5000, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    assert torch.equal(apply_top_p(scores, top_p), warped("TopPLogitsWarper", top_p, scores.clone()))
