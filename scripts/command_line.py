@@ -62,7 +62,9 @@ def explain(error: BaseException) -> str | None:
         hint = "; quote a value of other characters inside too: 'key=\"value\"'" if "override" in name.lower() else ""
         reason = str(error).partition("Config search path")[0].partition("\n    full_key")[0]
         return (reason or f"the configuration cannot be composed ({name})") + hint
-    if name == "OutOfMemoryError" or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error)):
+    if name in ("OutOfMemoryError", "MemoryError") or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    ):
         return "memory ran out; lower batch_size (trainer.batch_size when training) or the model's sizes"
     if isinstance(error, RecursionError):
         return "what was typed or read is nested too deeply"

@@ -5,11 +5,13 @@ import json
 import re
 import signal
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from command_line import INTERRUPTED, Parser, one_line_errors
 
+IMPATIENT = 1.0  # seconds after which a second Ctrl-C is meant as one
 DTYPES = ("fp32", "bf16", "fp64", "int8")
 ESCAPES = re.compile(r"\\(?:[nrt\\]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U000[0-9a-fA-F]{5}|U0010[0-9a-fA-F]{4})")
 
@@ -55,8 +57,11 @@ def read_prompts(arguments: argparse.Namespace) -> list[str]:
     """The prompts of --prompts, or the one of --prompt-file, of stdin without its last line break, or of --prompt."""
     from gptmini.data.corpus import decode_text
 
+    def read(data: bytes, name: str) -> str:
+        return decode_text(data, name).removeprefix("\ufeff")  # some editors begin a file so
+
     if path := arguments.prompts:
-        lines = decode_text(path.read_bytes(), str(path)).replace("\r\n", "\n").split("\n")
+        lines = read(path.read_bytes(), str(path)).replace("\r\n", "\n").split("\n")
         if path.suffix == ".jsonl":
             prompts = [_prompt_of(line, f"{path}, line {i}") for i, line in enumerate(lines, start=1) if line.strip()]
         else:
@@ -65,9 +70,9 @@ def read_prompts(arguments: argparse.Namespace) -> list[str]:
             raise ValueError(f"{path} must hold at least one prompt, got none")
         return prompts
     if path := arguments.prompt_file:
-        return [decode_text(path.read_bytes(), str(path))]
+        return [read(path.read_bytes(), str(path))]
     if arguments.prompt == "-":
-        return [decode_text(sys.stdin.buffer.read(), "stdin").removesuffix("\n")]
+        return [read(sys.stdin.buffer.read(), "stdin").removesuffix("\n").removesuffix("\r")]
     return [arguments.prompt]
 
 
@@ -82,26 +87,27 @@ def _prompt_of(line: str, place: str) -> str:
 
 
 class Interruption:
-    """Ctrl-C, noted while it is heeded, so that what was generated is still written; a second one stops at once."""
+    """Ctrl-C, noted while it is heeded, so that what was generated is written; one a second later stops at once."""
 
     def __init__(self) -> None:
-        self.came = False
+        self.came: float | None = None  # when
 
     def heed(self, pieces: Iterator) -> Iterator:
         """The pieces, up to the first Ctrl-C."""
-        self.came = False
+        self.came = None
         before = signal.signal(signal.SIGINT, self._note)
         try:
             for piece in pieces:
                 yield piece
-                if self.came:
+                if self.came is not None:
                     return
         finally:
             signal.signal(signal.SIGINT, before)
 
     def _note(self, signum: int, frame: object) -> None:
-        self.came = True
-        signal.signal(signum, signal.default_int_handler)
+        if self.came is not None and time.monotonic() - self.came > IMPATIENT:
+            raise KeyboardInterrupt
+        self.came = self.came or time.monotonic()
 
 
 def in_order(pieces: Iterable) -> Iterator:
@@ -166,6 +172,10 @@ def main() -> None:
         raise ValueError("--logprobs needs --format jsonl")
     if not all(arguments.stop):
         raise ValueError("--stop must not be empty")
+    if sys.stdin is None and (arguments.interactive or arguments.prompt == "-"):
+        raise ValueError("there is no stdin to read from")
+    if sys.stdout is not None and not sys.stdout.isatty():
+        sys.stdout.reconfigure(encoding="utf-8")  # whatever the system's own: it may lack what a model writes
     prompts = [] if arguments.interactive else read_prompts(arguments)
 
     from hardware import check_compiler, choose_device, choose_dtype
@@ -201,7 +211,8 @@ def main() -> None:
         converse(show, arguments.seed, interruption)
         return
     show(prompts, arguments.seed)
-    if interruption.came:
+    if interruption.came is not None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # while Python ends
         sys.exit(INTERRUPTED)
 
 
@@ -211,17 +222,18 @@ def converse(show, seed: int, interruption: Interruption) -> None:
 
     if importlib.util.find_spec("readline"):
         import readline  # noqa: F401  arrows and history while a line is typed
+    typed = sys.stdin.isatty()
     while True:
         try:
-            line = input("> ")
+            line = input("> " if typed else "")
         except EOFError:
-            print()
+            print(end="\n" if typed else "")
             return
         try:
             show([line], seed)
         except ValueError as error:  # a character that the tokenizer does not know: the next line may do
             print(f"error: {error}", file=sys.stderr)
-        if interruption.came:
+        if interruption.came is not None:
             print()
         seed += 1
 

@@ -26,7 +26,7 @@ def generate_stream(
     num_samples: int = 1,
     batch_size: int = 1,
     seed: int = 0,
-    stop: str | Sequence[str] = (),
+    stop: str | Sequence[str] | None = (),
     ignore_end_of_text: bool = False,
     log_probabilities: bool = False,
     compile: bool = False,
@@ -69,7 +69,7 @@ def generate_stream(
         compile=compile,
         int8=int8,
     )
-    stop = [stop] if isinstance(stop, str) else stop
+    stop = [stop] if isinstance(stop, str) else stop or ()
     streams = {sample: TextStream(tokenizer, stop) for sample in range(len(ids) * num_samples)}
     n_drawn = [0] * len(streams)
     was_training = model.training

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -142,18 +143,19 @@ def test_typed_lines_are_continued_until_the_input_ends(script, checkpoint, monk
     lines = iter(["abc", "abc", "ab?", ""])
 
     def type_line(prompt):
-        print(prompt, end="")
+        assert prompt == ""
         try:
             return next(lines)
         except StopIteration:
             raise EOFError from None
 
     monkeypatch.setattr("builtins.input", type_line)
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
     result = script("sample", checkpoint, "--interactive", "--max-new-tokens", "9")
     first, second = (expected("abc", seed=seed, max_new_tokens=9)[0] for seed in (1, 2))
     last = expected("", seed=4, max_new_tokens=9)[0]
     assert result.code == 0
-    assert result.out == f"> abc{first}\n> abc{second}\n> > {last}\n> \n"
+    assert result.out == f"abc{first}\nabc{second}\n{last}\n"  # no prompt where nobody types
     assert result.err.startswith("error: every character must be among the 10 that were trained on, got '?'")
 
 
@@ -235,3 +237,36 @@ def test_a_checkpoint_is_all_that_sampling_needs(script, checkpoint, monkeypatch
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"abc\n")))
     assert script("sample", checkpoint, "--prompt", "-").out == "abc" + expected("abc")[0] + "\n"
     assert {path.name for path in Path().iterdir()} == {"m.ckpt", "my.txt"}
+
+
+def test_what_a_system_encoding_lacks_is_written_all_the_same(checkpoint):
+    arguments = [sys.executable, str(ROOT / "scripts" / "sample.py"), checkpoint, "--ignore-end-of-text"]
+    arguments += ["--temperature", "9"]
+    result = subprocess.run(arguments, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"}, check=True)
+    assert "é" in result.stdout.decode("utf-8")
+
+
+@pytest.mark.parametrize("arguments", [["--prompt", "-"], ["--interactive"]])
+def test_a_missing_stdin_is_one_line(script, checkpoint, monkeypatch, arguments):
+    monkeypatch.setattr(sys, "stdin", None)
+    result = script("sample", checkpoint, *arguments)
+    assert (result.code, result.err) == (2, "error: there is no stdin to read from\n")
+
+
+@pytest.mark.parametrize("name", ["prompts.txt", "prompts.jsonl"])
+def test_a_byte_order_mark_is_no_part_of_a_prompt(script, checkpoint, tmp_path, name):
+    line = "abc" if name.endswith("txt") else '{"prompt": "abc"}'
+    (tmp_path / name).write_bytes(f"\ufeff{line}\r\n".encode())
+    assert script("sample", checkpoint, "--prompts", name).out == "abc" + expected("abc")[0] + "\n"
+
+
+def test_two_signals_at_once_are_one_and_lose_nothing(checkpoint):
+    process = start(
+        "--format", "jsonl", "--num-samples", "2", "--stop", expected("abc", ignore_end_of_text=True)[0][30:42]
+    )
+    begun = process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    rest, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, b"")
+    assert [json.loads(line)["finish"] for line in (begun + rest).splitlines()] == ["stop", None]
