@@ -69,7 +69,7 @@ def test_the_readmes_commands_run(stranger, command):
         if not {"--help", "--cfg"} & set(arguments):
             resumed = any(argument.startswith("resume=") for argument in arguments)
             arguments += ["trainer.max_steps=6"] if resumed else SHORTENED.get(name, [])
-    typed = typed.removeprefix('echo "').removesuffix('"')
+    typed = typed.removeprefix('echo "').removesuffix('"') or "Return\n"  # what --interactive reads
     options = {"cwd": stranger, "input": typed, "capture_output": True, "text": True}
     result = subprocess.run([*program, *arguments], check=False, **options)
     assert result.returncode == 0, result.stderr
