@@ -186,7 +186,9 @@ def main() -> None:
     int8 = arguments.dtype == "int8"
     device = choose_device("cpu" if int8 and arguments.device == "auto" else arguments.device)
     if int8 and (arguments.compile or device != "cpu"):
-        raise ValueError(f"--dtype int8 needs a CPU and no --compile, got {device}{' and it' * arguments.compile}")
+        raise ValueError(
+            f"--dtype int8 needs a CPU and no --compile, got {device}{' with --compile' * arguments.compile}"
+        )
     if arguments.compile:
         check_compiler(device)
     names = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")

@@ -116,7 +116,6 @@ class Decoder:
     def _refill(self) -> bool:
         """Give free rows to waiting samples and full rows their newest half; False if no sample is left."""
         context_length, windows = self.model.config.context_length, {}
-        freed = any(sample is None and length for sample, length in zip(self.rows, self.lengths, strict=True))
         for row, sample in enumerate(self.rows):
             if sample is None and self.waiting:
                 sample = self.rows[row] = self.waiting.pop()
@@ -130,7 +129,7 @@ class Decoder:
                 windows[row] = self.ids[sample][-max(1, context_length // 2) :]
         if windows:
             _encode(self.model, self.cache, windows)
-        if windows or freed:
+        if windows or self.cache.slots.capacity in self.lengths:  # a row that nobody needs has come to the end
             done = {row: len(window) - 1 for row, window in windows.items()}  # the newest token is the next step's
             done |= {row: 0 for row, sample in enumerate(self.rows) if sample is None}
             self.lengths = [done.get(row, length) for row, length in enumerate(self.lengths)]

@@ -91,11 +91,11 @@ def choose(logits: Tensor, uniform: Tensor, rules: Rules, seen: Tensor | None = 
     logits are (B, V); uniform, float64 (B,) in [0, 1), says where in the cumulative distribution each token lies; seen,
     bool (B, V), are the tokens that the repetition penalty is for. Returns int64 (B,); a row of nan yields V.
     """
-    logits = logits.double()  # bfloat16 would round what the rules compare
     if rules.repetition_penalty != 1:
-        logits = apply_repetition_penalty(logits, seen, rules.repetition_penalty)
+        logits = apply_repetition_penalty(logits.double(), seen, rules.repetition_penalty)
     if rules.temperature == 0:
         return logits.argmax(dim=-1)
+    logits = logits.double()  # bfloat16 would round what the rules compare
     highest = logits.amax(dim=-1, keepdim=True)  # (B, 1)
     logits = apply_temperature(logits - highest, rules.temperature)  # no temperature makes it infinite
     if rules.top_k is not None:

@@ -71,6 +71,7 @@ class DecodingStep:
         seen = room.narrow(2, 0, slots.visible).transpose(2, 3)  # (N, B, 2 G, S, D)
         parts = (part.unbind(0) for part in seen.split(self.n_kv_heads, dim=2))  # of each layer (B, G, S, D), twice
         new = room.select(2, position).unbind(0) if even else room.unbind(0)
+        grouped = self.n_kv_heads != self.config.n_heads
         scale, mask, turned = self.config.attention_scale, slots.mask, cos is not None or self.config.qk_norm
         for attention, mlp, slot, keys, values in zip(self.attentions, self.mlps, new, *parts, strict=True):
             norm, qkv, heads, queries, keys_and_values, output = attention
@@ -81,19 +82,21 @@ class DecodingStep:
                 slot.copy_(keys_and_values)  # (B, 2 G, D)
             else:
                 slot[slots.index] = keys_and_values.unsqueeze(1)
-            context = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale)
-            x.add_(output(context.reshape(x.shape)))  # (B, G, H / G, D) inside
+            context = F.scaled_dot_product_attention(
+                queries, keys, values, attn_mask=mask, scale=scale, enable_gqa=grouped
+            )  # (B, H, 1, D)
+            x.add_(output(context.reshape(x.shape)))
             x.add_(mlp(x))
         logits, cap = self.unembed(self.norm(x))[:, : self.config.vocab_size], self.config.logit_softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def _attention(self, module: CausalMultiHeadAttention, norm: Callable) -> tuple:
-        """Norm, projection, where that leaves heads (B, H + 2 G, D), queries in groups, the others; last projection."""
+        """Norm; projection; its result (B, H + 2 G, D), queries (B, H, 1, D) of it, the others; last projection."""
         qkv, heads = self._linear(module.qkv.weight, module.qkv.bias)
         heads = heads.view(len(heads), module.n_heads + 2 * module.n_kv_heads, module.d_head)
         queries, keys_and_values = heads[:, : module.n_heads], heads[:, module.n_heads :]
         output, _ = self._linear(module.output.weight, module.output.bias)
-        return norm, qkv, heads, self._as_groups(queries), keys_and_values, output
+        return norm, qkv, heads, queries.unsqueeze(2), keys_and_values, output
 
     def _mlp(self, block: Block, history: History | None) -> Callable[[Tensor], Tensor]:
         norm, smear, activation = _norm(block.mlp_norm), _smear(block.mlp_smear, history), block.mlp.activation
@@ -116,19 +119,15 @@ class DecodingStep:
             return lambda x: torch.mm(x, weight, out=output), output
         return lambda x: torch.addmm(bias, x, weight, out=output), output
 
-    def _as_groups(self, queries: Tensor) -> Tensor:
-        """Queries (B, H, D) as (B, G, H / G, D): heads that share keys stand where a sequence's queries would."""
-        return queries.unflatten(1, (self.n_kv_heads, -1))
-
     def _turn(self, heads: Tensor, cos: Tensor | None, sin: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Queries, in groups, and keys and values (B, 2 G, D), of heads (B, H + 2 G, D) as attention needs them."""
+        """Queries (B, H, 1, D), and keys and values (B, 2 G, D), of heads (B, H + 2 G, D) as attention needs them."""
         n_heads, n_qk_heads = self.config.n_heads, self.config.n_heads + self.n_kv_heads
         qk, values = heads[:, :n_qk_heads], heads[:, n_qk_heads:]  # (B, H + G, D), (B, G, D)
         if cos is not None:
             qk = torch.addcmul(qk * cos, qk.roll(qk.size(-1) // 2, -1), sin)
         if self.config.qk_norm:
             qk = torch.rms_norm(qk, qk.shape[-1:], None, QK_NORM_EPS)
-        return self._as_groups(qk[:, :n_heads]), torch.cat((qk[:, n_heads:], values), dim=1)
+        return qk[:, :n_heads].unsqueeze(2), torch.cat((qk[:, n_heads:], values), dim=1)
 
 
 def _norm(module: nn.Module) -> Callable[[Tensor], Tensor]:

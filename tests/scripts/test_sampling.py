@@ -216,7 +216,7 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(checkpoint):
         (["--batch-size", "0"], "--batch-size must be at least 1, got 0"),
         (["--num-samples", "0"], "--num-samples must be at least 1, got 0"),
         (["--dtype", "fp8"], "argument --dtype: invalid choice: 'fp8'"),
-        (["--dtype", "int8", "--compile"], "--dtype int8 needs a CPU and no --compile, got cpu and it"),
+        (["--dtype", "int8", "--compile"], "--dtype int8 needs a CPU and no --compile, got cpu with --compile"),
         (["--interactive", "--top-p", "7"], "top_p must be a number above 0 and at most 1, got 7.0"),
         (["--interactive", "--prompt", "a"], "not allowed with argument"),
     ],
