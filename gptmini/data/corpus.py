@@ -5,11 +5,8 @@ A corpus has name, identity() (plain JSON types that change when any text would)
 
 import ast
 import hashlib
-import http.client
-import os
 import sys
 import sysconfig
-import urllib.request
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +14,6 @@ from pathlib import Path
 # Folders of the standard library that hold no documentation: test suites, installed packages, and the topics,
 # which are read first and apart.
 PYDOC_SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "pydoc_data"}
-DOWNLOAD_TIMEOUT = 30  # seconds without an answer; a text of a few megabytes takes less in all
 
 
 class PydocCorpus:
@@ -102,32 +98,6 @@ class TextCorpus:
             )
 
 
-def pinned_text(
-    name: str, url: str, sha256: str | None, path: str | None, folder: str, val_fraction: float
-) -> TextCorpus:
-    """One published text, of a known SHA-256 (None: any): a local copy, or downloaded once into folder.
-
-    Raises ValueError: val_fraction is out of range, path is not a file, the text is another, or the download failed.
-    """
-    check_fraction(val_fraction)
-    file = Path(folder) / f"{name}.txt" if path is None else Path(str(path))
-    if path is not None and not file.is_file():
-        raise ValueError(f"data.path must be a file, got {path}, which does not exist or is a folder")
-    here = file.is_file()
-    data = file.read_bytes() if here else download(url)
-    if sha256 not in (None, digest := hashlib.sha256(data).hexdigest()):
-        raise ValueError(
-            f"{file if here else url} must be the published text with sha256 {sha256}, got {digest}; "
-            "for a text of your own use data=text with its data.path="
-        )
-    if not here:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-        temporary.write_bytes(data)
-        temporary.replace(file)
-    return TextCorpus(file, val_fraction, name)
-
-
 def topics(tree: ast.Module) -> list[str]:
     """Help texts of a parsed pydoc_data/topics.py, by topic name."""
     for statement in tree.body:
@@ -194,13 +164,3 @@ def check_fraction(val_fraction: float) -> float:
     if type(val_fraction) not in (float, int) or not 0 < val_fraction < 1:
         raise ValueError(f"val_fraction must be above 0 and below 1, got val_fraction={val_fraction!r}")
     return val_fraction
-
-
-def download(url: str) -> bytes:
-    """What is published at url; ValueError says why it could not be had."""
-    try:
-        with urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT) as answer:
-            return answer.read()
-    except (OSError, http.client.HTTPException) as error:  # the first is the base of urllib's own errors
-        reason = getattr(error, "reason", None) or repr(error)
-        raise ValueError(f"could not download {url} ({reason}); give a local copy with data.path=") from None

@@ -1,19 +1,13 @@
 """Corpora: what is a document, which split it goes to, and what is refused."""
 
 import hashlib
-import os
-import socket
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import count
 from pathlib import Path
 
 import pytest
 
-from gptmini.data.corpus import PydocCorpus, TextCorpus, pinned_text
-
-SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+from gptmini.data.corpus import PydocCorpus, TextCorpus
 
 MODULE = '''"""Module text."""
 import sys, pathlib
@@ -174,86 +168,14 @@ def test_a_path_that_matches_no_file_is_refused(tmp_path, name):
 )
 def test_a_file_that_is_empty_or_not_utf8_is_refused(tmp_path, data, message):
     (tmp_path / "file.txt").write_bytes(data)
-    pinned = pinned_text("name", "", None, str(tmp_path / "file.txt"), "", 0.1)
-    for corpus in (TextCorpus(str(tmp_path / "file.txt"), 0.1), pinned):
-        with pytest.raises(ValueError, match=message):
-            list(corpus.documents("train"))
+    with pytest.raises(ValueError, match=message):
+        list(TextCorpus(str(tmp_path / "file.txt"), 0.1).documents("train"))
 
 
 @pytest.mark.parametrize("fraction", [0, 1, 0.0, 1.5, -0.1, float("nan"), "0.1", None, True])
 def test_a_fraction_must_leave_something_on_both_sides(tmp_path, fraction):
     (tmp_path / "a.txt").write_text("text")
     path = str(tmp_path / "a.txt")
-    makers = (PydocCorpus, lambda f: TextCorpus(path, f), lambda f: pinned_text("n", "", None, path, "", f))
-    for make in makers:
+    for make in (PydocCorpus, lambda f: TextCorpus(path, f)):
         with pytest.raises(ValueError, match="val_fraction must be above 0 and below 1, got val_fraction="):
             make(fraction)
-
-
-@pytest.fixture
-def server():
-    """An address that answers with the bytes in .text and counts the requests."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.server.requests += 1
-            self.send_response(200 if self.path == "/text" else 404)
-            self.end_headers()
-            self.wfile.write(self.server.text)
-
-        def log_message(self, *_):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    server.requests, server.text = 0, b"0123456789" * 3
-    server.url = f"http://127.0.0.1:{server.server_port}/text"
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
-
-
-def test_a_pinned_text_is_downloaded_once_and_checked(server, tmp_path):
-    digest = hashlib.sha256(server.text).hexdigest()
-    for _ in range(2):
-        corpus = pinned_text("digits", server.url, digest, None, str(tmp_path / "downloads"), 0.1)
-        assert (corpus.name, corpus.identity()["files"]) == ("digits", [digest])
-        assert list(corpus.documents("train")) == ["0123456789" * 2 + "0123456"]
-        assert list(corpus.documents("val")) == ["789"]
-    assert server.requests == 1
-    assert [path.name for path in (tmp_path / "downloads").iterdir()] == ["digits.txt"]
-
-
-def test_another_text_than_the_pinned_one_is_refused(server, tmp_path):
-    (tmp_path / "copy.txt").write_text("something else")
-    given = str(tmp_path / "copy.txt")
-    for path, place in ((given, given), (None, server.url)):
-        wanted = rf"{place} must be the published text with sha256 {'0' * 64}, got [0-9a-f]{{64}}; .*data=text"
-        with pytest.raises(ValueError, match=wanted):
-            pinned_text("digits", server.url, "0" * 64, path, str(tmp_path / "downloads"), 0.1)
-    assert not (tmp_path / "downloads").exists()  # what came is not kept
-
-
-def test_a_failed_download_names_address_and_remedy_and_leaves_nothing(server, tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        closed = f"http://127.0.0.1:{listener.getsockname()[1]}/text"
-    for url in (closed, server.url + "-is-not-here"):
-        with pytest.raises(ValueError, match=rf"^could not download {url} \(.+\); give a local copy with data.path=\Z"):
-            pinned_text("digits", url, None, None, str(tmp_path / "downloads"), 0.1)
-    assert list(tmp_path.rglob("*")) == []
-
-
-@pytest.mark.parametrize("name", ["missing.txt", "."])
-def test_a_local_copy_must_be_a_file(tmp_path, name):
-    with pytest.raises(ValueError, match=r"data\.path must be a file, got"):
-        pinned_text("digits", "", None, str(tmp_path / name), "", 0.1)
-
-
-def test_tinyshakespeare_has_the_standard_split():
-    path = os.environ.get("GPTMINI_SHAKESPEARE")
-    if not path:
-        pytest.skip("GPTMINI_SHAKESPEARE does not name a copy of tinyshakespeare")
-    corpus = pinned_text("shakespeare", "", SHAKESPEARE_SHA256, path, "", 0.1)
-    (train,), (val,) = corpus.documents("train"), corpus.documents("val")
-    assert (len(train), len(val), len(set(train + val))) == (1_003_854, 111_540, 65)  # as nanoGPT prints them
-    assert train + val == Path(path).read_bytes().decode()

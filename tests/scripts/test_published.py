@@ -1,0 +1,96 @@
+"""Published texts: had once, checked, and refused when they are others."""
+
+import hashlib
+import os
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from published import pinned_text
+
+SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+
+
+@pytest.fixture
+def server():
+    """An address that answers with the bytes in .text and counts the requests."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.server.requests += 1
+            self.send_response(200 if self.path == "/text" else 404)
+            self.end_headers()
+            self.wfile.write(self.server.text)
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    server.requests, server.text = 0, b"0123456789" * 3
+    server.url = f"http://127.0.0.1:{server.server_port}/text"
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_pinned_text_is_downloaded_once_and_checked(server, tmp_path):
+    digest = hashlib.sha256(server.text).hexdigest()
+    for _ in range(2):
+        corpus = pinned_text("digits", server.url, digest, None, str(tmp_path / "downloads"), 0.1)
+        assert (corpus.name, corpus.identity()["files"]) == ("digits", [digest])
+        assert list(corpus.documents("train")) == ["0123456789" * 2 + "0123456"]
+        assert list(corpus.documents("val")) == ["789"]
+    assert server.requests == 1
+    assert [path.name for path in (tmp_path / "downloads").iterdir()] == ["digits.txt"]
+
+
+def test_another_text_than_the_pinned_one_is_refused(server, tmp_path):
+    (tmp_path / "copy.txt").write_text("something else")
+    given = str(tmp_path / "copy.txt")
+    for path, place in ((given, given), (None, server.url)):
+        wanted = rf"{place} must be the published text with sha256 {'0' * 64}, got [0-9a-f]{{64}}; .*data=text"
+        with pytest.raises(ValueError, match=wanted):
+            pinned_text("digits", server.url, "0" * 64, path, str(tmp_path / "downloads"), 0.1)
+    assert not (tmp_path / "downloads").exists()  # what came is not kept
+
+
+def test_a_failed_download_names_address_and_remedy_and_leaves_nothing(server, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        closed = f"http://127.0.0.1:{listener.getsockname()[1]}/text"
+    for url in (closed, server.url + "-is-not-here"):
+        with pytest.raises(ValueError, match=rf"^could not download {url} \(.+\); give a local copy with data.path=\Z"):
+            pinned_text("digits", url, None, None, str(tmp_path / "downloads"), 0.1)
+    assert list(tmp_path.rglob("*")) == []
+
+
+@pytest.mark.parametrize("name", ["missing.txt", "."])
+def test_a_local_copy_must_be_a_file(tmp_path, name):
+    with pytest.raises(ValueError, match=r"data\.path must be a file, got"):
+        pinned_text("digits", "", None, str(tmp_path / name), "", 0.1)
+
+
+def test_tinyshakespeare_has_the_standard_split():
+    path = os.environ.get("GPTMINI_SHAKESPEARE")
+    if not path:
+        pytest.skip("GPTMINI_SHAKESPEARE does not name a copy of tinyshakespeare")
+    corpus = pinned_text("shakespeare", "", SHAKESPEARE_SHA256, path, "", 0.1)
+    (train,), (val,) = corpus.documents("train"), corpus.documents("val")
+    assert (len(train), len(val), len(set(train + val))) == (1_003_854, 111_540, 65)  # as nanoGPT prints them
+    assert train + val == Path(path).read_bytes().decode()
+
+
+def test_a_local_copy_that_is_not_utf8_is_refused(tmp_path):
+    (tmp_path / "file.txt").write_bytes(b"abc\xff\xfe")
+    corpus = pinned_text("name", "", None, str(tmp_path / "file.txt"), "", 0.1)
+    with pytest.raises(ValueError, match=r"file\.txt must be UTF-8, got byte 0xff at offset 3"):
+        list(corpus.documents("train"))
+
+
+@pytest.mark.parametrize("fraction", [0, 1, 0.0, 1.5, -0.1, float("nan"), "0.1", None, True])
+def test_a_fraction_must_leave_something_on_both_sides(server, tmp_path, fraction):
+    with pytest.raises(ValueError, match="val_fraction must be above 0 and below 1, got val_fraction="):
+        pinned_text("digits", server.url, None, None, str(tmp_path / "downloads"), fraction)
+    assert server.requests == 0  # before anything is downloaded
