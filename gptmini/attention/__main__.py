@@ -18,22 +18,19 @@ EXAMPLE = {
 SHADES = " ░▒▓█"
 
 
-def example_projections() -> list[nn.Linear]:
+def example_projections() -> dict[str, nn.Linear]:
     """The notebook's query, key and value projections: its generator had drawn six (2, 3) matrices before."""
     torch.manual_seed(SEED)
     for _ in range(6):
         nn.Linear(3, 2, bias=False)
-    return [nn.Linear(D_MODEL, D_MODEL) for _ in "qkv"]
+    return {name: nn.Linear(D_MODEL, D_MODEL) for name in ("queries", "keys", "values")}
 
 
-def embed(text: str) -> tuple[list[str], Tensor]:
-    """Words of a text and a vector for each kind of word, (T, D_MODEL)."""
-    words = text.replace(",", "").split()
-    if not words:
-        raise ValueError(f"--text must hold a word, got {text!r}")
+def embed(words: list[str]) -> Tensor:
+    """A vector for each word, (T, D_MODEL), the same wherever the word is."""
     kinds = sorted(set(words))
     torch.manual_seed(SEED)
-    return words, nn.Embedding(len(kinds), D_MODEL)(torch.tensor([kinds.index(word) for word in words]))
+    return nn.Embedding(len(kinds), D_MODEL)(torch.tensor([kinds.index(word) for word in words]))
 
 
 def show(step: str, why: str, **tensors: Tensor) -> None:
@@ -42,9 +39,8 @@ def show(step: str, why: str, **tensors: Tensor) -> None:
     for name, tensor in tensors.items():
         shape = " x ".join(map(str, tensor.shape))
         rows = str(torch.round(tensor, decimals=4)).removeprefix("tensor(").removesuffix(")").splitlines()
-        lines = [rows[0], *(row.removeprefix("       ") for row in rows[1:])]
         print(f"  {name:8} ({shape})")
-        print("\n".join(f"      {line}" for line in lines if line))
+        print("\n".join(f"      {row.removeprefix(7 * ' ')}" for row in rows if row))
 
 
 def show_weights(words: list[str], weights: Tensor) -> None:
@@ -63,16 +59,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Multi-head attention, step by step.")
     parser.add_argument("--text", help="words to attend over (default: The cat sleeps, with the notebook's numbers)")
     text = parser.parse_args().text
-    try:
-        words, x = (list(EXAMPLE), torch.tensor(list(EXAMPLE.values()))) if text is None else embed(text)
-    except ValueError as error:
-        parser.error(str(error))
+    words = list(EXAMPLE) if text is None else text.replace(",", "").split()
+    if not words:
+        parser.error(f"--text must hold a word, got {text!r}")
+    x = torch.tensor(list(EXAMPLE.values())) if text is None else embed(words)
     torch.set_printoptions(precision=4, sci_mode=False, linewidth=100)
     n_tokens, d_head = len(words), D_MODEL // N_HEADS
     show("1. Inputs", f"{n_tokens} tokens, {D_MODEL} numbers each: {' '.join(words)}", x=x)
     why = "What each token asks, what it offers to be found by, and what it gives: three linear maps of the inputs."
-    named = zip(("queries", "keys", "values"), example_projections(), strict=True)
-    projected = {name: projection(x) for name, projection in named}  # (T, H D) each
+    projected = {name: projection(x) for name, projection in example_projections().items()}  # (T, H D) each
     show("2. Project", why, **projected)
     why = f"The {D_MODEL} columns are {N_HEADS} heads of {d_head}; heads come first, for each attends on its own."
     heads = {name: t.unflatten(-1, (N_HEADS, d_head)).transpose(0, 1) for name, t in projected.items()}  # (H, T, D)

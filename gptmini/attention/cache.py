@@ -32,13 +32,6 @@ class Slots:
         else:
             self.lengths = torch.tensor(lengths, device=self.device)
 
-    def preceded_by(self, n_previous: int) -> tuple:
-        """Index of the K + T slots up to the pass's last, K = n_previous before them, into (B, K + capacity, ...)."""
-        if isinstance(self.positions, slice):
-            return slice(None), slice(self.positions.start, self.positions.stop + n_previous)
-        ahead = torch.arange(n_previous + self.positions.size(1), device=self.device)  # (K + T,)
-        return self.index[0], self.positions[:, :1] + ahead  # (B, 1), (B, K + T)
-
     def take(self, n_tokens: int) -> None:
         """Give each row's next n_tokens slots to one pass; ValueError if they do not fit (unchecked when static)."""
         if isinstance(self.lengths, int):
@@ -69,16 +62,19 @@ class History:
 
     def append(self, x: Tensor) -> Tensor:
         """Store T positions (B, T, C); returns them after the K before (B, K + T, C)."""
+        positions = self.slots.positions
         self.room[:, self.n_previous :][self.slots.index] = x
-        return self.room[self.slots.preceded_by(self.n_previous)]
+        if isinstance(positions, slice):
+            return self.room[:, positions.start : positions.stop + self.n_previous]
+        ahead = torch.arange(self.n_previous + x.size(1), device=x.device)  # (K + T,)
+        return self.room[self.slots.index[0], positions[:, :1] + ahead]  # at (B, 1), (B, K + T)
 
 
 class LayerCache:
     """One layer's keys and values, (B, capacity, G, D) each, and the history of its block's smear."""
 
     def __init__(self, keys: Tensor, values: Tensor, slots: Slots, history: History | None) -> None:
-        """Take room for both; slots are all layers'."""
-        self.keys, self.values, self.slots, self.history = keys, values, slots, history
+        self.keys, self.values, self.slots, self.history = keys, values, slots, history  # slots are all layers'
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store the T positions that the slots were taken for (B, T, G, D); returns all S that may be seen."""

@@ -38,18 +38,13 @@ class CausalMultiHeadAttention(nn.Module):
         qk_norm: bool = False,
         scale: float | None = None,
     ) -> None:
-        """Create the two projections.
+        """Create the two projections; ValueError if H does not divide C, or G does not divide H.
 
         Args:
-            d_model: C, width of input and output.
-            n_heads: H, divides C; a head is D = C / H wide.
-            n_kv_heads: G, divides H; None for H.
-            bias: whether both projections have one.
-            dropout: probability of dropping an attention weight, in training only.
-            qk_norm: RMS-normalise each query and key.
-            scale: factor on the scores; None for 1 / sqrt(D).
-
-        Raises ValueError: H does not divide C, or G does not divide H.
+            d_model, n_heads: C, width of input and output, and H; a head is D = C / H wide.
+            n_kv_heads: G; None for H.
+            bias, dropout: of both projections; probability of dropping an attention weight, in training only.
+            qk_norm, scale: RMS-normalise each query and key; factor on the scores, None for 1 / sqrt(D).
         """
         super().__init__()
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
@@ -60,14 +55,10 @@ class CausalMultiHeadAttention(nn.Module):
         self.output = nn.Linear(d_model, d_model, bias=bias)
 
     def forward(self, x: Tensor, *, rotary: Rotary | None = None, cache: LayerCache | None = None) -> Tensor:
-        """Attend within x, and to what the cache holds.
+        """Map the newest T positions, (B, T, C), to (B, T, C); ValueError if x is not C wide.
 
-        Args:
-            x: (B, T, C), the newest T positions.
-            rotary: angles of these T positions; None leaves queries and keys as projected.
-            cache: keys and values of earlier positions; takes the new ones into the slots that were taken for them.
-
-        Returns (B, T, C). Raises ValueError: x is not C wide.
+        rotary holds the angles of these positions, None leaves queries and keys as projected; cache the keys and values
+        of earlier positions, and takes the new ones into the slots that were taken for them.
         """
         queries, keys, values = self._project(x, rotary)  # (B, T, H or G, D)
         mask = None
@@ -88,14 +79,7 @@ class CausalMultiHeadAttention(nn.Module):
         return self.output(context.transpose(1, 2).flatten(-2))  # (B, T, C)
 
     def attention_weights(self, x: Tensor, *, rotary: Rotary | None = None) -> Tensor:
-        """Weights that forward gives each position over x, computed by the written-out formula.
-
-        Args:
-            x: (B, T, C).
-            rotary: as for forward.
-
-        Returns (B, H, T, T), without dropout.
-        """
+        """Weights (B, H, T, T) of forward(x, rotary=rotary), without dropout, by the written-out formula."""
         queries, keys, _ = (part.transpose(1, 2) for part in self._project(x, rotary))  # (B, H or G, T, D)
         mask = functional.causal_mask(x.size(1), x.size(1), device=x.device)
         return functional.attention_weights(queries, keys, mask=mask, scale=self.scale)

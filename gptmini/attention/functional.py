@@ -27,7 +27,6 @@ def attention_weights(
         scale: factor on the scores; None for 1 / sqrt(D).
 
     Returns (..., H, T, S), each row summing to 1.
-
     Source: Vaswani et al. 2017, section 3.2.1; grouped heads: Ainslie et al. 2023, section 2.2.
     """
     keys = _expand_heads(keys, queries)  # (..., H, S, D)

@@ -25,19 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from gptmini.attention import functional
-from gptmini.attention.causal import CausalMultiHeadAttention
-
-__all__ = [
-    "CausalAttention",
-    "CausalMultiHeadAttention",
-    "CrossAttention",
-    "LinearSelfAttention",
-    "MultiHeadAttention",
-    "MultiHeadAttentionWrapper",
-    "SelfAttention",
-    "SelfAttentionWrapper",
-    "SeparateWidthAttention",
-]
+from gptmini.attention.causal import CausalMultiHeadAttention  # noqa: F401  rung 7, to be had here as well
 
 
 class SelfAttention(nn.Module):
@@ -63,7 +51,6 @@ class LinearSelfAttention(nn.Module):
     """SelfAttention with nn.Linear for the three matrices."""
 
     def __init__(self, d_in: int, d_out: int, qkv_bias: bool = False) -> None:
-        """Create three projections from d_in to d_out."""
         super().__init__()
         self.W_query = nn.Linear(d_in, d_out, bias=qkv_bias)
         self.W_key = nn.Linear(d_in, d_out, bias=qkv_bias)
@@ -82,7 +69,6 @@ class SelfAttentionWrapper(nn.Module):
     """num_heads SelfAttention heads, their context vectors side by side."""
 
     def __init__(self, d_in: int, d_out_kq: int, d_out_v: int, num_heads: int) -> None:
-        """Create the heads, one after the other."""
         super().__init__()
         self.heads = nn.ModuleList(SelfAttention(d_in, d_out_kq, d_out_v) for _ in range(num_heads))
 
@@ -96,22 +82,18 @@ class SelfAttentionWrapper(nn.Module):
         return torch.cat([w @ (x @ head.W_value) for w, head in zip(weights, self.heads, strict=True)], dim=-1)
 
 
-class CausalAttention(nn.Module):
+class CausalAttention(LinearSelfAttention):
     """LinearSelfAttention in which a token attends to itself and to earlier tokens only."""
 
     def __init__(self, d_in: int, d_out: int, context_length: int, dropout: float, qkv_bias: bool = False) -> None:
-        """Create three projections from d_in to d_out, and the mask for up to context_length tokens."""
-        super().__init__()
-        self.W_query = nn.Linear(d_in, d_out, bias=qkv_bias)
-        self.W_key = nn.Linear(d_in, d_out, bias=qkv_bias)
-        self.W_value = nn.Linear(d_in, d_out, bias=qkv_bias)
+        """Add to the projections the mask for up to context_length tokens; dropout is a probability."""
+        super().__init__(d_in, d_out, qkv_bias)
         self.dropout = nn.Dropout(dropout)
         self.register_buffer("mask", functional.causal_mask(context_length, context_length), persistent=False)
 
     def attention_weights(self, x: Tensor) -> Tensor:
         """(..., T, d_in) to (..., T, T), zero above the diagonal; ValueError if T exceeds context_length."""
-        mask = _mask_for(x, self.mask)
-        return functional.attention_weights(self.W_query(x), self.W_key(x), mask=mask)
+        return functional.attention_weights(self.W_query(x), self.W_key(x), mask=_mask_for(x, self.mask))
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., T, d_in) to (..., T, d_out); in training, weights are dropped and the others scaled up."""
@@ -124,7 +106,6 @@ class MultiHeadAttentionWrapper(nn.Module):
     def __init__(
         self, d_in: int, d_out: int, context_length: int, dropout: float, num_heads: int, qkv_bias: bool = False
     ) -> None:
-        """Create the heads, one after the other, each d_out wide."""
         super().__init__()
         self.heads = nn.ModuleList(
             CausalAttention(d_in, d_out, context_length, dropout, qkv_bias) for _ in range(num_heads)
@@ -141,23 +122,17 @@ class MultiHeadAttentionWrapper(nn.Module):
         return torch.cat(contexts, dim=-1)
 
 
-class MultiHeadAttention(nn.Module):
+class MultiHeadAttention(LinearSelfAttention):
     """MultiHeadAttentionWrapper by weight splits: one product makes the queries of all heads, and so on."""
 
     def __init__(
         self, d_in: int, d_out: int, context_length: int, dropout: float, num_heads: int, qkv_bias: bool = False
     ) -> None:
-        """Create projections d_in to d_out, and the one that mixes the heads; d_out is the width of all heads together.
-
-        Raises ValueError: num_heads does not divide d_out.
-        """
-        super().__init__()
+        """Add the projection that mixes the heads, together d_out wide; ValueError unless num_heads divides d_out."""
         if d_out % num_heads:
             raise ValueError(f"d_out must be a multiple of num_heads, got d_out={d_out} and num_heads={num_heads}")
+        super().__init__(d_in, d_out, qkv_bias)
         self.num_heads = num_heads
-        self.W_query = nn.Linear(d_in, d_out, bias=qkv_bias)
-        self.W_key = nn.Linear(d_in, d_out, bias=qkv_bias)
-        self.W_value = nn.Linear(d_in, d_out, bias=qkv_bias)
         self.out_proj = nn.Linear(d_out, d_out)
         self.dropout = nn.Dropout(dropout)
         self.register_buffer("mask", functional.causal_mask(context_length, context_length), persistent=False)
@@ -189,17 +164,12 @@ class SeparateWidthAttention(nn.Module):
     ) -> None:
         """Create each head's three projections, then the one from all heads' values back to embedding_dimension."""
         super().__init__()
+        d_in, d_qk, d_v = embedding_dimension, queries_keys_hidden_dimension, values_hidden_dimension
         self.heads = nn.ModuleList(
-            nn.ModuleDict(
-                {
-                    "query": nn.Linear(embedding_dimension, queries_keys_hidden_dimension),
-                    "key": nn.Linear(embedding_dimension, queries_keys_hidden_dimension),
-                    "value": nn.Linear(embedding_dimension, values_hidden_dimension),
-                }
-            )
+            nn.ModuleDict({"query": nn.Linear(d_in, d_qk), "key": nn.Linear(d_in, d_qk), "value": nn.Linear(d_in, d_v)})
             for _ in range(number_of_heads)
         )
-        self.out_proj = nn.Linear(number_of_heads * values_hidden_dimension, embedding_dimension)
+        self.out_proj = nn.Linear(number_of_heads * d_v, d_in)
 
     def attention_weights(self, query: Tensor, key: Tensor) -> Tensor:
         """(..., T, C) and (..., S, C) to (..., H, T, S)."""
@@ -217,7 +187,6 @@ class CrossAttention(nn.Module):
     """SelfAttention whose queries come from one sequence and whose keys and values come from another."""
 
     def __init__(self, d_in: int, d_out_kq: int, d_out_v: int) -> None:
-        """Draw the three matrices as SelfAttention does."""
         super().__init__()
         self.W_query = nn.Parameter(torch.rand(d_in, d_out_kq))
         self.W_key = nn.Parameter(torch.rand(d_in, d_out_kq))
