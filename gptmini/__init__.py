@@ -34,11 +34,9 @@ def load(path: "str | Path") -> "tuple[GPT, Tokenizer]":
 
     checkpoint = read_checkpoint(find_checkpoint(path))
     model, tokenizer = build_model(checkpoint), from_dict(checkpoint["gptmini"].get("tokenizer", {}))
-    if tokenizer.n_vocab != model.config.vocab_size:
-        raise ValueError(
-            f"{path}: the tokenizer's {tokenizer.n_vocab} ids must equal the model's "
-            f"vocab_size={model.config.vocab_size}"
-        )
+    n_vocab, vocab_size = tokenizer.n_vocab, model.config.vocab_size
+    if n_vocab != vocab_size:
+        raise ValueError(f"{path}: the tokenizer's {n_vocab} ids must equal the model's vocab_size={vocab_size}")
     return store_by_column(model), tokenizer
 
 

@@ -23,8 +23,7 @@ def window_starts(sequences: np.ndarray, *, n_tokens: int, context_length: int, 
     """First token of each window, int64 (n,), for the numbers of sequences in the run, int64 (n,), from 0.
 
     A window is T = context_length tokens and their T targets, so start + T + 1 <= n_tokens, the length of the token
-    file. Costs the same for any sequence number.
-    Raises ValueError: fewer than 2 T tokens.
+    file. Costs the same for any sequence number. Raises ValueError: fewer than 2 T tokens.
     """
     windows = n_windows(n_tokens, context_length)
     if windows < 1:
@@ -43,7 +42,6 @@ def permute(places: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
 
     An alternating Feistel network on pairs (left, right) of a grid just larger than size; places that land outside
     are sent on until they land inside (cycle walking), which keeps it one-to-one.
-
     Source: Black and Rogaway 2002, "Ciphers with arbitrary finite domains", sections 3 and 4.
     """
     n_left = int(np.ceil(np.sqrt(size)))
@@ -73,10 +71,7 @@ def step_sequences(step: int, micro_step: int, *, global_batch_size: int, batch_
 
 
 def gather(data: np.ndarray, starts: np.ndarray, context_length: int) -> tuple[Tensor, Tensor]:
-    """Cut windows out of a token file.
-
-    data is (n_tokens,), starts is (B,); tokens and targets are int64 (B, T) each, targets shifted by one.
-    """
+    """Cut windows at starts (B,) out of data (n_tokens,): tokens and targets shifted by one, int64 (B, T) each."""
     windows = torch.from_numpy(data[starts[:, None] + np.arange(context_length + 1)].astype(np.int64))  # (B, T + 1)
     return windows[:, :-1], windows[:, 1:]
 

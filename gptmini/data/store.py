@@ -1,7 +1,4 @@
-"""Prepared tokens on disk: a folder of train.bin, val.bin and meta.json, complete or not there.
-
-data/README.md states the format.
-"""
+"""Prepared tokens on disk: train.bin, val.bin and meta.json in a folder, complete or not there; see data/README.md."""
 
 import hashlib
 import json
@@ -12,7 +9,7 @@ import time
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +26,15 @@ class TokenStore:
         """Open a folder that prepare made; ValueError if a file is missing, edited, cut short, or of another format."""
         self.folder = Path(folder)
         self.meta = _read_meta(self.folder)
+        self.tokenizer: dict = self.meta["tokenizer"]  # its to_dict()
+        self.fingerprint: str = self.meta["fingerprint"]  # of everything that made it: texts, split, tokenizer, format
+        self._dtype = np.dtype(self.meta["dtype"]).newbyteorder("<")
         for split in SPLITS:
-            self._check(split)
+            path, entry = self.folder / f"{split}.bin", self.meta[split]
+            size = path.stat().st_size if path.is_file() else -1
+            whole = size == entry["tokens"] * self._dtype.itemsize > 0
+            if not whole or zlib.crc32(np.memmap(path, mode="r")) != entry["crc32"]:
+                raise ValueError(f"{path} does not hold the tokens that meta.json describes; {_remedy(self.folder)}")
 
     def tokens(self, split: str) -> np.ndarray:
         """Ids of a split, (n_tokens,), uint16 or uint32, read-only and memory-mapped."""
@@ -48,27 +52,6 @@ class TokenStore:
         """Ids for each byte of text, end-of-text included: what turns nats per token into bits per byte."""
         return self.n_tokens(split) / self.n_bytes(split)
 
-    @property
-    def tokenizer(self) -> dict:
-        """The tokenizer's to_dict()."""
-        return self.meta["tokenizer"]
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of everything that made the folder: texts, split rule, tokenizer, format."""
-        return self.meta["fingerprint"]
-
-    @cached_property
-    def _dtype(self) -> np.dtype:
-        return np.dtype(self.meta["dtype"]).newbyteorder("<")
-
-    def _check(self, split: str) -> None:
-        path, entry = self.folder / f"{split}.bin", self.meta[split]
-        size = path.stat().st_size if path.is_file() else -1
-        whole = size == entry["tokens"] * self._dtype.itemsize > 0
-        if not whole or zlib.crc32(np.memmap(path, mode="r")) != entry["crc32"]:
-            raise ValueError(f"{path} does not hold the tokens that meta.json describes; {_remedy(self.folder)}")
-
 
 def prepare(corpus, build_tokenizer: Callable, root: str | Path) -> tuple[TokenStore, bool]:
     """Open the tokens of a corpus under a tokenizer, writing them first if they are not there.
@@ -80,7 +63,7 @@ def prepare(corpus, build_tokenizer: Callable, root: str | Path) -> tuple[TokenS
     builder = build_tokenizer if isinstance(build_tokenizer, partial) else partial(build_tokenizer)
     described = {"name": builder.func.__name__, **builder.keywords}
     recipe = {"format": FORMAT, "source": corpus.identity(), "builder": described}
-    fingerprint = hashlib.sha256(_canonical(recipe)).hexdigest()
+    fingerprint = _digest(recipe)
     folder = Path(root) / f"{corpus.name}-{described['name']}-{fingerprint[:12]}"
     if folder.exists():
         return _open(folder, fingerprint), False
@@ -116,12 +99,12 @@ def _open(folder: Path, fingerprint: str) -> TokenStore:
 
 def _write(folder: Path, corpus, tokenizer, recipe: dict) -> None:
     dtype = np.dtype("<u2" if tokenizer.n_vocab <= 2**16 else "<u4")
-    meta = recipe | {"dtype": "uint16" if dtype.itemsize == 2 else "uint32", "tokenizer": tokenizer.to_dict()}
+    meta = recipe | {"dtype": dtype.name, "tokenizer": tokenizer.to_dict()}
     for split in SPLITS:
         meta[split] = _write_split(folder / f"{split}.bin", corpus.documents(split), tokenizer, dtype)
         if not meta[split]["bytes"]:
             raise ValueError(f"the {split} split must hold text, got none; give more text")
-    meta["digest"] = hashlib.sha256(_canonical(meta)).hexdigest()
+    meta["digest"] = _digest(meta)
     with (folder / "meta.json").open("w", encoding="utf-8") as file:
         json.dump(meta, file, indent=1)
         file.flush()
@@ -152,9 +135,7 @@ def _write_split(path: Path, documents, tokenizer, dtype: np.dtype) -> dict:
 def _read_meta(folder: Path) -> dict:
     path = folder / "meta.json"
     if not path.is_file():
-        raise ValueError(
-            f"{folder} is not a prepared folder: it has no meta.json; prepare it with prepare.py, or name another"
-        )
+        raise ValueError(f"{folder} is not a prepared folder: it has no meta.json; run prepare.py, or name another")
     try:
         meta = json.loads(path.read_text(encoding="utf-8"))
         digest = meta.pop("digest")
@@ -162,7 +143,7 @@ def _read_meta(folder: Path) -> dict:
         raise ValueError(f"{path} is not the JSON that was written; {_remedy(folder)}") from None
     if meta.get("format") != FORMAT:
         raise ValueError(f"{path} has format {meta.get('format')!r}, this version reads {FORMAT}; {_remedy(folder)}")
-    if hashlib.sha256(_canonical(meta)).hexdigest() != digest:
+    if _digest(meta) != digest:
         raise ValueError(f"{path} was edited: its digest does not match; {_remedy(folder)}")
     try:
         counts = [meta[split][name] for split in SPLITS for name in ("documents", "bytes", "tokens", "crc32")]
@@ -180,5 +161,5 @@ def _remedy(folder: Path) -> str:
     return f"delete {folder} to prepare it again"
 
 
-def _canonical(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

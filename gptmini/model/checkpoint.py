@@ -29,7 +29,6 @@ def write_checkpoint(checkpoint: dict, path: Path, *, previous: Path | None = No
     """Write beside the final name, flush to disk, rename: a reader sees the old file or the new one.
 
     The old file is called previous from then on, or gone if that is None.
-
     Raises OSError: no room, no permission; the old file is untouched and the partial one removed.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -41,14 +40,13 @@ def write_checkpoint(checkpoint: dict, path: Path, *, previous: Path | None = No
         if previous is not None and path.exists():
             replace_by_link(path, previous)
         temporary.replace(path)
-    except RuntimeError as error:  # torch's writer fails over the error that the file itself gave
-        if isinstance(error.__context__, KeyboardInterrupt):
-            raise error.__context__ from None
-        if isinstance(error.__context__, OSError):
-            raise OSError(error.__context__.errno, error.__context__.strerror, str(path)) from error
+    except (OSError, RuntimeError) as error:
+        cause = error if isinstance(error, OSError) else error.__context__  # the file's own, over which torch fails
+        if isinstance(cause, KeyboardInterrupt):
+            raise cause from None
+        if isinstance(cause, OSError):
+            raise OSError(cause.errno, cause.strerror, str(path)) from error
         raise
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
     flush_folder(path.parent)
@@ -134,9 +132,8 @@ def check_archive(path: Path) -> None:
 
 def build_model(checkpoint: dict) -> GPT:
     """GPT of a checkpoint that was read, in eval mode on the CPU; ValueError unless config and weights fit."""
-    config = checkpoint["gptmini"].get("config")
     try:
-        config = GPTConfig(**config)
+        config = GPTConfig(**checkpoint["gptmini"].get("config"))
     except TypeError as error:
         raise ValueError(f"the checkpoint's config must have the fields of GPTConfig: {error}") from None
     weights = _dense_weights(checkpoint["state_dict"])

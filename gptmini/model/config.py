@@ -48,10 +48,12 @@ class GPTConfig:
         """Check types, then ranges, then how values fit together."""
         for field in fields(self):
             _check_type(field.name, getattr(self, field.name), field.type)
-        for name in ("vocab_size", "context_length", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_ff"):
+        sizes = ("vocab_size", "context_length", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_ff")
+        bounds = dict.fromkeys(sizes, (1, LARGEST)) | dict.fromkeys(("smear", "mlp_smear"), (0, LARGEST_SMEAR))
+        for name, (least, most) in bounds.items():
             value = getattr(self, name)
-            if value is not None and not 1 <= value <= LARGEST:
-                raise ValueError(f"{name} must be from 1 to {LARGEST}, got {name}={value}")
+            if value is not None and not least <= value <= most:
+                raise ValueError(f"{name} must be from {least} to {most}, got {name}={value}")
         for name in ("rotary_base", "attention_scale", "logit_softcap"):
             value = getattr(self, name)
             if value is not None and not 0 < value <= sys.float_info.max:
@@ -59,14 +61,8 @@ class GPTConfig:
         for name, names in (("norm", NORM), ("position", POSITIONS), ("mlp", ACTIVATION), ("init", INITS)):
             if getattr(self, name) not in names:
                 raise ValueError(f"{name} must be one of {', '.join(names)}, got {name}={getattr(self, name)!r}")
-        for name in ("smear", "mlp_smear"):
-            if not 0 <= getattr(self, name) <= LARGEST_SMEAR:
-                raise ValueError(f"{name} must be from 0 to {LARGEST_SMEAR}, got {name}={getattr(self, name)}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got dropout={self.dropout}")
-        self._check_heads()
-
-    def _check_heads(self) -> None:
         check_heads(self.d_model, self.n_heads, self.n_kv_heads or self.n_heads)
         if (self.position == "rotary") != (self.rotary_base is not None):
             raise ValueError(
@@ -98,7 +94,6 @@ class GPTConfig:
 def _check_type(name: str, value: object, declared: type) -> None:
     """Refuse 1.0 or True for an int and "4" for a float; an int will do for a float."""
     types = get_args(declared) or (declared,)
-    fits = type(value) in types or (float in types and type(value) is int)
-    if not fits:
+    if type(value) not in types and not (float in types and type(value) is int):
         wanted = " or ".join("null" if kind is type(None) else kind.__name__ for kind in types)
         raise ValueError(f"{name} must be {wanted}, got {name}={value!r}")

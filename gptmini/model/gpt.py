@@ -179,14 +179,9 @@ class _PiecewiseLoss(torch.autograd.Function):
 
 
 def next_token_loss(logits: Tensor, targets: Tensor, *, reduction: str = "mean") -> Tensor:
-    """Cross-entropy of the targets, in nats per token, computed in float32 or wider.
+    """Cross-entropy of targets, int64 (B, T), under logits (B, T, V), in nats per token, in float32 or wider.
 
-    Args:
-        logits: (B, T, V).
-        targets: int64 (B, T), the token after each position.
-        reduction: mean or sum over all tokens, or none.
-
-    Returns a scalar, or (B * T,) for none.
+    reduction is mean or sum over all tokens, which give a scalar, or none, which gives (B * T,).
     """
     logits = logits.flatten(0, 1)  # (B * T, V)
     wide = logits if logits.dtype == torch.float64 else logits.float()

@@ -62,9 +62,7 @@ mlp.output.bias              mlp.c_proj.bias               -
 
 
 def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
-    """Build the GPT that a Hugging Face model is.
-
-    Its config.to_dict() has model_type gpt2 or nanochat; with its state_dict() it makes a GPT of the same logits.
+    """GPT of the same logits as a Hugging Face model of type gpt2 or nanochat: its config.to_dict() and state_dict().
 
     Raises ValueError: another model type, a setting that we do not compute, or a missing or misshapen weight.
     """

@@ -1,6 +1,7 @@
 """The parts of a block that are not attention, under the names that GPTConfig uses."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -11,32 +12,20 @@ from gptmini.attention import History
 RMS_NORM_EPS = 1e-6  # nanochat's
 
 
-class RMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + 1e-6) over the last dimension, without weights.
-
-    Source: Zhang and Sennrich 2019, section 4, without the gain.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise x (..., C)."""
-        return F.rms_norm(x, (x.size(-1),), eps=RMS_NORM_EPS)
-
-
 def relu2(x: Tensor) -> Tensor:
     """Squared ReLU (So et al. 2021, section 4.2)."""
     return F.relu(x).square()
 
 
-def gelu(x: Tensor) -> Tensor:
-    """GELU in its tanh form, the one that GPT-2's weights were trained with."""
-    return F.gelu(x, approximate="tanh")
-
-
 NORM: dict[str, Callable[[int, bool], nn.Module]] = {
     "layernorm": lambda d_model, bias: nn.LayerNorm(d_model, bias=bias),
-    "rmsnorm": lambda d_model, bias: RMSNorm(),
+    # Zhang and Sennrich 2019, section 4, without the gain.
+    "rmsnorm": lambda d_model, bias: nn.RMSNorm(d_model, eps=RMS_NORM_EPS, elementwise_affine=False),
 }
-ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {"gelu": gelu, "relu2": relu2}
+ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": partial(F.gelu, approximate="tanh"),  # the form that GPT-2's weights were trained with
+    "relu2": relu2,
+}
 
 
 class Smear(nn.Module):

@@ -15,14 +15,11 @@ from gptmini.attention import CausalMultiHeadAttention, History, KVCache
 from gptmini.attention.causal import QK_NORM_EPS
 from gptmini.model.block import Block
 from gptmini.model.gpt import GPT
-from gptmini.model.layers import RMS_NORM_EPS, RMSNorm, Smear
+from gptmini.model.layers import RMS_NORM_EPS, Smear
 
 
 def store_by_column(model: GPT) -> GPT:
-    """Keep a model's matrices in memory column by column, their values as they are: a product with one row is faster.
-
-    Returns the same model.
-    """
+    """Keep a model's matrices in memory column by column, where a product with one row is faster; returns the model."""
     for matrix in (*(m.weight for m in model.modules() if isinstance(m, nn.Linear)), model.unembedding_weight):
         matrix.data = matrix.data.t().contiguous().t()
     return model
@@ -131,7 +128,7 @@ class DecodingStep:
 
 
 def _norm(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    if isinstance(module, RMSNorm):
+    if isinstance(module, nn.RMSNorm):
         return lambda x: torch.rms_norm(x, x.shape[-1:], None, RMS_NORM_EPS)
     if isinstance(module, nn.LayerNorm):
         shape, weight, bias, eps = module.normalized_shape, module.weight, module.bias, module.eps
