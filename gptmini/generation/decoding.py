@@ -41,14 +41,12 @@ class Decoder:
         compile: bool = False,
         int8: bool = False,
     ) -> None:
-        """Reserve the cache; no token is drawn yet.
+        """Reserve the cache; no token is drawn yet. The model is in eval mode; options are as for generate_stream.
 
         Args:
-            model: in eval mode.
             prompts: ids to continue, at least one each; of a longer one the newest context_length are seen.
             rules: how tokens are drawn; the caller ends a sample after max_new_tokens, for which there is room.
             streams: number of each prompt's random stream, one for each; seed is of all streams.
-            batch_size, log_probabilities, compile, int8: as for generate_stream.
 
         Raises ValueError: a number out of range, an empty prompt, or an id in it that the model has not.
         """
@@ -94,11 +92,9 @@ class Decoder:
         newest, uniform = [0] * len(self.rows), [0.0] * len(self.rows)
         for row, sample in active:
             newest[row], uniform[row] = self.ids[sample][-1], next(self.draws[sample])
-        drawn, highest, log_probabilities = self._draw(
-            torch.tensor(newest, device=self.device),
-            torch.tensor(uniform, dtype=torch.float64, device=self.rules_device),
-            self.seen,
-        )
+        given = torch.tensor(newest, device=self.device)
+        chances = torch.tensor(uniform, dtype=torch.float64, device=self.rules_device)
+        drawn, highest, log_probabilities = self._draw(given, chances, self.seen)
         tokens, highest = drawn.tolist(), highest.tolist()
         known = [None] * len(tokens) if log_probabilities is None else log_probabilities.tolist()
         self.lengths = [length + 1 for length in self.lengths]
@@ -148,12 +144,7 @@ def _encode(model: GPT, cache: KVCache, windows: dict[int, list[int]]) -> None:
 
 
 def _draw(
-    score: Callable[[Tensor], Tensor],
-    rules: Rules,
-    log_probabilities: bool,
-    tokens: Tensor,
-    uniform: Tensor,
-    seen: Tensor | None,
+    score: Callable, rules: Rules, log_probabilities: bool, tokens: Tensor, uniform: Tensor, seen: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Tokens after the newest, highest logits, and log-probabilities if asked for, (B,) each; marks what is seen."""
     logits, drawn_at = score(tokens).to(uniform.device), None  # (B, V)

@@ -29,10 +29,7 @@ def apply_top_k(logits: Tensor, top_k: int) -> Tensor:
 
 
 def apply_top_p(logits: Tensor, top_p: float) -> Tensor:
-    """Keep the most probable tokens up to and with the one that brings their sum to top_p; the others get -inf.
-
-    Source: Holtzman et al. 2020, section 3.1.
-    """
+    """Set all but the likeliest tokens that together reach top_p to -inf (Holtzman et al. 2020, section 3.1)."""
     if top_p == 1:
         return logits  # where rounding would drop some of the least probable
     likely = () if torch.compiler.is_compiling() else (min(LIKELY, logits.size(-1)),)
@@ -47,10 +44,7 @@ def apply_top_p(logits: Tensor, top_p: float) -> Tensor:
 
 
 def apply_min_p(logits: Tensor, min_p: float) -> Tensor:
-    """Keep tokens that are at least min_p times as probable as the most probable; the others get -inf.
-
-    Source: Nguyen et al. 2024, section 3.
-    """
+    """Set tokens less than min_p times as probable as the likeliest to -inf (Nguyen et al. 2024, section 3)."""
     probabilities = logits.softmax(dim=-1)
     return logits.masked_fill(probabilities < min_p * probabilities.amax(dim=-1, keepdim=True), -torch.inf)
 

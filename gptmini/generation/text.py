@@ -58,20 +58,13 @@ def generate_stream(
             ids.append(prompt_ids(tokenizer, text))
         except ValueError as error:
             raise ValueError(f"prompt {i}: " * (len(texts) > 1) + str(error)) from None
-    decoder = Decoder(
-        model,
-        [prompt for prompt in ids for _ in range(num_samples)],
-        checked,
-        streams=[*range(num_samples)] * len(ids),
-        seed=seed,
-        batch_size=batch_size,
-        log_probabilities=log_probabilities,
-        compile=compile,
-        int8=int8,
-    )
+    ids = [prompt for prompt in ids for _ in range(num_samples)]  # of each sample
+    numbers = [*range(num_samples)] * len(texts)  # of each sample among those of its prompt
+    options = {"log_probabilities": log_probabilities, "compile": compile, "int8": int8}
+    decoder = Decoder(model, ids, checked, streams=numbers, seed=seed, batch_size=batch_size, **options)
     stop = [stop] if isinstance(stop, str) else stop or ()
-    streams = {sample: TextStream(tokenizer, stop) for sample in range(len(ids) * num_samples)}
-    n_drawn = [0] * len(streams)
+    streams = {sample: TextStream(tokenizer, stop) for sample in range(len(ids))}
+    n_drawn = [0] * len(ids)
     was_training = model.training
     model.eval()
     try:
