@@ -75,22 +75,17 @@ class BytePairTokenizer:
 
         ValueError for a byte string given twice or empty, a single byte missing, or a pattern not of ours.
         """
-        mergeable = {token: rank for rank, token in enumerate(ranks)}
-        single = sum(len(token) == 1 for token in mergeable)
-        if len(mergeable) != len(ranks) or single != 256 or b"" in mergeable:
+        rank_of = {token: rank for rank, token in enumerate(ranks)}
+        single = sum(len(token) == 1 for token in rank_of)
+        if len(rank_of) != len(ranks) or single != 256 or b"" in rank_of:
             raise ValueError(f"ranks must be distinct and hold every single byte, got {len(ranks)} byte strings")
         if pattern not in (SPLIT_PATTERN, BYTE_PATTERN):  # another could drop text or never end
             raise ValueError(f"pattern must be the one of this version, got {pattern!r}")
         self.pattern, self.ranks = pattern, ranks
         self.end_of_text = len(ranks)
         self.n_vocab = len(ranks) + 1
-        self._encoding = tiktoken.Encoding(
-            "gptmini",
-            pat_str=pattern,
-            mergeable_ranks=mergeable,
-            special_tokens={END_OF_TEXT: self.end_of_text},
-            explicit_n_vocab=self.n_vocab,
-        )
+        special = {END_OF_TEXT: self.end_of_text}
+        self._encoding = tiktoken.Encoding("gptmini", pat_str=pattern, mergeable_ranks=rank_of, special_tokens=special)
 
     def encode(self, text: str) -> list[int]:
         """Ids of text, in which the end-of-text string is text; ValueError for a lone surrogate: it has no bytes."""
@@ -99,9 +94,14 @@ class BytePairTokenizer:
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
         """Ids of each text, uint32, one text at a time, without a Python object for each id; errors as encode."""
         for text in texts:
-            _check_encodable(text)
             try:
+                text.encode()  # refuses a lone surrogate, whatever tiktoken would make of it
                 yield self._encoding.encode_to_numpy(text, disallowed_special=())
+            except UnicodeEncodeError as error:
+                raise ValueError(
+                    f"text must be Unicode without lone surrogates, got U+{ord(text[error.start]):04X} "
+                    f"at position {error.start}; was the input not UTF-8?"
+                ) from None
             except ValueError as error:  # tiktoken's regular expression has a limit on one run of white space
                 raise ValueError(
                     f"text must not hold a million white-space characters in a row ({error}); "
@@ -160,9 +160,7 @@ def bpe(train: Iterable[str], val: Iterable[str], *, vocab_size: int) -> BytePai
     """Tokenizer with merges learned from the training split alone.
 
     vocab_size counts the 256 bytes, the merges and end-of-text; a short text may yield fewer merges.
-
     Raises ValueError: vocab_size leaves no room for the bytes, or is beyond what training reserves memory for.
-
     Source: Sennrich et al. 2016, section 3.2, on bytes as in Radford et al. 2019, section 2.2; trained by tokenizers.
     """
     from tokenizers import Regex, models, pre_tokenizers, trainers
@@ -173,13 +171,9 @@ def bpe(train: Iterable[str], val: Iterable[str], *, vocab_size: int) -> BytePai
             f"vocab_size must be from 257 (256 bytes and end-of-text) to {LARGEST_BPE}, got vocab_size={vocab_size!r}"
         )
     learner = Trainable(models.BPE())
-    learner.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(SPLIT_PATTERN), behavior="isolated"),
-            pre_tokenizers.Split(Regex(LONGEST_PIECE), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    cuts = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in (SPLIT_PATTERN, LONGEST_PIECE)]
+    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)  # one for each byte
+    learner.pre_tokenizer = pre_tokenizers.Sequence([*cuts, letters])
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=vocab_size - 1, initial_alphabet=alphabet, show_progress=False)
     learner.train_from_iterator(train, trainer)
@@ -201,16 +195,6 @@ def gpt2(train: Iterable[str], val: Iterable[str]) -> BytePairTokenizer:
         ) from error
     ranks = [encoding.decode_single_token_bytes(i) for i in range(encoding.n_vocab - 1)]
     return BytePairTokenizer(SPLIT_PATTERN, ranks)
-
-
-def _check_encodable(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"text must be Unicode without lone surrogates, got U+{ord(text[error.start]):04X} "
-            f"at position {error.start}; was the input not UTF-8?"
-        ) from None
 
 
 def _byte_of_letter() -> dict[str, int]:

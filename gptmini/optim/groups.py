@@ -11,17 +11,14 @@ from gptmini.optim.muon import MuonAdamW
 def adamw(
     model: nn.Module, *, lr: float, betas: tuple[float, float], eps: float, weight_decay: float
 ) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices alone, in one fused kernel.
+    """AdamW for a model's trainable parameters, with weight decay on matrices alone, in one fused kernel.
 
     Args:
-        model: its trainable parameters are taken, each once.
         lr: peak learning rate; a schedule multiplies it.
-        betas: decay rates of the two moments, each in [0, 1).
-        eps: added to the root of the second moment.
+        betas, eps: decay rates of the two moments, each in [0, 1); what is added to the root of the second.
         weight_decay: shrinks matrices by lr * weight_decay a step; gains and biases are left alone.
 
     Raises ValueError: a value of the wrong type or out of range.
-
     Source: Loshchilov and Hutter 2019; decay on matrices alone as in Brown et al. 2020, appendix B.
     """
     _check_numbers(lr=lr, eps=eps, weight_decay=weight_decay)
@@ -48,10 +45,9 @@ def muon(
     betas: tuple[float, float],
     eps: float,
 ) -> MuonAdamW:
-    """Muon for the matrices inside model.blocks; AdamW, without weight decay, for everything else.
+    """Muon for the trained matrices inside model.blocks; AdamW, without weight decay, for all else that is trained.
 
     Args:
-        model: its trainable parameters are taken, each once.
         lr: peak learning rate of Muon; the next three are AdamW's: unembedding_lr of a tied matrix too.
         momentum: of Muon, each in [0, 1): on the first step, and from momentum_warmup_steps on.
         ns_steps: of Newton-Schulz, for each orthogonalization.

@@ -14,10 +14,8 @@ MOMENTS = {"muon": ("momentum",), "adamw": ("exp_avg", "exp_avg_sq")}  # kept fo
 def orthogonalize(matrices: Tensor, ns_steps: int) -> Tensor:
     """Nearly the closest matrices with orthonormal rows, by Newton-Schulz in the dtype given.
 
-    Args:
-        matrices: (n, rows, columns), rows at most columns.
-        ns_steps: 5 brings all but the smallest singular values to within about 0.3 of 1.
-
+    matrices are (n, rows, columns), rows at most columns; 5 ns_steps bring all but the smallest singular values to
+    within about 0.3 of 1.
     Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks".
     """
     a, b, c = QUINTIC
