@@ -135,9 +135,7 @@ def from_dict(state: dict) -> Tokenizer:
         raise ValueError(" ".join(str(error).split())) from None
     except Exception as error:  # of whatever class: the fields are a stranger's
         raise ValueError(f"a tokenizer must have kind and its fields, got {type(error).__name__}: {error}") from None
-    raise ValueError(
-        f"a tokenizer's kind must be {CharTokenizer.kind} or {BytePairTokenizer.kind}, got {state['kind']!r}"
-    )
+    raise ValueError(f"tokenizer kind must be {CharTokenizer.kind} or {BytePairTokenizer.kind}, got {state['kind']!r}")
 
 
 def character(train: Iterable[str], val: Iterable[str]) -> CharTokenizer:
@@ -167,9 +165,7 @@ def bpe(train: Iterable[str], val: Iterable[str], *, vocab_size: int) -> BytePai
     from tokenizers import Tokenizer as Trainable
 
     if type(vocab_size) is not int or not 257 <= vocab_size <= LARGEST_BPE:
-        raise ValueError(
-            f"vocab_size must be from 257 (256 bytes and end-of-text) to {LARGEST_BPE}, got vocab_size={vocab_size!r}"
-        )
+        raise ValueError(f"vocab_size must be from 257 (bytes, end of text) to {LARGEST_BPE}, got {vocab_size=!r}")
     learner = Trainable(models.BPE())
     cuts = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in (SPLIT_PATTERN, LONGEST_PIECE)]
     letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)  # one for each byte

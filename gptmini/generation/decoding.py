@@ -66,16 +66,18 @@ class Decoder:
         self.rows: list[int | None] = [None] * min(batch_size, len(prompts))  # the sample in each row of the batch
         self.ids: dict[int, list[int]] = {}  # prompt and tokens of the samples in the batch
         self.lengths = [0] * len(self.rows)  # positions that the cache holds of each row
-        n_slots = model.config.context_length
-        if rules.max_new_tokens is not None:
-            n_slots = min(n_slots, max((len(prompt) for prompt in prompts), default=0) + rules.max_new_tokens)
+        longest = max((len(prompt) for prompt in prompts), default=0)
+        n_slots = None if rules.max_new_tokens is None else longest + rules.max_new_tokens
         self.device = weight.device
         self.cache = model.new_cache(len(self.rows), n_slots, static=compile)
         self.rules_device = self.device if self.device.type != "mps" else torch.device("cpu")  # where float64 is
         seen = torch.zeros(len(self.rows), model.config.vocab_size, dtype=torch.bool, device=self.rules_device)
         self.seen = seen if rules.repetition_penalty != 1 else None  # (B, V), ids that prompt and sample hold
-        if compile:
-            score, draw = lambda tokens: model(tokens.unsqueeze(1), self.cache)[:, -1], _compiled(self.cache, self.seen)
+        if compile:  # one graph, recorded over tensors that stay where they are
+            for tensor in (self.cache.slots.lengths, *self.cache.tensors, *([] if self.seen is None else [self.seen])):
+                torch._dynamo.mark_static_address(tensor)
+            compiled = torch.compile(_draw, mode="reduce-overhead", fullgraph=True)
+            score, draw = lambda tokens: model(tokens.unsqueeze(1), self.cache)[:, -1], compiled
         else:
             score, draw = DecodingStep(model, self.cache, int8=int8), _draw
         self._draw = partial(draw, score, rules, log_probabilities)
@@ -89,9 +91,8 @@ class Decoder:
         if not self._refill():
             return []
         active = [(row, sample) for row, sample in enumerate(self.rows) if sample is not None]
-        newest, uniform = [0] * len(self.rows), [0.0] * len(self.rows)
-        for row, sample in active:
-            newest[row], uniform[row] = self.ids[sample][-1], next(self.draws[sample])
+        newest = [0 if sample is None else self.ids[sample][-1] for sample in self.rows]
+        uniform = [0.0 if sample is None else next(self.draws[sample]) for sample in self.rows]
         given = torch.tensor(newest, device=self.device)
         chances = torch.tensor(uniform, dtype=torch.float64, device=self.rules_device)
         drawn, highest, log_probabilities = self._draw(given, chances, self.seen)
@@ -154,10 +155,3 @@ def _draw(
     if log_probabilities:
         drawn_at = logits.double().log_softmax(dim=-1).gather(-1, drawn.unsqueeze(1)).squeeze(1)
     return drawn, logits.amax(dim=-1), drawn_at
-
-
-def _compiled(cache: KVCache, seen: Tensor | None) -> Callable:
-    """_draw as one graph, recorded over tensors that stay where they are."""
-    for tensor in (cache.slots.lengths, *cache.tensors, *([] if seen is None else [seen])):
-        torch._dynamo.mark_static_address(tensor)
-    return torch.compile(_draw, mode="reduce-overhead", fullgraph=True)

@@ -47,7 +47,11 @@ class GPTConfig:
     def __post_init__(self) -> None:
         """Check types, then ranges, then how values fit together."""
         for field in fields(self):
-            _check_type(field.name, getattr(self, field.name), field.type)
+            name, value, types = field.name, getattr(self, field.name), get_args(field.type) or (field.type,)
+            # Neither 1.0 nor True will do for an int, nor "4" for a float; but an int will.
+            if type(value) not in types and not (float in types and type(value) is int):
+                wanted = " or ".join("null" if kind is type(None) else kind.__name__ for kind in types)
+                raise ValueError(f"{name} must be {wanted}, got {name}={value!r}")
         sizes = ("vocab_size", "context_length", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_ff")
         bounds = dict.fromkeys(sizes, (1, LARGEST)) | dict.fromkeys(("smear", "mlp_smear"), (0, LARGEST_SMEAR))
         for name, (least, most) in bounds.items():
@@ -69,15 +73,13 @@ class GPTConfig:
                 "rotary_base must be set when position=rotary and null otherwise, "
                 f"got position={self.position} and rotary_base={self.rotary_base}"
             )
+        widths = f"d_model={self.d_model} and n_heads={self.n_heads}"
         if self.position == "rotary" and self.d_head % 2:
-            raise ValueError(
-                "d_model / n_heads must be even when position=rotary, "
-                f"got d_model={self.d_model} and n_heads={self.n_heads}"
-            )
+            raise ValueError(f"d_model / n_heads must be even when position=rotary, got {widths}")
         if self.position == "rotary" and self.context_length * self.d_head > LARGEST_TABLE:
             raise ValueError(
                 f"context_length * d_model / n_heads must be at most {LARGEST_TABLE} when position=rotary, "
-                f"got context_length={self.context_length}, d_model={self.d_model} and n_heads={self.n_heads}"
+                f"got context_length={self.context_length}, {widths}"
             )
 
     @property
@@ -89,11 +91,3 @@ class GPTConfig:
     def padded_vocab_size(self) -> int:
         """V rounded up to a multiple of 64: rows of the two embedding matrices."""
         return -(-self.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
-
-
-def _check_type(name: str, value: object, declared: type) -> None:
-    """Refuse 1.0 or True for an int and "4" for a float; an int will do for a float."""
-    types = get_args(declared) or (declared,)
-    if type(value) not in types and not (float in types and type(value) is int):
-        wanted = " or ".join("null" if kind is type(None) else kind.__name__ for kind in types)
-        raise ValueError(f"{name} must be {wanted}, got {name}={value!r}")

@@ -22,10 +22,7 @@ def linear(step: int, *, max_steps: int, warmup_steps: int, final_fraction: floa
 
 
 def trapezoid(step: int, *, max_steps: int, warmup_steps: int, final_fraction: float, decay_fraction: float) -> float:
-    """Flat at 1, then a straight line to final_fraction over the last decay_fraction of the steps.
-
-    Source: Hägele et al. 2024, "Scaling laws and compute-optimal training beyond fixed training durations".
-    """
+    """Flat at 1, then a straight line to final_fraction over the last decay_fraction of steps (Hägele et al. 2024)."""
     done = _progress(step, max_steps, max(warmup_steps, max_steps - 1 - round(decay_fraction * max_steps)))
     return _warmup(step, warmup_steps) * (1 - (1 - final_fraction) * done)
 
