@@ -194,11 +194,7 @@ def gpt2(train: Iterable[str], val: Iterable[str]) -> BytePairTokenizer:
 
 
 def _byte_of_letter() -> dict[str, int]:
-    """Undo the table by which byte-level BPE writes each byte as a printable letter.
-
-    Source: Radford et al. 2019, code of GPT-2, bytes_to_unicode: printable Latin-1 stands for itself, the others
-    follow from U+0100 in order.
-    """
+    """Undo bytes_to_unicode of GPT-2's code: printable Latin-1 stands for itself, other bytes follow from U+0100 on."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}

@@ -40,10 +40,7 @@ def attention_weights(
 def attention(
     queries: Tensor, keys: Tensor, values: Tensor, *, mask: Tensor | None = None, scale: float | None = None
 ) -> Tensor:
-    """Context vectors: attention_weights(queries, keys) @ values.
-
-    values are (..., G, S, D_v), the result (..., H, T, D_v); the others are as for attention_weights.
-    """
+    """Context vectors, (..., H, T, D_v): attention_weights(queries, keys) @ values, which are (..., G, S, D_v)."""
     weights = attention_weights(queries, keys, mask=mask, scale=scale)
     return weights @ _expand_heads(values, queries)  # (..., H, T, D_v)
 

@@ -76,10 +76,7 @@ class TextCorpus:
         return {"corpus": self.name, "val_fraction": self.val_fraction, "files": [sha256_of(p) for p in self.files]}
 
     def documents(self, split: str) -> Iterator[str]:
-        """Texts of train or val: one part of the only file, or whole files.
-
-        Raises ValueError: a file that is empty or not UTF-8, or too few files to hold any out.
-        """
+        """Texts of train or val; ValueError: a file that is empty or not UTF-8, or too few files to hold any out."""
         if len(self.files) == 1:
             text = read_text(self.files[0])
             boundary = int(len(text) * (1 - self.val_fraction))

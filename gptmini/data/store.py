@@ -65,17 +65,27 @@ def prepare(corpus, build_tokenizer: Callable, root: str | Path) -> tuple[TokenS
     recipe = {"format": FORMAT, "source": corpus.identity(), "builder": described}
     fingerprint = _digest(recipe)
     folder = Path(root) / f"{corpus.name}-{described['name']}-{fingerprint[:12]}"
-    if folder.exists():
-        return _open(folder, fingerprint), False
+    if written := not folder.exists():
+        _write_whole(folder, corpus, build_tokenizer, recipe | {"fingerprint": fingerprint})
+    if not (folder / "meta.json").is_file():
+        raise ValueError(f"{folder} is not as it was prepared: meta.json is missing; {_remedy(folder)}")
+    store = TokenStore(folder)
+    if store.fingerprint != fingerprint:  # renamed by hand
+        raise ValueError(f"{folder} holds the tokens of another text or tokenizer; {_remedy(folder)}")
+    return store, written
+
+
+def _write_whole(folder: Path, corpus, build_tokenizer: Callable, recipe: dict) -> None:
+    """Write all files beside the final name, then rename: the folder is complete or not there."""
     tokenizer = build_tokenizer(corpus.documents("train"), corpus.documents("val"))
     folder.parent.mkdir(parents=True, exist_ok=True)
     for left in folder.parent.glob(f".{folder.name}.*.tmp"):
         with suppress(FileNotFoundError):  # its process has just finished
             if time.time() - max(path.stat().st_mtime for path in (left, *left.iterdir())) > ABANDONED:
                 shutil.rmtree(left)  # its process was killed
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".tmp", dir=root))
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".tmp", dir=folder.parent))
     try:
-        _write(temporary, corpus, tokenizer, recipe | {"fingerprint": fingerprint})
+        _write(temporary, corpus, tokenizer, recipe)
         temporary.chmod(0o755)  # mkdtemp's folder is its owner's alone
         try:
             temporary.rename(folder)
@@ -84,17 +94,6 @@ def prepare(corpus, build_tokenizer: Callable, root: str | Path) -> tuple[TokenS
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return _open(folder, fingerprint), True
-
-
-def _open(folder: Path, fingerprint: str) -> TokenStore:
-    """Open what the name promises, and refuse what was renamed to it."""
-    if not (folder / "meta.json").is_file():
-        raise ValueError(f"{folder} is not as it was prepared: meta.json is missing; {_remedy(folder)}")
-    store = TokenStore(folder)
-    if store.fingerprint != fingerprint:
-        raise ValueError(f"{folder} holds the tokens of another text or tokenizer; {_remedy(folder)}")
-    return store
 
 
 def _write(folder: Path, corpus, tokenizer, recipe: dict) -> None:

@@ -51,10 +51,7 @@ def apply_min_p(logits: Tensor, min_p: float) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """How long a sample becomes, and what is done to logits before a token is drawn, in the order of the fields.
-
-    Raises ValueError: a value of the wrong type or out of range.
-    """
+    """Length of a sample, and what is done to its logits, in the order of the fields; ValueError for a wrong value."""
 
     max_new_tokens: int | None = None  # None goes on until something else ends the sample
     repetition_penalty: float = 1.0  # above 1 makes what prompt and sample hold less probable

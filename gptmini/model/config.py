@@ -17,10 +17,7 @@ LARGEST_SMEAR = 64  # a sum of the whole batch for each: beyond it attention is 
 
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig:
-    """Sizes and alternatives of one GPT. Only what leaves the model as it is has a default.
-
-    Raises ValueError: a value of the wrong type, out of range, or at odds with another.
-    """
+    """Sizes and alternatives of one GPT, neutral by default; ValueError for a wrong type, range or combination."""
 
     vocab_size: int  # V, token kinds
     context_length: int  # T, longest input in tokens
