@@ -1,7 +1,4 @@
-"""gptmini: train, watch and sample a GPT from any text on one machine.
-
-Names are loaded when they are first used, so that importing the package costs nothing.
-"""
+"""Train, watch and sample a GPT from any text on one machine; names load when first used, so that importing is free."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

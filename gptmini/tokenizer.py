@@ -1,7 +1,6 @@
 """Text to token ids and back. Byte, trained BPE and GPT-2 are tiktoken encodings; characters need no library.
 
-A tokenizer has encode, encode_batch, decode, n_vocab, end_of_text, to_dict and kind. A builder takes the texts of the
-two splits and returns a tokenizer: character(...), byte(...), bpe(...), gpt2(...).
+A tokenizer has encode, encode_batch, decode, n_vocab, end_of_text, to_dict and kind; a builder takes two splits' texts.
 """
 
 import base64
@@ -170,8 +169,7 @@ def bpe(train: Iterable[str], val: Iterable[str], *, vocab_size: int) -> BytePai
     cuts = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in (SPLIT_PATTERN, LONGEST_PIECE)]
     letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)  # one for each byte
     learner.pre_tokenizer = pre_tokenizers.Sequence([*cuts, letters])
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=vocab_size - 1, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size - 1, initial_alphabet=letters.alphabet(), show_progress=False)
     learner.train_from_iterator(train, trainer)
     by_rank = sorted(learner.get_vocab().items(), key=lambda item: item[1])
     to_byte = _byte_of_letter()

@@ -55,7 +55,7 @@ def show_weights(words: list[str], weights: Tensor) -> None:
 
 @torch.no_grad()
 def main() -> None:
-    """Walk through the eleven steps."""
+    """Walk through the steps."""
     parser = argparse.ArgumentParser(description="Multi-head attention, step by step.")
     parser.add_argument("--text", help="words to attend over (default: The cat sleeps, with the notebook's numbers)")
     text = parser.parse_args().text

@@ -22,7 +22,6 @@ class CausalMultiHeadAttention(nn.Module):
     """Each position attends to itself and to those before it, in H subspaces at once.
 
     context = concat_h(softmax(scale * Q_h K_h^T + causal mask) V_h) W_out, with one fused projection for Q, K and V.
-
     Source: Vaswani et al. 2017, section 3.2.2; grouped heads: Ainslie et al. 2023; query-key norm: Henry et al. 2020,
     without its learned gain, and after the rotation.
     """
@@ -41,8 +40,7 @@ class CausalMultiHeadAttention(nn.Module):
         """Create the two projections; ValueError if H does not divide C, or G does not divide H.
 
         Args:
-            d_model, n_heads: C, width of input and output, and H; a head is D = C / H wide.
-            n_kv_heads: G; None for H.
+            d_model, n_heads, n_kv_heads: C, width of input and output; H, each D = C / H wide; G, None for H.
             bias, dropout: of both projections; probability of dropping an attention weight, in training only.
             qk_norm, scale: RMS-normalise each query and key; factor on the scores, None for 1 / sqrt(D).
         """

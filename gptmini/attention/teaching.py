@@ -122,7 +122,7 @@ class MultiHeadAttentionWrapper(nn.Module):
         return torch.cat(contexts, dim=-1)
 
 
-class MultiHeadAttention(LinearSelfAttention):
+class MultiHeadAttention(CausalAttention):
     """MultiHeadAttentionWrapper by weight splits: one product makes the queries of all heads, and so on."""
 
     def __init__(
@@ -131,11 +131,9 @@ class MultiHeadAttention(LinearSelfAttention):
         """Add the projection that mixes the heads, together d_out wide; ValueError unless num_heads divides d_out."""
         if d_out % num_heads:
             raise ValueError(f"d_out must be a multiple of num_heads, got d_out={d_out} and num_heads={num_heads}")
-        super().__init__(d_in, d_out, qkv_bias)
+        super().__init__(d_in, d_out, context_length, dropout, qkv_bias)
         self.num_heads = num_heads
         self.out_proj = nn.Linear(d_out, d_out)
-        self.dropout = nn.Dropout(dropout)
-        self.register_buffer("mask", functional.causal_mask(context_length, context_length), persistent=False)
 
     def split_heads(self, x: Tensor) -> Tensor:
         """(..., T, d_out) to (..., H, T, D)."""
@@ -183,14 +181,8 @@ class SeparateWidthAttention(nn.Module):
         return self.out_proj(torch.cat(contexts, dim=-1))
 
 
-class CrossAttention(nn.Module):
+class CrossAttention(SelfAttention):
     """SelfAttention whose queries come from one sequence and whose keys and values come from another."""
-
-    def __init__(self, d_in: int, d_out_kq: int, d_out_v: int) -> None:
-        super().__init__()
-        self.W_query = nn.Parameter(torch.rand(d_in, d_out_kq))
-        self.W_key = nn.Parameter(torch.rand(d_in, d_out_kq))
-        self.W_value = nn.Parameter(torch.rand(d_in, d_out_v))
 
     def attention_weights(self, x_1: Tensor, x_2: Tensor) -> Tensor:
         """(..., T, d_in) and (..., S, d_in) to (..., T, S)."""

@@ -17,10 +17,7 @@ PYDOC_SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages",
 
 
 class PydocCorpus:
-    """The documentation inside every CPython: help topics, then each docstring of the standard library.
-
-    Sources are parsed, never imported or run. A document is held out when the first byte of its SHA-256 says so.
-    """
+    """The documentation in every CPython: help topics, then docstrings of its library, parsed and never imported."""
 
     name = "pydoc"
 
@@ -50,13 +47,9 @@ class PydocCorpus:
         return texts
 
     def _sources(self) -> list[Path]:
-        parts = {path: path.relative_to(self.root).parts for path in self.root.rglob("*.py")}
-        modules = [
-            path
-            for path in sorted(parts, key=parts.get)
-            if parts[path][0].removesuffix(".py") in sys.stdlib_module_names
-            and not PYDOC_SKIPPED.intersection(parts[path])
-        ]
+        found = sorted((path.relative_to(self.root).parts, path) for path in self.root.rglob("*.py"))
+        found = [(parts, path) for parts, path in found if not PYDOC_SKIPPED.intersection(parts)]
+        modules = [path for parts, path in found if parts[0].removesuffix(".py") in sys.stdlib_module_names]
         topic_file = self.root / "pydoc_data" / "topics.py"
         if not modules or not topic_file.is_file():
             raise ValueError(f"data=pydoc needs the standard library's sources in {self.root}; use data=text instead")
@@ -89,10 +82,8 @@ class TextCorpus:
                 n_documents += 1
                 yield text
         if not n_documents:
-            raise ValueError(
-                f"each split must get a file, got none of {len(self.files)} for {split} "
-                f"at val_fraction={self.val_fraction}; change val_fraction or join the files into one"
-            )
+            got = f"none of {len(self.files)} for {split} at val_fraction={self.val_fraction}"
+            raise ValueError(f"each split must get a file, got {got}; change val_fraction or join the files into one")
 
 
 def topics(tree: ast.Module) -> list[str]:
@@ -151,9 +142,8 @@ def decode_text(data: bytes, name: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{name} must be UTF-8, got byte 0x{data[error.start]:02x} at offset {error.start}; convert it first"
-        ) from None
+        got = f"byte 0x{data[error.start]:02x} at offset {error.start}"
+        raise ValueError(f"{name} must be UTF-8, got {got}; convert it first") from None
 
 
 def check_fraction(val_fraction: float) -> float:

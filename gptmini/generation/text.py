@@ -38,8 +38,7 @@ def generate_stream(
     Args:
         model, tokenizer: as load gives them; the model is in eval mode until the stream ends or is closed.
         prompts: one text or several; an empty one starts a document.
-        num_samples: samples of each prompt.
-        batch_size: most samples at a time.
+        num_samples, batch_size: samples of each prompt; most samples at a time.
         seed: fixes a sample, with its number among those of its prompt; its neighbours do not, but for rounding.
         stop: texts that end a sample where one first stands complete in what was generated; they are not part of it.
         ignore_end_of_text: whether to go on when the end of a document is drawn, instead of ending the sample there.

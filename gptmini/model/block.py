@@ -13,15 +13,9 @@ class Block(nn.Module):
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.attention_norm = NORM[config.norm](config.d_model, config.bias)
-        self.attention = CausalMultiHeadAttention(
-            config.d_model,
-            config.n_heads,
-            n_kv_heads=config.n_kv_heads,
-            bias=config.bias,
-            dropout=config.dropout,
-            qk_norm=config.qk_norm,
-            scale=config.attention_scale,
-        )
+        options = {"n_kv_heads": config.n_kv_heads, "bias": config.bias, "dropout": config.dropout}
+        options |= {"qk_norm": config.qk_norm, "scale": config.attention_scale}
+        self.attention = CausalMultiHeadAttention(config.d_model, config.n_heads, **options)
         self.mlp_norm = NORM[config.norm](config.d_model, config.bias)
         self.mlp_smear = Smear(config.mlp_smear, config.d_model) if config.mlp_smear else None
         self.mlp = MLP(config.d_model, config.d_ff or 4 * config.d_model, activation=config.mlp, bias=config.bias)

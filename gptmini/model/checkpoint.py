@@ -88,10 +88,7 @@ def find_checkpoint(path: str | Path) -> Path:
 
 
 def read_checkpoint(path: Path) -> dict:
-    """Read a checkpoint onto the CPU, after its checksums, without running anything in it.
-
-    Raises ValueError: not a checkpoint of this format, damaged, or holding pickled code.
-    """
+    """Read a checkpoint onto the CPU, running nothing in it; ValueError: another format, damage, or pickled code."""
     check_archive(path)
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
@@ -162,11 +159,8 @@ class _Undrawn(TorchFunctionMode):
 
 def _dense_weights(state: dict) -> dict[str, torch.Tensor]:
     """The GPT's tensors of a state dict by the GPT's own names; ValueError unless all are dense floats of one dtype."""
-    weights = {
-        name.removeprefix(WEIGHTS_PREFIX): tensor
-        for name, tensor in state.items()
-        if isinstance(name, str) and name.startswith(WEIGHTS_PREFIX)
-    }
+    ours = [name for name in state if isinstance(name, str) and name.startswith(WEIGHTS_PREFIX)]
+    weights = {name.removeprefix(WEIGHTS_PREFIX): state[name] for name in ours}
     for name, tensor in weights.items():
         if not is_dense(tensor):
             raise ValueError(f"the checkpoint's weight {name} must be a dense floating-point tensor")

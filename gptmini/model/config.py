@@ -66,10 +66,8 @@ class GPTConfig:
             raise ValueError(f"dropout must be at least 0 and below 1, got dropout={self.dropout}")
         check_heads(self.d_model, self.n_heads, self.n_kv_heads or self.n_heads)
         if (self.position == "rotary") != (self.rotary_base is not None):
-            raise ValueError(
-                "rotary_base must be set when position=rotary and null otherwise, "
-                f"got position={self.position} and rotary_base={self.rotary_base}"
-            )
+            got = f"position={self.position} and rotary_base={self.rotary_base}"
+            raise ValueError(f"rotary_base must be set when position=rotary and null otherwise, got {got}")
         widths = f"d_model={self.d_model} and n_heads={self.n_heads}"
         if self.position == "rotary" and self.d_head % 2:
             raise ValueError(f"d_model / n_heads must be even when position=rotary, got {widths}")

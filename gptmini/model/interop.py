@@ -1,7 +1,4 @@
-"""The same model under Hugging Face's names: GPT2LMHeadModel and NanoChatForCausalLM, both directions.
-
-Works on plain dicts (a config's to_dict(), a model's state_dict()), so transformers itself is not needed.
-"""
+"""To and from Hugging Face's GPT2LMHeadModel and NanoChatForCausalLM, as plain dicts: transformers is not needed."""
 
 from collections.abc import Iterator
 from dataclasses import fields
@@ -107,13 +104,11 @@ def to_hugging_face(model: GPT) -> tuple[dict, dict[str, Tensor]]:
         if field.name not in free and value != wanted:
             raise ValueError(f"{field.name} must be {wanted} to export as {kind}, got {field.name}={value}")
     n_kv_heads = config.n_kv_heads or config.n_heads
-    exported = {theirs: getattr(config, ours) for ours, theirs in names.items()} | _THEIRS[kind]
-    exported["model_type"] = kind
+    exported = {theirs: getattr(config, ours) for ours, theirs in names.items()} | _THEIRS[kind] | {"model_type": kind}
     if kind == "gpt2":
         exported |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), config.dropout)
     else:
-        exported["num_key_value_heads"] = n_kv_heads
-        exported["intermediate_size"] = config.d_ff or 4 * config.d_model
+        exported |= {"num_key_value_heads": n_kv_heads, "intermediate_size": config.d_ff or 4 * config.d_model}
         exported["rope_parameters"] = {"rope_type": "default", "rope_theta": config.rotary_base}
         exported["attention_dropout"] = config.dropout
     weights, state = model.state_dict(), {}

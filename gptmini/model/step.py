@@ -50,10 +50,7 @@ class DecodingStep:
         self.unembed, _ = self._linear(model.unembedding_weight)
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """Logits (B, V) after int64 tokens (B,), which the cache takes; valid until the next call; in inference mode.
-
-        Raises ValueError: the cache is full.
-        """
+        """Logits (B, V), until the next call, after int64 (B,), in inference mode; ValueError if the cache is full."""
         slots, room = self.cache.slots, self.cache.room  # (N, B, capacity, 2 G, D)
         slots.take(1)
         even = isinstance(slots.positions, slice)

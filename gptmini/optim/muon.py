@@ -35,8 +35,7 @@ class MuonAdamW(torch.optim.Optimizer):
     """
 
     def __init__(self, groups: list[dict]) -> None:
-        """Take complete groups: nothing has a default."""
-        super().__init__(groups, {})
+        super().__init__(groups, {})  # complete ones: nothing has a default
 
     @torch.no_grad()
     def step(self, closure=None) -> Tensor | None:
