@@ -26,30 +26,31 @@ class Evaluation:
 
     @classmethod
     def from_sums(cls, nats: float, n_tokens: int, tokens_per_byte: float) -> "Evaluation":
-        """Weigh by token: nats summed over n_tokens predictions.
-
-        tokens_per_byte is of the whole split, so that the first token, which nothing predicts, is charged at the mean.
-        """
-        loss = nats / n_tokens
+        """Weigh by token: nats summed over n_tokens predictions; tokens_per_byte is of the whole split."""
+        loss = nats / n_tokens  # the first token, which nothing predicts, is charged at the mean in bits per byte
         return cls(loss, n_tokens, loss / math.log(2) * tokens_per_byte)
 
 
 @torch.no_grad()
-def sum_of_nats(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Loss of a model in eval mode over int64 (B, T) targets, summed in float64, so that batches can be added up."""
-    widest = torch.float32 if tokens.device.type == "mps" else torch.float64  # Apple's GPUs have no float64
-    pieces = row_pieces(model, model.hidden(tokens), targets)  # of a large vocabulary not all logits at once
-    return sum(next_token_loss(model.unembed(rows), row, reduction="none").sum(dtype=widest) for rows, row in pieces)
+def token_losses(model: GPT, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """What each of int64 (B, T) targets costs a model in eval mode, in nats, and the id it held likeliest; (B, T)."""
+    losses, likeliest = [], []
+    for rows, row_targets in row_pieces(model, model.hidden(tokens), targets):  # not all logits at once
+        logits = model.unembed(rows)  # (1, n, V)
+        losses.append(next_token_loss(logits, row_targets, reduction="none"))
+        likeliest.append(logits.argmax(dim=-1).squeeze(0))
+    return torch.cat(losses).view_as(targets), torch.cat(likeliest).view_as(targets)
+
+
+def sum_of_nats(losses: Tensor) -> float:
+    """Sum of losses of any shape, in float64 where the device has it, so that batches can be added up."""
+    return losses.sum(dtype=torch.float32 if losses.device.type == "mps" else torch.float64).item()
 
 
 def evaluate(model: GPT, batches: Iterable[tuple[Tensor, Tensor]], *, tokens_per_byte: float) -> Evaluation:
-    """Evaluate on (tokens, targets) batches, each token with the same weight; draws no random number.
+    """Evaluate on (tokens, targets), int64 (B, T) of any sizes; each token weighs the same, no random number is drawn.
 
-    Args:
-        model: is put in eval mode and left as it was.
-        batches: int64 (B, T) pairs, of any sizes, at least one.
-        tokens_per_byte: of the split that the batches are from.
-
+    The model is put in eval mode and left as it was; tokens_per_byte is of the split that the batches are from.
     Raises ValueError: no batch.
     """
     device = model.embedding.weight.device
@@ -58,7 +59,7 @@ def evaluate(model: GPT, batches: Iterable[tuple[Tensor, Tensor]], *, tokens_per
     nats, n_tokens = 0.0, 0
     try:
         for tokens, targets in batches:
-            nats += sum_of_nats(model, tokens.to(device), targets.to(device)).item()
+            nats += sum_of_nats(token_losses(model, tokens.to(device), targets.to(device))[0])
             n_tokens += targets.numel()
     finally:
         model.train(was_training)

@@ -1,7 +1,7 @@
 """The GPT: embed, N blocks, unembed."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -78,6 +78,22 @@ class GPT(nn.Module):
     def unembedding_weight(self) -> nn.Parameter:
         """Matrix (V padded, C) that turns hidden states into logits: the token embedding where the two are tied."""
         return self.embedding.weight if self.config.tie_embeddings else self.unembedding.weight
+
+    @torch.no_grad()
+    def attention_weights(self, tokens: Tensor, layers: Sequence[int]) -> Tensor:
+        """What each head of some blocks attends to in int64 (B, T), by the written-out formula: (L, B, H, T, T)."""
+        attentions, weights = [self.blocks[i].attention for i in layers], {}
+
+        def keep(module: nn.Module, arguments: tuple, options: dict) -> None:
+            weights[module] = module.attention_weights(*arguments, rotary=options["rotary"])
+
+        hooks = [attention.register_forward_pre_hook(keep, with_kwargs=True) for attention in attentions]
+        try:
+            self.hidden(tokens)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return torch.stack([weights[attention] for attention in attentions])
 
     def new_cache(self, batch_size: int, capacity: int | None = None, *, static: bool = False) -> KVCache:
         """Empty cache in the model's dtype, on its device, for capacity tokens a row; None for context_length."""

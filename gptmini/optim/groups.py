@@ -25,7 +25,10 @@ def adamw(
     _check_pair("betas", betas)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     matrices, others = [p for p in trained if p.ndim >= 2], [p for p in trained if p.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    groups = [
+        {"name": "matrices", "params": matrices, "weight_decay": weight_decay},
+        {"name": "scalars", "params": others, "weight_decay": 0.0},
+    ]
     groups = [group | {"peak_lr": lr} for group in groups if group["params"]]
     return torch.optim.AdamW(groups, lr=lr, betas=tuple(betas), eps=eps, fused=True)
 
@@ -66,7 +69,8 @@ def muon(
             raise ValueError(f"{name} must be a whole number of at least {least}, got {name}={value!r}")
     if type(cautious) is not bool:
         raise ValueError(f"cautious must be true or false, got cautious={cautious!r}")
-    groups = {name: {"params": [], "lr": rate, "peak_lr": rate} for name, rate in rates.items()}
+    names = dict(zip(rates, ("matrices", "embedding", "unembedding", "scalars"), strict=True))
+    groups = {key: {"name": names[key], "params": [], "lr": rate, "peak_lr": rate} for key, rate in rates.items()}
     untied = hasattr(model, "unembedding")
     for name, parameter in filter(lambda item: item[1].requires_grad, model.named_parameters()):
         if parameter.ndim == 2 and name.startswith("blocks."):

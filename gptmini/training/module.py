@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 from gptmini.data.store import TokenStore
-from gptmini.evaluation import Evaluation, sum_of_nats
+from gptmini.evaluation import Evaluation, sum_of_nats, token_losses
 from gptmini.model import GPT, training_loss
 from gptmini.model.checkpoint import header
 from gptmini.optim import set_learning_rate
@@ -37,7 +37,6 @@ class GPTModule(L.LightningModule):
 
         schedule(step, max_steps=) is a multiple of the peak_lr in the optimizer's groups; seed is dropout's;
         checkpoint is what read_checkpoint returned, to go on from, and model the one that it holds.
-
         Raises ValueError: the optimizer refuses its settings, or the checkpoint's optimizer state does not fit.
         """
         super().__init__()
@@ -94,13 +93,10 @@ class GPTModule(L.LightningModule):
         optimizer.zero_grad()
 
     def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, **limits: None) -> None:
-        """Clip by the norm of the whole gradient and keep that norm; drop a gradient that is not finite.
-
-        Ours, because Lightning's own refuses a fused optimizer under mixed precision and drops the norm.
-        """
+        """Clip by the norm of the whole gradient and keep that norm; drop a gradient that is not finite."""
+        # Ours, because Lightning's own refuses a fused optimizer under mixed precision and drops the norm.
         if self.settings.gradient_clip is None:
-            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-            self.grad_norm = get_total_norm(gradients)
+            self.grad_norm = get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
         else:
             self.grad_norm = clip_grad_norm_(self.model.parameters(), self.settings.gradient_clip)
         finite = torch.isfinite(self.grad_norm) & torch.isfinite(self.step_loss)
@@ -120,30 +116,26 @@ class GPTModule(L.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         """Forget the sums of the last validation."""
-        self._nats = torch.zeros((), dtype=torch.float64)
-        self._n_tokens = torch.zeros((), dtype=torch.float64)
+        self._sums = torch.zeros(2, dtype=torch.float64)  # nats and tokens
 
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Add one batch of validation windows to the sums."""
-        self._nats += sum_of_nats(self.model, *batch).cpu()
-        self._n_tokens += batch[1].numel()
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> tuple[Tensor, Tensor]:
+        """Add one batch of validation windows to the sums; returns its token_losses, for callbacks."""
+        losses, likeliest = token_losses(self.model, *batch)
+        self._sums += torch.tensor((sum_of_nats(losses), losses.numel()), dtype=torch.float64)
+        return losses, likeliest
 
     def on_validation_epoch_end(self) -> None:
         """Turn the sums of all ranks into an Evaluation."""
-        sums = torch.stack((self._nats, self._n_tokens))
         if self.trainer.world_size > 1:
-            sums = self.trainer.strategy.reduce(sums.to(self.device), reduce_op="sum").cpu()
-        self.evaluation = Evaluation.from_sums(sums[0].item(), int(sums[1]), self.store.tokens_per_byte("val"))
+            self._sums = self.trainer.strategy.reduce(self._sums.to(self.device), reduce_op="sum").cpu()
+        nats, n_tokens = self._sums.tolist()
+        self.evaluation = Evaluation.from_sums(nats, int(n_tokens), self.store.tokens_per_byte("val"))
         self.validated_step = self.trainer.global_step
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         """Add what makes the file enough to sample from."""
-        checkpoint["gptmini"] = header(
-            self.model.config,
-            self.store.tokenizer,
-            data={"folder": str(self.store.folder), "fingerprint": self.store.fingerprint},
-            max_steps=self.settings.max_steps,
-            validated_step=self.validated_step,
-            bad_steps=[self.bad_steps, self.bad_steps_in_a_row],
-        )
+        data = {"folder": str(self.store.folder), "fingerprint": self.store.fingerprint}
+        steps = {"max_steps": self.settings.max_steps, "validated_step": self.validated_step}
+        steps["bad_steps"] = [self.bad_steps, self.bad_steps_in_a_row]
+        checkpoint["gptmini"] = header(self.model.config, self.store.tokenizer, data=data, **steps)
         checkpoint["state_dict"] = dict(checkpoint["state_dict"])

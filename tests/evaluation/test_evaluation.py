@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from gptmini.evaluation import Evaluation, evaluate, sum_of_nats
+from gptmini.evaluation import Evaluation, evaluate, sum_of_nats, token_losses
 from gptmini.model import GPTConfig, new_gpt
 
 V, T = 11, 13
@@ -68,12 +68,19 @@ def test_loss_is_the_mean_over_tokens_not_over_batches():
     assert result.bits_per_byte == pytest.approx(expected / math.log(2) / 4, rel=1e-6)
 
 
-def test_sum_of_nats_is_summed_in_float64():
+def test_nats_are_summed_in_float64():
+    losses = torch.tensor([2.0**24, 1.0, 1.0])  # in float32 the ones would be lost, one by one
+    assert sum_of_nats(losses) == 2**24 + 2
+
+
+def test_token_losses_are_those_of_the_formula_and_name_the_likeliest():
     model = make()
-    tokens, targets = next(unequal_batches())
-    nats = sum_of_nats(model, tokens, targets)
-    assert (nats.dtype, nats.shape, nats.requires_grad) == (torch.float64, (), False)
-    assert nats.item() == pytest.approx(sum(nats_by_hand(model)[0]), rel=1e-6)
+    for (tokens, targets), expected in zip(unequal_batches(), nats_by_hand(model), strict=True):
+        losses, likeliest = token_losses(model, tokens, targets)
+        assert losses.shape == likeliest.shape == targets.shape
+        assert not losses.requires_grad
+        assert losses.flatten().tolist() == pytest.approx(expected, rel=1e-4)
+        assert torch.equal(likeliest, model(tokens).argmax(dim=-1))
 
 
 def test_a_model_that_knows_nothing_scores_the_size_of_its_vocabulary():
@@ -112,5 +119,6 @@ def test_logits_of_a_large_vocabulary_are_summed_piece_by_piece(monkeypatch):
     monkeypatch.setattr("gptmini.model.gpt.LOGITS_AT_ONCE", 7 * V)
     unembed, seen = model.unembed, []
     model.unembed = lambda hidden: seen.append(hidden.shape[1]) or unembed(hidden)
-    assert [sum_of_nats(model, *batch).item() for batch in unequal_batches()] == pytest.approx(expected, rel=1e-5)
+    sums = [sum_of_nats(token_losses(model, *batch)[0]) for batch in unequal_batches()]
+    assert sums == pytest.approx(expected, rel=1e-5)
     assert seen == [7] * 9 + [2] + [7] * 3 + [1]  # 65, 21 and 1 rows

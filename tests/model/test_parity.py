@@ -44,6 +44,18 @@ def test_logits_equal_hugging_face(kind):
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "nanochat"])
+def test_attention_weights_equal_hugging_face_layer_by_layer(kind):
+    theirs = hugging_face(kind)
+    theirs.set_attn_implementation("eager")  # the one that returns them
+    ours = from_hugging_face(theirs.config.to_dict(), theirs.state_dict()).eval()
+    tokens = torch.randint(11, (2, 7))
+    expected = theirs(tokens, output_attentions=True).attentions
+    got = ours.attention_weights(tokens, [2, 0, -2])
+    torch.testing.assert_close(got, torch.stack([expected[i] for i in (2, 0, 1)]), atol=1e-5, rtol=1e-4)
+    assert not got.requires_grad
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "nanochat"])
 def test_export_is_the_model_that_was_imported(kind):
     theirs = hugging_face(kind)
     config, state = to_hugging_face(from_hugging_face(theirs.config.to_dict(), theirs.state_dict()))
