@@ -25,6 +25,7 @@ RESUMABLE = (  # what a resumed run takes from its command line: how it is compu
     "trainer.compile",
     "trainer.threads",
     "callbacks.scalars.every_steps",
+    "callbacks.scalars.peak_tflops",
     "callbacks.checkpoints.every_steps",
     "console",
 )
@@ -235,7 +236,8 @@ def _items(tree: object, prefix: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _keys(tree: dict) -> list[str]:
-    return [key for key, _ in _items(tree)]
+    """Names of a configuration's nodes; a list may be of any length."""
+    return [key for key, _ in _items(tree) if not key.rpartition(".")[2].isdigit()]
 
 
 def _nearest(key: str, known: list[str]) -> str:

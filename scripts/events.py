@@ -2,13 +2,16 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
+from tags import COMPARED, LAYOUT
 
 RETRY_SECONDS = 60.0  # between two attempts to write events to a disk that is full
+SPECIAL = "\\`*_[]<>&|~"  # what Markdown or HTML would read as more than itself
 
 
 class EventLogger(TensorBoardLogger):
@@ -30,10 +33,54 @@ class EventLogger(TensorBoardLogger):
         self._attempt(lambda: super(EventLogger, self).log_metrics(metrics, step))
 
     @rank_zero_only
-    def log_text(self, tag: str, text: str, step: int) -> None:
-        """Add text as a block that TensorBoard does not reformat."""
-        indented = "\n".join("    " + line for line in text.splitlines())  # Markdown's code block
-        self._attempt(lambda: self.experiment.add_text(tag, indented, step))
+    def log_samples(self, texts: Sequence[str], step: int) -> None:
+        """Add texts, each as a block that TensorBoard does not reformat."""
+        blocks = ("\n".join("    " + line for line in text.splitlines()) for text in texts)  # Markdown's code block
+        self._attempt(lambda: self.experiment.add_text("samples", "\n\n---\n\n".join(blocks), step))
+
+    @rank_zero_only
+    def log_table(self, tag: str, rows: Sequence[Sequence[str]], step: int) -> None:
+        """Add a table whose first row are its headings."""
+        heading, *others = ("| " + " | ".join(map(_escaped, row)) + " |" for row in rows)
+        table = "\n".join((heading, "|---" * len(rows[0]) + "|", *others))
+        self._attempt(lambda: self.experiment.add_text(tag, table, step))
+
+    @rank_zero_only
+    def log_image(self, tag: str, image: np.ndarray, step: int) -> None:
+        """Add an image, uint8 (height, width, 3)."""
+        self._attempt(lambda: self.experiment.add_image(tag, image, step, dataformats="HWC"))
+
+    @rank_zero_only
+    def log_layout(self) -> None:
+        """Say which charts the page Custom Scalars opens with."""
+        charts = {
+            category: {name: ["Multiline", tags] for name, tags in named.items()} for category, named in LAYOUT.items()
+        }
+        self._attempt(lambda: self.experiment.add_custom_scalars(charts))
+
+    @rank_zero_only
+    def log_comparison(self, values: dict[str, object], changed: Sequence[str], others: Sequence[str]) -> None:
+        """Enter the run into the page HParams: all its values, and as columns what was changed, then the others.
+
+        TensorBoard takes the columns from one of the runs that it compares, and their contents from each.
+        """
+        from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+        from torch.utils.tensorboard.summary import hparams
+
+        plain = {key: value if type(value) in (int, float, str) else str(value) for key, value in values.items()}
+        columns, _, _ = hparams({key: plain[key] for key in (*changed, *others)}, dict.fromkeys(COMPARED))
+        _, start, _ = hparams(plain, {})
+        plugin = columns.value[0].metadata.plugin_data
+        content = HParamsPluginData.FromString(plugin.content)
+        for info in content.experiment.hparam_infos:
+            info.differs = info.name in changed  # what the page shows first
+        plugin.content = content.SerializeToString()
+
+        def add() -> None:
+            for summary in (columns, start):
+                self.experiment.file_writer.add_summary(summary, 0)
+
+        self._attempt(add)
 
     @rank_zero_only
     def save(self) -> None:
@@ -64,3 +111,7 @@ class EventLogger(TensorBoardLogger):
                 raise
             self._experiment, self._try_again = None, time.monotonic() + RETRY_SECONDS
             self._on_error(error)
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"&#{ord(character)};" if character in SPECIAL else character for character in str(text))

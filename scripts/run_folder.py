@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-VALIDATION_TAGS = ("val/", "samples")
+from tags import BEGINNING, VALIDATION
+
 LINKED = ("config.yaml", "train.log", "checkpoints")  # what a person or a script opens
 
 
@@ -100,7 +101,9 @@ def _check_latest(latest: Path) -> None:
 
 @contextmanager
 def dropping_later_events(folder: Path, step: int, *, validated: bool) -> Iterator[None]:
-    """Take what a resumed run logs again out of the event files: all after a step, and its validation if not validated.
+    """Take what a resumed run logs again out of the event files: what it is, and all after a step.
+
+    The step's validation too, if it was not validated.
 
     The files are written before the block and take their places after it, so that an error leaves everything as it was.
     TensorBoard's own answer, a purge_step in the next file, hides scalars and images but not texts.
@@ -110,8 +113,10 @@ def dropping_later_events(folder: Path, step: int, *, validated: bool) -> Iterat
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     def superseded(event) -> bool:
-        validation = any(value.tag.startswith(VALIDATION_TAGS) for value in event.summary.value)
-        return event.step > step or (event.step == step and validation and not validated)
+        tags = [value.tag for value in event.summary.value]
+        again = any(tag.startswith(BEGINNING) for tag in tags)
+        validation = any(tag.startswith(VALIDATION) for tag in tags)
+        return again or event.step > step or (event.step == step and validation and not validated)
 
     kept = {path: folder / f".{path.name}.tmp" for path in folder.glob("events.out.tfevents.*")}
     try:

@@ -89,7 +89,7 @@ class Stopping(L.Callback):
         step, n = trainer.global_step, pl_module.bad_steps_in_a_row
         figures = f"loss {pl_module.step_loss.item():.4g}, gradient norm {pl_module.grad_norm.item():.4g}"
         windows = ", ".join(map(str, trainer.datamodule.starts(step - 1)[:SHOWN]))
-        log(trainer, {"bad_steps": pl_module.bad_steps})
+        log(trainer, {"train/bad_steps": pl_module.bad_steps})
         say(trainer, f"step {step} not applied: {figures}; its windows begin at tokens {windows} ... of train.bin")
         if n >= self.max_bad_steps:
             last = Path(trainer.default_root_dir) / "checkpoints" / "last.ckpt"

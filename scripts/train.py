@@ -74,6 +74,7 @@ def train(config) -> None:
     from resuming import adopt, checkpoint_to_resume
     from rich.console import Console
     from stopping import Stopping, seconds_of
+    from tags import read_scalars
 
     from gptmini.tokenizer import from_dict
 
@@ -102,10 +103,11 @@ def train(config) -> None:
         with console.status("reading text"):
             store, written = open_tokens(config, checkpoint)
         tokenizer = from_dict(store.tokenizer)
-        callbacks = make_callbacks(config, tokenizer)
+        sizes = model_config(vocab_size=tokenizer.n_vocab)
+        callbacks = make_callbacks(config, tokenizer, sizes)
         module, data = assemble(
             store,
-            model_config(vocab_size=tokenizer.n_vocab),
+            sizes,
             settings,
             optimizer=optimizer,
             schedule=schedule,
@@ -116,7 +118,8 @@ def train(config) -> None:
         limit = seconds_of(settings.max_time)
         left = None if limit is None else limit - (time.monotonic() - start)
         stopping = Stopping(left, settings.max_bad_steps)
-        yaml = OmegaConf.to_yaml(OmegaConf.merge(config, {"resume": None}))
+        kept = OmegaConf.merge(config, {"resume": None})
+        yaml = OmegaConf.to_yaml(kept)
         if config.resume is None:
             folder = new_run_folder(config.runs_dir, config.name, yaml) if first else Path(config.runs_dir)
             if first:
@@ -132,7 +135,8 @@ def train(config) -> None:
         log_file = Console(
             file=stack.enter_context(log_path.open("a", encoding="utf-8")), soft_wrap=True, highlight=False
         )
-        lines = ConsoleLogger(console, log_file, settings.max_steps)
+        before = {} if config.resume is None or not first else read_scalars(folder)
+        lines = ConsoleLogger(console, log_file, settings.max_steps, validations(before))
 
         def say(topic: str, *texts: str) -> None:
             for word, text in zip((topic, *[""] * len(texts)), texts, strict=False):
@@ -143,8 +147,7 @@ def train(config) -> None:
             str(folder), purge_step=purge_step, on_error=lambda error: say("events", f"not written: {error.strerror}")
         )
         if first:
-            if checkpoint is None:
-                events.log_text("config", yaml, 0)
+            describe(events, kept, store, module, begun=checkpoint is None)
             for note in notes:
                 say("warning", note)
             announce(say, store, written, module, hardware, folder, config.runs_dir)
@@ -161,21 +164,53 @@ def train(config) -> None:
         )
         fit(trainer, module, data, stopping, say, folder)
         say("done", f"{trainer.global_step - step} steps in {duration(time.monotonic() - start)}")
-        conclude(say, callbacks, module, folder)
+        conclude(say, lines, callbacks, module, folder)
 
 
-def make_callbacks(config, tokenizer) -> list:
+def make_callbacks(config, tokenizer, sizes) -> list:
     """The callbacks that the configuration names; those that wait for the tokenizer are given it."""
     from hydra.utils import instantiate
+    from pictures import Pictures
 
     try:
-        return [
+        callbacks = [
             callback(tokenizer=tokenizer) if isinstance(callback, partial) else callback
-            for callback in (instantiate(config.callbacks) or {}).values()
+            for callback in (instantiate(config.callbacks, _convert_="all") or {}).values()
             if callback is not None
         ]
     except TypeError as error:  # of a stored configuration; what is typed was compared with the YAML
         raise ValueError(f"callbacks does not fit: {error}") from None
+    for callback in callbacks:
+        if isinstance(callback, Pictures):
+            callback.check(sizes)
+    return callbacks
+
+
+def validations(curves: dict) -> list[dict[str, float]]:
+    """Scalars of each validation that a run has behind it, with those that were logged last before it, and its step."""
+    return [
+        {
+            tag: next(value for s, value in reversed(points) if s <= step)
+            for tag, points in curves.items()
+            if points[0][0] <= step
+        }
+        | {"step": step}
+        for step, _ in curves.get("val/loss", [])
+    ]
+
+
+def describe(events, config, store, module, *, begun: bool) -> None:
+    """Write down for TensorBoard what the run is; how it compares with others when it begins."""
+    from omegaconf import OmegaConf
+    from tables import comparison, config_table, data_card, model_table
+
+    plain = OmegaConf.to_container(config, resolve=True)
+    events.log_layout()
+    events.log_table("setup/config", config_table(plain), 0)
+    events.log_table("setup/model", model_table(module.model), 0)
+    events.log_table("setup/data", data_card(store), 0)
+    if begun:
+        events.log_comparison(*comparison(plain, store, module.model, sys.argv[1:]))
 
 
 def open_tokens(config, checkpoint: dict | None) -> tuple:
@@ -238,13 +273,14 @@ def announce_resume(say: Callable, path: Path | None, checkpoint: dict | None, m
         say("", f"max_steps was {before}, is {now}: {change}")
 
 
-def conclude(say: Callable, callbacks: list, module, folder: Path) -> None:
-    """Say how good it became, show a sample, and name the commands that come next."""
+def conclude(say: Callable, lines, callbacks: list, module, folder: Path) -> None:
+    """Say how good it became, step by step and at best, show samples, and name the commands that come next."""
     import math
 
     from gptmini.training.callbacks import Samples
     from gptmini.training.checkpointing import RunCheckpoints
 
+    say("losses", *lines.final_table())
     for callback in callbacks:
         if isinstance(callback, RunCheckpoints) and callback.best is None:
             saved = module.evaluation is not None and math.isfinite(module.evaluation.loss)
@@ -253,9 +289,10 @@ def conclude(say: Callable, callbacks: list, module, folder: Path) -> None:
         elif isinstance(callback, RunCheckpoints):
             best = callback.best
             say("best", f"val loss {best['loss']:.4f}, {best['bits_per_byte']:.4f} bits per byte, step {best['step']}")
-        if isinstance(callback, Samples) and callback.text:
-            say("sample", *callback.text.splitlines())
-    say("next", f"python scripts/sample.py {folder}", f"python scripts/evaluate.py {folder}")
+        if isinstance(callback, Samples):
+            for text in callback.texts:
+                say("sample", *text.splitlines())
+    say("next", *(f"python scripts/{name}.py {folder}" for name in ("sample", "evaluate", "report")))
 
 
 if __name__ == "__main__":

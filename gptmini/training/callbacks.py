@@ -1,41 +1,98 @@
-"""What a run shows of itself: scalars, samples and notices, for every logger of the trainer that takes them.
-
-One with log_text(tag, text, step) is given texts, one with say(line) what the person who watches should read.
-"""
+"""What a run shows: every logger takes scalars, one with log_samples(texts, step) samples, one with say(line) lines."""
 
 import math
+import sys
 import time
+from collections.abc import Iterator
 
 import lightning as L
+from lightning.pytorch.loggers.logger import Logger
+from torch import Tensor
+from torch.nn.utils import get_total_norm
+from torch.optim import Optimizer
 
 from gptmini.generation import Rules, generate_stream, prompt_ids
 from gptmini.tokenizer import END_OF_TEXT, Tokenizer
+from gptmini.training.measures import StepTimes, by_kind, peak_flops, peak_memory
 from gptmini.training.module import GPTModule
 from gptmini.training.settings import check_count
 
 
 class Scalars(L.Callback):
-    """Logs the training loss and its companions on the first, the last and every few steps, and each validation."""
+    """Logs loss, gradients, weights and work on the first, the last and every few steps, and each validation.
 
-    def __init__(self, every_steps: int) -> None:
-        """Log every so many optimizer steps; ValueError unless that is a whole number above 0."""
-        self.every_steps = check_count("every_steps", every_steps)
+    Those steps alone are taken apart and timed; train/loss and weights/clipped are of all steps since the last point.
+    """
+
+    def __init__(self, every_steps: int, peak_tflops: float | None = None) -> None:
+        """Log every so many optimizer steps; work/mfu is of peak_tflops, 10^12 operations a second, None: the maker's.
+
+        ValueError unless every_steps is a whole number above 0 and peak_tflops a number above 0 or None.
+        """
+        self.every_steps, self.peak_tflops = check_count("every_steps", every_steps), peak_tflops
+        if peak_tflops is not None and (type(peak_tflops) not in (int, float) or not 0 < peak_tflops < sys.maxsize):
+            raise ValueError(f"peak_tflops must be a number above 0, or null for none, got {peak_tflops!r}")
+        self.train_loss: float | None = None  # newest point of train/loss
+        self._start_interval()
         self._ended: float | None = None  # when the last micro-step ended; None when something else came between
-        self._seconds, self._tokens = 0.0, 0
+        self._times: StepTimes | None = None  # of the running step, if it will be logged
+
+    def state_dict(self) -> dict:
+        """What a resumed run must remember, so that its curves go on as if nothing had happened."""
+        clipped = int(self._clipped)
+        return {"loss": float(self._losses), "steps": self._steps, "clipped": clipped, "train_loss": self.train_loss}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Restore state_dict(); ValueError if it holds anything but numbers."""
+        numbers = [state[name] for name in ("loss", "steps", "clipped", "train_loss")]
+        self._losses, self._steps, self._clipped, self.train_loss = numbers
+        if [type(number) for number in numbers] not in ([float, int, int, float], [float, int, int, type(None)]):
+            raise ValueError(f"a sum of losses, two counts and a loss must be numbers, got {state}")
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
+        """Look up what stays as it is, and begin the first step."""
+        peak = 1e12 * self.peak_tflops if self.peak_tflops else peak_flops(pl_module.device, str(trainer.precision))
+        self._flops_of_token, self._peak = pl_module.model.flops_per_token, peak and peak * trainer.world_size
+        self._begin_step(trainer, pl_module)
+
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: GPTModule, batch: tuple, batch_idx: int) -> None:
+        """The batch is here."""
+        self._mark("data")
+
+    def on_before_backward(self, trainer: L.Trainer, pl_module: GPTModule, loss: Tensor) -> None:
+        """The loss is computed."""
+        self._mark("forward")
+
+    def on_after_backward(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
+        """The gradients are."""
+        self._mark("backward")
+
+    def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: GPTModule, optimizer: Optimizer) -> None:
+        """Keep the weights of a step that will be logged."""
+        if self._times is not None:
+            self._before = {kind: [w.clone() for w in weights] for kind, weights in by_kind(pl_module.model).items()}
+            self._mark("this copy")
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: GPTModule, outputs: object, batch: tuple, batch_idx: int
     ) -> None:
         """Count tokens and time of micro-steps that follow each other; log when the interval comes round."""
+        self._mark("optimizer")
         now = time.perf_counter()
         if self._ended is not None:
             self._seconds += now - self._ended
             self._tokens += batch[0].numel() * trainer.world_size
         self._ended = now
-        step = trainer.global_step
-        due = step in (1, pl_module.settings.max_steps) or step % self.every_steps == 0  # the first shows that it runs
-        if due and (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
-            self._log(trainer, pl_module)
+        if (batch_idx + 1) % trainer.accumulate_grad_batches:
+            return
+        if not pl_module.bad_steps_in_a_row:
+            self._losses, self._steps = self._losses + pl_module.step_loss, self._steps + 1
+            self._clipped = self._clipped + (pl_module.grad_norm > (pl_module.settings.gradient_clip or math.inf))
+        if self._due(trainer.global_step, pl_module):
+            log(trainer, self._metrics(trainer, pl_module))
+            self._start_interval()
+            self._ended = time.perf_counter()  # what logging took is not training
+        self._begin_step(trainer, pl_module)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Keep validation out of the training speed."""
@@ -43,49 +100,79 @@ class Scalars(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Log the validation."""
-        evaluation = pl_module.evaluation
-        log(trainer, {"val/loss": evaluation.loss, "val/bits_per_byte": evaluation.bits_per_byte})
+        now = pl_module.evaluation
+        gap = {} if self.train_loss is None else {"val/gap": now.loss - self.train_loss}
+        log(trainer, {"val/loss": now.loss, "val/bits_per_byte": now.bits_per_byte, **gap})
+        self._begin_step(trainer, pl_module)
 
-    def _log(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        loss = pl_module.step_loss
-        if trainer.world_size > 1:
-            loss = trainer.strategy.reduce(loss, reduce_op="mean")
-        metrics = {
-            "train/loss": loss.item(),
-            "grad_norm": pl_module.grad_norm.item(),
-            "lr": trainer.optimizers[0].param_groups[0]["lr"],
-        }
-        if self._seconds:
-            metrics["tokens_per_second"] = self._tokens / self._seconds
+    def _due(self, step: int, pl_module: GPTModule) -> bool:
+        return step in (1, pl_module.settings.max_steps) or step % self.every_steps == 0  # the first shows that it runs
+
+    def _begin_step(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
+        self._times = StepTimes(pl_module.device) if self._due(trainer.global_step + 1, pl_module) else None
+
+    def _start_interval(self) -> None:
+        self._losses, self._steps, self._clipped = 0.0, 0, 0  # sum of losses and number of steps applied; clipped ones
         self._seconds, self._tokens = 0.0, 0
-        log(trainer, metrics)
-        self._ended = time.perf_counter()  # what logging took is not training
+        self._before: dict[str, list[Tensor]] = {}  # weights of the step to be logged, before its update
+
+    def _mark(self, part: str) -> None:
+        if self._times is not None:
+            self._times.mark(part)
+
+    def _metrics(self, trainer: L.Trainer, pl_module: GPTModule) -> dict[str, float]:
+        """Every scalar of the newest step, by tag."""
+        loss = self._losses / self._steps if self._steps else pl_module.step_loss  # or of a bad one
+        self.train_loss = float(trainer.strategy.reduce(loss, reduce_op="mean"))
+        step, settings, store = trainer.global_step, pl_module.settings, pl_module.store
+        n_tokens = step * settings.global_batch_size * pl_module.model.config.context_length
+        metrics = {"train/loss": self.train_loss, "weights/grad_norm": pl_module.grad_norm.item()}
+        if settings.gradient_clip is not None and self._steps:
+            metrics["weights/clipped"] = int(self._clipped) / self._steps
+        metrics |= {f"train/lr/{group['name']}": group["lr"] for group in trainer.optimizers[0].param_groups}
+        metrics |= {"train/tokens": n_tokens, "train/passes": n_tokens / store.n_tokens("train")}
+        for kind, weights in by_kind(pl_module.model).items():
+            size = metrics[f"weights/norm/{kind}"] = get_total_norm(weights).item()
+            changes = [new - old for new, old in zip(weights, self._before[kind], strict=True)]
+            change = get_total_norm(changes).item()
+            metrics[f"weights/update_ratio/{kind}"] = change / size if size else 0.0
+        if self._seconds:
+            speed = metrics["work/tokens_per_second"] = self._tokens / self._seconds
+            if self._peak:
+                metrics["work/mfu"] = speed * self._flops_of_token / self._peak
+        metrics |= {f"work/ms/{part}": spent for part, spent in self._times.milliseconds().items()}
+        if (memory := peak_memory(pl_module.device)) is not None:
+            metrics["work/memory_gb"] = memory / 1e9
+        return metrics
 
 
 class Samples(L.Callback):
-    """Writes a sample of text at every validation, always from the same prompt and random stream."""
+    """Writes samples of text at every validation, always from the same prompts and random streams."""
 
-    def __init__(self, tokenizer: Tokenizer, prompt: str, seed: int, **rules: float | None) -> None:
+    def __init__(self, tokenizer: Tokenizer, prompts: list[str], seed: int, **rules: float | None) -> None:
         """Take the arguments of generate_stream, rules being fields of Rules; an empty prompt starts a document.
 
         Raises ValueError: an argument of the wrong type or out of range, or a prompt that cannot be encoded.
         """
-        if type(prompt) is not str or type(seed) is not int:
-            raise ValueError(f"prompt must be text and seed a whole number, got {prompt!r} and {seed!r}")
+        if type(seed) is not int or not prompts or any(type(prompt) is not str for prompt in prompts):
+            raise ValueError(f"prompts must be a list of texts and seed a whole number, got {prompts!r} and {seed!r}")
         check_count("max_new_tokens", Rules(**rules).max_new_tokens)
-        prompt_ids(tokenizer, prompt)
-        self.tokenizer, self.prompt, self.seed, self.rules = tokenizer, prompt, seed, rules
-        self.text = ""  # newest sample, prompt included
+        for prompt in prompts:
+            prompt_ids(tokenizer, prompt)
+        self.tokenizer, self.prompts, self.seed, self.rules = tokenizer, list(prompts), seed, rules
+        self.texts: list[str] = []  # newest samples, prompts included
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Draw the sample and log it as text."""
+        """Draw the samples and log them as text."""
         if not trainer.is_global_zero or not math.isfinite(pl_module.evaluation.loss):
             return
-        options = {"seed": self.seed, "ignore_end_of_text": True, **self.rules}  # short documents: show several
-        stream = generate_stream(pl_module.model, self.tokenizer, self.prompt, **options)
-        self.text = self.prompt + "".join(piece.text for piece in stream).replace(END_OF_TEXT, "\n\n")
-        for logger in filter(lambda logger: hasattr(logger, "log_text"), trainer.loggers):
-            logger.log_text("samples", self.text, trainer.global_step)
+        texts = list(self.prompts)
+        options = {"seed": self.seed, "batch_size": len(texts), "ignore_end_of_text": True}  # short ones: show several
+        for piece in generate_stream(pl_module.model, self.tokenizer, self.prompts, **options, **self.rules):
+            texts[piece.sample] += piece.text.replace(END_OF_TEXT, "\n\n")
+        self.texts = texts
+        for logger in takers(trainer, "log_samples"):
+            logger.log_samples(texts, trainer.global_step)
 
 
 def log(trainer: L.Trainer, metrics: dict[str, float]) -> None:
@@ -96,5 +183,10 @@ def log(trainer: L.Trainer, metrics: dict[str, float]) -> None:
 
 def say(trainer: L.Trainer, line: str) -> None:
     """Tell the person who watches."""
-    for logger in filter(lambda logger: hasattr(logger, "say"), trainer.loggers):
+    for logger in takers(trainer, "say"):
         logger.say(line)
+
+
+def takers(trainer: L.Trainer, method: str) -> Iterator[Logger]:
+    """The trainer's loggers that have a method."""
+    return (logger for logger in trainer.loggers if hasattr(logger, method))

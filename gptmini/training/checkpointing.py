@@ -1,6 +1,6 @@
 """When a run is saved, under which names, and how its files are written."""
 
-import math
+from math import isfinite
 from pathlib import Path
 
 import lightning as L
@@ -63,12 +63,11 @@ class RunCheckpoints(L.Callback):
 
     def load_state_dict(self, state: dict) -> None:
         """Restore state_dict()."""
-        self.best = state["best"]
-        kinds = {"loss": float, "bits_per_byte": float, "step": int}
-        if self.best is not None and {name: type(figure) for name, figure in self.best.items()} != kinds:
-            raise ValueError(f"best must be a loss, bits per byte and a step, got {self.best}")
-        if self.best is not None and not all(map(math.isfinite, self.best.values())):
-            raise ValueError(f"best must be finite, got {self.best}")
+        best = self.best = state["best"]
+        if best is not None:
+            kinds = {name: type(figure) for name, figure in best.items()}
+            if kinds != {"loss": float, "bits_per_byte": float, "step": int} or not all(map(isfinite, best.values())):
+                raise ValueError(f"best must be a finite loss, finite bits per byte and a step, got {best}")
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: GPTModule, outputs: object, batch: object, batch_idx: int
@@ -81,7 +80,7 @@ class RunCheckpoints(L.Callback):
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Save best.ckpt when the loss is the lowest yet, and last.ckpt when it is due."""
         now, before = pl_module.evaluation, self.best
-        if math.isfinite(now.loss) and (before is None or now.loss < before["loss"]):
+        if isfinite(now.loss) and (before is None or now.loss < before["loss"]):
             self.best = {"loss": now.loss, "bits_per_byte": now.bits_per_byte, "step": trainer.global_step}
             if not self._save(trainer, "best"):
                 self.best = before

@@ -8,10 +8,7 @@ MOST_THREADS = 1024  # torch starts as many as it is told, until the system refu
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerSettings:
-    """How long, how large and on what to train; the trainer group of the configuration.
-
-    Raises ValueError: a value of the wrong type or out of range; max_time is for the script to check.
-    """
+    """The configuration's trainer group; ValueError for a wrong type or range; max_time is for the script to check."""
 
     max_steps: int  # optimizer steps
     max_time: float | str | None  # stop after so many seconds, or [[DD:]HH:]MM:SS, of this process; None for no limit
@@ -56,8 +53,6 @@ def check_count(name: str, value: int) -> int:
 def micro_steps(global_batch_size: int, batch_size: int, n_ranks: int) -> int:
     """Micro-steps in one optimizer step on each rank; ValueError unless the global batch divides evenly."""
     if global_batch_size % (batch_size * n_ranks):
-        raise ValueError(
-            "trainer.global_batch_size must be a multiple of trainer.batch_size times devices, "
-            f"got {global_batch_size}, {batch_size} and {n_ranks}"
-        )
+        got = f"{global_batch_size}, {batch_size} and {n_ranks}"
+        raise ValueError(f"trainer.global_batch_size must be a multiple of trainer.batch_size times devices, got {got}")
     return global_batch_size // (batch_size * n_ranks)

@@ -33,6 +33,7 @@ OVERRIDES = (
     "callbacks.scalars.every_steps=5",
     f"callbacks.checkpoints.every_steps={INTERVAL}",
     "callbacks.samples.max_new_tokens=8",
+    "callbacks.pictures=null",
 )
 # scripts/train.py itself, which also leaves the newest step in a file; what is killed must not have to tell it.
 RUNNER = """
@@ -122,8 +123,9 @@ def outcome(folder: Path) -> dict:
         values |= {f"optimizer {i} {key}": tensor for key, tensor in state.items()}
     logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it tells of every superseded point
     events = EventAccumulator(str(run), size_guidance={"scalars": 0, "tensors": 0}).Reload()
-    for tag in set(events.Tags()["scalars"]) - {"tokens_per_second"}:
-        values[tag] = [(point.step, point.value) for point in events.Scalars(tag)]
+    for tag in events.Tags()["scalars"]:
+        if not tag.startswith("work/"):  # time and memory are not part of the run
+            values[tag] = [(point.step, point.value) for point in events.Scalars(tag)]
     texts = events.Tensors("samples/text_summary")
     return values | {
         "samples": [(text.step, text.tensor_proto.string_val[0]) for text in texts],

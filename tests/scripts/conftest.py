@@ -10,7 +10,7 @@ import pytest
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
 TEXT = "".join(f"Line {i} says that {i} times {i} is {i * i}.\n" for i in range(200))
 # The default run in a second: the modern model at its smallest, on a text that needs no preparation to speak of.
-SHORT = (
+WATCHED = (
     "data=text",
     "data.path=my.txt",
     "tokenizer=byte",
@@ -28,6 +28,7 @@ SHORT = (
     "callbacks.samples.max_new_tokens=8",
     "callbacks.checkpoints.every_steps=2",
 )
+SHORT = (*WATCHED, "callbacks.pictures=null")  # which take longer than the run
 
 
 @dataclass
@@ -63,3 +64,9 @@ def script(tmp_path, monkeypatch, capsys):
 def short():
     """Overrides of a run that takes a second."""
     return SHORT
+
+
+@pytest.fixture
+def watched():
+    """The same with pictures."""
+    return WATCHED

@@ -30,7 +30,13 @@ EFFECTS = {
     "data_dir": (["data_dir=elsewhere"], "tokens", ()),
     "runs_dir": (["runs_dir=elsewhere"], "folder", ()),
     "callbacks.scalars.every_steps": (["callbacks.scalars.every_steps=2"], "scalar steps", ()),
-    "callbacks.samples.prompt": (["callbacks.samples.prompt=Line"], "sample", ()),
+    "callbacks.scalars.peak_tflops": (["callbacks.scalars.peak_tflops=1"], "utilisation", ()),
+    "callbacks.pictures.layers": (["callbacks.pictures.layers=[0]"], "zoom/attention", ("model.n_layers=2",)),
+    "callbacks.pictures.heads": (["callbacks.pictures.heads=[1]"], "zoom/attention", ()),
+    "callbacks.pictures.text": (["callbacks.pictures.text=Line"], "zoom/attention", ()),
+    "callbacks.pictures.max_tokens": (["callbacks.pictures.max_tokens=4"], "zoom/attention", ()),
+    "callbacks.pictures.embedding_tokens": (["callbacks.pictures.embedding_tokens=5"], "embedding", ()),
+    "callbacks.samples.prompts": (["callbacks.samples.prompts=[Line]"], "sample", ()),
     "callbacks.samples.max_new_tokens": (["callbacks.samples.max_new_tokens=3"], "sample", ()),
     "callbacks.samples.temperature": (["callbacks.samples.temperature=0"], "sample", ()),
     "callbacks.samples.top_k": (["callbacks.samples.top_k=1"], "sample", ()),
@@ -131,10 +137,11 @@ def observe(script, overrides):
     events = EventAccumulator(str(folder)).Reload()
     last = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
     state = last["state_dict"]
-    tags = ("train/loss", "val/loss", "lr")
+    tags = ("train/loss", "val/loss", "train/lr/matrices", "work/mfu")
     scalars = {tag: events.Scalars(tag) if tag in events.Tags()["scalars"] else [] for tag in tags}
     values = {tag: [event.value for event in points] for tag, points in scalars.items()}
     texts = events.Tensors("samples/text_summary") if "samples/text_summary" in events.Tags()["tensors"] else []
+    images = events.Images("zoom/attention") if events.Tags()["images"] else []
     return {
         "error": "",
         "said": list(said),
@@ -148,7 +155,10 @@ def observe(script, overrides):
         "validation steps": [event.step for event in scalars["val/loss"]],
         "losses": values["train/loss"],
         "validation losses": values["val/loss"],
-        "rates": values["lr"],
+        "utilisation": bool(values["work/mfu"]),
+        "zoom/attention": [event.encoded_image_string for event in images],
+        "embedding": [path.read_text() for path in folder.glob("plugins/*/tokens.tsv")],
+        "rates": values["train/lr/matrices"],
         "files": sorted(path.name for path in (folder / "checkpoints").iterdir()),
         "shapes": {name: tuple(tensor.shape) for name, tensor in state.items()},
         "weights": hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in state.values())).hexdigest(),
@@ -169,8 +179,9 @@ def world(script, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("key", sorted(set(EFFECTS)))
-def test_changing_a_key_changes_what_it_is_for(world, short, key):
+def test_changing_a_key_changes_what_it_is_for(world, short, watched, key):
     overrides, observable, context = EFFECTS[key]
+    short = watched if key.startswith("callbacks.pictures.") else short
     before = observe(world, [*short, *context])
     after = observe(world, [*short, *context, *overrides])
     assert before["error"] == ""

@@ -59,7 +59,7 @@ TRAINING = [
     (["callbacks.samples.temperature=hot"], "temperature must be a finite number of at least 0 .* got 'hot'"),
     (["runs_dir=null"], "runs_dir and data_dir must be text, got None and 'data'"),
     (["hydra.run.dir=elsewhere"], r"no configuration here has the key hydra\.run\.dir"),
-    (["callbacks.samples.prompt='é'", "tokenizer=char"], r"got 'é' \(U\+00E9\) at position 0"),
+    (["callbacks.samples.prompts=['é']", "tokenizer=char"], r"got 'é' \(U\+00E9\) at position 0"),
     (["tokenizer=bpe", "tokenizer.vocab_size=100"], "vocab_size must be from 257"),
     (["name=a/b"], "name must be a plain folder name"),
     (["seed=-1"], r"seed must be a whole number from 0 to 2\^63 - 1, got seed=-1"),

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from tags import read_scalars
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer import event_file_writer, record_writer
 
@@ -30,8 +31,6 @@ from gptmini.training.checkpointing import AtomicCheckpointIO
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
 LONG = ("trainer.max_steps=7", "trainer.batch_size=2", "model.dropout=0.2", "callbacks.checkpoints.every_steps=3")
 EACH = ("trainer.val_every_steps=3", "callbacks.checkpoints.every_steps=1")  # after 5 steps: last 5, previous 4, best 3
-TAGS = ("train/loss", "grad_norm", "lr", "val/loss", "val/bits_per_byte")
-TEXTS = ("samples/text_summary", "config/text_summary")
 STRAIGHT = {}  # folders of uninterrupted runs, by their overrides
 
 
@@ -101,10 +100,13 @@ def last(folder, name="last"):
 
 
 def curves(folder):
-    """Every scalar and text as [(step, value), ...] by tag, as TensorBoard reads the folder."""
-    read = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0}).Reload()
-    points = {tag: [(event.step, event.value) for event in read.Scalars(tag)] for tag in TAGS}
-    return points | {tag: [(e.step, list(e.tensor_proto.string_val)) for e in read.Tensors(tag)] for tag in TEXTS}
+    """Scalars but time and memory, texts and images as [(step, value), ...] by tag, as TensorBoard reads the folder."""
+    read = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0, "images": 0}).Reload()
+    tags = read.Tags()
+    points = {tag: read.Scalars(tag) for tag in tags["scalars"] if not tag.startswith("work/")}
+    points = {tag: [(event.step, event.value) for event in found] for tag, found in points.items()}
+    points |= {tag: [(e.step, list(e.tensor_proto.string_val)) for e in read.Tensors(tag)] for tag in tags["tensors"]}
+    return points | {tag: [(e.step, e.encoded_image_string) for e in read.Images(tag)] for tag in tags["images"]}
 
 
 def steps(folder, tag):
@@ -123,8 +125,8 @@ def assert_same(folder, other):
             moments = two["optimizer_states"][0]["state"][i]
             assert all(torch.equal(value, moments[key]) for key, value in state.items())
     assert curves(folder) == curves(other)
-    assert steps(folder, "lr") == [1, 2, 3, 4, 5, 6, 7]
-    assert steps(folder, "config/text_summary") == [0]
+    assert steps(folder, "train/lr/matrices") == [1, 2, 3, 4, 5, 6, 7]
+    assert steps(folder, "setup/config/text_summary") == [0]
 
 
 def snapshot(folder):
@@ -166,6 +168,20 @@ def test_a_killed_run_resumes_to_the_same_weights_best_and_events(straight, begi
     assert result.code == 0
     assert ("nothing was saved yet: from the first step" in result.out) == (kill == "before the first checkpoint")
     assert_same(newest(), reference)
+
+
+def test_pictures_of_a_resumed_run_are_drawn_once_and_equal(script, watched, resume, tmp_path_factory):
+    assert script("train", *watched, *LONG, *EACH).code == 0
+    reference = shutil.copytree(newest(), tmp_path_factory.mktemp("watched") / "run")
+    with killed(6, "on_validation_end", Samples):
+        script("train", *watched, *LONG, *EACH)
+    assert resume().code == 0
+    seen = curves(newest())
+    assert [step for step, _ in seen["zoom/attention"]] == [3, 6, 7]
+    assert [step for step, _ in seen["zoom/mispredicted/text_summary"]] == [3, 6, 7]
+    assert seen == curves(reference)
+    (tokens,) = newest().glob("plugins/*/embedding.tsv")
+    assert tokens.read_text() == next(reference.glob("plugins/*/embedding.tsv")).read_text()
 
 
 def test_any_number_of_kills_change_nothing(straight, begin, resume):
@@ -253,8 +269,8 @@ def test_more_steps_follow_the_longer_schedule_and_are_kept(begin, resume):
     assert "step 9 of 12\n" in result.out
     assert "max_steps was" not in result.out
     assert last(newest())["global_step"] == 12
-    assert steps(newest(), "lr") == list(range(1, 13))
-    assert [rate for _, rate in curves(newest())["lr"]] == pytest.approx([*was[:7], *now[7:]], rel=1e-6)
+    assert steps(newest(), "train/lr/matrices") == list(range(1, 13))
+    assert [rate for _, rate in curves(newest())["train/lr/matrices"]] == pytest.approx([*was[:7], *now[7:]], rel=1e-6)
 
 
 def test_fewer_steps_than_are_done_are_refused_and_nothing_changes(begin, resume):
@@ -293,7 +309,8 @@ ALLOWED = {  # of a run killed at step 5 and resumed at step 4 of 7: the value g
     "trainer.devices": (1, lambda folder, out: micro_steps_since(folder) == 6),
     "trainer.compile": (False, lambda folder, out: ", eager, " in out),
     "trainer.threads": (2, lambda folder, out: torch.get_num_threads() == 2),
-    "callbacks.scalars.every_steps": (4, lambda folder, out: steps(folder, "lr") == [1, 2, 3, 4, 7]),
+    "callbacks.scalars.every_steps": (4, lambda folder, out: steps(folder, "train/lr/matrices") == [1, 2, 3, 4, 7]),
+    "callbacks.scalars.peak_tflops": (1, lambda folder, out: "work/mfu" in read_scalars(folder)),
     "callbacks.checkpoints.every_steps": (5, lambda folder, out: last(folder, "previous")["global_step"] == 5),
     "console": ("quiet", lambda folder, out: out == ""),
 }

@@ -58,8 +58,8 @@ def test_a_bad_step_is_not_applied_but_counted_logged_and_named_with_its_batch(t
     for step in range(5):
         before, after = poison.around[step], poison.around[step + 1]
         assert all(map(torch.equal, before, after)) == (step in poison.steps)
-    assert {step: value for (tag, step), value in said.points.items() if tag == "bad_steps"} == {3: 1, 5: 2}
-    shown = "train/loss" if kind == "loss" else "grad_norm"
+    assert {step: value for (tag, step), value in said.points.items() if tag == "train/bad_steps"} == {3: 1, 5: 2}
+    shown = "train/loss" if kind == "loss" else "weights/grad_norm"
     assert not math.isfinite(said.points[shown, 3])  # nothing is filtered
     starts = window_starts(range(16, 24), n_tokens=store.n_tokens("train"), context_length=5, seed=1)
     assert ", ".join(map(str, starts)) in said.lines[0]

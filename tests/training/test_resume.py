@@ -53,7 +53,7 @@ class Seen(Logger):
 
     def log_metrics(self, metrics, step):
         for tag, value in metrics.items():
-            if tag != "tokens_per_second":  # time is not part of the run
+            if not tag.startswith("work/"):  # time is not part of the run
                 assert (tag, step) not in self.points, f"{tag} logged twice at step {step}"
                 self.points[tag, step] = value
 
@@ -72,7 +72,7 @@ class Texts(L.Callback):
         self.kept[place] = tuple(batch[0].flatten().tolist())
 
     def on_validation_end(self, trainer, module):
-        self.kept["sample", trainer.global_step] = self.samples.text
+        self.kept["sample", trainer.global_step] = self.samples.texts
 
 
 def go(train, folder, seen, kept, *, kill=None, save_every=2, **options):
@@ -82,7 +82,7 @@ def go(train, folder, seen, kept, *, kill=None, save_every=2, **options):
     seen.resume(checkpoint["global_step"] if checkpoint else -1)
     if path:
         adopt(path, checkpoint["global_step"])
-    samples = Samples(byte([], []), "The", 3, max_new_tokens=5, temperature=0.8, top_k=20, top_p=None)
+    samples = Samples(byte([], []), ["The"], 3, max_new_tokens=5, temperature=0.8, top_k=20, top_p=None)
     callbacks = [Scalars(1), samples, Texts(samples, kept), RunCheckpoints(save_every), *([kill] if kill else [])]
     try:
         return train(callbacks=callbacks, loggers=[seen], folder=folder, checkpoint=checkpoint, **options)

@@ -1,12 +1,12 @@
 """What a run shows: events, console, log, samples, and the files it leaves."""
 
-import io
-import re
+import time
+from itertools import pairwise
 
 import pytest
 import torch
 from events import EventLogger
-from rich.console import Console
+from lightning import Callback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import gptmini
@@ -15,7 +15,17 @@ from gptmini.tokenizer import byte
 from gptmini.training.callbacks import Samples, Scalars
 from gptmini.training.checkpointing import RunCheckpoints
 
-SAMPLING = {"prompt": "", "max_new_tokens": 9, "temperature": 1.0, "top_k": None, "top_p": None, "seed": 3}
+KINDS = ("embedding", "attention", "mlp", "norm")  # of the classic model, tied
+TRAINING = {f"train/{name}" for name in ("loss", "lr/matrices", "lr/scalars", "tokens", "passes")}
+TRAINING |= {"weights/grad_norm", "weights/clipped", "work/memory_gb", "work/tokens_per_second"}
+TRAINING |= {f"weights/{name}/{kind}" for name in ("norm", "update_ratio") for kind in KINDS}
+TRAINING |= {f"work/ms/{part}" for part in ("data", "forward", "backward", "optimizer")}
+VALIDATION = {"val/loss", "val/bits_per_byte", "val/gap"}
+SAMPLING = {"prompts": [""], "max_new_tokens": 9, "temperature": 1.0, "top_k": None, "top_p": None, "seed": 3}
+
+
+def values(read, tag):
+    return [event.value for event in read.Scalars(tag)]
 
 
 def events(folder):
@@ -40,24 +50,120 @@ def test_events_hold_the_documented_tags_at_optimizer_steps(train, tmp_path):
     logger = EventLogger(str(tmp_path))
     trainer = train(callbacks=[Scalars(2), samples], loggers=[logger], batch_size=4, watch=watch)
     read = events(tmp_path)
-    training, validation = {"train/loss", "grad_norm", "lr"}, {"val/loss", "val/bits_per_byte"}
-    assert set(read.Tags()["scalars"]) == training | validation | {"tokens_per_second"}
+    assert set(read.Tags()["scalars"]) == TRAINING | VALIDATION
     assert read.Tags()["tensors"] == ["samples/text_summary"]
-    for tag in training:
+    for tag in TRAINING:
         assert [event.step for event in read.Scalars(tag)] == [1, 2, 4, 6]
-    for tag in validation:
+    for tag in VALIDATION:
         assert [event.step for event in read.Scalars(tag)] == [3, 6]
     means = [(losses[i] + losses[i + 1]).item() / 2 for i in range(0, 12, 2)]  # two micro-steps a step
-    assert [event.value for event in read.Scalars("train/loss")] == pytest.approx([means[0], *means[1::2]], rel=1e-6)
-    assert read.Scalars("val/loss")[-1].value == pytest.approx(trainer.lightning_module.evaluation.loss)
+    shown = [means[0], means[1], sum(means[2:4]) / 2, sum(means[4:6]) / 2]  # of the steps since the last point
+    assert values(read, "train/loss") == pytest.approx(shown, rel=1e-6)
+    assert values(read, "train/tokens") == [step * 8 * 5 for step in (1, 2, 4, 6)]
+    n_tokens = trainer.datamodule.store.n_tokens("train")
+    assert values(read, "train/passes") == pytest.approx([step * 40 / n_tokens for step in (1, 2, 4, 6)])
+    loss = trainer.lightning_module.evaluation.loss
+    assert values(read, "val/loss")[-1] == pytest.approx(loss)
+    assert values(read, "val/gap")[-1] == pytest.approx(loss - shown[-1])
     text = read.Tensors("samples/text_summary")[-1].tensor_proto.string_val[0].decode()
-    assert text == "\n".join("    " + line for line in samples.text.splitlines())
-    assert all(event.value > 0 for event in read.Scalars("tokens_per_second"))
+    assert text == "\n".join("    " + line for line in samples.texts[0].splitlines())
+    assert all(value > 0 for value in values(read, "work/tokens_per_second"))
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "modern"])
+def test_norms_and_changes_of_weights_are_those_of_the_step(train, tmp_path, kind):
+    weights = []
+
+    class Watch(Callback):
+        def on_train_batch_start(self, trainer, module, batch, batch_idx):
+            weights.append({name: p.detach().clone() for name, p in module.model.named_parameters()})
+
+        on_train_end = lambda self, trainer, module: self.on_train_batch_start(trainer, module, None, 0)  # noqa: E731
+
+    train(kind, callbacks=[Scalars(1), Watch()], loggers=[EventLogger(str(tmp_path))])
+    read = events(tmp_path)
+    kinds = {
+        "embedding": ("embedding.weight", "position_embedding.weight"),
+        "attention": tuple(f"blocks.{i}.attention.{name}" for i in (0, 1) for name in ("qkv", "output")),
+        "mlp": tuple(f"blocks.{i}.mlp.{name}" for i in (0, 1) for name in ("input", "output")),
+        "unembedding": ("unembedding.weight",),
+        "norm": ("norm.", *(f"blocks.{i}.{name}_norm" for i in (0, 1) for name in ("attention", "mlp"))),
+    }
+    absent = {"gpt2": "unembedding", "modern": "norm"}[kind]  # tied, and without weights
+    assert {tag.split("/")[2] for tag in read.Tags()["scalars"] if "ratio" in tag} == kinds.keys() - {absent}
+    for name in kinds.keys() - {absent}:
+        own = [key for key in weights[0] if key.startswith(kinds[name])]
+        flat = [torch.cat([step[key].flatten() for key in own]).double() for step in weights]
+        assert values(read, f"weights/norm/{name}") == pytest.approx([w.norm().item() for w in flat[1:]], rel=1e-5)
+        ratios = [((new - old).norm() / new.norm()).item() for old, new in pairwise(flat)]
+        assert values(read, f"weights/update_ratio/{name}") == pytest.approx(ratios, rel=1e-4)
+
+
+def test_the_share_of_clipped_steps_is_of_those_since_the_last_point(train, tmp_path):
+    norms = []
+
+    class Watch(Callback):
+        def on_train_batch_end(self, trainer, module, *batch):
+            norms.append(module.grad_norm.item())
+
+    train(callbacks=[Watch()])
+    limit = sorted(norms)[2] * 1.0001  # of six steps the three with the smallest gradients are not clipped
+    norms.clear()
+    train(callbacks=[Scalars(3), Watch()], loggers=[EventLogger(str(tmp_path))], gradient_clip=limit)
+    clipped = [norm > limit for norm in norms]
+    assert 0 < sum(clipped) < 6
+    shown = [clipped[0] / 1, sum(clipped[1:3]) / 2, sum(clipped[3:]) / 3]  # points at steps 1, 3 and 6
+    assert values(events(tmp_path), "weights/clipped") == pytest.approx(shown)
+    assert values(events(tmp_path), "weights/grad_norm") == pytest.approx([norms[i] for i in (0, 2, 5)])
+    train(callbacks=[Scalars(3)], loggers=[EventLogger(str(tmp_path / "free"))], gradient_clip=None)
+    assert "weights/clipped" not in events(tmp_path / "free").Tags()["scalars"]
+
+
+def test_parts_of_a_step_take_what_they_are_made_to_take(train, tmp_path):
+    class Slow(Callback):
+        def on_train_batch_start(self, *_):
+            time.sleep(0.02)
+
+        def on_before_backward(self, *_):
+            time.sleep(0.03)
+
+        def on_after_backward(self, *_):
+            time.sleep(0.04)
+
+    # A callback's hook runs before Scalars's, so that what it sleeps is charged to the part that ends there.
+    train(callbacks=[Slow(), Scalars(2)], loggers=[EventLogger(str(tmp_path))], batch_size=4)
+    read = events(tmp_path)
+    for part, least in (("data", 40), ("forward", 60), ("backward", 80), ("optimizer", 0)):  # two micro-steps each
+        steps, spent = zip(*((event.step, event.value) for event in read.Scalars(f"work/ms/{part}")), strict=True)
+        assert steps == (1, 2, 4, 6)
+        assert all(least < value < least + 500 for value in spent)
+
+
+def test_utilisation_is_of_the_peak_that_was_given(train, tmp_path):
+    trainer = train(callbacks=[Scalars(2, peak_tflops=0.5)], loggers=[EventLogger(str(tmp_path))])
+    read, flops = events(tmp_path), trainer.lightning_module.model.flops_per_token
+    expected = [speed * flops / 0.5e12 for speed in values(read, "work/tokens_per_second")]
+    assert values(read, "work/mfu") == pytest.approx(expected)
+
+
+def test_peak_memory_is_the_systems(train, tmp_path):
+    resource = pytest.importorskip("resource")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    train(callbacks=[Scalars(6)], loggers=[EventLogger(str(tmp_path))])
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    assert all(before * 0.999 <= value <= after * 1.001 for value in values(events(tmp_path), "work/memory_gb"))
+
+
+@pytest.mark.parametrize("value", [0, -1, "fast", True, float("inf"), float("nan")])
+def test_a_peak_that_no_device_has_is_refused(value):
+    with pytest.raises(ValueError, match="peak_tflops must be a number above 0, or null"):
+        Scalars(1, peak_tflops=value)
 
 
 def test_learning_rate_shown_is_the_one_used(train, tmp_path):
     train(callbacks=[Scalars(1)], loggers=[EventLogger(str(tmp_path))])
-    shown = [event.value for event in events(tmp_path).Scalars("lr")]
+    shown = values(events(tmp_path), "train/lr/matrices")
+    assert shown == values(events(tmp_path), "train/lr/scalars")
     # warm-up (s + 1) / 3, then 0.1 + 0.9 * (1 + cos(pi * (s - 2) / 3)) / 2, times 0.01
     assert shown == pytest.approx([0.01 * f for f in (1 / 3, 2 / 3, 1, 0.775, 0.325, 0.1)], rel=1e-5)
 
@@ -65,19 +171,6 @@ def test_learning_rate_shown_is_the_one_used(train, tmp_path):
 def test_event_folder_holds_nothing_but_events(train, tmp_path):
     train(callbacks=[Scalars(1)], loggers=[EventLogger(str(tmp_path / "run"))])
     assert all("tfevents" in path.name for path in (tmp_path / "run").iterdir())
-
-
-@pytest.mark.parametrize("terminal", [False, True])
-def test_console_names_step_losses_speed_and_time_left(train, shared_script, terminal):
-    shown, kept = io.StringIO(), io.StringIO()
-    console = Console(file=shown, force_terminal=terminal, width=80, soft_wrap=True, no_color=True)
-    logger = shared_script("console").ConsoleLogger(console, Console(file=kept, soft_wrap=True), max_steps=6)
-    train(callbacks=[Scalars(1)], loggers=[logger])
-    last = re.compile(r"step 6/6  loss \d\.\d{4}  val loss \d\.\d{4}  [\d,]+ tokens/s  0 s left")
-    assert last.search(kept.getvalue())
-    assert last.search(shown.getvalue())
-    assert ("━" in shown.getvalue()) == terminal
-    assert "\x1b" not in kept.getvalue()
 
 
 def test_best_last_and_previous_are_the_steps_they_name(train, tmp_path, checkpoints):
@@ -111,7 +204,7 @@ def test_samples_differ_by_seed_and_show_documents_apart(train):
     for seed in (3, 3, 4):
         samples = Samples(byte([], []), **SAMPLING | {"seed": seed})
         train(callbacks=[samples])
-        texts.append(samples.text)
+        texts += samples.texts
     assert texts[0] == texts[1] != texts[2]
     assert "<|endoftext|>" not in "".join(texts)
 

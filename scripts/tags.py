@@ -1,0 +1,48 @@
+"""What TensorBoard is given: under which tags, in which layout; and how it is read again.
+
+TensorBoard orders groups by name: train, val, weights, work, and last the close looks of zoom; samples, then setup.
+"""
+
+from pathlib import Path
+
+LAYOUT = {  # of the page Custom Scalars: regular expressions of tags by chart, by category
+    "Is it learning?": {
+        "loss, nats per token": ["^train/loss$", "^val/loss$"],
+        "bits per byte": ["^val/bits_per_byte$"],
+        "generalisation gap: val less train loss": ["^val/gap$"],
+    },
+    "Is it about to diverge?": {
+        "gradient norm before clipping": ["^weights/grad_norm$"],
+        "share of clipped steps": ["^weights/clipped$"],
+        "learning rate": ["^train/lr/"],
+        "update-to-weight ratio": ["^weights/update_ratio/"],
+        "weight norm": ["^weights/norm/"],
+        "steps not applied": ["^train/bad_steps$"],
+    },
+    "How fast is it?": {
+        "tokens per second": ["^work/tokens_per_second$"],
+        "milliseconds of a step": ["^work/ms/"],
+        "peak memory, GB": ["^work/memory_gb$"],
+        "model FLOP utilisation": ["^work/mfu$"],
+    },
+    "How far is it?": {
+        "tokens seen": ["^train/tokens$"],
+        "passes over the data": ["^train/passes$"],
+    },
+}
+COMPARED = ("val/loss", "val/bits_per_byte", "work/tokens_per_second")  # what the page HParams shows of each run
+VALIDATION = ("val/", "samples", "zoom/")  # how the tags begin that a validation writes
+BEGINNING = ("setup/", "custom_scalars__config__")  # of what each process of a run writes anew
+
+
+def read_scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Every curve of a run as (step, value) points, by tag."""
+    read = read_events(folder)
+    return {tag: [(event.step, event.value) for event in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
+
+
+def read_events(folder: Path):
+    """TensorBoard's own EventAccumulator over all events of a run."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    return EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0, "images": 0}).Reload()

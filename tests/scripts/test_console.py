@@ -1,0 +1,127 @@
+"""What a person sees of a run in the terminal, in a pipe and in the log."""
+
+import io
+import math
+import re
+
+import pytest
+from console import BLOCKS, DIGITS, ConsoleLogger, sparkline
+from rich.console import Console
+
+LOSSES = (5.25, 4.75, 4.875, 4.5)  # of validations after 10, 20, 30 and 40 steps
+TRAINED = {"train/loss": 4.4375, "work/tokens_per_second": 12345.6, "train/tokens": 1_234_567_890}
+
+
+class Encoded(io.TextIOWrapper):
+    """What was written, in an encoding."""
+
+    def __init__(self, encoding):
+        super().__init__(io.BytesIO(), encoding=encoding, errors="strict", write_through=True)
+
+    def text(self):
+        return self.buffer.getvalue().decode(self.encoding)
+
+
+def watch(monkeypatch, *, terminal, encoding="utf-8", no_color=False, max_steps=40, losses=LOSSES, before=()):
+    """Console and log of a run, and its logger."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if no_color:
+        monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    shown, kept = Encoded(encoding), io.StringIO()
+    console = Console(file=shown, force_terminal=terminal, width=80, soft_wrap=True, highlight=False)
+    logger = ConsoleLogger(console, Console(file=kept, soft_wrap=True, width=80), max_steps, before)
+    for i, loss in enumerate(losses, start=1):
+        step = max_steps * i // len(losses)
+        logger.log_metrics(TRAINED, step - 1)
+        logger.log_metrics({"val/loss": loss, "val/bits_per_byte": loss / 2, "val/gap": loss - 4.4375}, step)
+    for line in logger.final_table():
+        logger.say(line)
+    logger.finalize("success")
+    return shown.text(), kept.getvalue(), logger
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_validation_says_better_or_worse_and_the_way_of_the_loss(monkeypatch, terminal):
+    shown, kept, _ = watch(monkeypatch, terminal=terminal, no_color=True)
+    for text in (shown, kept):
+        assert re.search(r"step 10/40  loss 4.4375  val loss 5.2500 ▁  \S", text)
+        assert re.search(r"step 20/40  loss 4.4375  val loss 4.7500 ↓ █▁  \S", text)
+        assert re.search(r"step 30/40  loss 4.4375  val loss 4.8750 ↑ █▁▃  \S", text)  # 0.125 of 0.5: 1.75 of 7
+        assert re.search(r"step 40/40  loss 4.4375  val loss 4.5000 ↓ █▃▅▁  0 s left", text)
+    assert ("━" in shown) == terminal
+    assert "\x1b" not in kept
+    assert not re.search("\x1b\\[[0-9;]*3[0-9]m", shown)  # no colour
+
+
+def test_colour_marks_better_and_worse_where_it_is_wanted(monkeypatch):
+    shown, kept, _ = watch(monkeypatch, terminal=True)
+    assert "\x1b[32m↓" in shown
+    assert "\x1b[31m↑" in shown
+    assert "\x1b" not in kept
+
+
+def test_nothing_but_ascii_reaches_a_console_that_has_nothing_else(monkeypatch):
+    shown, kept, _ = watch(monkeypatch, terminal=False, encoding="ascii")  # strict: other characters would raise
+    assert "val loss 4.7500 v 70  " in shown
+    assert "val loss 4.8750 ^ 702  " in shown
+    assert "val loss 4.8750 ^ 702  " in kept
+
+
+@pytest.mark.parametrize("max_steps", [40, 100_000])
+def test_every_line_fits_into_80_columns(monkeypatch, max_steps):
+    _, kept, logger = watch(monkeypatch, terminal=False, max_steps=max_steps, losses=[9 - i / 9 for i in range(40)])
+    logger._start = (0.0, 0)
+    lines = kept.splitlines()
+    assert max(map(len, lines)) <= 80 - len(" 10 h 12 min left") + len("0 s left")
+    assert max(len("losses   " + line) for line in logger.final_table()) <= 80
+
+
+def test_the_bar_fits_into_80_columns(monkeypatch):
+    shown, _, _ = watch(monkeypatch, terminal=True, max_steps=100_000)
+    plain = re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", shown).replace("\r", "\n").splitlines()
+    drawn = [line.rstrip() for line in plain if "━" in line and "tokens/s" in line]
+    assert drawn
+    assert max(map(len, drawn)) <= 80
+    assert all(line.endswith(" left") or line.endswith("tokens/s") for line in drawn)  # nothing was cut
+
+
+def test_the_final_table_has_first_last_and_best(monkeypatch):
+    losses = [5.0 - i / 50 for i in range(30)] + [4.6 + i / 50 for i in range(20)]  # the best is the 30th
+    _, _, logger = watch(monkeypatch, terminal=False, max_steps=500, losses=losses)
+    heading, *rows = logger.final_table()
+    assert heading.split("  ")[-1] == "gap"
+    assert [word for word in re.split("  +", heading.strip()) if word] == [
+        *("step", "tokens", "train loss", "val loss", "bits/byte", "gap")
+    ]
+    steps = [int(row.split()[0]) for row in rows]
+    assert (steps[0], steps[-1], len(steps)) == (10, 500, 9)
+    (best,) = (row for row in rows if row.endswith("best"))
+    assert best.split() == ["300", "1,234,567,890", "4.4375", "4.4200", "2.2100", "-0.0175", "best"]
+
+
+def test_a_resumed_run_remembers_its_validations(monkeypatch):
+    before = [{"step": 5, "val/loss": 6.0}, {"step": 10, "val/loss": 5.5}]
+    _, kept, logger = watch(monkeypatch, terminal=False, losses=[5.25], before=before)
+    assert "val loss 5.2500 ↓ █▃▁" in kept
+    assert [row.split()[0] for row in logger.final_table()[1:]] == ["5", "10", "40"]
+
+
+def test_a_loss_that_is_no_number_is_shown_as_one(monkeypatch):
+    _, kept, logger = watch(monkeypatch, terminal=False, losses=[5.0, math.nan, 4.0])
+    assert "val loss nan ↑ ▁?" in kept
+    assert "val loss 4.0000 ↓ █?▁" in kept
+    assert logger.final_table()[-1].endswith("best")
+
+
+def test_a_run_without_validation_has_no_table(monkeypatch):
+    assert watch(monkeypatch, terminal=False, losses=[])[2].final_table() == []
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([], ""), ([3.0], "▁"), ([1.0, 1.0], "▁▁"), ([1, 8, 4.5], "▁█▅"), ([math.inf, 2, 1], "?█▁")],
+)
+def test_a_sparkline_goes_from_the_lowest_to_the_highest(values, expected):
+    assert sparkline(values, BLOCKS) == expected
+    assert sparkline(values, DIGITS) == expected.translate(dict(zip(map(ord, BLOCKS), DIGITS, strict=True)))
