@@ -1,0 +1,136 @@
+"""The page that report.py writes: complete, alone, safe, and about the run that was named."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from report import image, newest_first, table
+from tags import LAYOUT
+
+
+class Page(HTMLParser):
+    """What a browser would load and show of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.references, self.headings, self.tags, self.texts, self._open = [], [], [], [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self._open = tag
+        self.references += [value for name, value in attributes if name in ("src", "href", "data", "srcset")]
+
+    def handle_data(self, data):
+        self.texts.append(data)
+        if self._open in ("h1", "h2") and data.strip():
+            self.headings.append(data)
+
+
+@pytest.fixture
+def two_runs(script, watched, tmp_path):
+    for override in ("name=a", "seed=2"):
+        assert script("train", *watched, "name=b", override).code == 0
+    return tmp_path
+
+
+def test_the_page_of_a_run_has_everything_and_needs_nothing_else(two_runs, script):
+    said = script("report", "runs/a")
+    assert said.code == 0
+    (path,) = two_runs.glob("runs/a/*/report.html")
+    assert said.out.startswith(f"{path.relative_to(two_runs)}, ")
+    text = path.read_text()
+    page = Page(text)
+    assert all(reference.startswith("data:image/") for reference in page.references)
+    assert not {"script", "link", "iframe", "object"} & set(page.tags)
+    assert "@import" not in text
+    assert "url(" not in text
+    expected = ["Where it stands", *LAYOUT, "Samples", "What it mispredicts most", "Attention", "Loss by position"]
+    assert page.headings[1:] == [*expected, "Loss histogram", "Model", "Data", "Configuration"]
+    n_curves = sum(len(charts) for charts in LAYOUT.values()) - 2  # no step was bad, and no peak is known
+    assert len([r for r in page.references if r.startswith("data:image/svg+xml;")]) == n_curves
+    assert len([r for r in page.references if r.startswith("data:image/png;")]) == 3 * 2  # first and last validation
+    cells = [word.strip() for word in page.texts]
+    assert "blocks.*.attention.qkv.weight" in cells
+    assert "trainer.val_every_steps" in cells
+    best = re.search(r"best +val loss (\S+),", (path.parent / "train.log").read_text())[1]
+    assert cells[cells.index("best val loss, nats per token") + 1] == best
+
+
+def test_runs_are_laid_over_each_other_with_what_differs(two_runs, script):
+    said = script("report", "--compare", "runs/a", "runs/b", "--out", "page.html")
+    assert said.out.startswith("page.html, ")
+    text = (two_runs / "page.html").read_text()
+    page = Page(text)
+    assert page.headings[:3] == ["a and b", "Where they stand", "What differs in their configurations"]
+    cells = [word.strip() for word in page.texts if word.strip()]
+    start = cells.index("What differs in their configurations")
+    assert cells[start + 1 : start + 9] == ["a", "b", "name", "a", "b", "seed", "1", "2"]
+    assert text.count("<pre>") == 2  # a sample of each
+    assert all(reference.startswith("data:image/") for reference in page.references)
+
+
+def test_a_running_or_killed_run_can_be_reported(two_runs, script):
+    (folder,) = (path.parent for path in two_runs.glob("runs/a/*/config.yaml"))
+    (events,) = folder.glob("events.*")
+    events.write_bytes(events.read_bytes()[:-100])  # amid a record
+    assert script("report", "runs/a").code == 0
+
+
+def test_nothing_that_a_model_writes_becomes_part_of_the_page():
+    assert table([["<b>", "x"], ["<script>alert(1)</script>", "&"]]) == (
+        "<table><tr><th>&lt;b&gt;</th><th>x</th></tr>"
+        "<tr><td>&lt;script&gt;alert(1)&lt;/script&gt;</td><td>&amp;</td></tr></table>"
+    )
+    assert (
+        image("png", b"\x00", '"><script>') == '<img src="data:image/png;base64,AA==" alt="&quot;&gt;&lt;script&gt;">'
+    )
+
+
+def test_a_sample_that_is_html_is_shown_as_text(two_runs, script, tmp_path):
+    from events import EventLogger
+
+    (folder,) = (path.parent for path in two_runs.glob("runs/a/*/config.yaml"))
+    logger = EventLogger(str(folder), purge_step=None)
+    logger.log_samples(["<script>alert(1)</script>\n# no heading", "second"], 9)
+    logger.log_table("zoom/mispredicted", [["token"], ["<img src=x onerror=y>|*a*"]], 9)
+    logger.finalize("success")
+    script("report", "runs/a")
+    text = next(folder.glob("report.html")).read_text()
+    assert "<script>" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;\n# no heading" in text
+    shown = "".join(Page(text).texts)
+    assert "<script>alert(1)</script>\n# no heading" in shown
+    assert "<img src=x onerror=y>|*a*" in shown
+
+
+def test_the_newest_comes_first_and_the_others_can_be_opened():
+    assert newest_first([]) == ""
+    shown = newest_first([(2, "old"), (4, "new")])
+    assert shown == "<p>step 4</p>new<details><summary>step 2</summary>old</details>"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name a run, or several after --compare"),
+        (["runs/a", "--compare", "runs/b"], "name a run, or several after --compare"),
+        (["runs/none"], "runs/none does not exist; give a run folder"),
+        (["my.txt"], "belongs to no run"),
+        (["runs/a", "--out", "none/page.html"], "No such file or directory"),
+        (["empty"], "empty has nothing to show yet: its event files hold no curve"),
+    ],
+)
+def test_mistakes_end_in_one_line(two_runs, script, arguments, message):
+    (two_runs / "empty").mkdir()
+    (two_runs / "empty" / "config.yaml").write_text("seed: 1")
+    result = script("report", *arguments)
+    assert result.code == 2
+    assert result.err.count("\n") == 1
+    assert message in result.err
+
+
+def test_a_folder_of_runs_means_the_newest(two_runs, script, watched):
+    before = script("report", "runs/b").out
+    assert script("train", *watched, "name=b").code == 0
+    assert script("report", "runs/b").out != before
