@@ -34,6 +34,17 @@ def test_train_splits_the_step(run):
     assert all(float(line.split()[1]) > 0 for line in result.stdout.splitlines()[:4])
 
 
+def test_watch_prints_what_scalars_and_pictures_take_of_a_run(run):
+    result = run("watch", *SHORT, "trainer.max_steps=4", "trainer.val_every_steps=2", "--turns", "2")
+    assert result.returncode == 0, result.stderr
+    *turns, scalars, others, ratio = result.stdout.splitlines()
+    assert [line.split(":")[0] for line in turns] == ["turn 1", "turn 2"]
+    whole, scalars_taken, others_taken, _ = map(float, re.findall(r"([\d.]+) s", turns[0]))
+    assert 0 < scalars_taken < others_taken < whole  # four steps are soon over, pictures are not
+    assert float(scalars.split()[1].rstrip("%")) < float(others.split()[3].rstrip("%")) < 100
+    assert float(ratio.split()[3].rstrip(",")) > 1
+
+
 def test_efficiency_alternates_with_a_peer_and_gives_the_last_loss(run, tmp_path):
     log = tmp_path / "peer.txt"
     peer = [f"{sys.executable} -c \"open('{log}', 'a').write('{word} ')\"" for word in ("whole", "brief")]

@@ -1,0 +1,224 @@
+"""TensorBoard shows what the README documents: by its own reader, and in a real browser."""
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from tags import COMPARED, LAYOUT, read_events, read_scalars
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
+from tensorboard.plugins.hparams import metadata
+
+README = (Path(__file__).parent.parent.parent / "README.md").read_text()
+BROWSER, DRIVER = shutil.which("chromium") or shutil.which("chromium-browser"), shutil.which("chromedriver")
+
+
+def documented():
+    """Tags of the README's table, a{b,c} standing for ab and ac; and those that a run has only sometimes."""
+    section = README.partition("## Watch it")[2].partition("\n## ")[0]
+    always, sometimes = set(), set()
+    for first, text in re.findall(r"^\| (`.*?) \| (.*) \|$", section, re.MULTILINE):
+        for tag in re.findall(r"`(.*?)`", first):
+            choices = [part.split(",") for part in re.findall(r"\{(.*?)\}|([^{}]+)", tag) for part in part if part]
+            expanded = {"".join(parts) for parts in product(*choices)}
+            (sometimes if "where" in text else always).update(expanded)
+    return always, sometimes
+
+
+def test_a_run_writes_every_documented_tag_and_no_other(script, watched, tmp_path):
+    overrides = ("optimizer.lr=0.02", "callbacks.scalars.peak_tflops=0.1", "callbacks.samples.prompts=['',Line]")
+    assert script("train", *watched, *overrides).code == 0
+    (folder,) = (path.parent for path in tmp_path.glob("runs/default/*/config.yaml"))
+    read = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0, "images": 0}).Reload()
+    tags = read.Tags()
+    texts = {tag.removesuffix("/text_summary") for tag in tags["tensors"]} - {"custom_scalars__config__"}
+    always, sometimes = documented()
+    found = {*tags["scalars"], *tags["images"], *texts}
+    assert always - found == set()
+    assert found - always - sometimes == set()
+    assert sometimes - found == {"train/bad_steps", "weights/norm/norm", "weights/update_ratio/norm"}
+    for tag in tags["scalars"]:
+        steps = [event.step for event in read.Scalars(tag)]
+        assert steps == sorted(set(steps))
+        assert set(steps) <= {1, 2, 3, 4}
+    for tag in tags["images"]:
+        assert [event.step for event in read.Images(tag)] == [2, 4]
+    for tag in ("samples", "zoom/mispredicted"):
+        assert [event.step for event in read.Tensors(f"{tag}/text_summary")] == [2, 4]
+    samples = read.Tensors("samples/text_summary")[-1].tensor_proto.string_val[0].decode()
+    assert samples.split("\n\n---\n\n")[1].startswith("    Line")
+
+
+def test_the_layout_names_only_tags_that_are_written_and_all_of_them(script, watched, tmp_path):
+    script("train", *watched, "callbacks.scalars.peak_tflops=0.1")
+    (folder,) = (path.parent for path in tmp_path.glob("runs/default/*/config.yaml"))
+    read = read_events(folder)
+    (event,) = read.Tensors("custom_scalars__config__")
+    layout = Layout.FromString(event.tensor_proto.string_val[0])
+    charts = {chart.title: list(chart.multiline.tag) for category in layout.category for chart in category.chart}
+    assert [category.title for category in layout.category] == list(LAYOUT)
+    scalars = {*read.Tags()["scalars"], "train/bad_steps"}
+    shown = {
+        name: {t for t in scalars for pattern in patterns if re.match(pattern, t)} for name, patterns in charts.items()
+    }
+    assert [name for name, tags in shown.items() if not tags] == []
+    assert set.union(*shown.values()) == scalars
+
+
+def test_hparams_compares_by_what_was_measured_and_changed(script, watched, tmp_path):
+    script("train", *watched, "optimizer.lr=0.02")
+    (folder,) = (path.parent for path in tmp_path.glob("runs/default/*/config.yaml"))
+    content = read_events(folder).SummaryMetadata
+    experiment = metadata.parse_experiment_plugin_data(content(metadata.EXPERIMENT_TAG).plugin_data.content)
+    assert [info.name.tag for info in experiment.metric_infos] == list(COMPARED)
+    columns = {info.name: info.differs for info in experiment.hparam_infos}
+    assert columns["optimizer.lr"]
+    assert not columns["seed"]
+    start = metadata.parse_session_start_info_plugin_data(content(metadata.SESSION_START_INFO_TAG).plugin_data.content)
+    assert start.hparams["optimizer.lr"].number_value == 0.02
+    assert start.hparams["model.n_layers"].number_value == 1
+    assert "optimizer.lr=0.02" in start.hparams["overrides"].string_value
+    assert "hp_metric" not in read_events(folder).Tags()["scalars"]
+
+
+def test_one_override_draws_nothing(script, watched, tmp_path):
+    assert script("train", *watched, "callbacks.pictures=null").code == 0
+    (folder,) = (path.parent for path in tmp_path.glob("runs/default/*/config.yaml"))
+    assert read_events(folder).Tags()["images"] == []
+    assert not (folder / "plugins").exists()
+
+
+def test_the_projector_is_given_the_trained_embedding(script, watched, tmp_path):
+    script("train", *watched, "callbacks.pictures.embedding_tokens=70")
+    (folder,) = (path.parent for path in tmp_path.glob("runs/default/*/config.yaml"))
+    (rows,) = folder.glob("plugins/*/embedding.tsv")
+    matrix = torch.tensor([list(map(float, line.split("\t"))) for line in rows.read_text().splitlines()])
+    last = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    torch.testing.assert_close(matrix, last["model.embedding.weight"][:70], rtol=1e-3, atol=1e-3)
+    labels = rows.with_name("tokens.tsv").read_text().split("\n")[:-1]
+    assert (len(labels), labels[ord("A")], labels[ord(" ")]) == (70, "A", "␣")
+
+
+def test_a_wrong_layer_is_refused_before_a_run_folder_is_made(script, watched, tmp_path):
+    result = script("train", *watched, "callbacks.pictures.layers=[1]")
+    assert result.code == 2
+    assert result.err == "error: callbacks.pictures.layers must be from -1 to 0 in this model, got [1]\n"
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.fixture
+def page(script, watched, tmp_path):
+    """A browser on TensorBoard over two runs: open(tab) leads to one of its pages."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium, a dev dependency, drives the browser")
+    if not BROWSER or not DRIVER:
+        pytest.skip("Debian's packages chromium and chromium-driver must be installed")
+    for override in ("optimizer.lr=0.02", "optimizer.lr=0.01"):
+        assert script("train", *watched, "name=watched", override).code == 0
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", "runs", "--host", "127.0.0.1", "--port", str(port)]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1400,1000"):
+        options.add_argument(argument)
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    try:
+        url = f"http://127.0.0.1:{port}"
+        wait_for(lambda: urllib.request.urlopen(f"{url}/data/runs").read().count(b"watched/") == 2)
+
+        def go(tab):
+            driver.get("about:blank")
+            driver.get(f"{url}/#{tab}")
+            return driver
+
+        yield go
+    finally:
+        driver.quit()
+        process.kill()
+        process.wait()
+
+
+def wait_for(condition, seconds=60):
+    """Wait until a condition holds; what it raises until then does not count."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            if condition():
+                return
+        except Exception:
+            if time.monotonic() > end:
+                raise
+        assert time.monotonic() < end, "it did not come to be"
+        time.sleep(0.3)
+
+
+DEEP = """
+const found = [];
+const walk = node => {
+  if (node.matches && node.matches(arguments[0])) found.push(node);
+  if (node.shadowRoot) walk(node.shadowRoot);
+  if (node.tagName === 'IFRAME' && node.contentDocument) walk(node.contentDocument);
+  node.childNodes.forEach(walk);
+};
+walk(document);
+"""
+
+
+def text_of(driver):
+    """All that the page shows in letters, wherever its components hide it."""
+    return "\n".join(
+        driver.execute_script(DEEP + "return found.map(node => node.innerText || node.textContent);", "body, div, span")
+    )
+
+
+def drawn(driver, selector):
+    """How many elements have something drawn in them: canvases with ink, or lines of an SVG."""
+    script = """
+      return found.filter(node => node.tagName === 'CANVAS'
+        ? node.width && node.height && node.toDataURL().length > 2000
+        : (node.getAttribute('d') || '').length > 20).length;"""
+    return driver.execute_script(DEEP + script, selector)
+
+
+@pytest.mark.slow
+def test_a_browser_shows_curves_layout_samples_maps_runs_and_embedding(page, tmp_path):
+    runs = [path.parent for path in tmp_path.glob("runs/watched/*/config.yaml")]
+    losses = {f"{dict(read_scalars(run)['val/loss'])[4]:.4f}" for run in runs}
+    said = (runs[0] / "train.log").read_text().partition("\nsample ")[2].partition("\nnext ")[0]
+    sample = max(said.split(), key=len)
+    assert len(sample) > 1
+    driver = page("timeseries")
+    wait_for(lambda: re.search(r"train\s+/loss", text_of(driver)))
+    wait_for(lambda: drawn(driver, "canvas") >= 4)
+
+    driver = page("custom_scalars")
+    wait_for(lambda: all(category in text_of(driver) for category in LAYOUT))
+    wait_for(lambda: all(chart in text_of(driver) for chart in LAYOUT["Is it learning?"]))
+    wait_for(lambda: drawn(driver, "path.line") >= 4)  # both losses of both runs
+
+    driver = page("text")
+    wait_for(lambda: "samples/text_summary" in text_of(driver))
+    wait_for(lambda: sample in text_of(driver))
+
+    driver = page("images")
+    loaded = "return found.filter(node => node.naturalWidth >= 300).length;"
+    wait_for(lambda: "zoom/attention" in text_of(driver))
+    wait_for(lambda: driver.execute_script(DEEP + loaded, "img") >= 6)  # three of each run
+
+    driver = page("hparams")
+    wait_for(lambda: len(set(re.findall(r"watched/[\d_-]+", text_of(driver)))) == 2)
+    wait_for(lambda: {"optimizer.lr", *COMPARED, *losses} <= set(text_of(driver).split()))
+
+    driver = page("projector")
+    wait_for(lambda: "Points: 257" in " ".join(text_of(driver).split()))
+    wait_for(lambda: drawn(driver, "canvas") >= 1)
