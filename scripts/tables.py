@@ -9,23 +9,8 @@ if TYPE_CHECKING:  # a report needs neither, and torch takes seconds
     from gptmini.data.store import TokenStore
     from gptmini.model import GPT
 
-FIXED = (  # columns of HParams that every run has; beside them stands what was changed on its command line
-    "seed",
-    "data",
-    "tokenizer",
-    "parameters",
-    "model.context_length",
-    "model.d_model",
-    "model.n_layers",
-    "model.n_heads",
-    "model.dropout",
-    "optimizer",
-    "optimizer.lr",
-    "optimizer.weight_decay",
-    "schedule",
-    "trainer.max_steps",
-    "trainer.global_batch_size",
-)
+# Columns of HParams that every run has, few enough that its figures stay in sight; beside them stands what was changed.
+FIXED = ("optimizer.lr", "parameters", "seed", "tokenizer", "trainer.global_batch_size", "trainer.max_steps")
 NAMES = ("name", "resume", "data_dir", "runs_dir", "console")  # what changes no figure
 VOCABULARY = ("embedding.weight", "unembedding.weight")  # whose rows of padding nobody counts
 
@@ -71,9 +56,8 @@ def comparison(
 ) -> tuple[dict[str, object], list[str], list[str]]:
     """For HParams: every value of a run, the keys that its overrides (KEY=VALUE) changed, and those of FIXED."""
     values = {key: value for key, value in leaves(config) if value is not None}
-    values |= {group: config[group]["_target_"].rpartition(".")[2] for group in ("optimizer", "schedule")}
-    values |= {"data": store.meta["source"]["corpus"], "tokenizer": store.meta["builder"]["name"]}
-    values |= {"parameters": model.n_parameters, "overrides": " ".join(overrides)}
+    values |= {"tokenizer": store.meta["builder"]["name"], "parameters": model.n_parameters}
+    values |= {"overrides": " ".join(overrides)}
     typed = dict(override.lstrip("+").split("=", 1) for override in overrides if "=" in override)
     changed = {key: value for key, value in typed.items() if key not in NAMES}
     values = changed | values  # as typed where there is no value, as of experiment=NAME
