@@ -1,13 +1,21 @@
 """One run: its parts, put together and checked, and the Trainer that carries it out."""
 
+import sys
+from functools import partial
 from pathlib import Path
 
 import lightning as L
+from events import EventLogger
+from hydra.utils import instantiate
 from lightning.pytorch.loggers.logger import Logger
+from omegaconf import OmegaConf
+from pictures import Pictures
+from tables import comparison, config_table, data_card, model_table
 
 from gptmini.data.store import TokenStore
 from gptmini.model import GPTConfig, new_gpt
 from gptmini.model.checkpoint import build_model
+from gptmini.tokenizer import Tokenizer
 from gptmini.training.checkpointing import AtomicCheckpointIO, RunCheckpoints
 from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.module import GPTModule
@@ -96,3 +104,33 @@ def build_trainer(
     trainer.fit_loop.epoch_loop.batch_progress.total.ready = step * n_micro_steps
     trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed = step
     return trainer
+
+
+def make_callbacks(config, tokenizer: Tokenizer, sizes: GPTConfig) -> list[L.Callback]:
+    """The callbacks that a configuration names; those that wait for the tokenizer are given it.
+
+    Raises ValueError: keys of a stored configuration that do not fit, or pictures of what the model has not.
+    """
+    try:
+        callbacks = [
+            callback(tokenizer=tokenizer) if isinstance(callback, partial) else callback
+            for callback in (instantiate(config.callbacks, _convert_="all") or {}).values()
+            if callback is not None
+        ]
+    except TypeError as error:  # of a stored configuration; what is typed was compared with the YAML
+        raise ValueError(f"callbacks does not fit: {error}") from None
+    for callback in callbacks:
+        if isinstance(callback, Pictures):
+            callback.check(sizes)
+    return callbacks
+
+
+def describe(events: EventLogger, config, store: TokenStore, module: GPTModule, *, begun: bool) -> None:
+    """Write down for TensorBoard what the run is; when it begins, how it compares with others too."""
+    plain = OmegaConf.to_container(config, resolve=True)
+    events.log_layout()
+    events.log_table("setup/config", config_table(plain), 0)
+    events.log_table("setup/model", model_table(module.model), 0)
+    events.log_table("setup/data", data_card(store), 0)
+    if begun:
+        events.log_comparison(*comparison(plain, store, module.model, sys.argv[1:]))

@@ -27,6 +27,8 @@ RESUMABLE = (  # what a resumed run takes from its command line: how it is compu
     "callbacks.scalars.every_steps",
     "callbacks.scalars.peak_tflops",
     "callbacks.checkpoints.every_steps",
+    "callbacks.samples",
+    "callbacks.pictures",
     "console",
 )
 
@@ -153,14 +155,11 @@ def _stored_config(run: str, parsed: list):
     """
     import yaml
     from omegaconf import OmegaConf
-    from run_folder import find_run
+    from run_folder import find_run, read_config
 
     path = find_run(run) / "config.yaml"
     try:
-        text = path.read_text(encoding="utf-8")
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
-            raise ValueError("a few aliases could stand for terabytes")
-        config = OmegaConf.create(text)
+        config = OmegaConf.create(read_config(path.parent))
         tree = OmegaConf.to_container(config)
         keys, values = zip(*_items(tree), strict=True)
         parts = {f"callbacks.{name}" for name, value in (tree["callbacks"] or {}).items() if value is not None}
@@ -183,6 +182,10 @@ def _stored_config(run: str, parsed: list):
             raise ValueError(
                 f"{override.input_line} would change the past of {path.parent}; a resumed run takes only "
                 f"{', '.join(RESUMABLE)}"
+            )
+        if key in ("callbacks.samples", "callbacks.pictures") and override.value() is not None:
+            raise ValueError(
+                f"{key} can only be turned off in a resumed run, with {key}=null, got {override.input_line}"
             )
         if override.is_sweep_override():
             raise ValueError(f"{override.input_line} is a sweep, which needs -m")

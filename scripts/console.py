@@ -2,6 +2,7 @@
 
 import math
 import time
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from lightning.pytorch.loggers.logger import Logger
@@ -97,7 +98,7 @@ class ConsoleLogger(Logger):
         for i in shown:
             row = self.validations[i]
             figures = [form.format(row[key]) if key in row else "" for key, form in used.values()]
-            rows.append([str(row["step"]), *figures, "best" if i == best else ""])
+            rows.append([str(row["step"]), *figures, "best" if i == best and math.isfinite(row["val/loss"]) else ""])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return ["  ".join(map(str.rjust, row, widths)).rstrip() for row in rows]
 
@@ -140,6 +141,19 @@ class ConsoleLogger(Logger):
             self._task = self._bar.add_task("", total=self.max_steps)
             self._bar.start()
         self._bar.update(self._task, completed=step, description=str(self._figures(step, now, False)))
+
+
+def past_validations(curves: dict[str, list[tuple[int, float]]]) -> list[dict[str, float]]:
+    """What the final table shows of the validations that a run has behind it, from its curves, (step, value) by tag."""
+    rows = []
+    for step, _ in curves.get("val/loss", []):
+        row = {"step": step}
+        for tag, _ in COLUMNS.values():
+            points = curves.get(tag, [])
+            if n := bisect_right(points, step, key=lambda point: point[0]):
+                row[tag] = points[n - 1][1]
+        rows.append(row)
+    return rows
 
 
 def sparkline(values: Sequence[float], levels: str) -> str:

@@ -20,6 +20,7 @@ SMOOTHED = 15  # positions over which the bold line of losses is averaged
 BINS = 60
 BOX = (0.075, 0.14, 0.91, 0.77)  # left, bottom, width and height
 STYLES = ("-", "--", ":", "-.", (0, (1, 3)), (0, (5, 4)))
+LEGEND = 84  # characters of 7 points below a chart
 WIDE = 10  # times the median, above which a value would press the others into a line at the bottom
 
 
@@ -33,7 +34,8 @@ def attention_maps(maps: dict[tuple[int, int], np.ndarray], labels: Sequence[str
     """A map for each (layer, head): (T, T) weights, rows ask, columns are asked; the future is grey."""
     columns = min(MOST_COLUMNS, max(sum(layer == first for layer, _ in maps) for first, _ in maps))
     rows, n_tokens, names = -(-len(maps) // columns), len(labels), [_label(label) for label in labels]
-    cell = min(4.2, max(2.3, 0.125 * n_tokens))  # inches: room for a label of 7 points every row
+    # All in inches: gaps of 0.1 and, for a title, 0.35; 0.7 for the heading, 0.9 for the scale at the right.
+    cell = min(4.2, max(2.3, 0.125 * n_tokens))  # room for a label of 7 points every row
     margin = 0.2 + 0.065 * max(map(len, names))  # beside the maps and below them, for the labels
     width, height = margin + columns * (cell + 0.1) + 0.9, 0.7 + rows * (cell + 0.35) + margin
     figure = Figure(figsize=(width, height), dpi=DPI, facecolor="white")  # laid out by hand, which is faster
@@ -90,21 +92,27 @@ def curves(lines: dict[tuple[str, str], Sequence[tuple[int, float]]], title: str
 
     The scale is logarithmic where the largest value is far above the others; values of 0 are then left out.
     """
-    figure, axes = _chart(5.4 + 1.2 * (len(lines) > 4), 3, title, "optimizer step", "")
-    positive = [value for points in lines.values() for _, value in points if 0 < value < np.inf]
-    if positive and max(positive) > WIDE * np.median(positive):
+    labels = [f"{name} {tag}".strip() for name, tag in lines]
+    labels = [label if len(label) <= LEGEND else f"…{label[1 - LEGEND :]}" for label in labels]
+    columns = max(1, LEGEND // (6 + max(map(len, labels))))
+    n_rows = -(-len(lines) // columns) if len(lines) > 1 else 0
+    figure, axes = _chart(5.4, 3 + 0.16 * n_rows, title, "optimizer step", "")
+    finite = [value for points in lines.values() for _, value in points if np.isfinite(value)]
+    positive = [value for value in finite if value > 0]
+    if positive and min(finite) >= 0 and max(positive) > WIDE * np.median(positive):
         axes.set_yscale("log", nonpositive="mask")
     else:
         axes.ticklabel_format(axis="y", scilimits=(-3, 5))
     names = list(dict.fromkeys(name for name, _ in lines))  # a colour for each, of whatever tag
     tags = list(dict.fromkeys(tag for _, tag in lines))
-    for (name, tag), points in lines.items():
+    for ((name, tag), points), label in zip(lines.items(), labels, strict=True):
         steps, values = zip(*points, strict=True)
         i, j = (names.index(name), tags.index(tag)) if len(names) > 1 else (tags.index(tag), 0)
         style = {"color": COLOURS[i % len(COLOURS)], "linestyle": STYLES[j % len(STYLES)], "linewidth": 1.5}
-        axes.plot(steps, values, **style, marker="." * (len(steps) < 2), label=f"{name} {tag}".strip())
-    if len(lines) > 1:
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper", fontsize=7, frameon=False)
+        axes.plot(steps, values, **style, marker="." * (len(steps) < 2), label=label.replace("$", r"\$"))
+    if n_rows:
+        handles = axes.get_legend_handles_labels()
+        figure.legend(*handles, loc="outside lower left", ncols=columns, fontsize=7, frameon=False)
     return figure
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
-from tags import COMPARED, LAYOUT
+from tags import BEGINNING, COMPARED, LAYOUT
 
 RETRY_SECONDS = 60.0  # between two attempts to write events to a disk that is full
-SPECIAL = "\\`*_[]<>&|~"  # what Markdown or HTML would read as more than itself
+SPECIAL = "\\`*_[]<>&|~\r\n"  # what Markdown or HTML would read as more than itself
 
 
 class EventLogger(TensorBoardLogger):
@@ -26,11 +26,17 @@ class EventLogger(TensorBoardLogger):
         """Write to folder; events there from purge_step on are superseded by those that follow."""
         super().__init__(folder, name="", version="", default_hp_metric=False, purge_step=purge_step)
         self._on_error, self._try_again = on_error, 0.0
+        self._owed: list[Callable[[], None]] = []
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Add scalars."""
-        self._attempt(lambda: super(EventLogger, self).log_metrics(metrics, step))
+        """Add scalars, not through Lightning, which takes every error for a value that cannot be logged."""
+
+        def add() -> None:
+            for tag, value in metrics.items():
+                self.experiment.add_scalar(tag, value, step)
+
+        self._attempt(add)
 
     @rank_zero_only
     def log_samples(self, texts: Sequence[str], step: int) -> None:
@@ -43,7 +49,7 @@ class EventLogger(TensorBoardLogger):
         """Add a table whose first row are its headings."""
         heading, *others = ("| " + " | ".join(map(_escaped, row)) + " |" for row in rows)
         table = "\n".join((heading, "|---" * len(rows[0]) + "|", *others))
-        self._attempt(lambda: self.experiment.add_text(tag, table, step))
+        self._attempt(lambda: self.experiment.add_text(tag, table, step), once=tag.startswith(BEGINNING))
 
     @rank_zero_only
     def log_image(self, tag: str, image: np.ndarray, step: int) -> None:
@@ -56,7 +62,7 @@ class EventLogger(TensorBoardLogger):
         charts = {
             category: {name: ["Multiline", tags] for name, tags in named.items()} for category, named in LAYOUT.items()
         }
-        self._attempt(lambda: self.experiment.add_custom_scalars(charts))
+        self._attempt(lambda: self.experiment.add_custom_scalars(charts), once=True)
 
     @rank_zero_only
     def log_comparison(self, values: dict[str, object], changed: Sequence[str], others: Sequence[str]) -> None:
@@ -80,7 +86,7 @@ class EventLogger(TensorBoardLogger):
             for summary in (columns, start):
                 self.experiment.file_writer.add_summary(summary, 0)
 
-        self._attempt(add)
+        self._attempt(add, once=True)
 
     @rank_zero_only
     def save(self) -> None:
@@ -100,11 +106,16 @@ class EventLogger(TensorBoardLogger):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
 
-    def _attempt(self, call: Callable[[], None]) -> None:
+    def _attempt(self, call: Callable[[], None], *, once: bool = False) -> None:
+        """Write, unless the disk was full a moment ago; what is written only once is kept until it can be."""
+        if once:
+            self._owed.append(call)
         if time.monotonic() < self._try_again:
             return
         try:
-            call()
+            for owed in (*self._owed, *(() if once else (call,))):
+                owed()
+            self._owed.clear()
             self._kwargs["purge_step"] = None  # said by the first file; another would purge what we have written
         except OSError as error:
             if self._on_error is None:

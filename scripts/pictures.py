@@ -1,6 +1,7 @@
 """What a run shows in pictures: attention and token losses at every validation, the embedding at the end."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ from gptmini.training.callbacks import say, takers
 from gptmini.training.module import GPTModule
 from gptmini.training.settings import check_count
 
+MOST_TOKENS = 2**20  # whose losses are kept, 30 MB; more would change no picture
+MOST_MAPS = 256  # in one image; matplotlib draws at most 2^16 pixels
 COSTLIEST = 25  # rows of the table of mispredicted tokens
 ASSETS = Path("plugins", "org_tensorflow_tensorboard_projector")  # where TensorBoard's projector looks in a run
 
@@ -31,7 +34,7 @@ class TokenLosses(NamedTuple):
 class Pictures(L.Callback):
     """Draws for every logger with log_image(tag, image, step) and log_table(tag, table, step).
 
-    Token losses are of the windows that the first rank evaluated.
+    Token losses are of the first million tokens that the first rank evaluated.
     """
 
     def __init__(
@@ -64,22 +67,31 @@ class Pictures(L.Callback):
         self.embedding_tokens = check_count("embedding_tokens", embedding_tokens)
         self.ids = None if text is None else tokenizer.encode(text)
         self._batches: list[TokenLosses] = []
+        self._n_tokens = 0
 
     def check(self, config: GPTConfig) -> None:
         """Raise ValueError unless the model has these layers and heads."""
         for name, numbers, n in (("layers", self.layers, config.n_layers), ("heads", self.heads, config.n_heads)):
             if any(not -n <= number < n for number in numbers or ()):
                 raise ValueError(f"callbacks.pictures.{name} must be from {-n} to {n - 1} in this model, got {numbers}")
+        n_maps = len(self.layers or range(config.n_layers)) * len(self.heads or range(config.n_heads))
+        if n_maps > MOST_MAPS:
+            raise ValueError(
+                f"callbacks.pictures must draw at most {MOST_MAPS} maps, got {n_maps}; choose layers, heads"
+            )
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Forget the last validation."""
-        self._batches = []
+        """Begin to keep what tokens cost."""
+        self._batches, self._n_tokens = [], 0
 
     def on_validation_batch_end(
         self, trainer: L.Trainer, pl_module: GPTModule, outputs: tuple, batch: tuple, batch_idx: int
     ) -> None:
-        """Keep what each token cost."""
+        """Keep what each token cost, of as many as change the pictures."""
         losses, likeliest = outputs
+        if not trainer.is_global_zero or self._n_tokens >= MOST_TOKENS:
+            return
+        self._n_tokens += losses.numel()
         positions = torch.arange(losses.size(1)).expand(losses.shape)
         columns = (losses, positions, batch[1], likeliest)
         self._batches.append(TokenLosses(*(column.flatten().cpu().numpy() for column in columns)))
@@ -93,6 +105,7 @@ class Pictures(L.Callback):
         step, loss = trainer.global_step, pl_module.evaluation.loss
         maps, labels = self._attention(pl_module)
         found = TokenLosses(*map(np.concatenate, zip(*self._batches, strict=True)))
+        self._batches = []
         images = {
             "attention": drawing.attention_maps(maps, labels, f"attention at step {step}"),
             "loss_by_position": drawing.loss_by_position(
@@ -134,8 +147,8 @@ class Pictures(L.Callback):
         return f"#{token}" if REPLACEMENT in text or not text else text  # part of a character
 
 
-def mispredicted(found: TokenLosses, label) -> list[list[str]]:
-    """Rows on the tokens that cost most in all, under a row of headings."""
+def mispredicted(found: TokenLosses, label: Callable[[int], str]) -> list[list[str]]:
+    """Rows on the tokens that cost most in all, under a row of headings; label gives the text of an id."""
     from drawing import visible
 
     counts, costs = np.bincount(found.targets), np.bincount(found.targets, weights=found.losses)
@@ -159,8 +172,9 @@ def write_embedding(matrix: Tensor, labels: list[str], run: Path) -> None:
 
     folder = run / ASSETS
     folder.mkdir(parents=True, exist_ok=True)
-    rows = ("\t".join(f"{number:.4g}" for number in row) for row in matrix.tolist())
-    (folder / "embedding.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    with (folder / "embedding.tsv").open("w", encoding="utf-8") as file:
+        for row in matrix:
+            file.write("\t".join(f"{number:.4g}" for number in row.tolist()) + "\n")
     (folder / "tokens.tsv").write_text("\n".join(map(visible, labels)) + "\n", encoding="utf-8")
     config = ProjectorConfig()
     config.embeddings.add(tensor_name="token embedding", tensor_path="embedding.tsv", metadata_path="tokens.tsv")

@@ -6,11 +6,18 @@ import html
 import os
 import re
 from collections.abc import Iterator
+from math import isfinite
 from pathlib import Path
 
 from command_line import Parser, one_line_errors
 
-MOST_POINTS = 500  # of a line: more than a chart of 500 pixels can show
+MOST_POINTS = 500  # of a line: as many as a chart has pixels
+MOST_TEXTS = 20  # under one heading
+# Whatever an event file brings along, the page loads nothing from anywhere.
+POLICY = (
+    '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
+    "style-src 'unsafe-inline'\">"
+)
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #24292f; margin: 2rem auto; max-width: 1180px; padding: 0 1rem }
 h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2.5rem; border-bottom: 1px solid #d0d7de }
@@ -28,32 +35,34 @@ class Run:
     def __init__(self, path: str) -> None:
         """Read a run, or the newest of those that a folder holds; ValueError if there is none, or nothing to show."""
         import yaml
-        from run_folder import find_run
+        from run_folder import find_run, read_config
         from tables import leaves
         from tags import read_events
 
         runs = sorted(Path(path).glob("*/config.yaml"), key=os.path.getmtime)  # as in runs/demo
         whole = (Path(path) / "config.yaml").exists() or not runs
         self.folder = find_run(path if whole else runs[-1].parent)
-        self.name = f"{self.folder.parent.name}/{self.folder.name}"  # as TensorBoard calls it
         self.events = read_events(self.folder)
         self.tags = self.events.Tags()
-        if not self.tags["scalars"]:
-            raise ValueError(f"{self.folder} has nothing to show yet: its event files hold no curve")
-        self.config = dict(leaves(yaml.safe_load((self.folder / "config.yaml").read_text(encoding="utf-8"))))
+        if not any(self.tags[kind] for kind in ("scalars", "tensors", "images")):
+            raise ValueError(f"{self.folder} has nothing to show yet: its event files hold nothing")
+        try:
+            self.config = dict(leaves(yaml.safe_load(read_config(self.folder))))
+        except (yaml.YAMLError, AttributeError, RecursionError):
+            raise ValueError(f"{self.folder / 'config.yaml'} is not the configuration of a run") from None
+        self.name = ""
 
     def curve(self, tag: str) -> list[tuple[int, float]]:
-        """(step, value) points, at most MOST_POINTS and the last; none for a tag that the run has not."""
+        """Every (step, value) point; none for a tag that the run has not."""
         points = self.events.Scalars(tag) if tag in self.tags["scalars"] else []
-        thinned = points[:: max(1, len(points) // MOST_POINTS)]
-        return [(event.step, event.value) for event in [*thinned, *points[-1:]]]
+        return [(event.step, event.value) for event in points]
 
-    def texts(self, tag: str) -> list[tuple[int, str]]:
-        """(step, HTML) of everything that was written under a tag, made safe as TensorBoard makes it."""
+    def texts(self, tag: str, most: int = MOST_TEXTS) -> list[tuple[int, str]]:
+        """(step, HTML) of the newest texts under a tag, made safe as TensorBoard makes it."""
         from tensorboard.plugin_util import markdown_to_safe_html
 
         name = f"{tag}/text_summary"
-        points = self.events.Tensors(name) if name in self.tags["tensors"] else []
+        points = self.events.Tensors(name)[-most:] if name in self.tags["tensors"] else []
         return [(event.step, markdown_to_safe_html(event.tensor_proto.string_val[0])) for event in points]
 
 
@@ -73,17 +82,14 @@ def main() -> None:
     """Read the runs, write the page, say where it is."""
     arguments = parse()
     runs = [Run(path) for path in arguments.compare or [arguments.run]]
-    if len({run.folder.parent for run in runs}) == len(runs) > 1:
-        for run in runs:
-            run.name = run.folder.parent.name  # legends have little room
+    give_names(runs)
     out = arguments.out or (Path("compare.html") if arguments.compare else runs[0].folder / "report.html")
     title = " and ".join(run.name for run in runs)
     sections = comparison(runs) if arguments.compare else single(runs[0])
     body = "\n".join(f"<h2>{html.escape(heading)}</h2>\n{content}" for heading, content in sections if content)
-    head = (
-        f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{html.escape(title)}</title>'
-    )
-    page = f"<!doctype html>\n<html lang=en><head>{head}<style>{STYLE}</style></head>\n<body>\n"
+    head = f'<meta charset="utf-8">{POLICY}<meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
+    head += f"<title>{html.escape(title)}</title>"
+    page = f"<!doctype html>\n<html lang=en><head>{head}</head>\n<body>\n"
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(f"{page}<h1>{html.escape(title)}</h1>\n{body}\n</body></html>\n", encoding="utf-8")
@@ -91,6 +97,19 @@ def main() -> None:
     finally:
         temporary.unlink(missing_ok=True)
     print(f"{out}, {out.stat().st_size / 1e6:.1f} MB")
+
+
+def give_names(runs: list[Run]) -> None:
+    """Call each run by the shortest name that tells it from the others; ValueError for a run given twice."""
+    folders = [run.folder.resolve() for run in runs]
+    if len(set(folders)) < len(folders):
+        raise ValueError(f"runs to compare must differ, got {', '.join(map(str, folders))}")
+    longer = [f"{folder.parent.name}/{folder.name}" for folder in folders]  # as TensorBoard calls them
+    for names in ([folder.parent.name for folder in folders] if len(runs) > 1 else longer, longer, map(str, folders)):
+        for run, name in zip(runs, names, strict=True):
+            run.name = name
+        if len({run.name for run in runs}) == len(runs):
+            return
 
 
 def single(run: Run) -> Iterator[tuple[str, str]]:
@@ -104,7 +123,7 @@ def single(run: Run) -> Iterator[tuple[str, str]]:
         first_and_last = images[:1] * (len(images) > 1) + images[-1:]
         yield tag.partition("/")[2].replace("_", " ").capitalize(), newest_first(first_and_last)
     for heading, tag in (("Model", "setup/model"), ("Data", "setup/data"), ("Configuration", "setup/config")):
-        yield heading, "".join(content for _, content in run.texts(tag)[-1:])
+        yield heading, "".join(content for _, content in run.texts(tag, 1))
 
 
 def comparison(runs: list[Run]) -> Iterator[tuple[str, str]]:
@@ -116,7 +135,7 @@ def comparison(runs: list[Run]) -> Iterator[tuple[str, str]]:
     yield "What differs in their configurations", table([["", *(run.name for run in runs)], *differing])
     yield from charts(runs)
     samples = "".join(
-        f"<h3>{html.escape(run.name)}</h3>{newest_first(run.texts('samples')[-1:])}"
+        f"<h3>{html.escape(run.name)}</h3>{newest_first(run.texts('samples', 1))}"
         for run in runs
         if run.texts("samples")
     )
@@ -137,7 +156,7 @@ def figures_table(runs: list[Run]) -> str:
     ):
         cells = []
         for run in runs:
-            points = run.curve(tag)
+            points = [(step, value) for step, value in run.curve(tag) if not choose or isfinite(value)]
             value = (choose(value for _, value in points) if choose else points[-1][1]) if points else None
             cells.append("" if value is None else form.format(value, step=points[-1][0]))
         rows.append([name, *cells])
@@ -157,10 +176,16 @@ def charts(runs: list[Run]) -> Iterator[tuple[str, str]]:
                 tags = [tag for tag in run.tags["scalars"] if any(re.search(pattern, tag) for pattern in patterns)]
                 for tag in tags:
                     short = tag.rpartition("/")[0 if len(patterns) > 1 else 2] if len(tags) > 1 else ""
-                    lines[run.name if len(runs) > 1 else "", short] = run.curve(tag)
+                    lines[run.name if len(runs) > 1 else "", short] = thinned(run.curve(tag))
             if lines:
                 pictures.append(image("svg+xml", drawing.svg(drawing.curves(lines, title)), title))
         yield category, f'<div class="charts">{"".join(pictures)}</div>' if pictures else ""
+
+
+def thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """At most MOST_POINTS of a curve's points, evenly, and its last."""
+    stride = -(-len(points) // MOST_POINTS) or 1
+    return points[::stride] + points[-1:] * (len(points) % stride != 1 and stride > 1)
 
 
 def newest_first(versions: list[tuple[int, str]]) -> str:

@@ -44,6 +44,16 @@ def write_config(config: str, folder: Path) -> None:
     temporary.replace(folder / "config.yaml")
 
 
+def read_config(folder: Path) -> str:
+    """Text of a run's configuration; ValueError for one with aliases, a few of which could stand for terabytes."""
+    import yaml
+
+    text = (folder / "config.yaml").read_text(encoding="utf-8")
+    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+        raise ValueError(f"{folder / 'config.yaml'} must hold plain values, got aliases")
+    return text
+
+
 def link_latest(root: str | Path, folder: Path) -> None:
     """Let root/latest lead to a run; ValueError if it is something else than ours, which is left as it is.
 

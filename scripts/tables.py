@@ -12,7 +12,6 @@ if TYPE_CHECKING:  # a report needs neither, and torch takes seconds
 # Columns of HParams that every run has, few enough that its figures stay in sight; beside them stands what was changed.
 FIXED = ("optimizer.lr", "parameters", "seed", "tokenizer", "trainer.global_batch_size", "trainer.max_steps")
 NAMES = ("name", "resume", "data_dir", "runs_dir", "console")  # what changes no figure
-VOCABULARY = ("embedding.weight", "unembedding.weight")  # whose rows of padding nobody counts
 
 
 def config_table(config: dict) -> list[list[str]]:
@@ -22,6 +21,8 @@ def config_table(config: dict) -> list[list[str]]:
 
 def model_table(model: "GPT") -> list[list[str]]:
     """Every weight: those that all blocks have stand once."""
+    from gptmini.model.interop import VOCABULARY
+
     rows, total, n_blocks = [], model.n_parameters, model.config.n_layers
     for name, weight in model.named_parameters():
         block = re.match(r"blocks\.(\d+)\.(.*)", name)

@@ -37,12 +37,12 @@ BEGINNING = ("setup/", "custom_scalars__config__")  # of what each process of a 
 
 def read_scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """Every curve of a run as (step, value) points, by tag."""
-    read = read_events(folder)
+    read = read_events(folder, images=1)
     return {tag: [(event.step, event.value) for event in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
 
 
-def read_events(folder: Path):
-    """TensorBoard's own EventAccumulator over all events of a run."""
+def read_events(folder: Path, *, images: int = 0):
+    """TensorBoard's own EventAccumulator over all events of a run; of each image the newest so many, 0 for all."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    return EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0, "images": 0}).Reload()
+    return EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0, "images": images}).Reload()

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 from command_line import quieten_lightning, run_configured
@@ -65,8 +64,8 @@ def train(config) -> None:
     """Check everything, prepare the tokens, train from the first step or the one reached, and say what came of it."""
     start = time.monotonic()
     import torch
-    from assembly import assemble, build_trainer
-    from console import ConsoleLogger, LastingConsole, duration
+    from assembly import assemble, build_trainer, describe, make_callbacks
+    from console import ConsoleLogger, LastingConsole, duration, past_validations
     from events import EventLogger
     from hardware import keep_freed_memory
     from lightning.pytorch.utilities import rank_zero_only
@@ -136,7 +135,7 @@ def train(config) -> None:
             file=stack.enter_context(log_path.open("a", encoding="utf-8")), soft_wrap=True, highlight=False
         )
         before = {} if config.resume is None or not first else read_scalars(folder)
-        lines = ConsoleLogger(console, log_file, settings.max_steps, validations(before))
+        lines = ConsoleLogger(console, log_file, settings.max_steps, past_validations(before))
 
         def say(topic: str, *texts: str) -> None:
             for word, text in zip((topic, *[""] * len(texts)), texts, strict=False):
@@ -165,52 +164,6 @@ def train(config) -> None:
         fit(trainer, module, data, stopping, say, folder)
         say("done", f"{trainer.global_step - step} steps in {duration(time.monotonic() - start)}")
         conclude(say, lines, callbacks, module, folder)
-
-
-def make_callbacks(config, tokenizer, sizes) -> list:
-    """The callbacks that the configuration names; those that wait for the tokenizer are given it."""
-    from hydra.utils import instantiate
-    from pictures import Pictures
-
-    try:
-        callbacks = [
-            callback(tokenizer=tokenizer) if isinstance(callback, partial) else callback
-            for callback in (instantiate(config.callbacks, _convert_="all") or {}).values()
-            if callback is not None
-        ]
-    except TypeError as error:  # of a stored configuration; what is typed was compared with the YAML
-        raise ValueError(f"callbacks does not fit: {error}") from None
-    for callback in callbacks:
-        if isinstance(callback, Pictures):
-            callback.check(sizes)
-    return callbacks
-
-
-def validations(curves: dict) -> list[dict[str, float]]:
-    """Scalars of each validation that a run has behind it, with those that were logged last before it, and its step."""
-    return [
-        {
-            tag: next(value for s, value in reversed(points) if s <= step)
-            for tag, points in curves.items()
-            if points[0][0] <= step
-        }
-        | {"step": step}
-        for step, _ in curves.get("val/loss", [])
-    ]
-
-
-def describe(events, config, store, module, *, begun: bool) -> None:
-    """Write down for TensorBoard what the run is; how it compares with others when it begins."""
-    from omegaconf import OmegaConf
-    from tables import comparison, config_table, data_card, model_table
-
-    plain = OmegaConf.to_container(config, resolve=True)
-    events.log_layout()
-    events.log_table("setup/config", config_table(plain), 0)
-    events.log_table("setup/model", model_table(module.model), 0)
-    events.log_table("setup/data", data_card(store), 0)
-    if begun:
-        events.log_comparison(*comparison(plain, store, module.model, sys.argv[1:]))
 
 
 def open_tokens(config, checkpoint: dict | None) -> tuple:

@@ -1,7 +1,6 @@
 """What a run shows: every logger takes scalars, one with log_samples(texts, step) samples, one with say(line) lines."""
 
 import math
-import sys
 import time
 from collections.abc import Iterator
 
@@ -30,15 +29,16 @@ class Scalars(L.Callback):
         ValueError unless every_steps is a whole number above 0 and peak_tflops a number above 0 or None.
         """
         self.every_steps, self.peak_tflops = check_count("every_steps", every_steps), peak_tflops
-        if peak_tflops is not None and (type(peak_tflops) not in (int, float) or not 0 < peak_tflops < sys.maxsize):
+        if peak_tflops is not None and (type(peak_tflops) not in (int, float) or not 0 < peak_tflops < math.inf):
             raise ValueError(f"peak_tflops must be a number above 0, or null for none, got {peak_tflops!r}")
         self.train_loss: float | None = None  # newest point of train/loss
         self._start_interval()
         self._ended: float | None = None  # when the last micro-step ended; None when something else came between
         self._times: StepTimes | None = None  # of the running step, if it will be logged
+        self._validated = False  # since the last micro-step
 
     def state_dict(self) -> dict:
-        """What a resumed run must remember, so that its curves go on as if nothing had happened."""
+        """What a resumed run must remember, for its curves to go on as if nothing had happened; the first rank's."""
         clipped = int(self._clipped)
         return {"loss": float(self._losses), "steps": self._steps, "clipped": clipped, "train_loss": self.train_loss}
 
@@ -56,8 +56,9 @@ class Scalars(L.Callback):
         self._begin_step(trainer, pl_module)
 
     def on_train_batch_start(self, trainer: L.Trainer, pl_module: GPTModule, batch: tuple, batch_idx: int) -> None:
-        """The batch is here."""
-        self._mark("data")
+        """The batch is here; what came between is not charged to it."""
+        self._mark("between" if self._validated else "data")
+        self._validated = False
 
     def on_before_backward(self, trainer: L.Trainer, pl_module: GPTModule, loss: Tensor) -> None:
         """The loss is computed."""
@@ -78,6 +79,8 @@ class Scalars(L.Callback):
     ) -> None:
         """Count tokens and time of micro-steps that follow each other; log when the interval comes round."""
         self._mark("optimizer")
+        if self._times is not None:
+            self._times.wait()
         now = time.perf_counter()
         if self._ended is not None:
             self._seconds += now - self._ended
@@ -96,7 +99,7 @@ class Scalars(L.Callback):
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Keep validation out of the training speed."""
-        self._ended = None
+        self._ended, self._validated = None, True
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Log the validation."""
@@ -154,12 +157,13 @@ class Samples(L.Callback):
 
         Raises ValueError: an argument of the wrong type or out of range, or a prompt that cannot be encoded.
         """
-        if type(seed) is not int or not prompts or any(type(prompt) is not str for prompt in prompts):
+        texts = isinstance(prompts, list) and prompts and all(type(prompt) is str for prompt in prompts)
+        if type(seed) is not int or not texts:
             raise ValueError(f"prompts must be a list of texts and seed a whole number, got {prompts!r} and {seed!r}")
         check_count("max_new_tokens", Rules(**rules).max_new_tokens)
         for prompt in prompts:
             prompt_ids(tokenizer, prompt)
-        self.tokenizer, self.prompts, self.seed, self.rules = tokenizer, list(prompts), seed, rules
+        self.tokenizer, self.prompts, self.seed, self.rules = tokenizer, prompts, seed, rules
         self.texts: list[str] = []  # newest samples, prompts included
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:

@@ -6,9 +6,7 @@ the fit does not: on a GPU, which works ahead, the split says where time goes, a
 """
 
 import argparse
-import resource
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -27,11 +25,11 @@ from gptmini.optim import set_learning_rate
 from gptmini.tokenizer import from_dict
 from gptmini.training.callbacks import Scalars
 from gptmini.training.datamodule import TokenDataModule
+from gptmini.training.measures import PARTS, peak_memory
 from gptmini.training.module import GPTModule
 from gptmini.training.settings import micro_steps
 
 WARM_UP = 10  # steps at the start of each turn that are not counted
-PARTS = ("data", "forward", "backward", "optimizer")
 MATRIX = {"cpu": 2048, "cuda": 8192, "mps": 4096}  # rows and columns of the products that give the peak
 
 
@@ -118,9 +116,8 @@ def main() -> None:
     with torch.device("meta"):
         flops = GPT(model_config).flops_per_token
     report(times, settings.global_batch_size * model_config.context_length, flops, peaks)
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    memory = torch.cuda.max_memory_allocated() if hardware.device == "cuda" else memory
-    print(f"{'memory':10} {memory / 1e9:7.2f} GB at the peak, on {hardware}")
+    if (memory := peak_memory(torch.device(hardware.device))) is not None:
+        print(f"{'memory':10} {memory / 1e9:7.2f} GB at the peak, on {hardware}")
 
 
 def bare_loop(module: GPTModule, data: TokenDataModule, hardware: Hardware, n_steps: int) -> dict[str, float]:

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import lightning as L
 import torch
-from assembly import assemble, build_trainer
+from assembly import assemble, build_trainer, describe, make_callbacks
 from benchmarks.train import now
 from command_line import Parser, compose_checked, quieten_lightning
 from events import EventLogger
 from hardware import choose_hardware, keep_freed_memory
 from hydra.utils import instantiate
-from train import describe, make_callbacks
 
 from gptmini.data.store import prepare
 from gptmini.tokenizer import from_dict

@@ -3,9 +3,10 @@
 import io
 import math
 import re
+import time
 
 import pytest
-from console import BLOCKS, DIGITS, ConsoleLogger, sparkline
+from console import BLOCKS, DIGITS, ConsoleLogger, past_validations, sparkline
 from rich.console import Console
 
 LOSSES = (5.25, 4.75, 4.875, 4.5)  # of validations after 10, 20, 30 and 40 steps
@@ -22,7 +23,9 @@ class Encoded(io.TextIOWrapper):
         return self.buffer.getvalue().decode(self.encoding)
 
 
-def watch(monkeypatch, *, terminal, encoding="utf-8", no_color=False, max_steps=40, losses=LOSSES, before=()):
+def watch(
+    monkeypatch, *, terminal, encoding="utf-8", no_color=False, max_steps=40, losses=LOSSES, before=(), began=None
+):
     """Console and log of a run, and its logger."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     if no_color:
@@ -31,6 +34,7 @@ def watch(monkeypatch, *, terminal, encoding="utf-8", no_color=False, max_steps=
     shown, kept = Encoded(encoding), io.StringIO()
     console = Console(file=shown, force_terminal=terminal, width=80, soft_wrap=True, highlight=False)
     logger = ConsoleLogger(console, Console(file=kept, soft_wrap=True, width=80), max_steps, before)
+    logger._start = began and (began, 0)
     for i, loss in enumerate(losses, start=1):
         step = max_steps * i // len(losses)
         logger.log_metrics(TRAINED, step - 1)
@@ -70,10 +74,12 @@ def test_nothing_but_ascii_reaches_a_console_that_has_nothing_else(monkeypatch):
 
 @pytest.mark.parametrize("max_steps", [40, 100_000])
 def test_every_line_fits_into_80_columns(monkeypatch, max_steps):
-    _, kept, logger = watch(monkeypatch, terminal=False, max_steps=max_steps, losses=[9 - i / 9 for i in range(40)])
-    logger._start = (0.0, 0)
+    began = time.monotonic() - 40_000  # hours ago, so that hours are left
+    losses = [9 - i / 9 for i in range(40)]
+    _, kept, logger = watch(monkeypatch, terminal=False, max_steps=max_steps, losses=losses, began=began)
     lines = kept.splitlines()
-    assert max(map(len, lines)) <= 80 - len(" 10 h 12 min left") + len("0 s left")
+    assert any(re.search(r"\d+ h \d\d min left", line) for line in lines)
+    assert max(map(len, lines)) <= 80
     assert max(len("losses   " + line) for line in logger.final_table()) <= 80
 
 
@@ -105,6 +111,18 @@ def test_a_resumed_run_remembers_its_validations(monkeypatch):
     _, kept, logger = watch(monkeypatch, terminal=False, losses=[5.25], before=before)
     assert "val loss 5.2500 ↓ █▃▁" in kept
     assert [row.split()[0] for row in logger.final_table()[1:]] == ["5", "10", "40"]
+
+
+def test_validations_of_the_past_have_what_was_logged_last_before_them():
+    curves = {"val/loss": [(4, 6.0), (8, 5.0)], "other": [(1, 1.0)]} | {
+        "train/loss": [(1, 9.0), (3, 8.0), (8, 7.0), (9, 6.5)]
+    }
+    rows = past_validations(curves)
+    assert rows == [
+        {"step": 4, "val/loss": 6.0, "train/loss": 8.0},
+        {"step": 8, "val/loss": 5.0, "train/loss": 7.0},
+    ]
+    assert past_validations({}) == []
 
 
 def test_a_loss_that_is_no_number_is_shown_as_one(monkeypatch):

@@ -59,6 +59,8 @@ TRAINING = [
     (["callbacks.samples.temperature=hot"], "temperature must be a finite number of at least 0 .* got 'hot'"),
     (["runs_dir=null"], "runs_dir and data_dir must be text, got None and 'data'"),
     (["hydra.run.dir=elsewhere"], r"no configuration here has the key hydra\.run\.dir"),
+    (["callbacks.samples.prompts=Line"], "prompts must be a list of texts and seed a whole number, got 'Line' and 1"),
+    (["callbacks.samples.prompts=[]"], r"prompts must be a list of texts and seed a whole number, got \[\] and 1"),
     (["callbacks.samples.prompts=['é']", "tokenizer=char"], r"got 'é' \(U\+00E9\) at position 0"),
     (["tokenizer=bpe", "tokenizer.vocab_size=100"], "vocab_size must be from 257"),
     (["name=a/b"], "name must be a plain folder name"),

@@ -86,6 +86,8 @@ def test_a_chart_shows_every_point_and_turns_to_a_logarithm_where_one_value_dwar
     plain = drawing.curves({("", ""): [(1, 3.0), (5, 2.0)]}, "loss").axes[0]
     assert plain.lines[0].get_xydata().tolist() == [[1, 3.0], [5, 2.0]]
     assert (plain.get_yscale(), plain.get_legend()) == ("linear", None)
+    gap = drawing.curves({("", ""): [(1, -0.2), (2, 0.01), (3, 0.02), (4, 0.6)]}, "gap").axes[0]
+    assert gap.get_yscale() == "linear"  # a logarithm would hide what is below 0
     figure = drawing.curves({("a", "train"): [(1, 500.0), (2, 0.0)], ("b", "train"): [(1, 5.0), (2, 4.0)]}, "ms")
     assert figure.axes[0].get_yscale() == "log"
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a train", "b train"]
@@ -131,6 +133,12 @@ def test_the_embedding_is_written_row_for_row_with_a_label_each(tmp_path):
 def test_pictures_out_of_range_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         pictures(**change)
+
+
+def test_more_maps_than_an_image_holds_are_refused():
+    config = GPTConfig(**CONFIG | {"n_layers": 100})
+    with pytest.raises(ValueError, match="must draw at most 256 maps, got 300; choose layers, heads"):
+        pictures(layers=None).check(config)
 
 
 @pytest.mark.parametrize(("name", "numbers"), [("layers", [0, 2]), ("heads", [-4])])

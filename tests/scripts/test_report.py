@@ -1,10 +1,12 @@
 """The page that report.py writes: complete, alone, safe, and about the run that was named."""
 
+import math
 import re
+import shutil
 from html.parser import HTMLParser
 
 import pytest
-from report import image, newest_first, table
+from report import Run, figures_table, image, newest_first, table, thinned
 from tags import LAYOUT
 
 
@@ -104,6 +106,43 @@ def test_a_sample_that_is_html_is_shown_as_text(two_runs, script, tmp_path):
     assert "<img src=x onerror=y>|*a*" in shown
 
 
+def test_a_curve_of_many_points_keeps_its_last_and_its_best(tmp_path):
+    from events import EventLogger
+
+    (tmp_path / "config.yaml").write_text("seed: 1")
+    logger = EventLogger(str(tmp_path))
+    for step in range(1, 1202):
+        value = {1: math.nan, 700: 0.25}.get(step, 1.0)
+        logger.log_metrics({"val/loss": value, "train/loss": 2.0 if step == 1201 else 1.5}, step)
+    logger.finalize("success")
+    run = Run(str(tmp_path))
+    shown = thinned(run.curve("train/loss"))
+    assert len(shown) <= 501
+    assert shown[-1] == (1201, 2.0)
+    assert len({step for step, _ in shown}) == len(shown)
+    assert "<td>best val loss, nats per token</td><td>0.2500</td>" in figures_table([run])
+    assert thinned([(170, 1.9)]) == [(170, 1.9)]
+    assert thinned([]) == []
+
+
+def test_runs_are_told_apart_whatever_they_are_called(two_runs, script):
+    (elsewhere,) = two_runs.glob("runs/a/*/")
+    shutil.copytree(elsewhere, two_runs / "other" / "a" / elsewhere.name)
+    assert script("report", "--compare", "runs/a", "other/a", "--out", "page.html").code == 0
+    headings = Page((two_runs / "page.html").read_text()).headings
+    assert str(elsewhere) in headings[0]
+    assert str(two_runs / "other" / "a" / elsewhere.name) in headings[0]
+    refused = script("report", "--compare", "runs/a", str(elsewhere))
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "runs to compare must differ" in refused.err
+
+
+def test_a_run_without_scalars_shows_the_rest(script, watched, tmp_path):
+    assert script("train", *watched, "callbacks.scalars=null").code == 0
+    assert script("report", "runs/default").code == 0
+    assert "Loss histogram" in next(tmp_path.glob("runs/default/*/report.html")).read_text()
+
+
 def test_the_newest_comes_first_and_the_others_can_be_opened():
     assert newest_first([]) == ""
     shown = newest_first([(2, "old"), (4, "new")])
@@ -118,7 +157,7 @@ def test_the_newest_comes_first_and_the_others_can_be_opened():
         (["runs/none"], "runs/none does not exist; give a run folder"),
         (["my.txt"], "belongs to no run"),
         (["runs/a", "--out", "none/page.html"], "No such file or directory"),
-        (["empty"], "empty has nothing to show yet: its event files hold no curve"),
+        (["empty"], "empty has nothing to show yet: its event files hold nothing"),
     ],
 )
 def test_mistakes_end_in_one_line(two_runs, script, arguments, message):

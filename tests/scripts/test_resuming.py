@@ -312,6 +312,8 @@ ALLOWED = {  # of a run killed at step 5 and resumed at step 4 of 7: the value g
     "callbacks.scalars.every_steps": (4, lambda folder, out: steps(folder, "train/lr/matrices") == [1, 2, 3, 4, 7]),
     "callbacks.scalars.peak_tflops": (1, lambda folder, out: "work/mfu" in read_scalars(folder)),
     "callbacks.checkpoints.every_steps": (5, lambda folder, out: last(folder, "previous")["global_step"] == 5),
+    "callbacks.samples": ("null", lambda folder, out: steps(folder, "samples/text_summary") == [2, 4]),
+    "callbacks.pictures": ("null", lambda folder, out: not list(folder.glob("plugins"))),
     "console": ("quiet", lambda folder, out: out == ""),
 }
 
