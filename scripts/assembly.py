@@ -1,6 +1,5 @@
 """One run: its parts, put together and checked, and the Trainer that carries it out."""
 
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -125,12 +124,11 @@ def make_callbacks(config, tokenizer: Tokenizer, sizes: GPTConfig) -> list[L.Cal
     return callbacks
 
 
-def describe(events: EventLogger, config, store: TokenStore, module: GPTModule, *, begun: bool) -> None:
-    """Write down for TensorBoard what the run is; when it begins, how it compares with others too."""
+def describe(events: EventLogger, config, store: TokenStore, module: GPTModule, overrides: list[str]) -> None:
+    """Write down for TensorBoard what the run is, and how it compares with others: by what overrides changed."""
     plain = OmegaConf.to_container(config, resolve=True)
     events.log_layout()
     events.log_table("setup/config", config_table(plain), 0)
     events.log_table("setup/model", model_table(module.model), 0)
     events.log_table("setup/data", data_card(store), 0)
-    if begun:
-        events.log_comparison(*comparison(plain, store, module.model, sys.argv[1:]))
+    events.log_comparison(*comparison(plain, store, module.model, overrides))

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,7 @@ def comparison(
     """For HParams: every value of a run, the keys that its overrides (KEY=VALUE) changed, and those of FIXED."""
     values = {key: value for key, value in leaves(config) if value is not None}
     values |= {"tokenizer": store.meta["builder"]["name"], "parameters": model.n_parameters}
-    values |= {"overrides": " ".join(overrides)}
+    values |= {"overrides": shlex.join(overrides)}
     typed = dict(override.lstrip("+").split("=", 1) for override in overrides if "=" in override)
     changed = {key: value for key, value in typed.items() if key not in NAMES}
     values = changed | values  # as typed where there is no value, as of experiment=NAME

@@ -3,6 +3,7 @@
 TensorBoard orders groups by name: train, val, weights, work, and last the close looks of zoom; samples, then setup.
 """
 
+import shlex
 from pathlib import Path
 
 LAYOUT = {  # of the page Custom Scalars: regular expressions of tags by chart, by category
@@ -32,13 +33,24 @@ LAYOUT = {  # of the page Custom Scalars: regular expressions of tags by chart, 
 }
 COMPARED = ("val/loss", "val/bits_per_byte", "work/tokens_per_second")  # what the page HParams shows of each run
 VALIDATION = ("val/", "samples", "zoom/")  # how the tags begin that a validation writes
-BEGINNING = ("setup/", "custom_scalars__config__")  # of what each process of a run writes anew
+BEGINNING = ("setup/", "_hparams_/", "custom_scalars__config__")  # of what each process of a run writes anew
 
 
 def read_scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """Every curve of a run as (step, value) points, by tag."""
     read = read_events(folder, images=1)
     return {tag: [(event.step, event.value) for event in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
+
+
+def read_overrides(folder: Path) -> list[str]:
+    """What was typed for a run so far, KEY=VALUE each, from its entry in HParams; nothing if it has none."""
+    from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG, parse_session_start_info_plugin_data
+
+    entries = read_events(folder, images=1).summary_metadata
+    if SESSION_START_INFO_TAG not in entries:
+        return []
+    start = parse_session_start_info_plugin_data(entries[SESSION_START_INFO_TAG].plugin_data.content)
+    return shlex.split(start.hparams["overrides"].string_value)
 
 
 def read_events(folder: Path, *, images: int = 0):

@@ -73,7 +73,7 @@ def train(config) -> None:
     from resuming import adopt, checkpoint_to_resume
     from rich.console import Console
     from stopping import Stopping, seconds_of
-    from tags import read_scalars
+    from tags import read_overrides, read_scalars
 
     from gptmini.tokenizer import from_dict
 
@@ -119,11 +119,13 @@ def train(config) -> None:
         stopping = Stopping(left, settings.max_bad_steps)
         kept = OmegaConf.merge(config, {"resume": None})
         yaml = OmegaConf.to_yaml(kept)
+        overrides = [override for override in sys.argv[1:] if not override.startswith("resume=")]
         if config.resume is None:
             folder = new_run_folder(config.runs_dir, config.name, yaml) if first else Path(config.runs_dir)
             if first:
                 stack.enter_context(locked(folder))
         elif first:
+            overrides = read_overrides(folder) + overrides
             validated = bool(checkpoint) and checkpoint["gptmini"]["validated_step"] == step
             with dropping_later_events(folder, step if checkpoint else -1, validated=validated):
                 aside = adopt(path, step) if path else []
@@ -146,7 +148,7 @@ def train(config) -> None:
             str(folder), purge_step=purge_step, on_error=lambda error: say("events", f"not written: {error.strerror}")
         )
         if first:
-            describe(events, kept, store, module, begun=checkpoint is None)
+            describe(events, kept, store, module, overrides)
             for note in notes:
                 say("warning", note)
             announce(say, store, written, module, hardware, folder, config.runs_dir)

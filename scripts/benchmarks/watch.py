@@ -60,7 +60,7 @@ def fit(config, folder: Path, *, watched: bool) -> tuple[float, float, float]:
     how = {"device": hardware.device, "precision": hardware.precision, "callbacks": callbacks, "loggers": [events]}
     if watched:
         began = now()
-        describe(events, config, store, module, begun=True)
+        describe(events, config, store, module, [])
         others.append(now() - began)
     build_trainer(settings, folder, **how).fit(module, data)
     return now() - start, sum(scalars), sum(others)

@@ -89,6 +89,18 @@ def test_hparams_compares_by_what_was_measured_and_changed(script, watched, tmp_
     assert "hp_metric" not in read_events(folder).Tags()["scalars"]
 
 
+def test_a_resumed_run_is_compared_as_it_now_is(script, watched, tmp_path):
+    script("train", *watched, "optimizer.lr=0.02")
+    assert script("train", "resume=runs/latest", "trainer.max_steps=6").code == 0
+    (folder,) = (path.parent for path in tmp_path.glob("runs/default/*/config.yaml"))
+    read = read_events(folder)
+    start = read.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
+    values = metadata.parse_session_start_info_plugin_data(start).hparams
+    assert values["trainer.max_steps"].number_value == 6
+    assert values["overrides"].string_value.endswith("optimizer.lr=0.02 trainer.max_steps=6")
+    assert len(read.Tensors("setup/config/text_summary")) == 1
+
+
 def test_one_override_draws_nothing(script, watched, tmp_path):
     assert script("train", *watched, "callbacks.pictures=null").code == 0
     (folder,) = (path.parent for path in tmp_path.glob("runs/default/*/config.yaml"))
