@@ -132,3 +132,4 @@ def describe(events: EventLogger, config, store: TokenStore, module: GPTModule, 
     events.log_table("setup/model", model_table(module.model), 0)
     events.log_table("setup/data", data_card(store), 0)
     events.log_comparison(*comparison(plain, store, module.model, overrides))
+    events.save()

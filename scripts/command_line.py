@@ -39,6 +39,9 @@ def one_line_errors() -> Iterator[None]:
 
     With GPTMINI_TRACEBACK set every error keeps its traceback, for whoever suspects that the one line hides a bug.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # neither closed nor replaced by something simpler
+            stream.reconfigure(errors="backslashreplace")  # whatever the system's encoding lacks
     try:
         yield
     except KeyboardInterrupt:

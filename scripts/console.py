@@ -4,6 +4,7 @@ import math
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
@@ -78,13 +79,16 @@ class ConsoleLogger(Logger):
 
     @rank_zero_only
     def say(self, line: str | Text, *, aloud: bool = True) -> None:
-        """Write a line to the log file and, aloud, to the console too."""
-        if aloud:
-            self.console.print(line, markup=False, highlight=False)
-        try:
-            self.log_file.print(line, markup=False, highlight=False)
-        except OSError as error:
-            self.console.print(f"train.log not written: {error.strerror}", markup=False)
+        """Write a line to the log file and, aloud, to the console too; each hears of it when the other takes none."""
+        line = line if isinstance(line, Text) else printable(line)
+        places = {"train.log": self.log_file} | ({"the console": self.console} if aloud else {})
+        for name, place in places.items():
+            try:
+                place.print(line, markup=False, highlight=False)
+            except OSError as error:
+                other = self.console if place is self.log_file else self.log_file
+                with suppress(OSError):  # the same disk may hold both
+                    other.print(f"{name} not written: {error.strerror}", markup=False)
 
     def final_table(self) -> list[str]:
         """The run's validations, the last and the best among them, in lines of at most 71 characters; or none."""
@@ -141,6 +145,11 @@ class ConsoleLogger(Logger):
             self._task = self._bar.add_task("", total=self.max_steps)
             self._bar.start()
         self._bar.update(self._task, completed=step, description=str(self._figures(step, now, False)))
+
+
+def printable(text: str) -> str:
+    """Text that does nothing to a terminal but fill it: other characters than printable ones as their escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def past_validations(curves: dict[str, list[tuple[int, float]]]) -> list[dict[str, float]]:

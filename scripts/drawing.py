@@ -1,6 +1,7 @@
 """Figures of a run: attention maps, token losses, curves; nothing here is global, and nothing is shown."""
 
 import io
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +19,7 @@ LONGEST = 12  # characters of a label
 MOST_COLUMNS = 4  # maps side by side
 SMOOTHED = 15  # positions over which the bold line of losses is averaged
 BINS = 60
+MOST_EQUAL = 0.01  # nats, least width of a histogram
 BOX = (0.075, 0.14, 0.91, 0.77)  # left, bottom, width and height
 STYLES = ("-", "--", ":", "-.", (0, (1, 3)), (0, (5, 4)))
 LEGEND = 84  # characters of 7 points below a chart
@@ -78,7 +80,9 @@ def loss_by_position(losses: np.ndarray, positions: np.ndarray, title: str) -> F
 def loss_histogram(losses: np.ndarray, title: str) -> Figure:
     """How many tokens cost how much."""
     figure, axes = _chart(7, 3.4, title, "loss of a token, nats", "share of tokens, %", box=BOX)
-    counts, edges = np.histogram(losses, bins=BINS)
+    low, high = float(losses.min()), float(losses.max())
+    width = max(high - low, MOST_EQUAL)  # losses may all be one number
+    counts, edges = np.histogram(losses.astype(np.float64), bins=BINS, range=(low, low + width))
     axes.stairs(100 * counts / len(losses), edges, fill=True, color=LINE, alpha=0.75)
     axes.set_ylim(bottom=0)
     for name, value, style in (("median", np.median(losses), ":"), ("mean", losses.mean(), "-")):
@@ -92,7 +96,7 @@ def curves(lines: dict[tuple[str, str], Sequence[tuple[int, float]]], title: str
 
     The scale is logarithmic where the largest value is far above the others; values of 0 are then left out.
     """
-    labels = [f"{name} {tag}".strip() for name, tag in lines]
+    labels = [visible(f"{name} {tag}".strip()).replace(VISIBLE[" "], " ") for name, tag in lines]
     labels = [label if len(label) <= LEGEND else f"…{label[1 - LEGEND :]}" for label in labels]
     columns = max(1, LEGEND // (6 + max(map(len, labels))))
     n_rows = -(-len(lines) // columns) if len(lines) > 1 else 0
@@ -109,7 +113,9 @@ def curves(lines: dict[tuple[str, str], Sequence[tuple[int, float]]], title: str
         steps, values = zip(*points, strict=True)
         i, j = (names.index(name), tags.index(tag)) if len(names) > 1 else (tags.index(tag), 0)
         style = {"color": COLOURS[i % len(COLOURS)], "linestyle": STYLES[j % len(STYLES)], "linewidth": 1.5}
-        axes.plot(steps, values, **style, marker="." * (len(steps) < 2), label=label.replace("$", r"\$"))
+        axes.plot(
+            steps, values, **style, marker="." * (len(steps) < 2), label=f" {label}".replace("$", r"\$")
+        )  # no formula, and seen even if it begins with _
     if n_rows:
         handles = axes.get_legend_handles_labels()
         figure.legend(*handles, loc="outside lower left", ncols=columns, fontsize=7, frameon=False)
@@ -126,7 +132,8 @@ def pixels(figure: Figure) -> np.ndarray:
 def svg(figure: Figure) -> bytes:
     """The figure as an SVG file, its letters left to the reader's fonts."""
     file = io.BytesIO()
-    with rc_context({"svg.fonttype": "none"}):
+    with rc_context({"svg.fonttype": "none"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # the reader's fonts have more
         figure.savefig(file, format="svg")
     return file.getvalue()
 

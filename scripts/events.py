@@ -1,4 +1,4 @@
-"""TensorBoard's event files of a run, which a full disk delays but does not stop."""
+"""TensorBoard's event files of a run; while the disk is full points are missing, but the run goes on."""
 
 import os
 import time
@@ -9,15 +9,17 @@ import numpy as np
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from tags import BEGINNING, COMPARED, LAYOUT
+from torch.utils.tensorboard import SummaryWriter
 
 RETRY_SECONDS = 60.0  # between two attempts to write events to a disk that is full
+LARGEST_NUMBER = 2**53  # TensorBoard keeps numbers as float64
 SPECIAL = "\\`*_[]<>&|~\r\n"  # what Markdown or HTML would read as more than itself
 
 
 class EventLogger(TensorBoardLogger):
     """TensorBoard events straight in the run folder, and nothing else there.
 
-    When they cannot be written on_error is told, and a minute later they are tried again; without it OSError is raised.
+    When they cannot be written on_error is told, and a minute later it is tried again; without it OSError is raised.
     """
 
     def __init__(
@@ -26,7 +28,16 @@ class EventLogger(TensorBoardLogger):
         """Write to folder; events there from purge_step on are superseded by those that follow."""
         super().__init__(folder, name="", version="", default_hp_metric=False, purge_step=purge_step)
         self._on_error, self._try_again = on_error, 0.0
-        self._owed: list[Callable[[], None]] = []
+        self._owed: list[Callable[[], None]] = []  # what is written only once and not known to be on the disk
+        self._handed = 0  # how many of them this file has
+
+    @property
+    def experiment(self) -> None:
+        """Lightning looks at it before it trains; the file is opened when something is written, where errors count."""
+
+    @property
+    def _writer(self) -> SummaryWriter:
+        return super().experiment
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
@@ -34,7 +45,7 @@ class EventLogger(TensorBoardLogger):
 
         def add() -> None:
             for tag, value in metrics.items():
-                self.experiment.add_scalar(tag, value, step)
+                self._writer.add_scalar(tag, value, step)
 
         self._attempt(add)
 
@@ -42,19 +53,19 @@ class EventLogger(TensorBoardLogger):
     def log_samples(self, texts: Sequence[str], step: int) -> None:
         """Add texts, each as a block that TensorBoard does not reformat."""
         blocks = ("\n".join("    " + line for line in text.splitlines()) for text in texts)  # Markdown's code block
-        self._attempt(lambda: self.experiment.add_text("samples", "\n\n---\n\n".join(blocks), step))
+        self._attempt(lambda: self._writer.add_text("samples", "\n\n---\n\n".join(blocks), step))
 
     @rank_zero_only
     def log_table(self, tag: str, rows: Sequence[Sequence[str]], step: int) -> None:
         """Add a table whose first row are its headings."""
         heading, *others = ("| " + " | ".join(map(_escaped, row)) + " |" for row in rows)
         table = "\n".join((heading, "|---" * len(rows[0]) + "|", *others))
-        self._attempt(lambda: self.experiment.add_text(tag, table, step), once=tag.startswith(BEGINNING))
+        self._attempt(lambda: self._writer.add_text(tag, table, step), once=tag.startswith(BEGINNING))
 
     @rank_zero_only
     def log_image(self, tag: str, image: np.ndarray, step: int) -> None:
         """Add an image, uint8 (height, width, 3)."""
-        self._attempt(lambda: self.experiment.add_image(tag, image, step, dataformats="HWC"))
+        self._attempt(lambda: self._writer.add_image(tag, image, step, dataformats="HWC"))
 
     @rank_zero_only
     def log_layout(self) -> None:
@@ -62,7 +73,7 @@ class EventLogger(TensorBoardLogger):
         charts = {
             category: {name: ["Multiline", tags] for name, tags in named.items()} for category, named in LAYOUT.items()
         }
-        self._attempt(lambda: self.experiment.add_custom_scalars(charts), once=True)
+        self._attempt(lambda: self._writer.add_custom_scalars(charts), once=True)
 
     @rank_zero_only
     def log_comparison(self, values: dict[str, object], changed: Sequence[str], others: Sequence[str]) -> None:
@@ -73,7 +84,8 @@ class EventLogger(TensorBoardLogger):
         from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
         from torch.utils.tensorboard.summary import hparams
 
-        plain = {key: value if type(value) in (int, float, str) else str(value) for key, value in values.items()}
+        plain = {key: value if type(value) in (float, str) else str(value) for key, value in values.items()}
+        plain |= {key: value for key, value in values.items() if type(value) is int and abs(value) < LARGEST_NUMBER}
         columns, _, _ = hparams({key: plain[key] for key in (*changed, *others)}, dict.fromkeys(COMPARED))
         _, start, _ = hparams(plain, {})
         plugin = columns.value[0].metadata.plugin_data
@@ -84,7 +96,7 @@ class EventLogger(TensorBoardLogger):
 
         def add() -> None:
             for summary in (columns, start):
-                self.experiment.file_writer.add_summary(summary, 0)
+                self._writer.file_writer.add_summary(summary, 0)
 
         self._attempt(add, once=True)
 
@@ -101,10 +113,11 @@ class EventLogger(TensorBoardLogger):
             self._attempt(experiment.close)
 
     def _flush(self) -> None:
-        self.experiment.flush()
+        self._writer.flush()
         for path in Path(self.log_dir).glob("events.out.tfevents.*"):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
+        self._owed, self._handed = [], 0
 
     def _attempt(self, call: Callable[[], None], *, once: bool = False) -> None:
         """Write, unless the disk was full a moment ago; what is written only once is kept until it can be."""
@@ -113,14 +126,19 @@ class EventLogger(TensorBoardLogger):
         if time.monotonic() < self._try_again:
             return
         try:
-            for owed in (*self._owed, *(() if once else (call,))):
+            for owed in self._owed[self._handed :]:
                 owed()
-            self._owed.clear()
+                self._handed += 1
+            if not once:
+                call()
             self._kwargs["purge_step"] = None  # said by the first file; another would purge what we have written
         except OSError as error:
             if self._on_error is None:
                 raise
-            self._experiment, self._try_again = None, time.monotonic() + RETRY_SECONDS
+            self._experiment, self._handed, self._try_again = None, 0, time.monotonic() + RETRY_SECONDS
+            for path in Path(self.log_dir).glob("events.out.tfevents.*"):
+                if not path.stat().st_size:
+                    path.unlink()  # the next attempt makes another
             self._on_error(error)
 
 

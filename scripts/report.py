@@ -48,7 +48,7 @@ class Run:
             raise ValueError(f"{self.folder} has nothing to show yet: its event files hold nothing")
         try:
             self.config = dict(leaves(yaml.safe_load(read_config(self.folder))))
-        except (yaml.YAMLError, AttributeError, RecursionError):
+        except (yaml.YAMLError, ValueError, AttributeError, RecursionError):
             raise ValueError(f"{self.folder / 'config.yaml'} is not the configuration of a run") from None
         self.name = ""
 
@@ -63,7 +63,8 @@ class Run:
 
         name = f"{tag}/text_summary"
         points = self.events.Tensors(name)[-most:] if name in self.tags["tensors"] else []
-        return [(event.step, markdown_to_safe_html(event.tensor_proto.string_val[0])) for event in points]
+        texts = [(event.step, text) for event in points for text in event.tensor_proto.string_val[:1]]
+        return [(step, markdown_to_safe_html(text.decode("utf-8", errors="replace"))) for step, text in texts]
 
 
 def parse() -> argparse.Namespace:
@@ -90,10 +91,13 @@ def main() -> None:
     head = f'<meta charset="utf-8">{POLICY}<meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
     head += f"<title>{html.escape(title)}</title>"
     page = f"<!doctype html>\n<html lang=en><head>{head}</head>\n<body>\n"
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    target = out.resolve()  # where a link leads
+    if not target.parent.is_dir() or (target.exists() and not target.is_file()):
+        raise ValueError(f"--out must be a file in a folder that exists, got {out}")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(f"{page}<h1>{html.escape(title)}</h1>\n{body}\n</body></html>\n", encoding="utf-8")
-        temporary.replace(out)
+        temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
     print(f"{out}, {out.stat().st_size / 1e6:.1f} MB")

@@ -13,7 +13,12 @@ LINKED = ("config.yaml", "train.log", "checkpoints")  # what a person or a scrip
 
 def check_run_name(name: str) -> None:
     """Raise ValueError unless a run may be called so: a plain folder name."""
-    if type(name) is not str or name in ("", ".", "..", "latest") or set(name) & set('/\\:*?"<>|\n'):
+    if (
+        type(name) is not str
+        or name in ("", ".", "..", "latest")
+        or not name.isprintable()
+        or set(name) & set('/\\:*?"<>|')
+    ):
         raise ValueError(f"name must be a plain folder name other than latest, got name={name!r}")
 
 
@@ -118,6 +123,7 @@ def dropping_later_events(folder: Path, step: int, *, validated: bool) -> Iterat
     The files are written before the block and take their places after it, so that an error leaves everything as it was.
     TensorBoard's own answer, a purge_step in the next file, hides scalars and images but not texts.
     """
+    from google.protobuf.message import DecodeError
     from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.summary.writer.record_writer import RecordWriter
@@ -136,7 +142,11 @@ def dropping_later_events(folder: Path, step: int, *, validated: bool) -> Iterat
                 for record in RawEventFileLoader(
                     str(path)
                 ).Load():  # to where a killed process ended, even amid a record
-                    if not superseded(Event.FromString(record)):
+                    try:
+                        dropped = superseded(Event.FromString(record))
+                    except DecodeError:  # no event at all
+                        dropped = True
+                    if not dropped:
                         writer.write(record)
                 file.flush()
                 os.fsync(file.fileno())

@@ -55,6 +55,10 @@ def read_overrides(folder: Path) -> list[str]:
 
 def read_events(folder: Path, *, images: int = 0):
     """TensorBoard's own EventAccumulator over all events of a run; of each image the newest so many, 0 for all."""
+    from google.protobuf.message import DecodeError
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    return EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0, "images": images}).Reload()
+    try:
+        return EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0, "images": images}).Reload()
+    except DecodeError:
+        raise ValueError(f"an event file in {folder} holds what TensorBoard never wrote; move it away") from None

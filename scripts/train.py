@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from command_line import quieten_lightning, run_configured
@@ -52,6 +52,8 @@ def check(config) -> tuple:
     check_run_name(config.name)
     if type(config.runs_dir) is not str or type(config.data_dir) is not str:
         raise ValueError(f"runs_dir and data_dir must be text, got {config.runs_dir!r} and {config.data_dir!r}")
+    if config.callbacks is not None and not OmegaConf.is_dict(config.callbacks):
+        raise ValueError(f"callbacks must be null or hold callbacks by name, got {config.callbacks!r}")
     for name, callback in (config.callbacks or {}).items():
         if callback is not None and not (OmegaConf.is_dict(callback) and "_target_" in callback):
             raise ValueError(f"callbacks.{name} must be null or have its own keys, got {callback!r}")
@@ -133,9 +135,8 @@ def train(config) -> None:
             link_latest(config.runs_dir, folder)
             notes += [f"{file} is of a later step, or damaged, and set aside" for file in aside]
         log_path = folder / "train.log" if first else Path(os.devnull)
-        log_file = Console(
-            file=stack.enter_context(log_path.open("a", encoding="utf-8")), soft_wrap=True, highlight=False
-        )
+        log_file = Console(file=log_path.open("a", encoding="utf-8"), soft_wrap=True, highlight=False)
+        stack.callback(close, log_file.file)
         before = {} if config.resume is None or not first else read_scalars(folder)
         lines = ConsoleLogger(console, log_file, settings.max_steps, past_validations(before))
 
@@ -166,6 +167,12 @@ def train(config) -> None:
         fit(trainer, module, data, stopping, say, folder)
         say("done", f"{trainer.global_step - step} steps in {duration(time.monotonic() - start)}")
         conclude(say, lines, callbacks, module, folder)
+
+
+def close(file) -> None:
+    """Close a file, whatever it could not write: that was said when it failed."""
+    with suppress(OSError):
+        file.close()
 
 
 def open_tokens(config, checkpoint: dict | None) -> tuple:

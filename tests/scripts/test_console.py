@@ -125,6 +125,28 @@ def test_validations_of_the_past_have_what_was_logged_last_before_them():
     assert past_validations({}) == []
 
 
+class Full(io.StringIO):
+    """A file on a full disk."""
+
+    def write(self, text):
+        raise OSError(28, "No space left on device")
+
+
+def test_a_full_disk_under_console_or_log_is_told_to_the_other_and_stops_nothing():
+    shown, kept = io.StringIO(), io.StringIO()
+    ConsoleLogger(Console(file=Full()), Console(file=kept), 9).say("a line")
+    assert kept.getvalue() == "a line\nthe console not written: No space left on device\n"
+    ConsoleLogger(Console(file=shown), Console(file=Full()), 9).say("a line")
+    assert shown.getvalue() == "train.log not written: No space left on device\na line\n"
+    ConsoleLogger(Console(file=Full()), Console(file=Full()), 9).say("a line")
+
+
+def test_what_a_model_writes_does_nothing_to_a_terminal():
+    shown = io.StringIO()
+    ConsoleLogger(Console(file=shown), Console(file=io.StringIO()), 9).say("a\x1b[31m\x00\u202eb")
+    assert shown.getvalue() == "a\\x1b[31m\\x00\\u202eb\n"
+
+
 def test_a_loss_that_is_no_number_is_shown_as_one(monkeypatch):
     _, kept, logger = watch(monkeypatch, terminal=False, losses=[5.0, math.nan, 4.0])
     assert "val loss nan ↑ ▁?" in kept

@@ -82,6 +82,13 @@ def test_the_histogram_counts_every_token():
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["median 0.50", "mean 1.50"]
 
 
+@pytest.mark.parametrize("spread", [0.0, 1e-7, 1e-300])
+def test_losses_that_are_all_but_one_number_are_a_histogram_too(spread):
+    losses = np.float32(5.5) + np.linspace(0, spread, 99, dtype=np.float32)
+    (stairs,) = drawing.loss_histogram(losses, "loss").axes[0].patches
+    assert sum(stairs.get_data().values) == pytest.approx(100)
+
+
 def test_a_chart_shows_every_point_and_turns_to_a_logarithm_where_one_value_dwarfs_the_others():
     plain = drawing.curves({("", ""): [(1, 3.0), (5, 2.0)]}, "loss").axes[0]
     assert plain.lines[0].get_xydata().tolist() == [[1, 3.0], [5, 2.0]]
@@ -90,7 +97,7 @@ def test_a_chart_shows_every_point_and_turns_to_a_logarithm_where_one_value_dwar
     assert gap.get_yscale() == "linear"  # a logarithm would hide what is below 0
     figure = drawing.curves({("a", "train"): [(1, 500.0), (2, 0.0)], ("b", "train"): [(1, 5.0), (2, 4.0)]}, "ms")
     assert figure.axes[0].get_yscale() == "log"
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a train", "b train"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [" a train", " b train"]
     assert b"<svg" in drawing.svg(figure)
 
 

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import pytest
 from report import Run, figures_table, image, newest_first, table, thinned
 from tags import LAYOUT
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 
 class Page(HTMLParser):
@@ -156,13 +157,21 @@ def test_the_newest_comes_first_and_the_others_can_be_opened():
         (["runs/a", "--compare", "runs/b"], "name a run, or several after --compare"),
         (["runs/none"], "runs/none does not exist; give a run folder"),
         (["my.txt"], "belongs to no run"),
-        (["runs/a", "--out", "none/page.html"], "No such file or directory"),
+        (["runs/a", "--out", "none/page.html"], "--out must be a file in a folder that exists, got none/page.html"),
+        (["runs/a", "--out", "runs"], "--out must be a file in a folder that exists, got runs"),
+        (["binary"], "binary/config.yaml is not the configuration of a run"),
+        (["damaged"], "an event file in damaged holds what TensorBoard never wrote; move it away"),
         (["empty"], "empty has nothing to show yet: its event files hold nothing"),
     ],
 )
 def test_mistakes_end_in_one_line(two_runs, script, arguments, message):
-    (two_runs / "empty").mkdir()
-    (two_runs / "empty" / "config.yaml").write_text("seed: 1")
+    for name, config in (("empty", b"seed: 1"), ("binary", b"\xff"), ("damaged", b"seed: 1")):
+        (two_runs / name).mkdir()
+        (two_runs / name / "config.yaml").write_bytes(config)
+    (events,) = two_runs.glob("runs/a/*/events.*")
+    shutil.copy(events, two_runs / "binary")
+    with (two_runs / "damaged" / "events.out.tfevents.1.x").open("wb") as file:
+        RecordWriter(file).write(b"\xff no event")
     result = script("report", *arguments)
     assert result.code == 2
     assert result.err.count("\n") == 1

@@ -16,10 +16,11 @@ import zipfile
 from contextlib import contextmanager
 from pathlib import Path
 
+import events
 import pytest
 import torch
 import yaml
-from tags import read_scalars
+from tags import read_overrides, read_scalars
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer import event_file_writer, record_writer
 
@@ -575,6 +576,36 @@ def test_a_checkpoint_larger_than_the_system_allows_is_said(begin):
     for name, step in (("best", 2), ("last", 3), ("best", 4), ("last", 6), ("last", 7)):
         assert f"{name}.ckpt not saved at step {step}: File too large; nothing is saved yet\n" in result.out
     assert list((newest() / "checkpoints").iterdir()) == []
+
+
+@pytest.mark.parametrize("outage", [(0, 4), (3, 5)])  # from a step to a step
+def test_a_disk_that_is_full_for_a_while_costs_points_but_neither_the_run_nor_what_it_is(begin, monkeypatch, outage):
+    write, now = record_writer.RecordWriter.write, {"step": 0, "failed": 0}
+    began = Scalars.on_train_batch_start
+
+    def step(self, trainer, *rest):
+        now["step"] = trainer.global_step
+        began(self, trainer, *rest)
+
+    def guarded(self, data):
+        if outage[0] <= now["step"] < outage[1]:
+            now["failed"] += 1
+            full()
+        write(self, data)
+
+    monkeypatch.setattr(events, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(Scalars, "on_train_batch_start", step)
+    monkeypatch.setattr(record_writer.RecordWriter, "write", guarded)
+    result = begin()
+    assert result.code == 0, result.err
+    assert now["failed"]
+    assert "events   not written: No space left on device" in result.out
+    seen = curves(newest())
+    assert steps(newest(), "setup/config/text_summary") == [0]
+    assert "custom_scalars__config__" in seen
+    assert read_overrides(newest())
+    assert seen["train/loss"][-1][0] == 7
+    assert [path for path in newest().glob("events.*") if not path.stat().st_size] == []
 
 
 @pytest.mark.parametrize(("owner", "name"), [(os, "open"), (Path, "write_text"), (Path, "open")])
