@@ -82,8 +82,9 @@ def main() -> None:
     shares, ratios = [], []
     for turn in range(arguments.turns):
         with tempfile.TemporaryDirectory() as folder:
-            whole, scalars, others = fit(config, Path(folder) / "watched", watched=True)
-            without, _, _ = fit(config, Path(folder) / "alone", watched=False)
+            order = (True, False) if turn % 2 == 0 else (False, True)  # whoever comes second finds another machine
+            taken = {watched: fit(config, Path(folder) / str(watched), watched=watched) for watched in order}
+        (whole, scalars, others), (without, _, _) = taken[True], taken[False]
         shares.append((scalars / whole, others / whole))
         ratios.append(whole / without)
         print(
