@@ -15,7 +15,6 @@ import lightning as L
 import torch
 from assembly import assemble, build_trainer
 from command_line import Parser, compose_checked, quieten_lightning
-from events import EventLogger
 from hardware import Hardware, choose_hardware, keep_freed_memory
 from hydra.utils import instantiate
 
@@ -23,7 +22,6 @@ from gptmini.data.store import prepare
 from gptmini.model import GPT
 from gptmini.optim import set_learning_rate
 from gptmini.tokenizer import from_dict
-from gptmini.training.callbacks import Scalars
 from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.measures import PARTS, peak_memory
 from gptmini.training.module import GPTModule
@@ -95,14 +93,14 @@ def main() -> None:
 
     def fit(folder: Path) -> float:
         module, data = assemble(store, model_config, settings, **parts)
-        clock, scalars = Clock(), Scalars(config.callbacks.scalars.every_steps)
+        clock = Clock()  # alone: benchmark.py watch measures what scalars cost
         trainer = build_trainer(
             settings,
             folder,
             device=hardware.device,
             precision=hardware.precision,
-            callbacks=[scalars, clock],
-            loggers=[EventLogger(str(folder))],
+            callbacks=[clock],
+            loggers=[],
         )
         trainer.fit(module, data)
         return clock.seconds / arguments.steps
