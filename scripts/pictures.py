@@ -67,7 +67,6 @@ class Pictures(L.Callback):
         self.embedding_tokens = check_count("embedding_tokens", embedding_tokens)
         self.ids = None if text is None else tokenizer.encode(text)
         self._batches: list[TokenLosses] = []
-        self._n_tokens = 0
 
     def check(self, config: GPTConfig) -> None:
         """Raise ValueError unless the model has these layers and heads."""
@@ -82,16 +81,15 @@ class Pictures(L.Callback):
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Begin to keep what tokens cost."""
-        self._batches, self._n_tokens = [], 0
+        self._batches = []
 
     def on_validation_batch_end(
         self, trainer: L.Trainer, pl_module: GPTModule, outputs: tuple, batch: tuple, batch_idx: int
     ) -> None:
         """Keep what each token cost, of as many as change the pictures."""
         losses, likeliest = outputs
-        if not trainer.is_global_zero or self._n_tokens >= MOST_TOKENS:
+        if not trainer.is_global_zero or sum(len(kept.losses) for kept in self._batches) >= MOST_TOKENS:
             return
-        self._n_tokens += losses.numel()
         positions = torch.arange(losses.size(1)).expand(losses.shape)
         columns = (losses, positions, batch[1], likeliest)
         self._batches.append(TokenLosses(*(column.flatten().cpu().numpy() for column in columns)))

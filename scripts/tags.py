@@ -50,7 +50,11 @@ def read_overrides(folder: Path) -> list[str]:
     if SESSION_START_INFO_TAG not in entries:
         return []
     start = parse_session_start_info_plugin_data(entries[SESSION_START_INFO_TAG].plugin_data.content)
-    return shlex.split(start.hparams["overrides"].string_value)
+    typed = start.hparams["overrides"].string_value
+    try:
+        return shlex.split(typed)
+    except ValueError:
+        raise ValueError(f"HParams in {folder} must hold what was typed, got {typed!r}; move its events away") from None
 
 
 def read_events(folder: Path, *, images: int = 0):

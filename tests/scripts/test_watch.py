@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from events import EventLogger
 from tags import COMPARED, LAYOUT, read_events, read_scalars
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
@@ -99,6 +100,19 @@ def test_a_resumed_run_is_compared_as_it_now_is(script, watched, tmp_path):
     assert values["trainer.max_steps"].number_value == 6
     assert values["overrides"].string_value.endswith("optimizer.lr=0.02 trainer.max_steps=6")
     assert len(read.Tensors("setup/config/text_summary")) == 1
+
+
+def test_a_run_whose_entry_was_edited_is_refused_in_one_line(script, watched, tmp_path):
+    script("train", *watched)
+    (folder,) = (path.parent for path in tmp_path.glob("runs/default/*/config.yaml"))
+    for path in folder.glob("events.*"):
+        path.unlink()
+    logger = EventLogger(str(folder))
+    logger.log_comparison({"overrides": "name='a"}, ["overrides"], [])
+    logger.finalize("success")
+    result = script("train", "resume=runs/latest", "trainer.max_steps=6")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert """must hold what was typed, got "name='a"; move its events away""" in result.err
 
 
 def test_one_override_draws_nothing(script, watched, tmp_path):
