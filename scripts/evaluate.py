@@ -25,11 +25,10 @@ def main() -> None:
         if (value := getattr(arguments, name)) is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
 
-    from hardware import choose_device
-
     from gptmini.data.batches import validation_windows
     from gptmini.data.store import TokenStore
     from gptmini.evaluation import evaluate
+    from gptmini.hardware import choose_device
     from gptmini.model.checkpoint import build_model, find_checkpoint, read_checkpoint
 
     path = find_checkpoint(arguments.run)

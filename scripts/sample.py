@@ -178,10 +178,9 @@ def main() -> None:
         sys.stdout.reconfigure(encoding="utf-8")  # whatever the system's own: it may lack what a model writes
     prompts = [] if arguments.interactive else read_prompts(arguments)
 
-    from hardware import check_compiler, choose_device, choose_dtype
-
     import gptmini
     from gptmini.generation import Rules, generate_stream
+    from gptmini.hardware import check_compiler, choose_device, choose_dtype
 
     int8 = arguments.dtype == "int8"
     device = choose_device("cpu" if int8 and arguments.device == "auto" else arguments.device)

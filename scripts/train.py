@@ -27,11 +27,11 @@ def check(config) -> tuple:
     Raises ValueError: a value of the wrong type or out of range.
     """
     import torch
-    from hardware import choose_hardware
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
     from stopping import seconds_of
 
+    from gptmini.hardware import choose_hardware
     from gptmini.model import check_seed
     from gptmini.optim import schedules
 
@@ -69,7 +69,6 @@ def train(config) -> None:
     from assembly import assemble, build_trainer, describe, make_callbacks
     from console import ConsoleLogger, LastingConsole, duration, past_validations
     from events import EventLogger
-    from hardware import keep_freed_memory
     from lightning.pytorch.utilities import rank_zero_only
     from omegaconf import OmegaConf
     from resuming import adopt, checkpoint_to_resume
@@ -77,6 +76,7 @@ def train(config) -> None:
     from stopping import Stopping, seconds_of
     from tags import read_overrides, read_scalars
 
+    from gptmini.hardware import keep_freed_memory
     from gptmini.tokenizer import from_dict
 
     settings, hardware, model_config, optimizer, schedule = check(config)

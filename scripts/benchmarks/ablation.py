@@ -13,10 +13,10 @@ import lightning as L
 import torch
 from assembly import assemble, build_trainer
 from command_line import Parser, compose_checked, quieten_lightning
-from hardware import choose_hardware, keep_freed_memory
 from hydra.utils import instantiate
 
 from gptmini.data.store import TokenStore, prepare
+from gptmini.hardware import choose_hardware, keep_freed_memory
 from gptmini.tokenizer import from_dict
 
 RECIPE = "experiment=shakespeare_char_cpu"

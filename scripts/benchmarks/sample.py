@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from command_line import Parser
-from hardware import DTYPES, choose_device, choose_dtype
 from torch.nn.functional import cross_entropy
 
 from gptmini.data.batches import gather
 from gptmini.data.store import TokenStore
 from gptmini.generation import Decoder, Rules
+from gptmini.hardware import DTYPES, choose_device, choose_dtype
 from gptmini.model import GPT, GPTConfig, new_gpt
 from gptmini.model.checkpoint import build_model, find_checkpoint, header, read_checkpoint, write_checkpoint
 from gptmini.model.interop import to_hugging_face

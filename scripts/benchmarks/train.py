@@ -15,10 +15,10 @@ import lightning as L
 import torch
 from assembly import assemble, build_trainer
 from command_line import Parser, compose_checked, quieten_lightning
-from hardware import Hardware, choose_hardware, keep_freed_memory
 from hydra.utils import instantiate
 
 from gptmini.data.store import prepare
+from gptmini.hardware import Hardware, choose_hardware, keep_freed_memory
 from gptmini.model import GPT
 from gptmini.optim import set_learning_rate
 from gptmini.tokenizer import from_dict

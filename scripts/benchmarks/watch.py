@@ -15,10 +15,10 @@ from assembly import assemble, build_trainer, describe, make_callbacks
 from benchmarks.train import now
 from command_line import Parser, compose_checked, quieten_lightning
 from events import EventLogger
-from hardware import choose_hardware, keep_freed_memory
 from hydra.utils import instantiate
 
 from gptmini.data.store import prepare
+from gptmini.hardware import choose_hardware, keep_freed_memory
 from gptmini.tokenizer import from_dict
 from gptmini.training.callbacks import Scalars
 from gptmini.training.checkpointing import RunCheckpoints

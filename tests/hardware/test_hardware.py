@@ -5,13 +5,10 @@ import re
 import pytest
 import torch
 
-
-@pytest.fixture
-def choose_hardware(shared_script):
-    return shared_script("hardware").choose_hardware
+from gptmini.hardware import choose_hardware
 
 
-def test_automatic_choice_on_a_machine_without_a_gpu(monkeypatch, choose_hardware):
+def test_automatic_choice_on_a_machine_without_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     hardware = choose_hardware("auto", "auto", "auto")
@@ -22,7 +19,7 @@ def test_automatic_choice_on_a_machine_without_a_gpu(monkeypatch, choose_hardwar
 
 
 @pytest.mark.parametrize(("bf16", "expected"), [(True, "bf16"), (False, "fp32")])
-def test_automatic_choice_on_a_gpu(monkeypatch, choose_hardware, bf16, expected):
+def test_automatic_choice_on_a_gpu(monkeypatch, bf16, expected):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16)
@@ -36,6 +33,6 @@ def test_automatic_choice_on_a_gpu(monkeypatch, choose_hardware, bf16, expected)
 @pytest.mark.parametrize(
     "arguments", [("gpu", "auto", "auto"), ("cpu", "fp16", "auto"), ("cpu", "auto", "yes"), ("cpu", "auto", 1)]
 )
-def test_unknown_hardware_words_are_refused(choose_hardware, arguments):
+def test_unknown_hardware_words_are_refused(arguments):
     with pytest.raises(ValueError, match="must be one of"):
         choose_hardware(*arguments)
