@@ -9,11 +9,11 @@ from hydra.utils import instantiate
 from lightning.pytorch.loggers.logger import Logger
 from omegaconf import OmegaConf
 from pictures import Pictures
-from tables import comparison, config_table, data_card, model_table
 
 from gptmini.data.store import TokenStore
 from gptmini.model import GPTConfig, new_gpt
 from gptmini.model.checkpoint import build_model
+from gptmini.report.tables import comparison, config_table, data_card, model_table
 from gptmini.tokenizer import Tokenizer
 from gptmini.training.checkpointing import AtomicCheckpointIO, RunCheckpoints
 from gptmini.training.datamodule import TokenDataModule

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
-from tags import BEGINNING, COMPARED, LAYOUT
 from torch.utils.tensorboard import SummaryWriter
+
+from gptmini.report.tags import BEGINNING, COMPARED, LAYOUT
 
 RETRY_SECONDS = 60.0  # between two attempts to write events to a disk that is full
 LARGEST_NUMBER = 2**53  # TensorBoard keeps numbers as float64

@@ -98,7 +98,7 @@ class Pictures(L.Callback):
         """Draw attention and token losses."""
         if not trainer.is_global_zero or not math.isfinite(pl_module.evaluation.loss):
             return
-        import drawing  # matplotlib takes half a second
+        from gptmini.report import drawing  # matplotlib takes half a second
 
         step, loss = trainer.global_step, pl_module.evaluation.loss
         maps, labels = self._attention(pl_module)
@@ -147,7 +147,7 @@ class Pictures(L.Callback):
 
 def mispredicted(found: TokenLosses, label: Callable[[int], str]) -> list[list[str]]:
     """Rows on the tokens that cost most in all, under a row of headings; label gives the text of an id."""
-    from drawing import visible
+    from gptmini.report.drawing import visible
 
     counts, costs = np.bincount(found.targets), np.bincount(found.targets, weights=found.losses)
     hits = np.bincount(found.targets, weights=found.targets == found.likeliest)
@@ -165,8 +165,9 @@ def mispredicted(found: TokenLosses, label: Callable[[int], str]) -> list[list[s
 
 def write_embedding(matrix: Tensor, labels: list[str], run: Path) -> None:
     """Write rows (n, C) and their labels where the projector finds them; OSError if the disk does not take them."""
-    from drawing import visible
     from tensorboard.plugins.projector import ProjectorConfig
+
+    from gptmini.report.drawing import visible
 
     folder = run / ASSETS
     folder.mkdir(parents=True, exist_ok=True)

@@ -36,8 +36,9 @@ class Run:
         """Read a run, or the newest of those that a folder holds; ValueError if there is none, or nothing to show."""
         import yaml
         from run_folder import find_run, read_config
-        from tables import leaves
-        from tags import read_events
+
+        from gptmini.report.reading import read_events
+        from gptmini.report.tables import leaves
 
         runs = sorted(Path(path).glob("*/config.yaml"), key=os.path.getmtime)  # as in runs/demo
         whole = (Path(path) / "config.yaml").exists() or not runs
@@ -169,8 +170,8 @@ def figures_table(runs: list[Run]) -> str:
 
 def charts(runs: list[Run]) -> Iterator[tuple[str, str]]:
     """The charts of TensorBoard's layout, by category; one line for each run and tag."""
-    import drawing
-    from tags import LAYOUT
+    from gptmini.report import drawing
+    from gptmini.report.tags import LAYOUT
 
     for category, named in LAYOUT.items():
         pictures = []

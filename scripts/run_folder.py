@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tags import BEGINNING, VALIDATION
-
 LINKED = ("config.yaml", "train.log", "checkpoints")  # what a person or a script opens
 
 
@@ -112,48 +110,3 @@ def _check_latest(latest: Path) -> None:
     kept = [latest / item for item in LINKED if (latest / item).exists() and not (latest / item).is_symlink()]
     if latest.is_symlink() or kept or (latest.exists() and not latest.is_dir()):
         raise ValueError(f"{latest} must be absent or a folder of links that an earlier run made; move it away")
-
-
-@contextmanager
-def dropping_later_events(folder: Path, step: int, *, validated: bool) -> Iterator[None]:
-    """Take what a resumed run logs again out of the event files: what it is, and all after a step.
-
-    The step's validation too, if it was not validated.
-
-    The files are written before the block and take their places after it, so that an error leaves everything as it was.
-    TensorBoard's own answer, a purge_step in the next file, hides scalars and images but not texts.
-    """
-    from google.protobuf.message import DecodeError
-    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.summary.writer.record_writer import RecordWriter
-
-    def superseded(event) -> bool:
-        tags = [value.tag for value in event.summary.value]
-        again = any(tag.startswith(BEGINNING) for tag in tags)
-        validation = any(tag.startswith(VALIDATION) for tag in tags)
-        return again or event.step > step or (event.step == step and validation and not validated)
-
-    kept = {path: folder / f".{path.name}.tmp" for path in folder.glob("events.out.tfevents.*")}
-    try:
-        for path, temporary in kept.items():
-            with temporary.open("wb") as file:
-                writer = RecordWriter(file)
-                for record in RawEventFileLoader(
-                    str(path)
-                ).Load():  # to where a killed process ended, even amid a record
-                    try:
-                        dropped = superseded(Event.FromString(record))
-                    except DecodeError:  # no event at all
-                        dropped = True
-                    if not dropped:
-                        writer.write(record)
-                file.flush()
-                os.fsync(file.fileno())
-        yield
-        for path, temporary in kept.items():
-            if temporary.stat().st_size != path.stat().st_size:
-                temporary.replace(path)
-    finally:
-        for temporary in kept.values():
-            temporary.unlink(missing_ok=True)

@@ -10,7 +10,6 @@ from pathlib import Path
 from command_line import quieten_lightning, run_configured
 from run_folder import (
     check_run_name,
-    dropping_later_events,
     find_run,
     link_latest,
     locked,
@@ -74,9 +73,9 @@ def train(config) -> None:
     from resuming import adopt, checkpoint_to_resume
     from rich.console import Console
     from stopping import Stopping, seconds_of
-    from tags import read_overrides, read_scalars
 
     from gptmini.hardware import keep_freed_memory
+    from gptmini.report.reading import dropping_later_events, read_overrides, read_scalars
     from gptmini.tokenizer import from_dict
 
     settings, hardware, model_config, optimizer, schedule = check(config)

@@ -2,15 +2,15 @@
 
 from types import SimpleNamespace
 
-import drawing
 import numpy as np
 import pytest
 import torch
 from pictures import Pictures, TokenLosses, mispredicted, write_embedding
-from tables import comparison, config_table, data_card, leaves, model_table
 
 from gptmini.data.store import prepare
 from gptmini.model import GPTConfig, new_gpt
+from gptmini.report import drawing
+from gptmini.report.tables import comparison, config_table, data_card, leaves, model_table
 from gptmini.tokenizer import byte
 
 PICTURES = {"layers": [0, -1], "heads": None, "text": None, "max_tokens": 5, "embedding_tokens": 7}

@@ -7,8 +7,9 @@ from html.parser import HTMLParser
 
 import pytest
 from report import Run, figures_table, image, newest_first, table, thinned
-from tags import LAYOUT
 from tensorboard.summary.writer.record_writer import RecordWriter
+
+from gptmini.report.tags import LAYOUT
 
 
 class Page(HTMLParser):

@@ -20,12 +20,12 @@ import events
 import pytest
 import torch
 import yaml
-from tags import read_overrides, read_scalars
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer import event_file_writer, record_writer
 
 from gptmini.model.checkpoint import read_checkpoint
 from gptmini.optim.schedules import trapezoid
+from gptmini.report.reading import read_overrides, read_scalars
 from gptmini.training.callbacks import Samples, Scalars
 from gptmini.training.checkpointing import AtomicCheckpointIO
 
