@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gptmini.model import GPT, next_token_loss
-from gptmini.model.gpt import row_pieces
+from gptmini.model.loss import row_pieces
 
 
 @dataclass(frozen=True)

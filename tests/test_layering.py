@@ -17,6 +17,7 @@ ALLOWED = {
     "model": {"attention"},
     "generation": {"model", "attention"},
     "evaluation": {"model", "attention"},
+    "interop": {"model", "attention", "tokenizer", "data"},
     "report": {"run_folder", "evaluation", "model", "data", "tokenizer"},
     "training": {"model", "optim", "data", "tokenizer", "generation", "evaluation"},
     "gptmini": {"attention", "optim", "tokenizer", "data", "model", "generation", "evaluation"},  # the lazy face

@@ -22,7 +22,7 @@ def config_table(config: dict) -> list[list[str]]:
 
 def model_table(model: "GPT") -> list[list[str]]:
     """Every weight: those that all blocks have stand once."""
-    from gptmini.model.interop import VOCABULARY
+    from gptmini.model.gpt import VOCABULARY
 
     rows, total, n_blocks = [], model.n_parameters, model.config.n_layers
     for name, weight in model.named_parameters():

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gptmini.model import GPT
-from gptmini.model.interop import VOCABULARY
+from gptmini.model.gpt import VOCABULARY
 
 # Dense bf16 by NVIDIA's data sheets, under the names that the driver gives; Lightning's table mistakes L40S for L4.
 PEAKS = {f"NVIDIA A100{kind}": 312e12 for kind in ("-SXM4-40GB", "-SXM4-80GB", "-PCIE-40GB", " 80GB PCIe")}

@@ -23,9 +23,9 @@ from gptmini.data.batches import gather
 from gptmini.data.store import TokenStore
 from gptmini.generation import Decoder, Rules
 from gptmini.hardware import DTYPES, choose_device, choose_dtype
+from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.model import GPT, GPTConfig, new_gpt
 from gptmini.model.checkpoint import build_model, find_checkpoint, header, read_checkpoint, write_checkpoint
-from gptmini.model.interop import to_hugging_face
 from gptmini.model.step import DecodingStep, store_by_column
 from gptmini.tokenizer import CharTokenizer
 

@@ -116,7 +116,7 @@ def test_evaluating_draws_nothing_and_leaves_the_model_as_it_was(training):
 def test_logits_of_a_large_vocabulary_are_summed_piece_by_piece(monkeypatch):
     model = make()
     expected = [sum(batch) for batch in nats_by_hand(model)]
-    monkeypatch.setattr("gptmini.model.gpt.LOGITS_AT_ONCE", 7 * V)
+    monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE", 7 * V)
     unembed, seen = model.unembed, []
     model.unembed = lambda hidden: seen.append(hidden.shape[1]) or unembed(hidden)
     sums = [sum_of_nats(token_losses(model, *batch)[0]) for batch in unequal_batches()]

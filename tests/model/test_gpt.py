@@ -283,7 +283,7 @@ def test_a_loss_by_pieces_has_the_loss_and_gradients_of_the_whole(preset, dtype,
     tokens, targets = draw()[:, :-1], draw()[:, 1:]
     results, seen = [], []
     for most in (10**9, 7 * V):  # seven rows a piece, and four in the last
-        monkeypatch.setattr("gptmini.model.gpt.LOGITS_AT_ONCE", most)
+        monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE", most)
         model = wide(preset)
         unembed = model.unembed
         model.unembed = lambda hidden, unembed=unembed: seen.append(hidden.shape[1]) or unembed(hidden)
@@ -300,7 +300,7 @@ def test_a_loss_by_pieces_has_the_loss_and_gradients_of_the_whole(preset, dtype,
 
 
 def test_a_loss_by_pieces_leaves_a_frozen_unembedding_alone(monkeypatch):
-    monkeypatch.setattr("gptmini.model.gpt.LOGITS_AT_ONCE", 7 * V)
+    monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE", 7 * V)
     model, tokens = wide(MODERN), draw()
     model.unembedding.weight.requires_grad_(False)
     training_loss(model, tokens[:, :-1], tokens[:, 1:]).backward()

@@ -342,7 +342,7 @@ def test_an_override_of_how_it_is_computed_and_watched_takes_effect_and_is_kept(
 def test_a_new_limit_of_bad_steps_is_the_one_that_counts(begin, resume, monkeypatch):
     with killed(5):
         begin()
-    monkeypatch.setattr("gptmini.model.gpt.next_token_loss", lambda logits, targets: logits.sum() * math.nan)
+    monkeypatch.setattr("gptmini.model.loss.next_token_loss", lambda logits, targets: logits.sum() * math.nan)
     assert_refused(resume("trainer.max_bad_steps=2"), "2 steps in a row, to step 6, ")
 
 

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from gptmini.model.config import GPTConfig
-from gptmini.model.gpt import GPT
+from gptmini.model.gpt import GPT, VOCABULARY
 from gptmini.model.layers import RMS_NORM_EPS
 
-VOCABULARY = ("embedding.weight", "unembedding.weight")  # padded with us, not with them
 BLOCKS = {"gpt2": "transformer.h.", "nanochat": "model.layers."}  # what precedes a block's number
 _THEIRS = {  # config values of theirs that we compute, the only ones accepted
     "gpt2": {"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True}

@@ -5,8 +5,8 @@ import os
 import pytest
 import torch
 
+from gptmini.interop.hugging_face import from_hugging_face, to_hugging_face
 from gptmini.model import GPT, GPTConfig
-from gptmini.model.interop import from_hugging_face, to_hugging_face
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers", reason="parity is measured against transformers, a dev dependency")

@@ -1,6 +1,5 @@
-"""A run, or several beside each other, as one self-contained HTML page: python scripts/report.py RUN [options]."""
+"""A run, or several beside each other, as one HTML page that needs no other file and no network."""
 
-import argparse
 import base64
 import html
 import os
@@ -8,8 +7,6 @@ import re
 from collections.abc import Iterator
 from math import isfinite
 from pathlib import Path
-
-from command_line import Parser, one_line_errors
 
 MOST_POINTS = 500  # of a line: as many as a chart has pixels
 MOST_TEXTS = 20  # under one heading
@@ -35,10 +32,10 @@ class Run:
     def __init__(self, path: str) -> None:
         """Read a run, or the newest of those that a folder holds; ValueError if there is none, or nothing to show."""
         import yaml
-        from run_folder import find_run, read_config
 
         from gptmini.report.reading import read_events
         from gptmini.report.tables import leaves
+        from gptmini.run_folder import find_run, read_config
 
         runs = sorted(Path(path).glob("*/config.yaml"), key=os.path.getmtime)  # as in runs/demo
         whole = (Path(path) / "config.yaml").exists() or not runs
@@ -66,42 +63,6 @@ class Run:
         points = self.events.Tensors(name)[-most:] if name in self.tags["tensors"] else []
         texts = [(event.step, text) for event in points for text in event.tensor_proto.string_val[:1]]
         return [(step, markdown_to_safe_html(text.decode("utf-8", errors="replace"))) for step, text in texts]
-
-
-def parse() -> argparse.Namespace:
-    """Read the command line; argparse refuses what does not fit."""
-    parser = Parser(description="Write a run's curves, samples, pictures and configuration as one HTML page.")
-    parser.add_argument("run", nargs="?", help="run folder, as in runs/latest, or runs/NAME for its newest run")
-    parser.add_argument("--compare", nargs="+", metavar="RUN", help="runs to lay over each other instead")
-    parser.add_argument("--out", type=Path, help="file (default: report.html in the run, or compare.html here)")
-    arguments = parser.parse_args()
-    if (arguments.run is None) == (arguments.compare is None):
-        parser.error("name a run, or several after --compare")
-    return arguments
-
-
-def main() -> None:
-    """Read the runs, write the page, say where it is."""
-    arguments = parse()
-    runs = [Run(path) for path in arguments.compare or [arguments.run]]
-    give_names(runs)
-    out = arguments.out or (Path("compare.html") if arguments.compare else runs[0].folder / "report.html")
-    title = " and ".join(run.name for run in runs)
-    sections = comparison(runs) if arguments.compare else single(runs[0])
-    body = "\n".join(f"<h2>{html.escape(heading)}</h2>\n{content}" for heading, content in sections if content)
-    head = f'<meta charset="utf-8">{POLICY}<meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
-    head += f"<title>{html.escape(title)}</title>"
-    page = f"<!doctype html>\n<html lang=en><head>{head}</head>\n<body>\n"
-    target = out.resolve()  # where a link leads
-    if not target.parent.is_dir() or (target.exists() and not target.is_file()):
-        raise ValueError(f"--out must be a file in a folder that exists, got {out}")
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(f"{page}<h1>{html.escape(title)}</h1>\n{body}\n</body></html>\n", encoding="utf-8")
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
-    print(f"{out}, {out.stat().st_size / 1e6:.1f} MB")
 
 
 def give_names(runs: list[Run]) -> None:
@@ -213,8 +174,3 @@ def table(rows: list[list[str]]) -> str:
         "".join(f"<{kind}>{html.escape(text)}</{kind}>" for text in row) for kind, row in zip(kinds, rows, strict=True)
     )
     return f"<table><tr>{'</tr><tr>'.join(lines)}</tr></table>"
-
-
-if __name__ == "__main__":
-    with one_line_errors():
-        main()

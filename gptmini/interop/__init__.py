@@ -1,0 +1,5 @@
+"""To and from the models of others: Hugging Face's GPT-2 and NanoChat."""
+
+from gptmini.interop.hugging_face import from_hugging_face, to_hugging_face
+
+__all__ = ["from_hugging_face", "to_hugging_face"]
