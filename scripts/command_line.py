@@ -158,7 +158,8 @@ def _stored_config(run: str, parsed: list):
     """
     import yaml
     from omegaconf import OmegaConf
-    from run_folder import find_run, read_config
+
+    from gptmini.run_folder import find_run, read_config
 
     path = find_run(run) / "config.yaml"
     try:

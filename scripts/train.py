@@ -8,7 +8,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from command_line import quieten_lightning, run_configured
-from run_folder import (
+
+from gptmini.run_folder import (
     check_run_name,
     find_run,
     link_latest,
@@ -28,11 +29,11 @@ def check(config) -> tuple:
     import torch
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
-    from stopping import seconds_of
 
     from gptmini.hardware import choose_hardware
     from gptmini.model import check_seed
     from gptmini.optim import schedules
+    from gptmini.training.stopping import seconds_of
 
     quieten_lightning()
     OmegaConf.resolve(config)
@@ -65,18 +66,18 @@ def train(config) -> None:
     """Check everything, prepare the tokens, train from the first step or the one reached, and say what came of it."""
     start = time.monotonic()
     import torch
-    from assembly import assemble, build_trainer, describe, make_callbacks
-    from console import ConsoleLogger, LastingConsole, duration, past_validations
-    from events import EventLogger
     from lightning.pytorch.utilities import rank_zero_only
     from omegaconf import OmegaConf
-    from resuming import adopt, checkpoint_to_resume
     from rich.console import Console
-    from stopping import Stopping, seconds_of
 
     from gptmini.hardware import keep_freed_memory
     from gptmini.report.reading import dropping_later_events, read_overrides, read_scalars
+    from gptmini.run_folder import adopt, checkpoint_to_resume
     from gptmini.tokenizer import from_dict
+    from gptmini.training.monitoring.console import ConsoleLogger, LastingConsole, duration, past_validations
+    from gptmini.training.monitoring.events import EventLogger
+    from gptmini.training.stopping import Stopping, seconds_of
+    from gptmini.training.trainer import assemble, build_trainer, describe, make_callbacks
 
     settings, hardware, model_config, optimizer, schedule = check(config)
     keep_freed_memory()
@@ -238,8 +239,8 @@ def conclude(say: Callable, lines, callbacks: list, module, folder: Path) -> Non
     """Say how good it became, step by step and at best, show samples, and name the commands that come next."""
     import math
 
-    from gptmini.training.callbacks import Samples
     from gptmini.training.checkpointing import RunCheckpoints
+    from gptmini.training.monitoring.samples import Samples
 
     say("losses", *lines.final_table())
     for callback in callbacks:

@@ -262,10 +262,9 @@ def run(folder):
 
 def go_on(run, path):
     """Best validation, model and optimizer state with which a run goes on from a file."""
-    from assembly import assemble, build_trainer
-    from resuming import checkpoint_to_resume
-
+    from gptmini.run_folder import checkpoint_to_resume
     from gptmini.training.checkpointing import RunCheckpoints
+    from gptmini.training.trainer import assemble, build_trainer
 
     settings, hardware, model, optimizer, schedule = run.train.check(run.config)
     _, checkpoint, _ = checkpoint_to_resume(path)
@@ -482,7 +481,7 @@ PAYLOADS += [
 @fuzz(60)
 @given(data=st.data(), payload=st.sampled_from(PAYLOADS), form=st.sampled_from(["zip", "old", "pickle"]))
 def test_code_in_a_checkpoint_is_refused_and_never_runs(run, folder, data, payload, form):
-    from resuming import checkpoint_to_resume
+    from gptmini.run_folder import checkpoint_to_resume
 
     path = folder / "code" / "checkpoints" / "last.ckpt"
     path.parent.mkdir(parents=True, exist_ok=True)

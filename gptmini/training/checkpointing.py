@@ -7,8 +7,8 @@ import lightning as L
 from lightning.pytorch.plugins import TorchCheckpointIO
 
 from gptmini.model.checkpoint import replace_by_link, write_checkpoint
-from gptmini.training.callbacks import say
 from gptmini.training.module import GPTModule
+from gptmini.training.monitoring.logger import say
 from gptmini.training.settings import check_count
 
 

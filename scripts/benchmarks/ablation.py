@@ -11,13 +11,13 @@ from pathlib import Path
 
 import lightning as L
 import torch
-from assembly import assemble, build_trainer
 from command_line import Parser, compose_checked, quieten_lightning
 from hydra.utils import instantiate
 
 from gptmini.data.store import TokenStore, prepare
 from gptmini.hardware import choose_hardware, keep_freed_memory
 from gptmini.tokenizer import from_dict
+from gptmini.training.trainer import assemble, build_trainer
 
 RECIPE = "experiment=shakespeare_char_cpu"
 TRICKS = {  # what stands in its place: overrides of the recipe

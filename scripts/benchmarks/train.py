@@ -13,7 +13,6 @@ from pathlib import Path
 
 import lightning as L
 import torch
-from assembly import assemble, build_trainer
 from command_line import Parser, compose_checked, quieten_lightning
 from hydra.utils import instantiate
 
@@ -23,9 +22,10 @@ from gptmini.model import GPT
 from gptmini.optim import set_learning_rate
 from gptmini.tokenizer import from_dict
 from gptmini.training.datamodule import TokenDataModule
-from gptmini.training.measures import PARTS, peak_memory
 from gptmini.training.module import GPTModule
+from gptmini.training.monitoring.measures import PARTS, peak_memory
 from gptmini.training.settings import micro_steps
+from gptmini.training.trainer import assemble, build_trainer
 
 WARM_UP = 10  # steps at the start of each turn that are not counted
 MATRIX = {"cpu": 2048, "cuda": 8192, "mps": 4096}  # rows and columns of the products that give the peak

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import lightning as L
 import torch
-from assembly import assemble, build_trainer, describe, make_callbacks
 from benchmarks.train import now
 from command_line import Parser, compose_checked, quieten_lightning
-from events import EventLogger
 from hydra.utils import instantiate
 
 from gptmini.data.store import prepare
 from gptmini.hardware import choose_hardware, keep_freed_memory
 from gptmini.tokenizer import from_dict
-from gptmini.training.callbacks import Scalars
 from gptmini.training.checkpointing import RunCheckpoints
+from gptmini.training.monitoring.events import EventLogger
+from gptmini.training.monitoring.scalars import Scalars
+from gptmini.training.trainer import assemble, build_trainer, describe, make_callbacks
 
 
 def timed(method: Callable, spent: list[float]) -> Callable:

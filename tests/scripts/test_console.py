@@ -6,8 +6,9 @@ import re
 import time
 
 import pytest
-from console import BLOCKS, DIGITS, ConsoleLogger, past_validations, sparkline
 from rich.console import Console
+
+from gptmini.training.monitoring.console import BLOCKS, DIGITS, ConsoleLogger, past_validations, sparkline
 
 LOSSES = (5.25, 4.75, 4.875, 4.5)  # of validations after 10, 20, 30 and 40 steps
 TRAINED = {"train/loss": 4.4375, "work/tokens_per_second": 12345.6, "train/tokens": 1_234_567_890}

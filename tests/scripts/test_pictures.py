@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from pictures import Pictures, TokenLosses, mispredicted, write_embedding
 
 from gptmini.data.store import prepare
 from gptmini.model import GPTConfig, new_gpt
 from gptmini.report import drawing
 from gptmini.report.tables import comparison, config_table, data_card, leaves, model_table
 from gptmini.tokenizer import byte
+from gptmini.training.monitoring.pictures import Pictures, TokenLosses, mispredicted, write_embedding
 
 PICTURES = {"layers": [0, -1], "heads": None, "text": None, "max_tokens": 5, "embedding_tokens": 7}
 CONFIG = {

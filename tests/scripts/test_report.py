@@ -92,7 +92,7 @@ def test_nothing_that_a_model_writes_becomes_part_of_the_page():
 
 
 def test_a_sample_that_is_html_is_shown_as_text(two_runs, script, tmp_path):
-    from events import EventLogger
+    from gptmini.training.monitoring.events import EventLogger
 
     (folder,) = (path.parent for path in two_runs.glob("runs/a/*/config.yaml"))
     logger = EventLogger(str(folder), purge_step=None)
@@ -109,7 +109,7 @@ def test_a_sample_that_is_html_is_shown_as_text(two_runs, script, tmp_path):
 
 
 def test_a_curve_of_many_points_keeps_its_last_and_its_best(tmp_path):
-    from events import EventLogger
+    from gptmini.training.monitoring.events import EventLogger
 
     (tmp_path / "config.yaml").write_text("seed: 1")
     logger = EventLogger(str(tmp_path))

@@ -16,7 +16,6 @@ import zipfile
 from contextlib import contextmanager
 from pathlib import Path
 
-import events
 import pytest
 import torch
 import yaml
@@ -26,8 +25,11 @@ from tensorboard.summary.writer import event_file_writer, record_writer
 from gptmini.model.checkpoint import read_checkpoint
 from gptmini.optim.schedules import trapezoid
 from gptmini.report.reading import read_overrides, read_scalars
-from gptmini.training.callbacks import Samples, Scalars
+from gptmini.run_folder import locked
 from gptmini.training.checkpointing import AtomicCheckpointIO
+from gptmini.training.monitoring import events
+from gptmini.training.monitoring.samples import Samples
+from gptmini.training.monitoring.scalars import Scalars
 
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
 LONG = ("trainer.max_steps=7", "trainer.batch_size=2", "model.dropout=0.2", "callbacks.checkpoints.every_steps=3")
@@ -399,11 +401,11 @@ def test_when_all_are_damaged_nothing_is_written(begin, resume):
     assert snapshot(newest()) == before
 
 
-def test_a_run_that_another_process_trains_is_refused_and_the_process_named(begin, resume, shared_script):
+def test_a_run_that_another_process_trains_is_refused_and_the_process_named(begin, resume):
     with killed(5):
         begin()
     before = snapshot(newest())
-    with shared_script("run_folder").locked(newest()):
+    with locked(newest()):
         assert_refused(resume(), f"is being trained by process {os.getpid()}; stop it first")
     assert snapshot(newest()) == before
     assert resume().code == 0

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from events import EventLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.plugins.hparams import metadata
 
 from gptmini.report.reading import read_events, read_scalars
 from gptmini.report.tags import COMPARED, LAYOUT
+from gptmini.training.monitoring.events import EventLogger
 
 README = (Path(__file__).parent.parent.parent / "README.md").read_text()
 BROWSER, DRIVER = shutil.which("chromium") or shutil.which("chromium-browser"), shutil.which("chromedriver")

@@ -4,7 +4,6 @@ from functools import partial
 
 import pytest
 import torch
-from assembly import assemble, build_trainer
 
 from gptmini.data.store import prepare
 from gptmini.model import GPTConfig
@@ -13,6 +12,7 @@ from gptmini.optim.schedules import cosine
 from gptmini.tokenizer import byte
 from gptmini.training.checkpointing import RunCheckpoints
 from gptmini.training.settings import TrainerSettings
+from gptmini.training.trainer import assemble, build_trainer
 
 MODELS = {
     "gpt2": {"norm": "layernorm", "position": "learned", "mlp": "gelu", "bias": True, "tie_embeddings": True},

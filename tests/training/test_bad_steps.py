@@ -5,12 +5,12 @@ import math
 import lightning as L
 import pytest
 import torch
-from resuming import checkpoint_to_resume
-from stopping import Stopping
 
 from gptmini.data.batches import window_starts
-from gptmini.training.callbacks import Scalars
+from gptmini.run_folder import checkpoint_to_resume
 from gptmini.training.checkpointing import RunCheckpoints
+from gptmini.training.monitoring.scalars import Scalars
+from gptmini.training.stopping import Stopping
 from tests.training.test_resume import Seen
 
 

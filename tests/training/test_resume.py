@@ -7,11 +7,12 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.loggers.logger import Logger
-from resuming import adopt, checkpoint_to_resume
 
+from gptmini.run_folder import adopt, checkpoint_to_resume
 from gptmini.tokenizer import byte
-from gptmini.training.callbacks import Samples, Scalars
 from gptmini.training.checkpointing import RunCheckpoints, Stop
+from gptmini.training.monitoring.samples import Samples
+from gptmini.training.monitoring.scalars import Scalars
 
 STEPS = 11
 

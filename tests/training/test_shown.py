@@ -5,15 +5,16 @@ from itertools import pairwise
 
 import pytest
 import torch
-from events import EventLogger
 from lightning import Callback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import gptmini
 from gptmini.model.checkpoint import read_checkpoint
 from gptmini.tokenizer import byte
-from gptmini.training.callbacks import Samples, Scalars
 from gptmini.training.checkpointing import RunCheckpoints
+from gptmini.training.monitoring.events import EventLogger
+from gptmini.training.monitoring.samples import Samples
+from gptmini.training.monitoring.scalars import Scalars
 
 KINDS = ("embedding", "attention", "mlp", "norm")  # of the classic model, tied
 TRAINING = {f"train/{name}" for name in ("loss", "lr/matrices", "lr/scalars", "tokens", "passes")}

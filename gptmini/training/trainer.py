@@ -4,11 +4,9 @@ from functools import partial
 from pathlib import Path
 
 import lightning as L
-from events import EventLogger
 from hydra.utils import instantiate
 from lightning.pytorch.loggers.logger import Logger
 from omegaconf import OmegaConf
-from pictures import Pictures
 
 from gptmini.data.store import TokenStore
 from gptmini.model import GPTConfig, new_gpt
@@ -18,6 +16,8 @@ from gptmini.tokenizer import Tokenizer
 from gptmini.training.checkpointing import AtomicCheckpointIO, RunCheckpoints
 from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.module import GPTModule
+from gptmini.training.monitoring.events import EventLogger
+from gptmini.training.monitoring.pictures import Pictures
 from gptmini.training.settings import TrainerSettings, micro_steps
 
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed"}  # our name to Lightning's

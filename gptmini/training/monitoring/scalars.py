@@ -1,19 +1,16 @@
-"""What a run shows: every logger takes scalars, one with log_samples(texts, step) samples, one with say(line) lines."""
+"""The curves of a run: loss, gradients, weights and work, logged every few steps, and each validation."""
 
 import math
 import time
-from collections.abc import Iterator
 
 import lightning as L
-from lightning.pytorch.loggers.logger import Logger
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
-from gptmini.generation import Rules, generate_stream, prompt_ids
-from gptmini.tokenizer import END_OF_TEXT, Tokenizer
-from gptmini.training.measures import StepTimes, by_kind, peak_flops, peak_memory
 from gptmini.training.module import GPTModule
+from gptmini.training.monitoring.logger import log
+from gptmini.training.monitoring.measures import StepTimes, by_kind, peak_flops, peak_memory
 from gptmini.training.settings import check_count
 
 
@@ -147,50 +144,3 @@ class Scalars(L.Callback):
         if (memory := peak_memory(pl_module.device)) is not None:
             metrics["work/memory_gb"] = memory / 1e9
         return metrics
-
-
-class Samples(L.Callback):
-    """Writes samples of text at every validation, always from the same prompts and random streams."""
-
-    def __init__(self, tokenizer: Tokenizer, prompts: list[str], seed: int, **rules: float | None) -> None:
-        """Take the arguments of generate_stream, rules being fields of Rules; an empty prompt starts a document.
-
-        Raises ValueError: an argument of the wrong type or out of range, or a prompt that cannot be encoded.
-        """
-        texts = isinstance(prompts, list) and prompts and all(type(prompt) is str for prompt in prompts)
-        if type(seed) is not int or not texts:
-            raise ValueError(f"prompts must be a list of texts and seed a whole number, got {prompts!r} and {seed!r}")
-        check_count("max_new_tokens", Rules(**rules).max_new_tokens)
-        for prompt in prompts:
-            prompt_ids(tokenizer, prompt)
-        self.tokenizer, self.prompts, self.seed, self.rules = tokenizer, prompts, seed, rules
-        self.texts: list[str] = []  # newest samples, prompts included
-
-    def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Draw the samples and log them as text."""
-        if not trainer.is_global_zero or not math.isfinite(pl_module.evaluation.loss):
-            return
-        texts = list(self.prompts)
-        options = {"seed": self.seed, "batch_size": len(texts), "ignore_end_of_text": True}  # short ones: show several
-        for piece in generate_stream(pl_module.model, self.tokenizer, self.prompts, **options, **self.rules):
-            texts[piece.sample] += piece.text.replace(END_OF_TEXT, "\n\n")
-        self.texts = texts
-        for logger in takers(trainer, "log_samples"):
-            logger.log_samples(texts, trainer.global_step)
-
-
-def log(trainer: L.Trainer, metrics: dict[str, float]) -> None:
-    """Send scalars to every logger at the trainer's optimizer step."""
-    for logger in trainer.loggers:
-        logger.log_metrics(metrics, step=trainer.global_step)
-
-
-def say(trainer: L.Trainer, line: str) -> None:
-    """Tell the person who watches."""
-    for logger in takers(trainer, "say"):
-        logger.say(line)
-
-
-def takers(trainer: L.Trainer, method: str) -> Iterator[Logger]:
-    """The trainer's loggers that have a method."""
-    return (logger for logger in trainer.loggers if hasattr(logger, method))

@@ -12,9 +12,9 @@ from types import FrameType
 import lightning as L
 import torch
 
-from gptmini.training.callbacks import log, say
 from gptmini.training.checkpointing import Stop
 from gptmini.training.module import GPTModule
+from gptmini.training.monitoring.logger import log, say
 
 SHOWN = 8  # windows of a bad step that are named
 SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1")  # those that the system has

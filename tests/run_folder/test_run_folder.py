@@ -8,18 +8,11 @@ from pathlib import Path
 
 import pytest
 
-
-@pytest.fixture
-def run_folder(shared_script):
-    return shared_script("run_folder")
+from gptmini import run_folder
+from gptmini.training.monitoring import console
 
 
-@pytest.fixture
-def console(shared_script):
-    return shared_script("console")
-
-
-def test_runs_that_start_in_one_second_get_folders_of_their_own(tmp_path, run_folder):
+def test_runs_that_start_in_one_second_get_folders_of_their_own(tmp_path):
     first, second = (run_folder.new_run_folder(tmp_path, "demo", f"seed: {seed}\n") for seed in (0, 1))
     assert first != second
     assert first.parent == second.parent == tmp_path / "demo"
@@ -27,13 +20,13 @@ def test_runs_that_start_in_one_second_get_folders_of_their_own(tmp_path, run_fo
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "latest", 3])
-def test_a_name_that_is_no_folder_name_is_refused(run_folder, name):
+def test_a_name_that_is_no_folder_name_is_refused(name):
     with pytest.raises(ValueError, match="name must be a plain folder name"):
         run_folder.check_run_name(name)
 
 
 @pytest.mark.parametrize("kind", ["link", "file", "folder of files"])
-def test_a_latest_that_is_not_ours_is_left_as_it_is(tmp_path, run_folder, kind):
+def test_a_latest_that_is_not_ours_is_left_as_it_is(tmp_path, kind):
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "config.yaml").write_text("precious")
     latest = tmp_path / "latest"
@@ -49,11 +42,11 @@ def test_a_latest_that_is_not_ours_is_left_as_it_is(tmp_path, run_folder, kind):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_durations_read_as_people_say_them(console):
+def test_durations_read_as_people_say_them():
     assert [console.duration(s) for s in (4.4, 185, 3720)] == ["4 s", "3 min 05 s", "1 h 02 min"]
 
 
-def test_a_reader_that_leaves_does_not_end_the_run(console):
+def test_a_reader_that_leaves_does_not_end_the_run():
     class Gone(io.StringIO):
         def write(self, text):
             raise BrokenPipeError
@@ -64,12 +57,12 @@ def test_a_reader_that_leaves_does_not_end_the_run(console):
     assert lasting.quiet
 
 
-def test_a_folder_in_use_is_refused_and_its_process_named(tmp_path, run_folder):
+def test_a_folder_in_use_is_refused_and_its_process_named(tmp_path):
     with run_folder.locked(tmp_path):
-        program = f"import run_folder, pathlib\nwith run_folder.locked(pathlib.Path({str(tmp_path)!r})): pass"
+        lock = f"with locked(Path({str(tmp_path)!r})): pass"
+        program = f"from pathlib import Path\nfrom gptmini.run_folder import locked\n{lock}"
         other = subprocess.run(
             [sys.executable, "-c", program],
-            env=os.environ | {"PYTHONPATH": str(Path(run_folder.__file__).parent)},
             capture_output=True,
             text=True,
             timeout=60,
@@ -83,7 +76,7 @@ def test_a_folder_in_use_is_refused_and_its_process_named(tmp_path, run_folder):
 
 
 @pytest.mark.parametrize("given", ["runs/demo/now", "runs/latest", "runs/demo/now/checkpoints/last.ckpt"])
-def test_a_run_is_found_by_folder_by_latest_and_by_checkpoint(tmp_path, run_folder, monkeypatch, given):
+def test_a_run_is_found_by_folder_by_latest_and_by_checkpoint(tmp_path, monkeypatch, given):
     monkeypatch.chdir(tmp_path)
     folder = Path("runs/demo/now")
     (folder / "checkpoints").mkdir(parents=True)
@@ -93,7 +86,7 @@ def test_a_run_is_found_by_folder_by_latest_and_by_checkpoint(tmp_path, run_fold
     assert run_folder.find_run(given) == folder
 
 
-def test_a_folder_of_runs_names_its_newest(tmp_path, run_folder):
+def test_a_folder_of_runs_names_its_newest(tmp_path):
     for time in ("1", "2"):
         (tmp_path / "demo" / time).mkdir(parents=True)
         (tmp_path / "demo" / time / "config.yaml").write_text("")

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gptmini.model import GPTConfig
 from gptmini.tokenizer import REPLACEMENT, Tokenizer
-from gptmini.training.callbacks import say, takers
 from gptmini.training.module import GPTModule
+from gptmini.training.monitoring.logger import say, takers
 from gptmini.training.settings import check_count
 
 MOST_TOKENS = 2**20  # whose losses are kept, 30 MB; more would change no picture
