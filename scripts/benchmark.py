@@ -4,7 +4,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from command_line import MISUSE, one_line_errors
+from gptmini.commands.errors import MISUSE, one_line_errors
 
 FOLDER = Path(__file__).resolve().parent / "benchmarks"
 

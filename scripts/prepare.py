@@ -1,27 +1,6 @@
-"""Tokenise a text into a folder: python scripts/prepare.py [KEY=VALUE ...]; --help lists groups and keys."""
+"""The command `gptmini prepare`, from a clone: python scripts/prepare.py."""
 
-from command_line import run_configured
-
-
-def tokenise(config) -> None:
-    """Prepare the tokens, or find them prepared, and say where they are."""
-    from hydra.utils import instantiate
-    from omegaconf import OmegaConf
-    from rich.console import Console
-
-    from gptmini.data.store import SPLITS, prepare
-
-    OmegaConf.resolve(config)
-    console = Console(soft_wrap=True, highlight=False)
-    with console.status("reading text"):
-        store, written = prepare(
-            instantiate(config.data), instantiate(config.tokenizer, _convert_="all"), config.data_dir
-        )
-    console.print(f"{store.folder}, {'prepared now' if written else 'prepared before'}", markup=False)
-    for split in SPLITS:
-        n_tokens, n_bytes = store.n_tokens(split), store.n_bytes(split)
-        console.print(f"{split:5} {n_tokens:,} tokens, {n_bytes:,} bytes, {n_bytes / n_tokens:.2f} bytes a token")
-
+from gptmini.commands.prepare import main
 
 if __name__ == "__main__":
-    run_configured("prepare", tokenise)
+    main()

@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-import importlib
 import io
 import json
 import math
@@ -27,6 +26,7 @@ from hypothesis import strategies as st
 
 import gptmini
 from gptmini import tokenizer
+from gptmini.commands import configuration, errors, train
 from gptmini.data.store import TokenStore, prepare
 from gptmini.model import GPTConfig, new_gpt
 from gptmini.model.checkpoint import header, read_checkpoint, write_checkpoint
@@ -98,11 +98,11 @@ def outcome(read, *arguments):
     return None
 
 
-def refused(run, act):
+def refused(act):
     """Whether act ends as a mistake does on the command line: exit code 2 and one line on stderr."""
     said = io.StringIO()
     try:
-        with redirect_stderr(said), limited(), run.command_line.one_line_errors():
+        with redirect_stderr(said), limited(), errors.one_line_errors():
             act()
         return False
     except SystemExit as end:
@@ -191,7 +191,6 @@ def folder(tmp_path_factory):
         path = tmp_path_factory.mktemp("fuzz")
         (path / "my.txt").write_text(TEXT)
         patch.chdir(path)
-        patch.syspath_prepend(str(ROOT / "scripts"))
         patch.delenv("GPTMINI_TRACEBACK", raising=False)
         yield path
     torch.set_num_threads(1)
@@ -248,8 +247,7 @@ def test_a_checkpoint_that_claims_junk_is_refused_or_gives_the_same_weights(writ
 @pytest.fixture(scope="module")
 def run(folder):
     """A finished run of four steps, and the scripts that made it, which from then on do all but the training itself."""
-    command_line, train = importlib.import_module("command_line"), importlib.import_module("train")
-    config = command_line.compose_checked("train", SHORT.split())
+    config = configuration.compose_checked("train", SHORT.split())
     train.train(config)
     (path,) = (folder / "runs" / "default").iterdir()
     text = (path / "config.yaml").read_text()
@@ -257,7 +255,7 @@ def run(folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "fit", lambda *parts: None)
         patch.setattr(train, "link_latest", lambda *places: None)
-        yield Made(path=path, command_line=command_line, train=train, config=config, text=text, checkpoint=checkpoint)
+        yield Made(path=path, config=config, text=text, checkpoint=checkpoint)
 
 
 def go_on(run, path):
@@ -266,7 +264,7 @@ def go_on(run, path):
     from gptmini.training.checkpointing import RunCheckpoints
     from gptmini.training.trainer import assemble, build_trainer
 
-    settings, hardware, model, optimizer, schedule = run.train.check(run.config)
+    settings, hardware, model, optimizer, schedule = train.check(run.config)
     _, checkpoint, _ = checkpoint_to_resume(path)
     parts = {"optimizer": optimizer, "schedule": schedule, "seed": run.config.seed, "compile": False}
     store = TokenStore(next(Path("data").iterdir()))
@@ -304,11 +302,11 @@ def resume(run, content):
     read = []
 
     def act():
-        config = run.command_line.compose_checked("train", [f"resume={run.path}"])
+        config = configuration.compose_checked("train", [f"resume={run.path}"])
         read.append(OmegaConf.to_container(config))
-        run.train.train(config)
+        train.train(config)
 
-    return refused(run, act) or read[0] | {"resume": None}
+    return refused(act) or read[0] | {"resume": None}
 
 
 def test_what_is_whole_is_read(run, written):
@@ -453,7 +451,7 @@ OVERRIDES = st.tuples(
 @fuzz(150)
 @given(overrides=st.lists(OVERRIDES.map("".join), min_size=1, max_size=2))
 def test_overrides_of_junk_make_a_configuration_or_are_refused_in_one_line(run, overrides):
-    refused(run, lambda: run.train.check(run.command_line.compose_checked("train", overrides)))
+    refused(lambda: train.check(configuration.compose_checked("train", overrides)))
 
 
 # Code in a checkpoint.

@@ -65,6 +65,17 @@ class Run:
         return [(step, markdown_to_safe_html(text.decode("utf-8", errors="replace"))) for step, text in texts]
 
 
+def page_of(runs: list[Run], *, compare: bool) -> str:
+    """The page of one run, or of several laid over each other."""
+    title = " and ".join(run.name for run in runs)
+    sections = comparison(runs) if compare else single(runs[0])
+    body = "\n".join(f"<h2>{html.escape(heading)}</h2>\n{content}" for heading, content in sections if content)
+    head = f'<meta charset="utf-8">{POLICY}<meta name="viewport" content="width=device-width"><style>{STYLE}</style>'
+    head += f"<title>{html.escape(title)}</title>"
+    page = f"<!doctype html>\n<html lang=en><head>{head}</head>\n<body>\n"
+    return f"{page}<h1>{html.escape(title)}</h1>\n{body}\n</body></html>\n"
+
+
 def give_names(runs: list[Run]) -> None:
     """Call each run by the shortest name that tells it from the others; ValueError for a run given twice."""
     folders = [run.folder.resolve() for run in runs]

@@ -1,23 +1,20 @@
 """One run: its parts, put together and checked, and the Trainer that carries it out."""
 
-from functools import partial
+import logging
+import threading
+import warnings
 from pathlib import Path
 
 import lightning as L
-from hydra.utils import instantiate
 from lightning.pytorch.loggers.logger import Logger
-from omegaconf import OmegaConf
+from lightning.pytorch.utilities import rank_zero_only
 
 from gptmini.data.store import TokenStore
 from gptmini.model import GPTConfig, new_gpt
 from gptmini.model.checkpoint import build_model
-from gptmini.report.tables import comparison, config_table, data_card, model_table
-from gptmini.tokenizer import Tokenizer
 from gptmini.training.checkpointing import AtomicCheckpointIO, RunCheckpoints
 from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.module import GPTModule
-from gptmini.training.monitoring.events import EventLogger
-from gptmini.training.monitoring.pictures import Pictures
 from gptmini.training.settings import TrainerSettings, micro_steps
 
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed"}  # our name to Lightning's
@@ -105,31 +102,17 @@ def build_trainer(
     return trainer
 
 
-def make_callbacks(config, tokenizer: Tokenizer, sizes: GPTConfig) -> list[L.Callback]:
-    """The callbacks that a configuration names; those that wait for the tokenizer are given it.
+def is_first_process() -> bool:
+    """Whether this is the process of a run that speaks and writes."""
+    return rank_zero_only.rank == 0
 
-    Raises ValueError: keys of a stored configuration that do not fit, or pictures of what the model has not.
+
+def quieten_lightning() -> None:
+    """Silence hints at other products, and a deprecation between Lightning and torch that no setting avoids.
+
+    TensorBoard's writing thread prints a traceback where the main thread raises the same error; that too is silenced.
     """
-    try:
-        callbacks = [
-            callback(tokenizer=tokenizer) if isinstance(callback, partial) else callback
-            for callback in (instantiate(config.callbacks, _convert_="all") or {}).values()
-            if callback is not None
-        ]
-    except TypeError as error:  # of a stored configuration; what is typed was compared with the YAML
-        raise ValueError(f"callbacks does not fit: {error}") from None
-    for callback in callbacks:
-        if isinstance(callback, Pictures):
-            callback.check(sizes)
-    return callbacks
-
-
-def describe(events: EventLogger, config, store: TokenStore, module: GPTModule, overrides: list[str]) -> None:
-    """Write down for TensorBoard what the run is, and how it compares with others: by what overrides changed."""
-    plain = OmegaConf.to_container(config, resolve=True)
-    events.log_layout()
-    events.log_table("setup/config", config_table(plain), 0)
-    events.log_table("setup/model", model_table(module.model), 0)
-    events.log_table("setup/data", data_card(store), 0)
-    events.log_comparison(*comparison(plain, store, module.model, overrides))
-    events.save()
+    for name in ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", category=FutureWarning, message=".*LeafSpec.*")
+    threading.excepthook = lambda hint: None if issubclass(hint.exc_type, OSError) else threading.__excepthook__(hint)

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import lightning as L
 import torch
-from command_line import Parser, compose_checked, quieten_lightning
 from hydra.utils import instantiate
 
+from gptmini.commands.configuration import compose_checked
+from gptmini.commands.errors import Parser
 from gptmini.data.store import TokenStore, prepare
 from gptmini.hardware import choose_hardware, keep_freed_memory
 from gptmini.tokenizer import from_dict
-from gptmini.training.trainer import assemble, build_trainer
+from gptmini.training.trainer import assemble, build_trainer, quieten_lightning
 
 RECIPE = "experiment=shakespeare_char_cpu"
 TRICKS = {  # what stands in its place: overrides of the recipe

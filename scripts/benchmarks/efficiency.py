@@ -13,9 +13,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from command_line import Parser, compose_checked
 from hydra.utils import instantiate
 
+from gptmini.commands.configuration import compose_checked
+from gptmini.commands.errors import Parser
 from gptmini.data.store import prepare
 
 TRAIN = Path(__file__).resolve().parent.parent / "train.py"

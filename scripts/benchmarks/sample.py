@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from command_line import Parser
 from torch.nn.functional import cross_entropy
 
+from gptmini.commands.errors import Parser
 from gptmini.data.batches import gather
 from gptmini.data.store import TokenStore
 from gptmini.generation import Decoder, Rules

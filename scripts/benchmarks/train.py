@@ -13,9 +13,10 @@ from pathlib import Path
 
 import lightning as L
 import torch
-from command_line import Parser, compose_checked, quieten_lightning
 from hydra.utils import instantiate
 
+from gptmini.commands.configuration import compose_checked
+from gptmini.commands.errors import Parser
 from gptmini.data.store import prepare
 from gptmini.hardware import Hardware, choose_hardware, keep_freed_memory
 from gptmini.model import GPT
@@ -25,7 +26,7 @@ from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.measures import PARTS, peak_memory
 from gptmini.training.settings import micro_steps
-from gptmini.training.trainer import assemble, build_trainer
+from gptmini.training.trainer import assemble, build_trainer, quieten_lightning
 
 WARM_UP = 10  # steps at the start of each turn that are not counted
 MATRIX = {"cpu": 2048, "cuda": 8192, "mps": 4096}  # rows and columns of the products that give the peak

@@ -12,16 +12,18 @@ from pathlib import Path
 import lightning as L
 import torch
 from benchmarks.train import now
-from command_line import Parser, compose_checked, quieten_lightning
 from hydra.utils import instantiate
 
+from gptmini.commands.configuration import compose_checked
+from gptmini.commands.errors import Parser
+from gptmini.commands.train import describe, make_callbacks
 from gptmini.data.store import prepare
 from gptmini.hardware import choose_hardware, keep_freed_memory
 from gptmini.tokenizer import from_dict
 from gptmini.training.checkpointing import RunCheckpoints
 from gptmini.training.monitoring.events import EventLogger
 from gptmini.training.monitoring.scalars import Scalars
-from gptmini.training.trainer import assemble, build_trainer, describe, make_callbacks
+from gptmini.training.trainer import assemble, build_trainer, quieten_lightning
 
 
 def timed(method: Callable, spent: list[float]) -> Callable:

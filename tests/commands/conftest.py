@@ -45,7 +45,6 @@ def script(tmp_path, monkeypatch, capsys):
     """Run scripts/NAME.py with arguments in a folder that holds my.txt."""
     (tmp_path / "my.txt").write_text(TEXT)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(SCRIPTS))
 
     def run(name, *arguments):
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])

@@ -1,7 +1,6 @@
 """Every YAML composes, and every key in them takes effect: each is changed, and something that it is for changes."""
 
 import hashlib
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import yaml
 from hydra.utils import instantiate
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from gptmini.commands.configuration import compose_checked
 from gptmini.model import GPT
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
@@ -213,11 +213,7 @@ def test_a_key_of_another_option_takes_effect(world, short, override, observable
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS)
-def test_every_option_composes(monkeypatch, group, option):
-    monkeypatch.syspath_prepend(str(CONFIGS.parent / "scripts"))
-    sys.modules.pop("command_line", None)
-    from command_line import compose_checked
-
+def test_every_option_composes(group, option):
     needed = ["data.path=my.txt"] if option == "text" or option.endswith("_124m") else []
     roots = ["train", "prepare"] if group in ("data", "tokenizer") else ["train"]
     for root in roots:
@@ -234,11 +230,7 @@ def test_every_option_composes(monkeypatch, group, option):
         ("gpt2_124m", 50257, 124.44e6),
     ],
 )
-def test_experiments_have_nanogpts_sizes(monkeypatch, experiment, vocab_size, nanogpt):
-    monkeypatch.syspath_prepend(str(CONFIGS.parent / "scripts"))
-    sys.modules.pop("command_line", None)
-    from command_line import compose_checked
-
+def test_experiments_have_nanogpts_sizes(experiment, vocab_size, nanogpt):
     config = compose_checked("train", [f"experiment={experiment}", "data.path=my.txt"])
     with torch.device("meta"):
         model = GPT(instantiate(config.model)(vocab_size=vocab_size))

@@ -6,9 +6,9 @@ import shutil
 from html.parser import HTMLParser
 
 import pytest
-from report import Run, figures_table, image, newest_first, table, thinned
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from gptmini.report.page import Run, figures_table, image, newest_first, table, thinned
 from gptmini.report.tags import LAYOUT
 
 

@@ -1,19 +1,16 @@
-"""What the scripts share: configurations checked before anything starts, and mistakes told in one line."""
+"""Configurations: composed by Hydra, and checked before anything starts."""
 
-import argparse
 import difflib
 import itertools
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
 
-CONFIGS = Path(__file__).resolve().parent.parent / "configs"
-MISUSE = 2  # exit code of a mistake that the user can mend, as argparse's
-INTERRUPTED = 130  # 128 + SIGINT
+from gptmini.commands.errors import one_line_errors
+
+CONFIGS = Path(__file__).resolve().parent.parent.parent / "configs"
 RESUMABLE = (  # what a resumed run takes from its command line: how it is computed and watched, never what
     "trainer.max_steps",
     "trainer.max_time",
@@ -31,54 +28,6 @@ RESUMABLE = (  # what a resumed run takes from its command line: how it is compu
     "callbacks.pictures",
     "console",
 )
-
-
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Turn a mistake into one line on stderr and exit code 2; a traceback remains for a bug.
-
-    With GPTMINI_TRACEBACK set every error keeps its traceback, for whoever suspects that the one line hides a bug.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # neither closed nor replaced by something simpler
-            stream.reconfigure(errors="backslashreplace")  # whatever the system's encoding lacks
-    try:
-        yield
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
-    except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except Exception as error:
-        line = None if os.environ.get("GPTMINI_TRACEBACK") else explain(error)
-        if line is None:
-            raise
-        print(f"error: {' '.join(line.split())}", file=sys.stderr)
-        sys.exit(MISUSE)
-
-
-def explain(error: BaseException) -> str | None:
-    """What to tell the user of an error; None if it is a bug."""
-    name = type(error).__name__
-    if name == "InstantiationException" and error.__cause__ is not None:  # Hydra's wrapper round our own error
-        if isinstance(error.__cause__, TypeError):
-            return f"{str(error).rpartition('full_key: ')[2]} does not fit: {error.__cause__}"
-        return explain(error.__cause__) or str(error)
-    if type(error).__module__.startswith(("hydra.", "omegaconf.")):
-        hint = "; quote a value of other characters inside too: 'key=\"value\"'" if "override" in name.lower() else ""
-        reason = str(error).partition("Config search path")[0].partition("\n    full_key")[0]
-        return (reason or f"the configuration cannot be composed ({name})") + hint
-    if name in ("OutOfMemoryError", "MemoryError") or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    ):
-        return "memory ran out; lower batch_size (trainer.batch_size when training) or the model's sizes"
-    if isinstance(error, RecursionError):
-        return "what was typed or read is nested too deeply"
-    if isinstance(error, ValueError):
-        return str(error)
-    if isinstance(error, OSError):
-        return f"{os.fsdecode(error.filename or 'input or output')}: {error.strerror or error}"
-    return None
 
 
 def run_configured(config_name: str, task: Callable, check: Callable | None = None) -> None:
@@ -197,31 +146,6 @@ def _stored_config(run: str, parsed: list):
             raise ValueError(f"{path.parent} was begun without {key.rpartition('.')[0]}, so it has no {key}")
         OmegaConf.update(config, key, override.value())
     return config
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, with its complaints in one line as everyone's."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print what is wrong and leave."""
-        self.exit(MISUSE, f"error: {message}; --help lists what there is\n")
-
-
-def quieten_lightning() -> None:
-    """Silence hints at other products, and a deprecation between Lightning and torch that no setting avoids.
-
-    TensorBoard's writing thread prints a traceback where the main thread raises the same error; that too is silenced.
-    """
-    import logging
-    import threading
-    import warnings
-
-    import lightning.pytorch  # noqa: F401  sets the levels that follow when it is first imported
-
-    for name in ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", category=FutureWarning, message=".*LeafSpec.*")
-    threading.excepthook = lambda hint: None if issubclass(hint.exc_type, OSError) else threading.__excepthook__(hint)
 
 
 def _called(tree: dict, group: str = "") -> dict[str, dict]:

@@ -1,0 +1,67 @@
+"""A user's mistakes, told in one line."""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+MISUSE = 2  # exit code of a mistake that the user can mend, as argparse's
+INTERRUPTED = 130  # 128 + SIGINT
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turn a mistake into one line on stderr and exit code 2; a traceback remains for a bug.
+
+    With GPTMINI_TRACEBACK set every error keeps its traceback, for whoever suspects that the one line hides a bug.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # neither closed nor replaced by something simpler
+            stream.reconfigure(errors="backslashreplace")  # whatever the system's encoding lacks
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        line = None if os.environ.get("GPTMINI_TRACEBACK") else explain(error)
+        if line is None:
+            raise
+        print(f"error: {' '.join(line.split())}", file=sys.stderr)
+        sys.exit(MISUSE)
+
+
+def explain(error: BaseException) -> str | None:
+    """What to tell the user of an error; None if it is a bug."""
+    name = type(error).__name__
+    if name == "InstantiationException" and error.__cause__ is not None:  # Hydra's wrapper round our own error
+        if isinstance(error.__cause__, TypeError):
+            return f"{str(error).rpartition('full_key: ')[2]} does not fit: {error.__cause__}"
+        return explain(error.__cause__) or str(error)
+    if type(error).__module__.startswith(("hydra.", "omegaconf.")):
+        hint = "; quote a value of other characters inside too: 'key=\"value\"'" if "override" in name.lower() else ""
+        reason = str(error).partition("Config search path")[0].partition("\n    full_key")[0]
+        return (reason or f"the configuration cannot be composed ({name})") + hint
+    if name in ("OutOfMemoryError", "MemoryError") or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    ):
+        return "memory ran out; lower batch_size (trainer.batch_size when training) or the model's sizes"
+    if isinstance(error, RecursionError):
+        return "what was typed or read is nested too deeply"
+    if isinstance(error, ValueError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{os.fsdecode(error.filename or 'input or output')}: {error.strerror or error}"
+    return None
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with its complaints in one line as everyone's."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print what is wrong and leave."""
+        self.exit(MISUSE, f"error: {message}; --help lists what there is\n")

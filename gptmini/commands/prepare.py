@@ -1,0 +1,28 @@
+"""Tokenise a text into a folder: gptmini prepare [KEY=VALUE ...]; --help lists groups and keys."""
+
+from gptmini.commands.configuration import run_configured
+
+
+def tokenise(config) -> None:
+    """Prepare the tokens, or find them prepared, and say where they are."""
+    from hydra.utils import instantiate
+    from omegaconf import OmegaConf
+    from rich.console import Console
+
+    from gptmini.data.store import SPLITS, prepare
+
+    OmegaConf.resolve(config)
+    console = Console(soft_wrap=True, highlight=False)
+    with console.status("reading text"):
+        store, written = prepare(
+            instantiate(config.data), instantiate(config.tokenizer, _convert_="all"), config.data_dir
+        )
+    console.print(f"{store.folder}, {'prepared now' if written else 'prepared before'}", markup=False)
+    for split in SPLITS:
+        n_tokens, n_bytes = store.n_tokens(split), store.n_bytes(split)
+        console.print(f"{split:5} {n_tokens:,} tokens, {n_bytes:,} bytes, {n_bytes / n_tokens:.2f} bytes a token")
+
+
+def main() -> None:
+    """Tokenise for the overrides on the command line."""
+    run_configured("prepare", tokenise)
