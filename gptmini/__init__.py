@@ -6,25 +6,28 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gptmini.commands.train import TrainingResult
     from gptmini.model import GPT
     from gptmini.tokenizer import Tokenizer
 
+__version__ = "0.2.0"
 _HOMES = {
     "CausalMultiHeadAttention": "gptmini.attention",
     "GPT": "gptmini.model",
     "GPTConfig": "gptmini.model",
     "evaluate": "gptmini.evaluation",
     "generate_stream": "gptmini.generation",
-    "prepare": "gptmini.data.store",
+    "prepare": "gptmini.data",
 }
-__all__ = ["load", *_HOMES]
+__all__ = ["__version__", "load", "train", *_HOMES]
 
 
 def load(path: "str | Path") -> "tuple[GPT, Tokenizer]":
     """Model and tokenizer of a run folder (its best checkpoint) or of a checkpoint file, ready to sample on the CPU.
 
-    Raises ValueError: nothing there, not a checkpoint, damaged, or holding pickled code.
+    Raises UserError: nothing there, not a checkpoint, damaged, or holding pickled code.
     """
+    from gptmini.checks import UserError
     from gptmini.model.checkpoint import build_model, find_checkpoint, read_checkpoint
     from gptmini.model.step import store_by_column
     from gptmini.tokenizer import from_dict
@@ -33,8 +36,18 @@ def load(path: "str | Path") -> "tuple[GPT, Tokenizer]":
     model, tokenizer = build_model(checkpoint), from_dict(checkpoint["gptmini"].get("tokenizer", {}))
     n_vocab, vocab_size = tokenizer.n_vocab, model.config.vocab_size
     if n_vocab != vocab_size:
-        raise ValueError(f"{path}: the tokenizer's {n_vocab} ids must equal the model's vocab_size={vocab_size}")
+        raise UserError(f"{path}: the tokenizer's {n_vocab} ids must equal the model's vocab_size={vocab_size}")
     return store_by_column(model), tokenizer
+
+
+def train(*overrides: str) -> "TrainingResult":
+    """Train as the command `gptmini train OVERRIDES` does, and return its folder, its best evaluation and its steps.
+
+    Raises UserError: a mistake, in the words of the command.
+    """
+    from gptmini.commands.train import train_from_python
+
+    return train_from_python(overrides)
 
 
 def __getattr__(name: str) -> object:

@@ -1,6 +1,6 @@
 """Checks of values that a user gives: each returns the value, or raises a UserError that says what was wanted."""
 
-import math
+import sys
 
 
 class UserError(ValueError):
@@ -11,44 +11,83 @@ class UserError(ValueError):
     """
 
 
-def whole(name: str, value: object, *, least: int = 1, most: int | None = None) -> int:
+def whole(name: str, value: object, *, least: int | None = 1, most: int | None = None, null: str = "") -> int | None:
     """Return value if it is a whole number from least to most (None: without bound); True and 2.0 are none.
 
+    null says what None stands for, as in "no limit", and lets it pass; where null is empty, None is refused.
     Raises UserError: another type, or out of range.
     """
-    fits = type(value) is int and value >= least and (most is None or value <= most)
+    if value is None and null:
+        return None
+
+    fits = type(value) is int and (least is None or value >= least) and (most is None or value <= most)
     if not fits:
-        wanted = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise UserError(f"{name} must be a whole number {wanted}, got {value!r}")
+        if least is not None and most is not None:
+            bounds = [f"from {least} to {most}"]
+        else:
+            bounds = [f"of at least {least}"] if least is not None else []
+            bounds += [f"of at most {most}"] if most is not None else []
+        raise UserError(_wanted(name=name, kind="a whole number", bounds=bounds, null=null, value=value))
     return value
 
 
 def number(
-    name: str, value: object, *, least: float | None = None, above: float | None = None, most: float | None = None
-) -> float:
-    """Return value if it is a finite number: at least least, above above and at most most, where they are given.
+    name: str,
+    value: object,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+    null: str = "",
+) -> float | None:
+    """Return value if it is finite, at least least, above above, at most most and below below, where they are given.
 
-    A whole number will do; True, text and an infinity will not.
+    A whole number will do; True, text and an infinity will not. null is as for whole.
     Raises UserError: another type, or out of range.
     """
-    finite = type(value) in (int, float) and math.isfinite(value)
+    if value is None and null:
+        return None
+
+    # A comparison with the largest float refuses what is no number or infinite, and takes a whole number of any size.
+    finite = type(value) in (int, float) and abs(value) <= sys.float_info.max
     fits = (
         finite
         and (least is None or value >= least)
         and (above is None or value > above)
         and (most is None or value <= most)
+        and (below is None or value < below)
     )
     if not fits:
-        bounds = [f"of at least {least:g}"] if least is not None else []
-        bounds += [f"above {above:g}"] if above is not None else []
-        bounds += [f"at most {most:g}"] if most is not None else []
-        wanted = " and ".join(bounds) if bounds else "that is finite"
-        raise UserError(f"{name} must be a number {wanted}, got {value!r}")
+        if least is not None and most is not None:
+            bounds = [f"from {least:g} to {most:g}"]
+        else:
+            bounds = [f"of at least {least:g}"] if least is not None else []
+            bounds += [f"above {above:g}"] if above is not None else []
+            bounds += [f"at most {most:g}"] if most is not None else []
+            bounds += [f"below {below:g}"] if below is not None else []
+        kind = "a finite number" if most is None and below is None else "a number"
+        raise UserError(_wanted(name=name, kind=kind, bounds=bounds, null=null, value=value))
     return value
 
 
 def text(name: str, value: object) -> str:
     """Return value if it is text, perhaps empty; UserError for another type."""
     if type(value) is not str:
-        raise UserError(f"{name} must be text, got {value!r}")
+        raise UserError(f"{name} must be text, got {shown(value)}")
     return value
+
+
+def shown(value: object) -> str:
+    """A value as an error message shows it: its repr, whatever a stranger's file holds."""
+    try:
+        return repr(value)
+    except ValueError:  # Python writes no whole number of more than 4300 digits
+        return "a number of thousands of digits"
+
+
+def _wanted(*, name: str, kind: str, bounds: list[str], null: str, value: object) -> str:
+    """The sentence that refuses a number."""
+    range_of_values = f" {' and '.join(bounds)}" if bounds else ""
+    alternative = f", or null for {null}" if null else ""
+    return f"{name} must be {kind}{range_of_values}{alternative}, got {shown(value)}"

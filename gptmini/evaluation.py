@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gptmini.checks import UserError
 from gptmini.model import GPT, next_token_loss
 from gptmini.model.loss import row_pieces
 
@@ -51,7 +52,7 @@ def evaluate(model: GPT, batches: Iterable[tuple[Tensor, Tensor]], *, tokens_per
     """Evaluate on (tokens, targets), int64 (B, T) of any sizes; each token weighs the same, no random number is drawn.
 
     The model is put in eval mode and left as it was; tokens_per_byte is of the split that the batches are from.
-    Raises ValueError: no batch.
+    Raises UserError: no batch.
     """
     device = model.embedding.weight.device
     was_training = model.training
@@ -64,5 +65,5 @@ def evaluate(model: GPT, batches: Iterable[tuple[Tensor, Tensor]], *, tokens_per
     finally:
         model.train(was_training)
     if not n_tokens:
-        raise ValueError("an evaluation needs at least one batch, got none")
+        raise UserError("an evaluation needs at least one batch, got none")
     return Evaluation.from_sums(nats, n_tokens, tokens_per_byte)

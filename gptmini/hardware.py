@@ -4,9 +4,12 @@ import ctypes
 import importlib.util
 import platform
 import shutil
+import time
 from dataclasses import dataclass
 
 import torch
+
+from gptmini.checks import UserError
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
@@ -31,20 +34,20 @@ class Hardware:
 
 
 def choose_device(device: str) -> str:
-    """Return device, or for auto cuda, else mps, else cpu; ValueError if it is unknown or not here."""
+    """Return device, or for auto cuda, else mps, else cpu; UserError if it is unknown or not here."""
     _check_name("device", device, DEVICES)
     here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if device == "auto":
         return next(name for name, is_here in here.items() if is_here)
     if not here[device]:
-        raise ValueError(f"device={device} is not on this machine; use device=auto")
+        raise UserError(f"device={device} is not on this machine; use device=auto")
     return device
 
 
 def choose_hardware(device: str, precision: str, compile: bool | str, devices: int = 1) -> Hardware:
     """Resolve each auto: cuda, else mps, else cpu; bf16 on a GPU that computes in it; compiled where Triton can.
 
-    Raises ValueError: an unknown name, or a device that is not here so many times; of CPUs any number of processes is.
+    Raises UserError: an unknown name, or a device that is not here so many times; of CPUs any number of processes is.
     """
     _check_name("precision", precision, ("auto", *PRECISIONS))
     _check_name("compile", compile, ("auto", True, False))
@@ -56,7 +59,7 @@ def choose_hardware(device: str, precision: str, compile: bool | str, devices: i
         )
     here = {"cuda": torch.cuda.device_count(), "mps": 1}.get(device, devices)
     if devices > here:
-        raise ValueError(f"trainer.devices must be at most the {here} of {device} that are here, got {devices}")
+        raise UserError(f"trainer.devices must be at most the {here} of {device} that are here, got {devices}")
     if precision == "auto":
         fast = _computes_in_bf16(device)
         precision = "bf16" if fast else "fp32"
@@ -70,21 +73,30 @@ def choose_hardware(device: str, precision: str, compile: bool | str, devices: i
 def choose_dtype(dtype: str, device: str) -> torch.dtype | None:
     """Dtype of weights to sample with: of auto bf16 on a GPU that computes in it, else None, the checkpoint's own.
 
-    int8 rounds float32 later. Raises ValueError: fp64 on a device that has it not.
+    int8 rounds float32 later. Raises UserError: fp64 on a device that has it not.
     """
     if dtype == "auto":
         return torch.bfloat16 if _computes_in_bf16(device) else None
     if dtype == "fp64" and device == "mps":
-        raise ValueError("dtype=fp64 is not on Apple's GPUs; use device=cpu")
+        raise UserError("dtype=fp64 is not on Apple's GPUs; use device=cpu")
     return DTYPES[dtype]
 
 
 def check_compiler(device: str) -> None:
-    """Raise ValueError unless torch.compile finds what it needs: Triton on a GPU, a C++ compiler elsewhere."""
+    """Raise UserError unless torch.compile finds what it needs: Triton on a GPU, a C++ compiler elsewhere."""
     if device == "cuda" and not _triton_compiles():
-        raise ValueError("compiling needs Triton, a C compiler and compute capability 7.0, not all of them here")
+        raise UserError("compiling needs Triton, a C compiler and compute capability 7.0, not all of them here")
     if device != "cuda" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
-        raise ValueError("compiling needs a C++ compiler, got none of c++, g++ and clang++")
+        raise UserError("compiling needs a C++ compiler, got none of c++, g++ and clang++")
+
+
+def clock(device: str) -> float:
+    """Seconds of a clock that runs on steadily, read once the device has done all that it was asked."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    elif device == "mps":
+        torch.mps.synchronize()
+    return time.perf_counter()
 
 
 def keep_freed_memory() -> None:
@@ -100,7 +112,7 @@ def keep_freed_memory() -> None:
 
 def _check_name(name: str, value: object, known: tuple) -> None:
     if not any(value is choice or (value == choice and type(value) is type(choice)) for choice in known):
-        raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}")
+        raise UserError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}")
 
 
 def _computes_in_bf16(device: str) -> bool:

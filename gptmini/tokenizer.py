@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import tiktoken
 
+from gptmini.checks import UserError, shown
+
 END_OF_TEXT = "<|endoftext|>"  # GPT-2's; separates documents
 REPLACEMENT = "�"  # what an id outside the vocabulary decodes to
 
@@ -28,23 +30,23 @@ class CharTokenizer:
     kind = "char"
 
     def __init__(self, characters: str, *, end_of_text: bool) -> None:
-        """Take the characters in order of their ids; ValueError for no character, or one given twice."""
+        """Take the characters in order of their ids; UserError for no character, or one given twice."""
         if type(characters) is not str or not characters or len(set(characters)) != len(characters):
-            raise ValueError(f"characters must be a text of distinct characters, got {characters!r}")
+            raise UserError(f"characters must be a text of distinct characters, got {characters!r}")
         if type(end_of_text) is not bool:
-            raise ValueError(f"end_of_text must be true or false, got {end_of_text!r}")
+            raise UserError(f"end_of_text must be true or false, got {end_of_text!r}")
         self.characters = characters
         self.end_of_text = len(characters) if end_of_text else None
         self.n_vocab = len(characters) + end_of_text
         self._ids = {character: i for i, character in enumerate(characters)}
 
     def encode(self, text: str) -> list[int]:
-        """Ids of text; ValueError for a character that was in neither split; it is named."""
+        """Ids of text; UserError for a character that was in neither split; it is named."""
         try:
             return [self._ids[character] for character in text]
         except KeyError as error:
             character = error.args[0]
-            raise ValueError(
+            raise UserError(
                 f"every character must be among the {len(self.characters)} that were trained on, "
                 f"got {character!r} (U+{ord(character):04X}) at position {text.index(character)}"
             ) from None
@@ -72,22 +74,24 @@ class BytePairTokenizer:
     def __init__(self, pattern: str, ranks: list[bytes]) -> None:
         """Take the pattern and the byte strings in order of their ranks; the rank after them ends a document.
 
-        ValueError for a byte string given twice or empty, a single byte missing, or a pattern not of ours.
+        UserError for a byte string given twice or empty, a single byte missing, or a pattern not of ours.
         """
         rank_of = {token: rank for rank, token in enumerate(ranks)}
         single = sum(len(token) == 1 for token in rank_of)
         if len(rank_of) != len(ranks) or single != 256 or b"" in rank_of:
-            raise ValueError(f"ranks must be distinct and hold every single byte, got {len(ranks)} byte strings")
+            raise UserError(f"ranks must be distinct and hold every single byte, got {len(ranks)} byte strings")
         if pattern not in (SPLIT_PATTERN, BYTE_PATTERN):  # another could drop text or never end
-            raise ValueError(f"pattern must be the one of this version, got {pattern!r}")
-        self.pattern, self.ranks = pattern, ranks
+            raise UserError(f"pattern must be the one of this version, got {pattern!r}")
+
+        self.pattern = pattern
+        self.ranks = ranks
         self.end_of_text = len(ranks)
         self.n_vocab = len(ranks) + 1
         special = {END_OF_TEXT: self.end_of_text}
         self._encoding = tiktoken.Encoding("gptmini", pat_str=pattern, mergeable_ranks=rank_of, special_tokens=special)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of text, in which the end-of-text string is text; ValueError for a lone surrogate: it has no bytes."""
+        """Ids of text, in which the end-of-text string is text; UserError for a lone surrogate: it has no bytes."""
         return next(self.encode_batch([text])).tolist()
 
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
@@ -97,12 +101,12 @@ class BytePairTokenizer:
                 text.encode()  # refuses a lone surrogate, whatever tiktoken would make of it
                 yield self._encoding.encode_to_numpy(text, disallowed_special=())
             except UnicodeEncodeError as error:
-                raise ValueError(
+                raise UserError(
                     f"text must be Unicode without lone surrogates, got U+{ord(text[error.start]):04X} "
                     f"at position {error.start}; was the input not UTF-8?"
                 ) from None
             except ValueError as error:  # tiktoken's regular expression has a limit on one run of white space
-                raise ValueError(
+                raise UserError(
                     f"text must not hold a million white-space characters in a row ({error}); "
                     "remove them or use tokenizer=byte"
                 ) from error
@@ -123,18 +127,20 @@ Tokenizer = CharTokenizer | BytePairTokenizer
 
 
 def from_dict(state: dict) -> Tokenizer:
-    """Rebuild a tokenizer from its to_dict(); ValueError for another kind, or fields that make no tokenizer."""
+    """Rebuild a tokenizer from its to_dict(); UserError for another kind, or fields that make no tokenizer."""
     try:
         if state["kind"] == CharTokenizer.kind:
             return CharTokenizer(state["characters"], end_of_text=state["end_of_text"])
         if state["kind"] == BytePairTokenizer.kind:
             ranks = [base64.b64decode(token, validate=True) for token in state["ranks"]]
             return BytePairTokenizer(state["pattern"], ranks)
-    except ValueError as error:
-        raise ValueError(" ".join(str(error).split())) from None
+    except ValueError as error:  # our own, or base64's
+        raise UserError(" ".join(str(error).split())) from None
     except Exception as error:  # of whatever class: the fields are a stranger's
-        raise ValueError(f"a tokenizer must have kind and its fields, got {type(error).__name__}: {error}") from None
-    raise ValueError(f"tokenizer kind must be {CharTokenizer.kind} or {BytePairTokenizer.kind}, got {state['kind']!r}")
+        raise UserError(f"a tokenizer must have kind and its fields, got {type(error).__name__}: {error}") from None
+
+    kind = shown(state["kind"])
+    raise UserError(f"tokenizer kind must be {CharTokenizer.kind} or {BytePairTokenizer.kind}, got {kind}")
 
 
 def character(train: Iterable[str], val: Iterable[str]) -> CharTokenizer:
@@ -157,14 +163,15 @@ def bpe(train: Iterable[str], val: Iterable[str], *, vocab_size: int) -> BytePai
     """Tokenizer with merges learned from the training split alone.
 
     vocab_size counts the 256 bytes, the merges and end-of-text; a short text may yield fewer merges.
-    Raises ValueError: vocab_size leaves no room for the bytes, or is beyond what training reserves memory for.
+    Raises UserError: vocab_size leaves no room for the bytes, or is beyond what training reserves memory for.
     Source: Sennrich et al. 2016, section 3.2, on bytes as in Radford et al. 2019, section 2.2; trained by tokenizers.
     """
     from tokenizers import Regex, models, pre_tokenizers, trainers
     from tokenizers import Tokenizer as Trainable
 
     if type(vocab_size) is not int or not 257 <= vocab_size <= LARGEST_BPE:
-        raise ValueError(f"vocab_size must be from 257 (bytes, end of text) to {LARGEST_BPE}, got {vocab_size=!r}")
+        raise UserError(f"vocab_size must be from 257 (bytes, end of text) to {LARGEST_BPE}, got {shown(vocab_size)}")
+
     learner = Trainable(models.BPE())
     cuts = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in (SPLIT_PATTERN, LONGEST_PIECE)]
     letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)  # one for each byte
@@ -178,12 +185,12 @@ def bpe(train: Iterable[str], val: Iterable[str], *, vocab_size: int) -> BytePai
 
 
 def gpt2(train: Iterable[str], val: Iterable[str]) -> BytePairTokenizer:
-    """OpenAI's GPT-2 tokenizer, from tiktoken's cache or else the network; ValueError if neither has it."""
+    """OpenAI's GPT-2 tokenizer, from tiktoken's cache or else the network; UserError if neither has it."""
     try:
         encoding = tiktoken.get_encoding("gpt2")
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong file is a ValueError
         cache = os.environ.get("TIKTOKEN_CACHE_DIR", "unset")
-        raise ValueError(
+        raise UserError(
             f"tokenizer=gpt2 needs the network once, or tiktoken's two files in TIKTOKEN_CACHE_DIR (now {cache}); "
             f"without either use tokenizer=bpe ({type(error).__name__})"
         ) from error

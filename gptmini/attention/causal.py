@@ -6,16 +6,17 @@ from torch.nn import functional as F
 from gptmini.attention import functional
 from gptmini.attention.cache import LayerCache
 from gptmini.attention.rotary import Rotary, rotate
+from gptmini.checks import UserError
 
 QK_NORM_EPS = 1e-6  # nanochat's; far below the mean square of any trained query or key
 
 
 def check_heads(d_model: int, n_heads: int, n_kv_heads: int) -> None:
-    """Raise ValueError unless n_heads divides d_model and n_kv_heads divides n_heads."""
+    """Raise UserError unless n_heads divides d_model and n_kv_heads divides n_heads."""
     if d_model % n_heads:
-        raise ValueError(f"d_model must be a multiple of n_heads, got d_model={d_model} and n_heads={n_heads}")
+        raise UserError(f"d_model must be a multiple of n_heads, got d_model={d_model} and n_heads={n_heads}")
     if n_heads % n_kv_heads:
-        raise ValueError(f"n_heads must be a multiple of n_kv_heads, got n_heads={n_heads} and n_kv_heads={n_kv_heads}")
+        raise UserError(f"n_heads must be a multiple of n_kv_heads, got n_heads={n_heads} and n_kv_heads={n_kv_heads}")
 
 
 class CausalMultiHeadAttention(nn.Module):
@@ -37,7 +38,7 @@ class CausalMultiHeadAttention(nn.Module):
         qk_norm: bool = False,
         scale: float | None = None,
     ) -> None:
-        """Create the two projections; ValueError if H does not divide C, or G does not divide H.
+        """Create the two projections; UserError if H does not divide C, or G does not divide H.
 
         Args:
             d_model, n_heads, n_kv_heads: C, width of input and output; H, each D = C / H wide; G, None for H.

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from gptmini.attention import functional
 from gptmini.attention.causal import CausalMultiHeadAttention  # noqa: F401  rung 7, to be had here as well
+from gptmini.checks import UserError
 
 
 class SelfAttention(nn.Module):
@@ -128,9 +129,9 @@ class MultiHeadAttention(CausalAttention):
     def __init__(
         self, d_in: int, d_out: int, context_length: int, dropout: float, num_heads: int, qkv_bias: bool = False
     ) -> None:
-        """Add the projection that mixes the heads, together d_out wide; ValueError unless num_heads divides d_out."""
+        """Add the projection that mixes the heads, together d_out wide; UserError unless num_heads divides d_out."""
         if d_out % num_heads:
-            raise ValueError(f"d_out must be a multiple of num_heads, got d_out={d_out} and num_heads={num_heads}")
+            raise UserError(f"d_out must be a multiple of num_heads, got d_out={d_out} and num_heads={num_heads}")
         super().__init__(d_in, d_out, context_length, dropout, qkv_bias)
         self.num_heads = num_heads
         self.out_proj = nn.Linear(d_out, d_out)

@@ -1,1 +1,45 @@
-"""The commands: the only room that parses a command line, composes a configuration, and prints."""
+"""The commands: the only room that parses a command line, composes a configuration, and prints.
+
+`gptmini NAME ...` runs the main function of the module NAME in this room.
+"""
+
+import sys
+from importlib import import_module
+
+from gptmini import __version__
+
+COMMANDS = {
+    "train": "train a GPT on a text, or go on with a run",
+    "prepare": "tokenise a text without training on it",
+    "sample": "continue prompts with a trained model",
+    "evaluate": "loss, perplexity and bits per byte of a trained model on held-out text",
+    "report": "a run, or several beside each other, as one HTML page",
+}
+
+
+def main() -> None:
+    """Run the command that the command line names, or list them."""
+    name, *arguments = sys.argv[1:] or ["--help"]
+    if name in COMMANDS:
+        import_module(f"gptmini.commands.{name}").main(arguments)
+    elif name == "--version":
+        print(__version__)
+    elif name in ("--help", "-h"):
+        print(usage())
+    else:
+        print(f"error: gptmini has no command {name}; it has {', '.join(COMMANDS)}", file=sys.stderr)
+        sys.exit(2)
+
+
+def usage() -> str:
+    """The commands, a line each."""
+    lines = [f"  gptmini {name:9} {meaning}" for name, meaning in COMMANDS.items()]
+    return "\n".join(
+        (
+            f"gptmini {__version__}: train, watch and sample a GPT from any text",
+            "",
+            *lines,
+            "",
+            "gptmini NAME --help says more of one; gptmini --version names the version",
+        )
+    )

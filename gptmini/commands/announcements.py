@@ -1,54 +1,122 @@
-"""What a training run says of itself when it begins, goes on and ends."""
+"""What a training run says of itself when it begins, goes on, stops and ends."""
 
-from collections.abc import Callable
+import math
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # Lightning takes seconds
+    from gptmini.hardware import Hardware
+    from gptmini.model.checkpoint import TrainingState
+    from gptmini.training import ConsoleLogger, GPTModule
+    from gptmini.training.checkpointing import Best
+    from gptmini.training.run import Run
+    from gptmini.training.stopping import Ending
+    from gptmini.training.trainer import Trainer
 
 
-def announce(say: Callable, store, written: bool, module, hardware, folder: Path, runs_dir: str) -> None:
-    """Say what is trained, on what, and where it can be watched."""
-    n_train, n_val = store.n_tokens("train"), store.n_tokens("val")
-    say(
-        "data",
-        f"{store.folder}, {'prepared now' if written else 'prepared before'}",
-        f"{n_train:,} tokens to train on, {n_val:,} held out; {1 / store.tokens_per_byte('train'):.2f} bytes a token",
-    )
-    model = module.model
-    say("model", f"{model.n_parameters:,} parameters, {model.flops_per_token / 1e6:.1f} MFLOP a token")
-    say("machine", str(hardware))
-    say("run", str(folder), f"watch it: tensorboard --logdir {runs_dir}")
+class Announcer:
+    """Says a topic at a time: a word of at most eight letters, then one line or several beside it."""
 
+    def __init__(self, console: "ConsoleLogger") -> None:
+        self.console = console  # which writes to train.log too
 
-def announce_resume(say: Callable, path: Path | None, checkpoint: dict | None, module) -> None:
-    """Say from where the run goes on, and what a new number of steps does to the learning rate."""
-    if checkpoint is None:
-        say("resume", "nothing was saved yet: from the first step")
-        return
-    step, before, now = checkpoint["global_step"], checkpoint["gptmini"]["max_steps"], module.settings.max_steps
-    done = step == now and checkpoint["gptmini"]["validated_step"] == step
-    say("resume", f"{path}, step {step} of {now}{'; it is complete, trainer.max_steps= goes further' if done else ''}")
-    if before != now:
-        rates = [module.peak_lr * module.schedule(step, max_steps=max_steps) for max_steps in (before, now)]
-        change = f"the learning rate of the next step was {rates[0]:.3g}, is {rates[1]:.3g}"
-        say("", f"max_steps was {before}, is {now}: {change}")
+    def say(self, topic: str, *texts: str) -> None:
+        """Write the topic beside the first text, and the other texts below."""
+        for i, text in enumerate(texts):
+            word = topic if i == 0 else ""
+            self.console.say(f"{word:8} {text}")
 
+    def begin(
+        self, run: "Run", module: "GPTModule", hardware: "Hardware", *, prepared_now: bool, runs_dir: str
+    ) -> None:
+        """Say what is trained, on what, from which step, and where it can be watched."""
+        for note in run.notes:
+            self.say("warning", note)
 
-def conclude(say: Callable, lines, callbacks: list, module, folder: Path) -> None:
-    """Say how good it became, step by step and at best, show samples, and name the commands that come next."""
-    import math
+        store = module.store
+        n_train = store.n_tokens("train")
+        n_val = store.n_tokens("val")
+        bytes_per_token = 1 / store.tokens_per_byte("train")
+        self.say(
+            "data",
+            f"{store.folder}, {'prepared now' if prepared_now else 'prepared before'}",
+            f"{n_train:,} tokens to train on, {n_val:,} held out; {bytes_per_token:.2f} bytes a token",
+        )
+        model = module.model
+        self.say("model", f"{model.n_parameters:,} parameters, {model.flops_per_token / 1e6:.1f} MFLOP a token")
+        self.say("machine", str(hardware))
+        self.say("run", str(run.folder), f"watch it: tensorboard --logdir {runs_dir}")
+        if run.resumed:
+            self.resume(run.state, module)
 
-    from gptmini.training.checkpointing import RunCheckpoints
-    from gptmini.training.monitoring.samples import Samples
+    def resume(self, state: "TrainingState | None", module: "GPTModule") -> None:
+        """Say from where the run goes on, and what a new number of steps does to the learning rate."""
+        if state is None:
+            self.say("resume", "nothing was saved yet: from the first step")
+            return
 
-    say("losses", *lines.final_table())
-    for callback in callbacks:
-        if isinstance(callback, RunCheckpoints) and callback.best is None:
+        max_steps = module.settings.max_steps
+        complete = state.step == max_steps and state.validated_step == state.step
+        hint = "; it is complete, trainer.max_steps= goes further" if complete else ""
+        self.say("resume", f"{state.path}, step {state.step} of {max_steps}{hint}")
+
+        if state.max_steps != max_steps:
+            before = module.peak_lr * module.schedule(state.step, max_steps=state.max_steps)
+            now = module.peak_lr * module.schedule(state.step, max_steps=max_steps)
+            change = f"the learning rate of the next step was {before:.3g}, is {now:.3g}"
+            self.say("", f"max_steps was {state.max_steps}, is {max_steps}: {change}")
+
+    def stop(self, ending: "Ending", step: int, folder: Path) -> None:
+        """Say why the run stopped, what was kept of it, and how it goes on."""
+        last = folder / "checkpoints" / "last.ckpt"
+        if ending.saved:
+            kept = f"saved as {last}" if last.exists() else "not saved, for want of callbacks.checkpoints"
+        else:
+            kept = f"{last} is the newest checkpoint" if last.exists() else "nothing was saved yet"
+        self.say("stopped", f"by {ending.reason} at step {step}; {kept}")
+        self.say("next", command("train", f"resume={folder}"))
+
+    def done(self, trainer: "Trainer", folder: Path, *, n_steps: int, seconds: float) -> None:
+        """Say how long the run took, and whether a callback such as Lightning's EarlyStopping ended it early."""
+        from gptmini.training.monitoring.console import duration
+
+        self.say("done", f"{n_steps} steps in {duration(seconds)}")
+        if trainer.global_step < trainer.max_steps:
+            reasons = [getattr(callback, "stopping_reason_message", None) for callback in trainer.callbacks]
+            reason = next((" ".join(text.split()) for text in reasons if text), "a callback asked for it")
+            self.say("early", f"at step {trainer.global_step} of {trainer.max_steps}: {reason}")
+            self.say("", f"{command('train', f'resume={folder}')} goes on")
+
+    def end(
+        self,
+        module: "GPTModule",
+        *,
+        best: "Best | None",
+        keeps_best: bool,
+        samples: Sequence[str],
+        folder: Path,
+    ) -> None:
+        """Say how good the model became, step by step and at best, show samples, and name the commands that follow.
+
+        keeps_best says whether the run saves its best checkpoint at all.
+        """
+        self.say("losses", *self.console.final_table())
+        if best is not None:
+            loss = f"val loss {best.loss:.4f}, {best.bits_per_byte:.4f} bits per byte"
+            self.say("best", f"{loss}, step {best.step}")
+        elif keeps_best:
             saved = module.evaluation is not None and math.isfinite(module.evaluation.loss)
             reason = "it could not be saved" if saved else "no validation loss was finite; try a lower optimizer.lr"
-            say("best", f"none: {reason}")
-        elif isinstance(callback, RunCheckpoints):
-            best = callback.best
-            say("best", f"val loss {best['loss']:.4f}, {best['bits_per_byte']:.4f} bits per byte, step {best['step']}")
-        if isinstance(callback, Samples):
-            for text in callback.texts:
-                say("sample", *text.splitlines())
-    say("next", *(f"python scripts/{name}.py {folder}" for name in ("sample", "evaluate", "report")))
+            self.say("best", f"none: {reason}")
+        for text in samples:
+            self.say("sample", *text.splitlines())
+        self.say("next", *(command(name, str(folder)) for name in ("sample", "evaluate", "report")))
+
+
+def command(name: str, argument: str) -> str:
+    """A command line of ours as this user would type it: by the scripts of a clone, or by the installed program."""
+    if Path(sys.argv[0]).name == "train.py":
+        return f"python scripts/{name}.py {argument}"
+    return f"gptmini {name} {argument}"

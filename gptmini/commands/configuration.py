@@ -1,16 +1,28 @@
-"""Configurations: composed by Hydra, and checked before anything starts."""
+"""Configurations: composed and launched by Hydra, checked key by key before anything starts."""
 
+import argparse
 import difflib
 import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from gptmini.commands.errors import one_line_errors
+from gptmini.checks import UserError
+from gptmini.commands.errors import MISUSE, one_line_errors
 
-CONFIGS = Path(__file__).resolve().parent.parent.parent / "configs"
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+    from omegaconf import DictConfig
+
+PACKAGE = Path(__file__).resolve().parent.parent
+CONFIGS = next(folder for folder in (PACKAGE / "configs", PACKAGE.parent / "configs") if folder.is_dir())
+PART_GROUPS = ("callbacks", "logger")  # groups of parts by name, to which users add their own
+HYDRA_GROUPS = ("hydra.launcher", "hydra.sweeper", "hydra.sweep", "hydra.job", "hydra.searchpath", "hydra.verbose")
 RESUMABLE = (  # what a resumed run takes from its command line: how it is computed and watched, never what
     "trainer.max_steps",
     "trainer.max_time",
@@ -28,124 +40,392 @@ RESUMABLE = (  # what a resumed run takes from its command line: how it is compu
     "callbacks.pictures",
     "console",
 )
+ONLY_OFF = ("callbacks.samples", "callbacks.pictures")  # of these: null is the only value
 
 
-def run_configured(config_name: str, task: Callable, check: Callable | None = None) -> None:
-    """Run task(config) for the overrides on the command line, once for each job of a sweep (-m).
+def run_configured(
+    command: str, task: Callable, *, check: Callable | None = None, arguments: list[str] | None = None
+) -> None:
+    """Let Hydra compose a configuration and launch task(config, overrides): once, or with -m once for each job.
 
-    Hydra composes and makes nothing; a key that no YAML of the chosen groups defines is refused, with the nearest.
-    Every job of a sweep is composed, and given to check, before the first one starts.
+    Before the first job starts every job is composed, its keys are checked, and check(config) is called on it.
+
+    Args:
+        command: train or prepare, which is also the name of the root configuration.
+        task: what a job does; what it returns is what a sweeper sees.
+        check: raises UserError for values that do not fit.
+        arguments: flags and overrides; None for those of the command line.
     """
-    arguments = sys.argv[1:]
-    multirun = [argument for argument in arguments if argument in ("-m", "--multirun")]
-    overrides = [argument for argument in arguments if argument not in multirun]
+    arguments = sys.argv[1:] if arguments is None else arguments
     with one_line_errors():
-        if any(argument.startswith("-") for argument in overrides):
-            _hydra_main(config_name, task)  # --help, --cfg, --info and their kin are Hydra's
-            return
-        jobs = list(_expand(overrides)) if multirun else [overrides]
-        configs = [compose_checked(config_name, job) for job in jobs]
-        for config in configs if multirun and check else ():
-            check(config)
-        for i, (job, config) in enumerate(zip(jobs, configs, strict=True), start=1):
-            sys.argv[1:] = job  # what a further process of this job is started with
-            if multirun:
-                print(f"job {i} of {len(jobs)}: {' '.join(job)}", flush=True)
-            if multirun and config.get("trainer", {}).get("devices", 1) > 1:
-                # Lightning and torch keep rank, port and process group until the process ends.
-                if code := subprocess.run([sys.executable, sys.argv[0], *job], check=False).returncode:
-                    sys.exit(code)
-            else:
-                task(config)
+        flags = _parse(arguments)
+        only_shows = flags.help or flags.hydra_help or flags.cfg or flags.info or flags.shell_completion
+        is_further_process = int(os.environ.get("LOCAL_RANK", "0")) > 0  # of a run that the first one has checked
+        if not only_shows and not is_further_process:
+            _check_jobs(command, flags, check)
+        _launch(command, task, flags, arguments)
 
 
-def compose_checked(config_name: str, overrides: list[str]):
-    """Compose a configuration from overrides.
+def compose_checked(command: str, overrides: Sequence[str], config_dir: str | None = None) -> "DictConfig":
+    """Compose a configuration from overrides, or read that of the run to resume.
 
-    Raises ValueError: a key that the chosen groups do not define, or a value that must be given and is not.
+    config_dir is a folder of a user's own that adds options to the groups.
+    Raises UserError: a key that the chosen groups do not define, or a value that must be given and is not.
     """
-    from hydra import compose, initialize_config_dir
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    resume = [override.value() for override in parsed if override.key_or_group == "resume" and not override.is_delete()]
+    if resume and resume[-1] is not None:
+        return stored_config(str(resume[-1]), overrides, config_dir)
+    return _composed(command, parsed, config_dir)
+
+
+def stored_config(run: str, overrides: Sequence[str], config_dir: str | None = None) -> "DictConfig":
+    """The configuration of a run, with what may change when it is resumed.
+
+    Raises UserError: no run, a file that is not its configuration, one of an earlier version, one that names what no
+    configuration here names, or an override that would change the past.
+    """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import OmegaConf
 
-    parsed = OverridesParser.create().parse_overrides(overrides)
-    resume = [override.value() for override in parsed if override.key_or_group == "resume" and not override.is_delete()]
-    if resume and resume[-1] is not None:
-        return _stored_config(str(resume[-1]), parsed)
+    from gptmini.run_folder import check_version, find_run, read_config
+
+    folder = find_run(run)
+    path = folder / "config.yaml"
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    try:
+        config = OmegaConf.create(read_config(folder))
+        version = config.pop("version", None)
+        tree = OmegaConf.to_container(config)
+        nodes = dict(_items(tree))
+    except Exception as error:  # of whatever class: anything may stand in a file
+        raise UserError(f"{path} is not the configuration that the run began with ({type(error).__name__})") from None
+    check_version(version, folder)
+
+    own_parts = _own_parts(parsed, config_dir)
+    for key, value in own_parts.items():
+        OmegaConf.update(config, key, value, merge=False, force_add=True)  # nothing is left of what the file says of it
+    _check_calls(tree, path, config_dir, typed=own_parts)
+    computed = [value for value in nodes.values() if type(value) is str and "${" in value.replace("\\${", "")]
+    if computed:
+        raise UserError(f"{path} must hold plain values, got {computed[0]!r}")
+
     for override in parsed:
-        is_group = override.key_or_group and (CONFIGS / override.key_or_group).is_dir()
+        key = override.key_or_group
+        if _is_hydras(key) or _belongs(key, own_parts):
+            continue
+        _check_resumable(override, folder, nodes)
+        OmegaConf.update(config, key, override.value())
+    return config
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What Hydra calls for each job; it may do so in another process."""
+
+    command: str
+    task: Callable
+    flags: argparse.Namespace
+    argv: list[str]  # of the program, with which Lightning starts the further processes of a run
+    process: int  # in which the program began
+    failures: list  # overrides and error of each job that failed in that process
+
+    def __call__(self, config: "DictConfig") -> Any:
+        """Run the job; an error is kept for the program, which tells it in its own way, or raised elsewhere."""
+        from hydra.core.hydra_config import HydraConfig
+
+        overrides = list(HydraConfig.get().overrides.task)
+        here = os.getpid() == self.process
+        sys.argv[:] = self.argv
+        try:
+            return self._run(config, overrides)
+        except Exception as error:
+            if not here:
+                raise
+            self.failures.append((overrides, error))
+            return None
+
+    def _run(self, config: "DictConfig", overrides: list[str]) -> Any:
+        if config.get("resume") is not None:
+            config = stored_config(str(config.resume), overrides, self.flags.config_dir)
+        if not self.flags.multirun:
+            return self.task(config, overrides)
+
+        print(f"job {_job_number()}: {' '.join(overrides)}", flush=True)
+        if config.get("trainer", {}).get("devices", 1) == 1:
+            return self.task(config, overrides)
+
+        # Lightning and torch keep rank, port and process group until the process ends: each job gets one of its own.
+        own_folder = [] if self.flags.config_dir is None else ["--config-dir", self.flags.config_dir]
+        program = [sys.executable, "-m", "gptmini", self.command, *own_folder, *overrides]
+        code = subprocess.run(program, check=False).returncode
+        if code:
+            sys.exit(code)
+        return None
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    """Hydra's own flags, and the overrides; a mistake in them is told in one line."""
+    from hydra._internal.utils import get_args_parser
+
+    parser = get_args_parser()
+    parser.error = lambda message: parser.exit(MISUSE, f"error: {message}; --help lists what there is\n")
+    flags = parser.parse_args(arguments)
+    if flags.config_path is not None:
+        raise UserError("--config-path would replace all configurations of gptmini; --config-dir adds a folder to them")
+    if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
+        raise UserError(f"--config-dir must be a folder, got {flags.config_dir}")
+    return flags
+
+
+def _launch(command: str, task: Callable, flags: argparse.Namespace, arguments: list[str]) -> None:
+    """Hand the command line to hydra.main, and tell the first error of a job."""
+    import hydra
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise to us, instead of printing several lines
+    argv = list(sys.argv)
+    job = _Job(command, task, flags, argv, os.getpid(), failures=[])
+
+    def run_job(config: "DictConfig") -> Any:
+        return job(config)
+
+    sys.argv[:] = [argv[0], *arguments]
+    try:
+        hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=command)(run_job)()
+    finally:
+        sys.argv[:] = argv
+
+    if job.failures:
+        overrides, error = job.failures[0]
+        if flags.multirun and isinstance(error, UserError):
+            raise UserError(f"the job {' '.join(overrides)} failed: {error}") from error
+        raise error
+
+
+def _check_jobs(command: str, flags: argparse.Namespace, check: Callable | None) -> None:
+    """Compose every job of a command line and check its keys and, in a sweep, its values.
+
+    Raises UserError: what does not fit in one of them.
+    """
+    config_name = flags.config_name or command
+    if not flags.multirun:
+        compose_checked(config_name, flags.overrides, flags.config_dir)
+        return
+
+    for overrides in list(_expand(flags.overrides)):
+        config = compose_checked(config_name, overrides, flags.config_dir)
+        if check is not None:
+            check(config)
+
+
+def _expand(overrides: list[str]) -> Iterator[list[str]]:
+    """Every combination of a sweep's values: a=1,2 b=3 gives [a=1, b=3] and [a=2, b=3]; of an interval its two ends."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.core.override_parser.types import IntervalSweep
+
+    choices = []
+    for override in OverridesParser.create().parse_overrides(overrides):
+        value = override.value()
+        if not override.is_sweep_override():
+            choices.append([override.input_line])
+        elif isinstance(value, IntervalSweep):
+            choices.append([f"{override.get_key_element()}={end}" for end in (value.start, value.end)])
+        else:
+            choices.append([f"{override.get_key_element()}={text}" for text in override.sweep_string_iterator()])
+    return (list(job) for job in itertools.product(*choices))
+
+
+def _job_number() -> str:
+    """The number of this job of a sweep, from 1."""
+    from hydra.core.hydra_config import HydraConfig
+
+    return str(int(HydraConfig.get().job.num) + 1)
+
+
+def _composed(command: str, parsed: "list[Override]", config_dir: str | None) -> "DictConfig":
+    """Compose overrides, each of whose keys must be one that the chosen groups define, or belong to an own part."""
+    from omegaconf import OmegaConf
+
+    folders = _folders(config_dir)
+    for override in parsed:
+        is_group = _is_group(override.key_or_group, folders)
         if not override.key_or_group or (is_group and isinstance(override.value(), list)):
-            raise ValueError(f"{override.input_line} is no KEY=VALUE, and no GROUP=NAME")
+            raise UserError(f"{override.input_line} is no KEY=VALUE, and no GROUP=NAME")
     groups = [
         override.input_line
         for override in parsed
-        if (CONFIGS / override.key_or_group).is_dir() and not isinstance(override.value(), dict)
+        if _is_group(override.key_or_group, folders) and not isinstance(override.value(), dict)
     ]
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        known = _keys(OmegaConf.to_container(compose(config_name, groups)))
+
+    with _composer(config_dir) as compose:
+        known = _keys(OmegaConf.to_container(compose(command, groups)))
+        own_parts = _own_parts(parsed, config_dir)
         for override in parsed:
-            key = override.key_or_group
-            if override.is_delete() and "." in key and not key.startswith("callbacks."):
-                raise ValueError(f"{key} must have a value; change it with {key}=VALUE")
-            if key.endswith("_") or override.package is not None:
-                raise ValueError(f"{override.input_line} would change what a value is given to, which is fixed")
-            if override.input_line not in groups and key not in known:
-                raise ValueError(f"no configuration here has the key {key}{_nearest(key, known)}")
-        config = compose(config_name, overrides)
-    surplus = [key for key in _keys(OmegaConf.to_container(config)) if key not in known]
+            if override.input_line not in groups:
+                _check_key(override, known, own_parts)
+        config = compose(command, [override.input_line for override in parsed])
+
+    keys = _keys(OmegaConf.to_container(config))
+    surplus = [key for key in keys if key not in known and not _belongs(key, own_parts)]
     if surplus:
-        raise ValueError(f"no configuration here has the key {surplus[0]}{_nearest(surplus[0], known)}")
-    if missing := sorted(OmegaConf.missing_keys(config)):
-        raise ValueError(f"{missing[0]} must be given, as in {missing[0]}=VALUE")
+        raise UserError(f"no configuration here has the key {surplus[0]}{_nearest(surplus[0], known)}")
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        raise UserError(f"{missing[0]} must be given, as in {missing[0]}=VALUE")
     return config
 
 
-def _stored_config(run: str, parsed: list):
-    """The configuration of a run, with what may change when it is resumed.
+def _check_key(override: "Override", known: list[str], own_parts: dict[str, Any]) -> None:
+    """Raise UserError unless an override changes a value that is there, or adds a part of the user's own."""
+    key = override.key_or_group
+    if _is_hydras(key) or _belongs(key, own_parts):
+        return
+    if override.is_delete() and "." in key and not key.startswith("callbacks."):
+        raise UserError(f"{key} must have a value; change it with {key}=VALUE")
+    if key.endswith("_") or override.package is not None:
+        raise UserError(f"{override.input_line} would change what a value is given to, which is fixed")
+    if key not in known:
+        raise UserError(f"no configuration here has the key {key}{_nearest(key, known)}")
 
-    Raises ValueError: no run, a file that is not its configuration, or an override that would change the past.
+
+def _check_resumable(override: "Override", folder: Path, nodes: dict[str, Any]) -> None:
+    """Raise UserError unless a resumed run may take an override; nodes are those of its own configuration."""
+    key = override.key_or_group
+    if key != "resume" and (key not in RESUMABLE or override.is_delete() or override.is_add()):
+        raise UserError(
+            f"{override.input_line} would change the past of {folder}; a resumed run takes only {', '.join(RESUMABLE)}"
+        )
+    if key in ONLY_OFF and override.value() is not None:
+        raise UserError(f"{key} can only be turned off in a resumed run, with {key}=null, got {override.input_line}")
+    if override.is_sweep_override():
+        raise UserError(f"{override.input_line} is a sweep, which needs -m")
+    if key not in ("resume", *nodes):
+        raise UserError(f"{folder} was begun without {key.rpartition('.')[0]}, so it has no {key}")
+
+
+def _check_calls(tree: dict, path: Path, config_dir: str | None, *, typed: dict[str, Any]) -> None:
+    """Raise UserError unless everything that Hydra would import and call for a stored configuration is known.
+
+    Known is what a configuration of gptmini or of the user's own folder names for the same part, and what was typed.
     """
-    import yaml
+    called = _called(tree)
+    known = []
+    for folder in _folders(config_dir):
+        known += [_calls_of(file, folder) for file in folder.rglob("*.yaml")]
+    parts = {f"{group}.{name}" for group in PART_GROUPS for name, part in _parts(tree, group) if part is not None}
+    parts |= {group.name for group in CONFIGS.iterdir() if group.is_dir() and group.name != "experiment"}
+    parts -= {*PART_GROUPS}
+    for part in parts | called.keys():
+        if _belongs(part, typed) or any(part in other and other[part] == called.get(part) for other in known):
+            continue
+        is_own = part.partition(".")[0] in PART_GROUPS
+        remedy = f"; if it is yours, type it again: +{part}=..., or +{part}=null to go on without it" if is_own else ""
+        raise UserError(f"{path} names {called.get(part)} for {part}, which no configuration here does{remedy}")
+
+
+def _own_parts(parsed: "list[Override]", config_dir: str | None) -> dict[str, Any]:
+    """Callbacks and loggers of a user's own that a command line adds with +, by key; null for one that it turns off.
+
+    Only what was typed makes such a part, whatever a run folder says of it.
+    Raises UserError: one without a class to make it of.
+    """
     from omegaconf import OmegaConf
 
-    from gptmini.run_folder import find_run, read_config
-
-    path = find_run(run) / "config.yaml"
-    try:
-        config = OmegaConf.create(read_config(path.parent))
-        tree = OmegaConf.to_container(config)
-        keys, values = zip(*_items(tree), strict=True)
-        parts = {f"callbacks.{name}" for name, value in (tree["callbacks"] or {}).items() if value is not None}
-    except Exception as error:  # of whatever class: anything may stand in a file
-        raise ValueError(f"{path} is not the configuration that the run began with ({type(error).__name__})") from None
-    called = _called(tree)
-    known = [
-        _called(yaml.safe_load(file.read_text(encoding="utf-8")), "" if file.parent == CONFIGS else file.parent.name)
-        for file in CONFIGS.rglob("*.yaml")
-    ]
-    parts |= {group.name for group in CONFIGS.iterdir() if group.is_dir() and group.name != "experiment"}
-    for part in parts | called.keys():  # what Hydra would import and call
-        if not any(part in other and other[part] == called.get(part) for other in known):
-            raise ValueError(f"{path} names {called.get(part)} for {part}, which no configuration here does")
-    if computed := [value for value in values if type(value) is str and "${" in value.replace("\\${", "")]:
-        raise ValueError(f"{path} must hold plain values, got {computed[0]!r}")
+    ours = {f"{group}.{name}" for group in PART_GROUPS for name in _names_of_parts(group, config_dir)}
+    typed = OmegaConf.create({group: {} for group in PART_GROUPS})
+    added = {}
     for override in parsed:
-        key = override.key_or_group
-        if key != "resume" and (key not in RESUMABLE or override.is_delete() or override.is_add()):
-            raise ValueError(
-                f"{override.input_line} would change the past of {path.parent}; a resumed run takes only "
-                f"{', '.join(RESUMABLE)}"
+        group, _, rest = override.key_or_group.partition(".")
+        name = rest.partition(".")[0]
+        part = f"{group}.{name}"
+        is_added = override.is_add() or override.is_force_add()
+        if is_added and group in PART_GROUPS and name and part not in ours:
+            added[part] = override.input_line
+            OmegaConf.update(typed, override.key_or_group, override.value(), force_add=True)
+
+    parts = {}
+    for part, line in added.items():
+        value = OmegaConf.select(typed, part)
+        if value is not None and not (OmegaConf.is_dict(value) and type(value.get("_target_")) is str):
+            raise UserError(
+                f"{line} belongs to no part that gptmini has{_nearest(part, sorted(ours))}; "
+                f"a part of your own needs a class, as in +{part}._target_=lightning.pytorch.callbacks.EarlyStopping"
             )
-        if key in ("callbacks.samples", "callbacks.pictures") and override.value() is not None:
-            raise ValueError(
-                f"{key} can only be turned off in a resumed run, with {key}=null, got {override.input_line}"
-            )
-        if override.is_sweep_override():
-            raise ValueError(f"{override.input_line} is a sweep, which needs -m")
-        if key not in ("resume", *keys):
-            raise ValueError(f"{path.parent} was begun without {key.rpartition('.')[0]}, so it has no {key}")
-        OmegaConf.update(config, key, override.value())
-    return config
+        parts[part] = value
+    return parts
+
+
+def _belongs(key: str, parts: Iterable[str]) -> bool:
+    """Whether a key is one of the parts, or lies in one."""
+    return any(key == part or key.startswith(f"{part}.") for part in parts)
+
+
+def _names_of_parts(group: str, config_dir: str | None) -> set[str]:
+    """Names of the parts that the files of a group, or of an experiment, define."""
+    names = set()
+    for folder in _folders(config_dir):
+        for file in folder.glob(f"{group}/*.yaml"):
+            names |= {name for name in _read_yaml(file) if name != "defaults"}
+        for file in folder.glob("experiment/*.yaml"):
+            names |= {name for name, _ in _parts(_read_yaml(file), group)}
+    return names
+
+
+def _parts(tree: dict, group: str) -> list[tuple[str, Any]]:
+    parts = tree.get(group)
+    return list(parts.items()) if isinstance(parts, dict) else []
+
+
+@contextmanager
+def _composer(config_dir: str | None) -> Iterator[Callable[[str, list[str]], "DictConfig"]]:
+    """Compose as Hydra would on the command line, whatever Hydra is doing in this process already."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    extra = [] if config_dir is None else [f"hydra.searchpath=[{_quoted(f'file://{Path(config_dir).resolve()}')}]"]
+    running = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+            yield lambda name, overrides: compose(name, [*overrides, *extra])
+    finally:
+        GlobalHydra.instance().hydra = running
+
+
+def _quoted(text: str) -> str:
+    """Text as a value of Hydra's override grammar, whatever its characters."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _folders(config_dir: str | None) -> list[Path]:
+    """Where configurations lie: those of gptmini, and a folder of the user's own."""
+    return [CONFIGS] if config_dir is None else [CONFIGS, Path(config_dir)]
+
+
+def _is_group(key: str, folders: list[Path]) -> bool:
+    """Whether a key names a group of options, one of Hydra's own included, as hydra/launcher."""
+    return key.startswith("hydra/") or any((folder / key).is_dir() for folder in folders if key)
+
+
+def _is_hydras(key: str) -> bool:
+    """Whether a key is one of Hydra's that may be changed; where it runs and what it writes is ours to say."""
+    return key.startswith("hydra/") or _belongs(key, HYDRA_GROUPS)
+
+
+def _read_yaml(file: Path) -> dict:
+    """What a configuration file holds; nothing for one that is empty or holds something else than keys."""
+    import yaml
+
+    tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return tree if isinstance(tree, dict) else {}
+
+
+def _calls_of(file: Path, folder: Path) -> dict[str, dict]:
+    group = "" if file.parent == folder else file.parent.relative_to(folder).as_posix()
+    return _called(_read_yaml(file), group)
 
 
 def _called(tree: dict, group: str = "") -> dict[str, dict]:
@@ -161,7 +441,13 @@ def _called(tree: dict, group: str = "") -> dict[str, dict]:
 
 def _items(tree: object, prefix: str = "") -> Iterator[tuple[str, object]]:
     """Dotted name and value of every node of a configuration."""
-    for name, value in tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ():
+    if isinstance(tree, dict):
+        entries = tree.items()
+    elif isinstance(tree, list):
+        entries = enumerate(tree)
+    else:
+        return
+    for name, value in entries:
         yield f"{prefix}{name}", value
         yield from _items(value, f"{prefix}{name}.")
 
@@ -172,29 +458,10 @@ def _keys(tree: dict) -> list[str]:
 
 
 def _nearest(key: str, known: list[str]) -> str:
+    """The known key that a mistaken one was probably meant to be, as the end of a sentence."""
     settable = [name for name in known if not name.endswith("_")]  # not Hydra's own _target_ and _partial_
     by_last_name = {name.rpartition(".")[2]: name for name in settable}
-    close = difflib.get_close_matches(key, settable, n=1) or [
-        by_last_name[name] for name in difflib.get_close_matches(key.rpartition(".")[2], by_last_name, n=1)
-    ]
+    close = difflib.get_close_matches(key, settable, n=1)
+    if not close:
+        close = [by_last_name[name] for name in difflib.get_close_matches(key.rpartition(".")[2], by_last_name, n=1)]
     return f"; the nearest is {close[0]}" if close else "; --help lists them"
-
-
-def _expand(overrides: list[str]) -> Iterator[list[str]]:
-    """Every combination of a sweep's values: a=1,2 b=3 gives [a=1, b=3] and [a=2, b=3]."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    choices = []
-    for override in OverridesParser.create().parse_overrides(overrides):
-        if override.is_sweep_override():
-            choices.append([f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()])
-        else:
-            choices.append([override.input_line])
-    return (list(job) for job in itertools.product(*choices))
-
-
-def _hydra_main(config_name: str, task: Callable) -> None:
-    import hydra
-
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise to us, instead of printing several lines
-    hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=config_name)(task)()

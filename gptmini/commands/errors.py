@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+from gptmini.checks import UserError
+
 MISUSE = 2  # exit code of a mistake that the user can mend, as argparse's
 INTERRUPTED = 130  # 128 + SIGINT
 
@@ -38,25 +40,44 @@ def one_line_errors() -> Iterator[None]:
 def explain(error: BaseException) -> str | None:
     """What to tell the user of an error; None if it is a bug."""
     name = type(error).__name__
-    if name == "InstantiationException" and error.__cause__ is not None:  # Hydra's wrapper round our own error
-        if isinstance(error.__cause__, TypeError):
-            return f"{str(error).rpartition('full_key: ')[2]} does not fit: {error.__cause__}"
-        return explain(error.__cause__) or str(error)
-    if type(error).__module__.startswith(("hydra.", "omegaconf.")):
-        hint = "; quote a value of other characters inside too: 'key=\"value\"'" if "override" in name.lower() else ""
-        reason = str(error).partition("Config search path")[0].partition("\n    full_key")[0]
-        return (reason or f"the configuration cannot be composed ({name})") + hint
-    if name in ("OutOfMemoryError", "MemoryError") or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    ):
-        return "memory ran out; lower batch_size (trainer.batch_size when training) or the model's sizes"
-    if isinstance(error, RecursionError):
-        return "what was typed or read is nested too deeply"
-    if isinstance(error, ValueError):
+    module = type(error).__module__
+    if isinstance(error, UserError):
         return str(error)
     if isinstance(error, OSError):
         return f"{os.fsdecode(error.filename or 'input or output')}: {error.strerror or error}"
+    if isinstance(error, RecursionError):
+        return "what was typed or read is nested too deeply"
+    if (
+        isinstance(error, MemoryError)
+        or name == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+    ):
+        return "memory ran out; lower batch_size (trainer.batch_size when training) or the model's sizes"
+    if name == "InstantiationException":
+        return _explain_part(error)
+    if module.startswith(("hydra.", "omegaconf.")):
+        hint = "; quote a value of other characters inside too: 'key=\"value\"'" if "override" in name.lower() else ""
+        reason = str(error).partition("Config search path")[0].partition("\n    full_key")[0]
+        return (reason or f"the configuration cannot be composed ({name})") + hint
+    if isinstance(error, ModuleNotFoundError) and "pip install" in str(error):
+        return str(error)  # what a callback or logger of Lightning's says of a package that it needs
+    if name == "MisconfigurationException" or str(error).startswith("Early stopping conditioned on metric"):
+        return str(error)  # Lightning's own word for a callback or logger that does not fit
     return None
+
+
+def _explain_part(error: Exception) -> str | None:
+    """What to tell of a part of a configuration that Hydra could not make; None if ours fails by a bug of its own."""
+    cause = error.__cause__
+    key = str(error).rpartition("full_key: ")[2]
+    if isinstance(cause, TypeError):
+        return f"{key} does not fit: {cause}"
+    if isinstance(cause, ImportError):
+        return f"{key} cannot be made: {cause}"
+    explained = None if cause is None else explain(cause)
+    if explained is None and "'gptmini." not in str(error):
+        return str(error)
+    return explained
 
 
 class Parser(argparse.ArgumentParser):

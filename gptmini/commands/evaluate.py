@@ -3,28 +3,29 @@
 import argparse
 from pathlib import Path
 
+from gptmini.checks import UserError
 from gptmini.commands.errors import Parser, one_line_errors
 
 
-def parse() -> argparse.Namespace:
+def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line; argparse refuses what does not fit."""
-    parser = Parser(description="Loss, perplexity and bits per byte of a trained model.")
+    parser = Parser(prog="gptmini evaluate", description="Loss, perplexity and bits per byte of a trained model.")
     parser.add_argument("run", help="run folder (its best checkpoint) or checkpoint file, as in runs/latest")
     parser.add_argument("--data", type=Path, help="prepared folder (default: the one that the run was trained on)")
     parser.add_argument("--split", default="val", choices=("train", "val"), help="(default: %(default)s)")
     parser.add_argument("--max-tokens", type=int, help="evaluate on the first so many (default: all)")
     parser.add_argument("--batch-size", type=int, default=32, help="windows at once (default: %(default)s)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: %(default)s)")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 @one_line_errors()
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Load the model and its tokens, evaluate, print."""
-    arguments = parse()
+    arguments = parse(arguments)
     for name in ("max_tokens", "batch_size"):
         if (value := getattr(arguments, name)) is not None and value < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+            raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
 
     from gptmini.data.batches import validation_windows
     from gptmini.data.store import TokenStore
@@ -38,10 +39,10 @@ def main() -> None:
     trained_on = said.get("data")
     folder = arguments.data or (trained_on.get("folder") if isinstance(trained_on, dict) else None)
     if not folder:
-        raise ValueError(f"{path} does not say where its tokens are; name a prepared folder with --data")
+        raise UserError(f"{path} does not say where its tokens are; name a prepared folder with --data")
     store = TokenStore(Path(folder))
     if store.tokenizer != said.get("tokenizer"):
-        raise ValueError(f"{store.folder} must hold tokens of the model's own tokenizer, got those of another")
+        raise UserError(f"{store.folder} must hold tokens of the model's own tokenizer, got those of another")
     windows = validation_windows(
         store.tokens(arguments.split),
         context_length=model.config.context_length,

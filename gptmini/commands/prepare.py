@@ -1,15 +1,18 @@
 """Tokenise a text into a folder: gptmini prepare [KEY=VALUE ...]; --help lists groups and keys."""
 
+from collections.abc import Sequence
+
 from gptmini.commands.configuration import run_configured
 
 
-def tokenise(config) -> None:
+def tokenise(config, overrides: Sequence[str] = ()) -> None:
     """Prepare the tokens, or find them prepared, and say where they are."""
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
     from rich.console import Console
 
-    from gptmini.data.store import SPLITS, prepare
+    from gptmini.data import prepare
+    from gptmini.data.store import SPLITS
 
     OmegaConf.resolve(config)
     console = Console(soft_wrap=True, highlight=False)
@@ -23,6 +26,6 @@ def tokenise(config) -> None:
         console.print(f"{split:5} {n_tokens:,} tokens, {n_bytes:,} bytes, {n_bytes / n_tokens:.2f} bytes a token")
 
 
-def main() -> None:
-    """Tokenise for the overrides on the command line."""
-    run_configured("prepare", tokenise)
+def main(arguments: list[str] | None = None) -> None:
+    """Tokenise for overrides, those of the command line if none are given."""
+    run_configured("prepare", tokenise, arguments=arguments)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from gptmini.checks import UserError
 from gptmini.commands.errors import INTERRUPTED, Parser, one_line_errors
 
 IMPATIENT = 1.0  # seconds after which a second Ctrl-C is meant as one
@@ -16,9 +17,9 @@ DTYPES = ("fp32", "bf16", "fp64", "int8")
 ESCAPES = re.compile(r"\\(?:[nrt\\]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U000[0-9a-fA-F]{5}|U0010[0-9a-fA-F]{4})")
 
 
-def parse() -> argparse.Namespace:
+def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line; argparse refuses what does not fit."""
-    parser = Parser(description="Continue prompts with a trained model.")
+    parser = Parser(prog="gptmini sample", description="Continue prompts with a trained model.")
     parser.add_argument("run", help="run folder (its best checkpoint) or checkpoint file, as in runs/latest")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--prompt", default="", help="text to continue; - reads it from stdin (default: none)")
@@ -50,7 +51,7 @@ def parse() -> argparse.Namespace:
         help="of the weights; auto: bf16 on a GPU that computes in it; int8: on a CPU, faster, and a little worse",
     )
     parser.add_argument("--compile", action="store_true", help="compile the step: a minute that pays on a GPU")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def read_prompts(arguments: argparse.Namespace) -> list[str]:
@@ -67,7 +68,7 @@ def read_prompts(arguments: argparse.Namespace) -> list[str]:
         else:
             prompts = [line for line in lines if line.strip()]
         if not prompts:
-            raise ValueError(f"{path} must hold at least one prompt, got none")
+            raise UserError(f"{path} must hold at least one prompt, got none")
         return prompts
     if path := arguments.prompt_file:
         return [read(path.read_bytes(), str(path))]
@@ -80,9 +81,9 @@ def _prompt_of(line: str, place: str) -> str:
     try:
         record = json.loads(line)
     except ValueError as error:
-        raise ValueError(f"{place} must be JSON: {error}") from None
+        raise UserError(f"{place} must be JSON: {error}") from None
     if not isinstance(record, dict) or type(record.get("prompt")) is not str:
-        raise ValueError(f'{place} must be an object with a text, as in {{"prompt": "Once"}}')
+        raise UserError(f'{place} must be an object with a text, as in {{"prompt": "Once"}}')
     return record["prompt"]
 
 
@@ -163,18 +164,18 @@ def show_jsonl(pieces: Iterable, prompts: list[str], num_samples: int, *, logpro
 
 
 @one_line_errors()
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Check, load, sample, and write each sample to stdout as it is drawn."""
-    arguments = parse()
+    arguments = parse(arguments)
     for name in ("num_samples", "batch_size"):
         if (value := getattr(arguments, name)) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+            raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
     if arguments.logprobs and arguments.format != "jsonl":
-        raise ValueError("--logprobs needs --format jsonl")
+        raise UserError("--logprobs needs --format jsonl")
     if not all(arguments.stop):
-        raise ValueError("--stop must not be empty")
+        raise UserError("--stop must not be empty")
     if sys.stdin is None and (arguments.interactive or arguments.prompt == "-"):
-        raise ValueError("there is no stdin to read from")
+        raise UserError("there is no stdin to read from")
     if sys.stdout is not None and not sys.stdout.isatty():
         sys.stdout.reconfigure(encoding="utf-8")  # whatever the system's own: it may lack what a model writes
     prompts = [] if arguments.interactive else read_prompts(arguments)
@@ -186,7 +187,7 @@ def main() -> None:
     int8 = arguments.dtype == "int8"
     device = choose_device("cpu" if int8 and arguments.device == "auto" else arguments.device)
     if int8 and (arguments.compile or device != "cpu"):
-        raise ValueError(
+        raise UserError(
             f"--dtype int8 needs a CPU and no --compile, got {device}{' with --compile' * arguments.compile}"
         )
     if arguments.compile:

@@ -1,252 +1,415 @@
 """Train a GPT: gptmini train [KEY=VALUE ...]; --help lists groups and keys."""
 
-import os
+import inspect
 import sys
+import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from gptmini.commands.announcements import announce, announce_resume, conclude
-from gptmini.commands.configuration import run_configured
-from gptmini.run_folder import (
-    check_run_name,
-    find_run,
-    link_latest,
-    locked,
-    new_run_folder,
-    write_config,
-)
+from gptmini.checks import UserError, text
+from gptmini.commands.announcements import Announcer
+from gptmini.commands.configuration import compose_checked, run_configured
+
+if TYPE_CHECKING:  # a mistake in a key is told before torch and Lightning are imported, which takes seconds
+    import torch
+    from omegaconf import DictConfig
+    from rich.console import Console
+
+    from gptmini.data import TokenStore
+    from gptmini.hardware import Hardware
+    from gptmini.model import GPT, GPTConfig
+    from gptmini.model.checkpoint import TrainingState
+    from gptmini.tokenizer import Tokenizer
+    from gptmini.training import GPTModule, TokenDataModule, TrainerSettings
+    from gptmini.training.checkpointing import Best
+    from gptmini.training.run import Run
+    from gptmini.training.trainer import Callback, Logger
 
 CONSOLES = ("auto", "lines", "quiet")
 
 
-def check(config) -> tuple:
-    """Settings, hardware and builders of a configuration; everything that can be checked before the text is read.
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A configuration, checked and built as far as that goes before the text is read."""
 
-    Raises ValueError: a value of the wrong type or out of range.
+    settings: "TrainerSettings"
+    max_seconds: float | None  # trainer.max_time
+    hardware: "Hardware"
+    seed: int
+    model: "Callable[..., GPTConfig]"  # waits for vocab_size
+    optimizer: "Callable[[GPT], torch.optim.Optimizer]"
+    schedule: Callable[..., float]
+    callbacks: Mapping[str, "Callback | partial"]  # by name; a partial one waits for the tokenizer
+    loggers: Mapping[str, "Logger | partial"]  # by name; a partial one waits for the run's folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingResult:
+    """What a run came to."""
+
+    folder: Path  # of the run
+    steps: int  # optimizer steps done in all
+    best: "Best | None"  # validation with the lowest loss; None if none was saved
+    stopped_by: str | None = None  # a signal's name or the time limit; None if the run came to its end
+    exit_code: int = 0  # of the command: 128 + the signal's number, if one stopped the run
+
+
+def check(config: "DictConfig") -> Plan:
+    """Everything of a configuration that can be checked and built before the text is read.
+
+    Raises UserError: a value of the wrong type or out of range.
     """
-    import torch
-    from hydra.utils import instantiate
     from omegaconf import OmegaConf
 
     from gptmini.hardware import choose_hardware
     from gptmini.model import check_seed
-    from gptmini.optim import schedules
+    from gptmini.run_folder import check_run_name
     from gptmini.training.stopping import seconds_of
     from gptmini.training.trainer import quieten_lightning
 
     quieten_lightning()
     OmegaConf.resolve(config)
-    settings = instantiate(config.trainer)
-    seconds_of(settings.max_time)
-    hardware = choose_hardware(settings.device, settings.precision, settings.compile, settings.devices)
-    model, schedule = instantiate(config.model), instantiate(config.schedule)
-    optimizer = instantiate(config.optimizer, _convert_="all")
-    try:
-        model(vocab_size=1)
-        optimizer(torch.nn.Linear(1, 1))
-        schedules.check(**schedule.keywords)
-    except TypeError as error:  # of a stored configuration; what is typed was compared with the YAML
-        raise ValueError(f"the configuration does not fit: {error}") from None
     check_seed(config.seed)
     check_run_name(config.name)
-    if type(config.runs_dir) is not str or type(config.data_dir) is not str:
-        raise ValueError(f"runs_dir and data_dir must be text, got {config.runs_dir!r} and {config.data_dir!r}")
-    if config.callbacks is not None and not OmegaConf.is_dict(config.callbacks):
-        raise ValueError(f"callbacks must be null or hold callbacks by name, got {config.callbacks!r}")
-    for name, callback in (config.callbacks or {}).items():
-        if callback is not None and not (OmegaConf.is_dict(callback) and "_target_" in callback):
-            raise ValueError(f"callbacks.{name} must be null or have its own keys, got {callback!r}")
+    text("runs_dir", config.runs_dir)
+    text("data_dir", config.data_dir)
     if config.console not in CONSOLES:
-        raise ValueError(f"console must be one of {', '.join(CONSOLES)}, got {config.console!r}")
-    return settings, hardware, model, optimizer, schedule
+        raise UserError(f"console must be one of {', '.join(CONSOLES)}, got {config.console!r}")
+
+    settings = _build(config.trainer)
+    plan = Plan(
+        settings=settings,
+        max_seconds=seconds_of(settings.max_time),
+        hardware=choose_hardware(settings.device, settings.precision, settings.compile, settings.devices),
+        seed=config.seed,
+        model=_build(config.model),
+        optimizer=_build(config.optimizer),
+        schedule=_build(config.schedule),
+        callbacks=_build_parts(config, "callbacks"),
+        loggers=_build_parts(config, "logger"),
+    )
+    _try_out(plan)
+    return plan
 
 
-def train(config) -> None:
-    """Check everything, prepare the tokens, train from the first step or the one reached, and say what came of it."""
-    start = time.monotonic()
+def train(config: "DictConfig", overrides: Sequence[str] = ()) -> TrainingResult:
+    """Check everything, prepare the tokens, train from the first step or the one reached, and say what came of it.
+
+    overrides are what was typed, KEY=VALUE each, for whoever compares runs.
+    """
+    began = time.monotonic()
+    plan = check(config)
+    prepare_process(plan)
+
+    from gptmini.training.run import open_run
+
+    console = make_console(config.console)
+    with open_run(config.resume, runs_dir=config.runs_dir, name=config.name) as run:
+        with console.status("reading text"):
+            store, prepared_now = open_tokens(config, run.state)
+        fitted = build(plan, store, run.state)
+        run.begin(stored_yaml(config), typed(overrides))
+
+        announcer = open_announcer(console, run, plan)
+        loggers = open_loggers(plan, run, announcer)
+        describe(loggers, config, fitted.module, run.overrides)
+        announcer.begin(run, fitted.module, plan.hardware, prepared_now=prepared_now, runs_dir=config.runs_dir)
+        return fit(plan, fitted, run, [*loggers, announcer.console], announcer, began=began)
+
+
+def train_from_python(overrides: Sequence[str]) -> TrainingResult:
+    """Train for overrides as they would be typed; gptmini.train is this function.
+
+    Raises UserError: a mistake, or several devices, whose processes Lightning starts with the caller's command line.
+    """
+    config = compose_checked("train", list(overrides))
+    if config.trainer.devices != 1:
+        raise UserError(
+            f"trainer.devices must be 1 in gptmini.train, got {config.trainer.devices}; "
+            "for several use the command gptmini train"
+        )
+    return train(config, overrides)
+
+
+def run_job(config: "DictConfig", overrides: Sequence[str]) -> float | None:
+    """Train, as a job of Hydra: the best validation loss is what a sweeper may minimise; a signal ends the program."""
+    result = train(config, overrides)
+    if result.exit_code:
+        sys.exit(result.exit_code)
+    return None if result.best is None else result.best.loss
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Train for overrides, those of the command line if none are given."""
+    run_configured("train", run_job, arguments=arguments, check=check)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """What Lightning's Trainer fits."""
+
+    module: "GPTModule"
+    data: "TokenDataModule"
+    callbacks: "list[Callback]"
+
+
+def prepare_process(plan: Plan) -> None:
+    """Set what holds for the whole process: the memory that it keeps, and its threads."""
     import torch
-    from omegaconf import OmegaConf
-    from rich.console import Console
 
     from gptmini.hardware import keep_freed_memory
-    from gptmini.report.reading import dropping_later_events, read_overrides, read_scalars
-    from gptmini.run_folder import adopt, checkpoint_to_resume
-    from gptmini.tokenizer import from_dict
-    from gptmini.training.monitoring.console import ConsoleLogger, LastingConsole, duration, past_validations
-    from gptmini.training.monitoring.events import EventLogger
-    from gptmini.training.stopping import Stopping, seconds_of
-    from gptmini.training.trainer import assemble, build_trainer, is_first_process
 
-    settings, hardware, model_config, optimizer, schedule = check(config)
     keep_freed_memory()
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
-    first = is_first_process()  # of several processes one speaks and writes
-    console = LastingConsole(
-        quiet=not first or config.console == "quiet",
-        force_terminal=False if config.console == "lines" else None,
-        soft_wrap=True,
-        highlight=False,
-    )
-    with ExitStack() as stack:
-        path = checkpoint = None
-        notes: list[str] = []
-        if config.resume is not None:
-            folder = find_run(config.resume)
-            if first:
-                stack.enter_context(locked(folder))
-            path, checkpoint, notes = checkpoint_to_resume(
-                folder if Path(config.resume).is_dir() else Path(config.resume).resolve()
-            )
-        step = checkpoint["global_step"] if checkpoint else 0
-        with console.status("reading text"):
-            store, written = open_tokens(config, checkpoint)
-        tokenizer = from_dict(store.tokenizer)
-        sizes = model_config(vocab_size=tokenizer.n_vocab)
-        callbacks = make_callbacks(config, tokenizer, sizes)
-        module, data = assemble(
-            store,
-            sizes,
-            settings,
-            optimizer=optimizer,
-            schedule=schedule,
-            seed=config.seed,
-            compile=hardware.compile,
-            checkpoint=checkpoint,
-        )
-        limit = seconds_of(settings.max_time)
-        left = None if limit is None else limit - (time.monotonic() - start)
-        stopping = Stopping(left, settings.max_bad_steps)
-        kept = OmegaConf.merge(config, {"resume": None})
-        yaml = OmegaConf.to_yaml(kept)
-        overrides = [override for override in sys.argv[1:] if not override.startswith("resume=")]
-        if config.resume is None:
-            folder = new_run_folder(config.runs_dir, config.name, yaml) if first else Path(config.runs_dir)
-            if first:
-                stack.enter_context(locked(folder))
-        elif first:
-            overrides = read_overrides(folder) + overrides
-            validated = bool(checkpoint) and checkpoint["gptmini"]["validated_step"] == step
-            with dropping_later_events(folder, step if checkpoint else -1, validated=validated):
-                aside = adopt(path, step) if path else []
-            write_config(yaml, folder)
-            link_latest(config.runs_dir, folder)
-            notes += [f"{file} is of a later step, or damaged, and set aside" for file in aside]
-        log_path = folder / "train.log" if first else Path(os.devnull)
-        log_file = Console(file=log_path.open("a", encoding="utf-8"), soft_wrap=True, highlight=False)
-        stack.callback(close, log_file.file)
-        before = {} if config.resume is None or not first else read_scalars(folder)
-        lines = ConsoleLogger(console, log_file, settings.max_steps, past_validations(before))
-
-        def say(topic: str, *texts: str) -> None:
-            for word, text in zip((topic, *[""] * len(texts)), texts, strict=False):
-                lines.say(f"{word:8} {text}")
-
-        purge_step = None if config.resume is None else step + (step > 0)
-        events = EventLogger(
-            str(folder), purge_step=purge_step, on_error=lambda error: say("events", f"not written: {error.strerror}")
-        )
-        if first:
-            describe(events, kept, store, module, overrides)
-            for note in notes:
-                say("warning", note)
-            announce(say, store, written, module, hardware, folder, config.runs_dir)
-            if config.resume is not None:
-                announce_resume(say, path, checkpoint, module)
-        trainer = build_trainer(
-            settings,
-            folder,
-            device=hardware.device,
-            precision=hardware.precision,
-            callbacks=[*callbacks, stopping],
-            loggers=[events, lines],
-            checkpoint=checkpoint,
-        )
-        fit(trainer, module, data, stopping, say, folder)
-        say("done", f"{trainer.global_step - step} steps in {duration(time.monotonic() - start)}")
-        conclude(say, lines, callbacks, module, folder)
+    if plan.settings.threads is not None:
+        torch.set_num_threads(plan.settings.threads)
 
 
-def close(file) -> None:
-    """Close a file, whatever it could not write: that was said when it failed."""
-    with suppress(OSError):
-        file.close()
+def open_tokens(config: "DictConfig", state: "TrainingState | None") -> "tuple[TokenStore, bool]":
+    """The tokens that a run began with, if they are still there, else prepared from the text; and whether they were."""
+    from gptmini.data import TokenStore, prepare
+
+    if state is not None and (state.data_folder / "meta.json").is_file():
+        return TokenStore(state.data_folder), False
+    return prepare(_build(config.data), _build(config.tokenizer), config.data_dir)
 
 
-def open_tokens(config, checkpoint: dict | None) -> tuple:
-    """The tokens that a run began with, if they are still there; else prepared from the text. And whether they were."""
-    from hydra.utils import instantiate
+def build(plan: Plan, store: "TokenStore", state: "TrainingState | None") -> Fitted:
+    """Module, batches and callbacks of a plan on a text.
 
-    from gptmini.data.store import TokenStore, prepare
-
-    before = checkpoint and Path(checkpoint["gptmini"]["data"]["folder"])
-    if before and (before / "meta.json").is_file():
-        return TokenStore(before), False
-    return prepare(instantiate(config.data), instantiate(config.tokenizer, _convert_="all"), config.data_dir)
-
-
-def fit(trainer, module, data, stopping, say: Callable, folder: Path) -> None:
-    """Train; if the run is stopped, say how it goes on and leave with the code of the reason."""
-    from gptmini.training.checkpointing import Stop
-
-    last = folder / "checkpoints" / "last.ckpt"
-    try:
-        with stopping.listening():
-            trainer.fit(module, data)
-        return
-    except Stop as stop:
-        code, reason = stop.code, stop.reason
-        kept = f"saved as {last}" if last.exists() else "not saved, for want of callbacks.checkpoints"
-    except (SystemExit, KeyboardInterrupt):  # Lightning leaves so on a second Ctrl-C, or a signal before it listens
-        code, reason = 128 + stopping.signal, "a signal, at once,"
-        kept = f"{last} is the newest checkpoint" if last.exists() else "nothing was saved yet"
-    say("stopped", f"by {reason} at step {trainer.global_step}; {kept}")
-    say("next", f"python scripts/train.py resume={folder}")
-    sys.exit(code)
-
-
-def main() -> None:
-    """Train for the overrides on the command line."""
-    run_configured("train", train, check)
-
-
-def make_callbacks(config, tokenizer, sizes) -> list:
-    """The callbacks that a configuration names; those that wait for the tokenizer are given it.
-
-    Raises ValueError: keys of a stored configuration that do not fit, or pictures of what the model has not.
+    Raises UserError: the text is too short, the plan does not fit it, or the state is of another run.
     """
-    from functools import partial
+    from gptmini.tokenizer import from_dict
+    from gptmini.training import assemble
 
-    from hydra.utils import instantiate
+    tokenizer = from_dict(store.tokenizer)
+    sizes = plan.model(vocab_size=tokenizer.n_vocab)
+    callbacks = make_callbacks(plan.callbacks, tokenizer, sizes)
+    module, data = assemble(
+        store,
+        sizes,
+        plan.settings,
+        optimizer=plan.optimizer,
+        schedule=plan.schedule,
+        seed=plan.seed,
+        compile=plan.hardware.compile,
+        state=state,
+    )
+    return Fitted(module=module, data=data, callbacks=callbacks)
 
-    from gptmini.training.monitoring.pictures import Pictures
 
-    try:
-        callbacks = [
-            callback(tokenizer=tokenizer) if isinstance(callback, partial) else callback
-            for callback in (instantiate(config.callbacks, _convert_="all") or {}).values()
-            if callback is not None
-        ]
-    except TypeError as error:  # of a stored configuration; what is typed was compared with the YAML
-        raise ValueError(f"callbacks does not fit: {error}") from None
-    for callback in callbacks:
+def make_callbacks(
+    named: "Mapping[str, Callback | partial]", tokenizer: "Tokenizer", sizes: "GPTConfig"
+) -> "list[Callback]":
+    """The callbacks of a plan; those that wait for the tokenizer are given it.
+
+    Raises UserError: arguments of a stored configuration that do not fit, or pictures of what the model has not.
+    """
+    from gptmini.training import Pictures
+
+    callbacks = []
+    for name, callback in named.items():
+        if isinstance(callback, partial):
+            try:
+                callback = callback(tokenizer=tokenizer)
+            except TypeError as error:
+                raise UserError(f"callbacks.{name} does not fit: {error}") from None
         if isinstance(callback, Pictures):
             callback.check(sizes)
+        callbacks.append(callback)
     return callbacks
 
 
-def describe(events, config, store, module, overrides: list[str]) -> None:
-    """Write down for TensorBoard what the run is, and how it compares with others: by what overrides changed."""
+def open_loggers(plan: Plan, run: "Run", announcer: Announcer) -> "list[Logger]":
+    """The loggers of a plan; each that waits for the run is given what it takes of its folder, name and first step.
+
+    The name is id for Weights & Biases, where a resumed run goes on in the same entry, and run_name for MLflow.
+    """
+    name = f"{run.folder.parent.name}-{run.folder.name}"
+    offered = {
+        "save_dir": str(run.folder),
+        "purge_step": run.purge_step,
+        "on_error": lambda error: announcer.say("events", f"not written: {error.strerror}"),
+        "id": name,
+        "run_name": name,
+    }
+    return [_connected(logger, offered) for logger in plan.loggers.values()]
+
+
+def describe(loggers: "Sequence[Logger]", config: "DictConfig", module: "GPTModule", overrides: Sequence[str]) -> None:
+    """Write down what the run is, and how it compares with others: by what overrides changed."""
     from omegaconf import OmegaConf
 
     from gptmini.report.tables import comparison, config_table, data_card, model_table
+    from gptmini.training import EventLogger
 
     plain = OmegaConf.to_container(config, resolve=True)
-    events.log_layout()
-    events.log_table("setup/config", config_table(plain), 0)
-    events.log_table("setup/model", model_table(module.model), 0)
-    events.log_table("setup/data", data_card(store), 0)
-    events.log_comparison(*comparison(plain, store, module.model, overrides))
-    events.save()
+    plain["resume"] = None
+    for logger in loggers:
+        if isinstance(logger, EventLogger):
+            logger.log_layout()
+            logger.log_table("setup/config", config_table(plain), 0)
+            logger.log_table("setup/model", model_table(module.model), 0)
+            logger.log_table("setup/data", data_card(module.store), 0)
+            logger.log_comparison(*comparison(plain, module.store, module.model, overrides))
+        else:
+            logger.log_hyperparams(plain)
+        logger.save()
+
+
+def fit(
+    plan: Plan, fitted: Fitted, run: "Run", loggers: "Sequence[Logger]", announcer: Announcer, *, began: float
+) -> TrainingResult:
+    """Train until the last step, or until a signal, the time limit or a callback ends the run; say how it ended."""
+    from gptmini.training import RunCheckpoints, Samples, Stopping, build_trainer
+
+    max_seconds = plan.max_seconds
+    if max_seconds is not None:
+        max_seconds -= time.monotonic() - began
+    stopping = Stopping(max_seconds, plan.settings.max_bad_steps)
+    trainer = build_trainer(
+        plan.settings,
+        run.folder,
+        device=plan.hardware.device,
+        precision=plan.hardware.precision,
+        callbacks=[*fitted.callbacks, stopping],
+        loggers=loggers,
+        state=run.state,
+    )
+    ending = stopping.fit(trainer, fitted.module, fitted.data)
+
+    checkpoints = _first(fitted.callbacks, RunCheckpoints)
+    best = None if checkpoints is None else checkpoints.best
+    if ending.reason is None:
+        n_steps = trainer.global_step - run.step
+        announcer.done(trainer, run.folder, n_steps=n_steps, seconds=time.monotonic() - began)
+        samples = _first(fitted.callbacks, Samples)
+        announcer.end(
+            fitted.module,
+            best=best,
+            keeps_best=checkpoints is not None,
+            samples=[] if samples is None else samples.texts,
+            folder=run.folder,
+        )
+    else:
+        announcer.stop(ending, trainer.global_step, run.folder)
+    return TrainingResult(
+        folder=run.folder,
+        steps=trainer.global_step,
+        best=best,
+        stopped_by=ending.reason,
+        exit_code=ending.code,
+    )
+
+
+def make_console(kind: str) -> "Console":
+    """The console of a run: auto, lines or quiet; of several processes only the first is heard."""
+    from gptmini.training.monitoring.console import LastingConsole
+    from gptmini.training.trainer import is_first_process
+
+    return LastingConsole(
+        quiet=kind == "quiet" or not is_first_process(),
+        force_terminal=False if kind == "lines" else None,
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def open_announcer(console: "Console", run: "Run", plan: Plan) -> Announcer:
+    """Who speaks for a run that has begun: to the console, and to its log."""
+    from rich.console import Console
+
+    from gptmini.training.monitoring.console import ConsoleLogger, past_validations
+
+    log = Console(file=run.log, soft_wrap=True, highlight=False)
+    return Announcer(ConsoleLogger(console, log, plan.settings.max_steps, past_validations(run.curves)))
+
+
+def stored_yaml(config: "DictConfig") -> str:
+    """The configuration as a run keeps it: what it resumes from is no part of it."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(OmegaConf.merge(config, {"resume": None}))
+
+
+def typed(overrides: Sequence[str]) -> list[str]:
+    """The overrides that say what a run is, not where it goes on."""
+    return [override for override in overrides if not override.startswith("resume=")]
+
+
+def _build(config: "DictConfig") -> Any:
+    """What a part of a configuration describes."""
+    from hydra.utils import instantiate
+
+    return instantiate(config, _convert_="all")
+
+
+def _build_parts(config: "DictConfig", group: str) -> dict[str, Any]:
+    """What a group of a configuration describes, by name; parts that are null are left out.
+
+    Raises UserError: the group or one of its parts is no part, or what it names cannot be made.
+    """
+    from hydra.errors import InstantiationException
+    from omegaconf import OmegaConf
+
+    parts = config[group]
+    if parts is None:
+        return {}
+    if not OmegaConf.is_dict(parts):
+        raise UserError(f"{group} must be null or hold parts by name, got {parts!r}")
+
+    built = {}
+    for name, part in parts.items():
+        if part is None:
+            continue
+        if not (OmegaConf.is_dict(part) and "_target_" in part):
+            raise UserError(f"{group}.{name} must be null or have its own keys, got {part!r}")
+        try:
+            built[name] = _build(part)
+        except InstantiationException as error:
+            cause = error.__cause__
+            if isinstance(cause, TypeError):
+                raise UserError(f"{group} does not fit: {error}") from None
+            if isinstance(cause, ImportError):
+                raise UserError(f"{group}.{name} names {part._target_}, which cannot be imported: {cause}") from None
+            raise
+    return built
+
+
+def _try_out(plan: Plan) -> None:
+    """Raise UserError unless what waits for the text or the run will take it; nothing of what is made here is kept."""
+    import torch
+
+    from gptmini.optim import schedules
+
+    try:
+        plan.model(vocab_size=1)
+        plan.optimizer(torch.nn.Linear(1, 1))
+        schedules.check(**plan.schedule.keywords)
+    except TypeError as error:  # of a stored configuration; what is typed was compared with the YAML
+        raise UserError(f"the configuration does not fit: {error}") from None
+
+    with tempfile.TemporaryDirectory() as folder:
+        for name, logger in plan.loggers.items():
+            try:
+                _connected(logger, {"save_dir": folder})
+            except ImportError as error:
+                raise UserError(f"logger.{name} needs a package that is not installed: {error}") from None
+            except Exception as error:  # of whatever class: the logger may be anybody's
+                raise UserError(f"logger.{name} cannot be made: {error}") from None
+
+
+def _connected(logger: "Logger | partial", offered: Mapping[str, Any]) -> "Logger":
+    """A logger; a partial one is called with those of the offered arguments that it takes and has not yet."""
+    if not isinstance(logger, partial):
+        return logger
+    taken = inspect.signature(logger.func).parameters
+    return logger(**{name: value for name, value in offered.items() if name in taken and name not in logger.keywords})
+
+
+def _first(callbacks: Sequence[Any], kind: type) -> Any:
+    """The first callback of a kind, or None."""
+    return next((callback for callback in callbacks if isinstance(callback, kind)), None)

@@ -1,1 +1,10 @@
-"""From text to (tokens, targets): corpora, the token store, and batch order as a pure function."""
+"""From text to (tokens, targets): corpora, the token store, and batch order as a pure function.
+
+Here stand the names that load without torch; batch order, in gptmini.data.batches, needs it.
+"""
+
+from gptmini.data.corpus import PydocCorpus, TextCorpus
+from gptmini.data.published import pinned_text
+from gptmini.data.store import TokenStore, prepare
+
+__all__ = ["PydocCorpus", "TextCorpus", "TokenStore", "pinned_text", "prepare"]

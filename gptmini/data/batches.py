@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gptmini.checks import UserError
+
 ROUNDS = 6  # of the Feistel network; four make a permutation hard to tell from random (Luby and Rackoff 1988)
 _U64 = np.uint64
 
@@ -23,11 +25,11 @@ def window_starts(sequences: np.ndarray, *, n_tokens: int, context_length: int, 
     """First token of each window, int64 (n,), for the numbers of sequences in the run, int64 (n,), from 0.
 
     A window is T = context_length tokens and their T targets, so start + T + 1 <= n_tokens, the length of the token
-    file. Costs the same for any sequence number. Raises ValueError: fewer than 2 T tokens.
+    file. Costs the same for any sequence number. Raises UserError: fewer than 2 T tokens.
     """
     windows = n_windows(n_tokens, context_length)
     if windows < 1:
-        raise ValueError(
+        raise UserError(
             f"the train split must hold at least two windows of context_length={context_length} tokens, "
             f"got {n_tokens} tokens; give more text or a smaller model.context_length"
         )

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
+from gptmini.checks import UserError, number
+
 # Folders of the standard library that hold no documentation: test suites, installed packages, and the topics,
 # which are read first and apart.
 PYDOC_SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "pydoc_data"}
@@ -22,7 +24,7 @@ class PydocCorpus:
     name = "pydoc"
 
     def __init__(self, val_fraction: float) -> None:
-        """Hold out about val_fraction of the documents; ValueError unless it is above 0 and below 1."""
+        """Hold out about val_fraction of the documents; UserError unless it is above 0 and below 1."""
         self.val_fraction = check_fraction(val_fraction)
         self.root = Path(sysconfig.get_path("stdlib"))
 
@@ -52,7 +54,7 @@ class PydocCorpus:
         modules = [path for parts, path in found if parts[0].removesuffix(".py") in sys.stdlib_module_names]
         topic_file = self.root / "pydoc_data" / "topics.py"
         if not modules or not topic_file.is_file():
-            raise ValueError(f"data=pydoc needs the standard library's sources in {self.root}; use data=text instead")
+            raise UserError(f"data=pydoc needs the standard library's sources in {self.root}; use data=text instead")
         return [topic_file, *modules]
 
 
@@ -60,8 +62,9 @@ class TextCorpus:
     """UTF-8 files: one file splits by position, several by a hash of each file's text."""
 
     def __init__(self, path: str, val_fraction: float, name: str = "text") -> None:
-        """Take a file, a folder (every .txt and .md file below it) or a glob; ValueError if that is no file."""
-        self.val_fraction, self.name = check_fraction(val_fraction), name
+        """Take a file, a folder (every .txt and .md file below it) or a glob; UserError if that is no file."""
+        self.val_fraction = check_fraction(val_fraction)
+        self.name = name
         self.files = find_files(str(path))  # a name of digits reaches us as a number
 
     def identity(self) -> dict:
@@ -69,7 +72,7 @@ class TextCorpus:
         return {"corpus": self.name, "val_fraction": self.val_fraction, "files": [sha256_of(p) for p in self.files]}
 
     def documents(self, split: str) -> Iterator[str]:
-        """Texts of train or val; ValueError: a file that is empty or not UTF-8, or too few files to hold any out."""
+        """Texts of train or val; UserError: a file that is empty or not UTF-8, or too few files to hold any out."""
         if len(self.files) == 1:
             text = read_text(self.files[0])
             boundary = int(len(text) * (1 - self.val_fraction))
@@ -83,7 +86,7 @@ class TextCorpus:
                 yield text
         if not n_documents:
             got = f"none of {len(self.files)} for {split} at val_fraction={self.val_fraction}"
-            raise ValueError(f"each split must get a file, got {got}; change val_fraction or join the files into one")
+            raise UserError(f"each split must get a file, got {got}; change val_fraction or join the files into one")
 
 
 def topics(tree: ast.Module) -> list[str]:
@@ -114,40 +117,52 @@ def sha256_of(path: Path) -> str:
 
 
 def find_files(path: str) -> list[Path]:
-    """The file, the .txt and .md files below a folder, or what a glob matches; sorted; ValueError if there are none."""
+    """The file, the .txt and .md files below a folder, or what a glob matches; sorted; UserError if there are none."""
     if not path:
-        raise ValueError("data.path must be a file, a folder or a glob, got an empty name; . is the current folder")
+        raise UserError("data.path must be a file, a folder or a glob, got an empty name; . is the current folder")
+
     given = Path(path)
+    if given.is_file():
+        return [given]
+
     if given.is_dir():
         files = [file for file in given.rglob("*") if file.suffix in (".txt", ".md")]
         wanted = f"the folder {path} must hold .txt or .md files, got none"
     else:
-        files = [given] if given.is_file() else Path(given.anchor).glob(str(given.relative_to(given.anchor)))
+        files = _matches(given)
         wanted = f"data.path must be a file, a folder or a glob that matches, got {path}, which does not exist"
-    if not (found := sorted(file for file in files if file.is_file())):
-        raise ValueError(wanted)
+
+    found = sorted(file for file in files if file.is_file())
+    if not found:
+        raise UserError(wanted)
     return found
 
 
+def _matches(pattern: Path) -> list[Path]:
+    """What a glob matches; UserError if it is none, as a**.txt."""
+    try:
+        return list(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor))))
+    except ValueError as error:  # pathlib's, of a pattern that it cannot read
+        raise UserError(f"data.path must be a file, a folder or a glob, got {pattern} ({error})") from None
+
+
 def read_text(path: Path) -> str:
-    """Text of a UTF-8 file, line ends as they are; ValueError for an empty file, or one that is not UTF-8."""
+    """Text of a UTF-8 file, line ends as they are; UserError for an empty file, or one that is not UTF-8."""
     data = path.read_bytes()
     if not data:
-        raise ValueError(f"{path} must hold text, got an empty file")
+        raise UserError(f"{path} must hold text, got an empty file")
     return decode_text(data, str(path))
 
 
 def decode_text(data: bytes, name: str) -> str:
-    """Decode UTF-8; ValueError for the first byte that is not UTF-8, with its offset in what is called name."""
+    """Decode UTF-8; UserError for the first byte that is not UTF-8, with its offset in what is called name."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         got = f"byte 0x{data[error.start]:02x} at offset {error.start}"
-        raise ValueError(f"{name} must be UTF-8, got {got}; convert it first") from None
+        raise UserError(f"{name} must be UTF-8, got {got}; convert it first") from None
 
 
 def check_fraction(val_fraction: float) -> float:
-    """Return val_fraction, or raise ValueError unless it is a number above 0 and below 1."""
-    if type(val_fraction) not in (float, int) or not 0 < val_fraction < 1:
-        raise ValueError(f"val_fraction must be above 0 and below 1, got val_fraction={val_fraction!r}")
-    return val_fraction
+    """Return val_fraction, or raise UserError unless it is a number above 0 and below 1."""
+    return number("val_fraction", val_fraction, above=0, below=1)

@@ -1,12 +1,11 @@
 """Texts that others published: downloaded once, and known by their digest."""
 
 import hashlib
-import http.client
-import os
-import urllib.request
 from pathlib import Path
 
+from gptmini.checks import UserError, text
 from gptmini.data.corpus import TextCorpus, check_fraction
+from gptmini.files import replacing
 
 DOWNLOAD_TIMEOUT = 30  # seconds without an answer; a text of a few megabytes takes less in all
 
@@ -16,32 +15,41 @@ def pinned_text(
 ) -> TextCorpus:
     """One published text, of a known SHA-256 (None: any): a local copy, or downloaded once into folder.
 
-    Raises ValueError: val_fraction is out of range, path is not a file, the text is another, or the download failed.
+    Raises UserError: val_fraction is out of range, path is not a file, the text is another, or the download failed.
     """
     check_fraction(val_fraction)
+    text("data.url", url)
+    if "\0" in text("data.folder", folder):
+        raise UserError(f"data.folder must be the name of a folder, got {folder!r}")
+
     file = Path(folder) / f"{name}.txt" if path is None else Path(str(path))
     if path is not None and not file.is_file():
-        raise ValueError(f"data.path must be a file, got {path}, which does not exist or is a folder")
+        raise UserError(f"data.path must be a file, got {path}, which does not exist or is a folder")
+
     here = file.is_file()
     data = file.read_bytes() if here else download(url)
     if sha256 not in (None, digest := hashlib.sha256(data).hexdigest()):
-        raise ValueError(
+        raise UserError(
             f"{file if here else url} must be the published text with sha256 {sha256}, got {digest}; "
             "for a text of your own use data=text with its data.path="
         )
+
     if not here:
         file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-        temporary.write_bytes(data)
-        temporary.replace(file)
+        with replacing(file) as new:
+            new.write(data)
     return TextCorpus(file, val_fraction, name)
 
 
 def download(url: str) -> bytes:
-    """What is published at url; ValueError says why it could not be had."""
+    """What is published at url; UserError says why it could not be had."""
+    import http.client  # these take a tenth of a second, which a run without a download need not spend
+    import urllib.request
+
     try:
         with urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT) as answer:
             return answer.read()
-    except (OSError, http.client.HTTPException) as error:  # the first is the base of urllib's own errors
+    # OSError is the base of urllib's own errors; a ValueError is of what is no address.
+    except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or repr(error)
-        raise ValueError(f"could not download {url} ({reason}); give a local copy with data.path=") from None
+        raise UserError(f"could not download {url} ({reason}); give a local copy with data.path=") from None

@@ -2,28 +2,25 @@
 
 import hashlib
 import json
-import os
-import shutil
-import tempfile
-import time
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from gptmini.checks import UserError
+from gptmini.files import flush_file, new_folder
+
 FORMAT = 1
 SPLITS = ("train", "val")
-ABANDONED = 3600  # seconds without a byte written, after which nobody is preparing any more
 
 
 class TokenStore:
     """One prepared folder, checked when it is opened; its tokens stay on disk and are mapped when read."""
 
     def __init__(self, folder: Path) -> None:
-        """Open a folder that prepare made; ValueError if a file is missing, edited, cut short, or of another format."""
+        """Open a folder that prepare made; UserError if a file is missing, edited, cut short, or of another format."""
         self.folder = Path(folder)
         self.meta = _read_meta(self.folder)
         self.tokenizer: dict = self.meta["tokenizer"]  # its to_dict()
@@ -34,7 +31,7 @@ class TokenStore:
             size = path.stat().st_size if path.is_file() else -1
             whole = size == entry["tokens"] * self._dtype.itemsize > 0
             if not whole or zlib.crc32(np.memmap(path, mode="r")) != entry["crc32"]:
-                raise ValueError(f"{path} does not hold the tokens that meta.json describes; {_remedy(self.folder)}")
+                raise UserError(f"{path} does not hold the tokens that meta.json describes; {_remedy(self.folder)}")
 
     def tokens(self, split: str) -> np.ndarray:
         """Ids of a split, (n_tokens,), uint16 or uint32, read-only and memory-mapped."""
@@ -58,42 +55,34 @@ def prepare(corpus, build_tokenizer: Callable, root: str | Path) -> tuple[TokenS
 
     corpus has name, identity() and documents(split); build_tokenizer is a builder of gptmini.tokenizer, or a
     functools.partial of one; root holds the prepared folders. Returns the store, and whether it had to be written.
-    Raises ValueError: a text that cannot be read or encoded, a split without text, or a damaged prepared folder.
+    Raises UserError: a text that cannot be read or encoded, a split without text, or a damaged prepared folder.
     """
+    if "\0" in str(root):  # no system has such a name, and Python's own error for it is a bare ValueError
+        raise UserError(f"data_dir must be the name of a folder, got {str(root)!r}")
+
     builder = build_tokenizer if isinstance(build_tokenizer, partial) else partial(build_tokenizer)
     described = {"name": builder.func.__name__, **builder.keywords}
     recipe = {"format": FORMAT, "source": corpus.identity(), "builder": described}
     fingerprint = _digest(recipe)
     folder = Path(root) / f"{corpus.name}-{described['name']}-{fingerprint[:12]}"
-    if written := not folder.exists():
+
+    written = not folder.exists()
+    if written:
         _write_whole(folder, corpus, build_tokenizer, recipe | {"fingerprint": fingerprint})
+
     if not (folder / "meta.json").is_file():
-        raise ValueError(f"{folder} is not as it was prepared: meta.json is missing; {_remedy(folder)}")
+        raise UserError(f"{folder} is not as it was prepared: meta.json is missing; {_remedy(folder)}")
     store = TokenStore(folder)
     if store.fingerprint != fingerprint:  # renamed by hand
-        raise ValueError(f"{folder} holds the tokens of another text or tokenizer; {_remedy(folder)}")
+        raise UserError(f"{folder} holds the tokens of another text or tokenizer; {_remedy(folder)}")
     return store, written
 
 
 def _write_whole(folder: Path, corpus, build_tokenizer: Callable, recipe: dict) -> None:
-    """Write all files beside the final name, then rename: the folder is complete or not there."""
+    """Train the tokenizer, then write all files into a folder that is complete or not there."""
     tokenizer = build_tokenizer(corpus.documents("train"), corpus.documents("val"))
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    for left in folder.parent.glob(f".{folder.name}.*.tmp"):
-        with suppress(FileNotFoundError):  # its process has just finished
-            if time.time() - max(path.stat().st_mtime for path in (left, *left.iterdir())) > ABANDONED:
-                shutil.rmtree(left)  # its process was killed
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".tmp", dir=folder.parent))
-    try:
+    with new_folder(folder) as temporary:
         _write(temporary, corpus, tokenizer, recipe)
-        temporary.chmod(0o755)  # mkdtemp's folder is its owner's alone
-        try:
-            temporary.rename(folder)
-        except OSError:
-            if not folder.exists():  # otherwise another process was faster, and made the same
-                raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _write(folder: Path, corpus, tokenizer, recipe: dict) -> None:
@@ -102,12 +91,11 @@ def _write(folder: Path, corpus, tokenizer, recipe: dict) -> None:
     for split in SPLITS:
         meta[split] = _write_split(folder / f"{split}.bin", corpus.documents(split), tokenizer, dtype)
         if not meta[split]["bytes"]:
-            raise ValueError(f"the {split} split must hold text, got none; give more text")
+            raise UserError(f"the {split} split must hold text, got none; give more text")
     meta["digest"] = _digest(meta)
-    with (folder / "meta.json").open("w", encoding="utf-8") as file:
-        json.dump(meta, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
+    with (folder / "meta.json").open("wb") as file:
+        file.write(json.dumps(meta, indent=1).encode("utf-8"))
+        flush_file(file)
 
 
 def _write_split(path: Path, documents, tokenizer, dtype: np.dtype) -> dict:
@@ -126,24 +114,23 @@ def _write_split(path: Path, documents, tokenizer, dtype: np.dtype) -> dict:
             counts["tokens"] += len(data) // dtype.itemsize
             counts["crc32"] = zlib.crc32(data, counts["crc32"])
             file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+        flush_file(file)
     return counts
 
 
 def _read_meta(folder: Path) -> dict:
     path = folder / "meta.json"
     if not path.is_file():
-        raise ValueError(f"{folder} is not a prepared folder: it has no meta.json; run prepare.py, or name another")
+        raise UserError(f"{folder} is not a prepared folder: it has no meta.json; run prepare.py, or name another")
     try:
         meta = json.loads(path.read_text(encoding="utf-8"))
         digest = meta.pop("digest")
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        raise ValueError(f"{path} is not the JSON that was written; {_remedy(folder)}") from None
+        raise UserError(f"{path} is not the JSON that was written; {_remedy(folder)}") from None
     if meta.get("format") != FORMAT:
-        raise ValueError(f"{path} has format {meta.get('format')!r}, this version reads {FORMAT}; {_remedy(folder)}")
+        raise UserError(f"{path} has format {meta.get('format')!r}, this version reads {FORMAT}; {_remedy(folder)}")
     if _digest(meta) != digest:
-        raise ValueError(f"{path} was edited: its digest does not match; {_remedy(folder)}")
+        raise UserError(f"{path} was edited: its digest does not match; {_remedy(folder)}")
     try:
         counts = [meta[split][name] for split in SPLITS for name in ("documents", "bytes", "tokens", "crc32")]
         named = type(meta["fingerprint"]) is str and meta["dtype"] in ("uint16", "uint32")
@@ -152,7 +139,7 @@ def _read_meta(folder: Path) -> dict:
     except (KeyError, TypeError):
         whole = False
     if not whole:
-        raise ValueError(f"{path} lacks what this version wrote; {_remedy(folder)}")
+        raise UserError(f"{path} lacks what this version wrote; {_remedy(folder)}")
     return meta
 
 

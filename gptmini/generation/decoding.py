@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from gptmini.attention import KVCache
+from gptmini.checks import UserError, whole
 from gptmini.generation.rules import Rules, choose
 from gptmini.model import GPT
 from gptmini.model.step import DecodingStep
@@ -48,24 +49,29 @@ class Decoder:
             rules: how tokens are drawn; the caller ends a sample after max_new_tokens, for which there is room.
             streams: number of each prompt's random stream, one for each; seed is of all streams.
 
-        Raises ValueError: a number out of range, an empty prompt, or an id in it that the model has not.
+        Raises UserError: a number out of range, an empty prompt, or an id in it that the model has not.
         """
-        if type(seed) is not int or type(batch_size) is not int or batch_size < 1:
-            raise ValueError(f"seed and batch_size must be whole, batch_size above 0, got {seed!r} and {batch_size!r}")
+        whole("seed", seed, least=None)
+        whole("batch_size", batch_size)
         weight = model.embedding.weight
         if int8 and (compile or weight.dtype != torch.float32 or weight.device.type != "cpu"):
-            raise ValueError(f"int8 needs float32, a CPU, no compile, got {weight.dtype}, {weight.device}, {compile=}")
+            raise UserError(f"int8 needs float32, a CPU, no compile, got {weight.dtype}, {weight.device}, {compile=}")
         for prompt in prompts:
             if not prompt or not 0 <= min(prompt) <= max(prompt) < model.config.vocab_size:
                 got = f"{min(prompt)} to {max(prompt)}" if prompt else "none"
                 highest = model.config.vocab_size - 1
-                raise ValueError(f"a prompt must hold at least one id, all from 0 to {highest}, got {got}")
-        self.model, self.prompts, self.seed, self.streams = model, prompts, seed, streams
+                raise UserError(f"a prompt must hold at least one id, all from 0 to {highest}, got {got}")
+
+        self.model = model
+        self.prompts = prompts
+        self.seed = seed
+        self.streams = streams
         self.draws: dict[int, Iterator[float]] = {}  # of the samples in the batch
         self.waiting = list(reversed(range(len(prompts))))
         self.rows: list[int | None] = [None] * min(batch_size, len(prompts))  # the sample in each row of the batch
         self.ids: dict[int, list[int]] = {}  # prompt and tokens of the samples in the batch
         self.lengths = [0] * len(self.rows)  # positions that the cache holds of each row
+
         longest = max((len(prompt) for prompt in prompts), default=0)
         n_slots = None if rules.max_new_tokens is None else longest + rules.max_new_tokens
         self.device = weight.device
@@ -73,6 +79,7 @@ class Decoder:
         self.rules_device = self.device if self.device.type != "mps" else torch.device("cpu")  # where float64 is
         seen = torch.zeros(len(self.rows), model.config.vocab_size, dtype=torch.bool, device=self.rules_device)
         self.seen = seen if rules.repetition_penalty != 1 else None  # (B, V), ids that prompt and sample hold
+
         if compile:  # one graph, recorded over tensors that stay where they are
             for tensor in (self.cache.slots.lengths, *self.cache.tensors, *([] if self.seen is None else [self.seen])):
                 torch._dynamo.mark_static_address(tensor)
@@ -86,7 +93,7 @@ class Decoder:
     def draw(self) -> list[tuple[int, int, float | None]]:
         """Draw the next token of every sample in the batch: (sample, id, its log-probability under the model alone).
 
-        Returns an empty list when every sample has ended. Raises ValueError: the model's logits are not finite.
+        Returns an empty list when every sample has ended. Raises UserError: the model's logits are not finite.
         """
         if not self._refill():
             return []
@@ -100,7 +107,7 @@ class Decoder:
         known = [None] * len(tokens) if log_probabilities is None else log_probabilities.tolist()
         self.lengths = [length + 1 for length in self.lengths]
         if not all(math.isfinite(highest[row]) for row, _ in active):
-            raise ValueError("logits must be finite, got others: the model has diverged or its checkpoint is damaged")
+            raise UserError("logits must be finite, got others: the model has diverged or its checkpoint is damaged")
         for row, sample in active:
             self.ids[sample].append(tokens[row])
         return [(sample, tokens[row], known[row]) for row, sample in active]

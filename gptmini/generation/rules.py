@@ -1,10 +1,11 @@
 """Sampling rules: pure functions of logits with Hugging Face's names, meanings and order."""
 
-import sys
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from gptmini.checks import number, whole
 
 LIKELY = 1024  # tokens among which top-p looks first: to sort a vocabulary of 50,000 takes a fifth of a token's time
 
@@ -51,7 +52,7 @@ def apply_min_p(logits: Tensor, min_p: float) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """Length of a sample, and what is done to its logits, in the order of the fields; ValueError for a wrong value."""
+    """Length of a sample, and what is done to its logits, in the order of the fields; UserError for a wrong value."""
 
     max_new_tokens: int | None = None  # None goes on until something else ends the sample
     repetition_penalty: float = 1.0  # above 1 makes what prompt and sample hold less probable
@@ -62,18 +63,16 @@ class Rules:
 
     def __post_init__(self) -> None:
         """Check each value."""
-        largest = sys.float_info.max
-        for name, wanted, kinds, fits in (
-            ("max_new_tokens", "a whole number of at least 1", (int, type(None)), lambda value: value >= 1),
-            ("repetition_penalty", "a number from 0.001 to 1000", (int, float), lambda value: 1e-3 <= value <= 1e3),
-            ("temperature", "a finite number of at least 0 (0 is greedy)", (int, float), lambda v: 0 <= v <= largest),
-            ("top_k", "a whole number of at least 1", (int, type(None)), lambda value: value >= 1),
-            ("top_p", "a number above 0 and at most 1", (int, float, type(None)), lambda value: 0 < value <= 1),
-            ("min_p", "a number above 0 and at most 1", (int, float, type(None)), lambda value: 0 < value <= 1),
-        ):
-            value = getattr(self, name)
-            if type(value) not in kinds or (value is not None and not fits(value)):
-                raise ValueError(f"{name} must be {wanted}, got {value!r}")
+        number("repetition_penalty", self.repetition_penalty, least=1e-3, most=1e3)
+        number("temperature", self.temperature, least=0)
+        if self.max_new_tokens is not None:
+            whole("max_new_tokens", self.max_new_tokens)
+        if self.top_k is not None:
+            whole("top_k", self.top_k)
+        if self.top_p is not None:
+            number("top_p", self.top_p, above=0, most=1)
+        if self.min_p is not None:
+            number("min_p", self.min_p, above=0, most=1)
 
 
 def choose(logits: Tensor, uniform: Tensor, rules: Rules, seen: Tensor | None = None) -> Tensor:

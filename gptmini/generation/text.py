@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from gptmini.checks import UserError, whole
 from gptmini.generation.decoding import Decoder
 from gptmini.generation.rules import Rules
 from gptmini.model import GPT
@@ -46,24 +47,27 @@ def generate_stream(
         int8: whether each token's step computes with weights in 8 bits: a CPU reads a quarter of the memory.
         rules: fields of Rules: max_new_tokens, temperature and their like.
 
-    Raises ValueError, when a piece is asked for: an argument out of range, an unknown character, logits not finite.
+    Raises UserError, when a piece is asked for: an argument out of range, an unknown character, logits not finite.
     """
-    if type(num_samples) is not int or num_samples < 1:
-        raise ValueError(f"num_samples must be a whole number of at least 1, got {num_samples!r}")
+    whole("num_samples", num_samples)
     checked = Rules(**rules)
-    texts, ids = [prompts] if isinstance(prompts, str) else list(prompts), []
+
+    texts = [prompts] if isinstance(prompts, str) else list(prompts)
+    ids = []
     for i, text in enumerate(texts, start=1):
         try:
             ids.append(prompt_ids(tokenizer, text))
-        except ValueError as error:
-            raise ValueError(f"prompt {i}: " * (len(texts) > 1) + str(error)) from None
+        except UserError as error:
+            raise UserError(f"prompt {i}: " * (len(texts) > 1) + str(error)) from None
     ids = [prompt for prompt in ids for _ in range(num_samples)]  # of each sample
     numbers = [*range(num_samples)] * len(texts)  # of each sample among those of its prompt
+
     options = {"log_probabilities": log_probabilities, "compile": compile, "int8": int8}
     decoder = Decoder(model, ids, checked, streams=numbers, seed=seed, batch_size=batch_size, **options)
     stop = [stop] if isinstance(stop, str) else stop or ()
     streams = {sample: TextStream(tokenizer, stop) for sample in range(len(ids))}
     n_drawn = [0] * len(ids)
+
     was_training = model.training
     model.eval()
     try:
@@ -95,9 +99,9 @@ class TextStream:
     """Turns ids that arrive one at a time into text that never ends within a character or a stop string."""
 
     def __init__(self, tokenizer, stop: Sequence[str] = ()) -> None:
-        """Take the stop strings; ValueError for one that is empty."""
+        """Take the stop strings; UserError for one that is empty."""
         if not all(stop):
-            raise ValueError("a stop string must not be empty")
+            raise UserError("a stop string must not be empty")
         self.tokenizer, self.stop = tokenizer, stop
         self.stopped = False  # whether a stop string was met; nothing is to be pushed after it
         self._pending: list[int] = []

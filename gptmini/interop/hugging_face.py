@@ -6,6 +6,7 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
+from gptmini.checks import UserError, number
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT, VOCABULARY
 from gptmini.model.layers import RMS_NORM_EPS
@@ -60,30 +61,38 @@ mlp.output.bias              mlp.c_proj.bias               -
 def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
     """GPT of the same logits as a Hugging Face model of type gpt2 or nanochat: its config.to_dict() and state_dict().
 
-    Raises ValueError: another model type, a setting that we do not compute, or a missing or misshapen weight.
+    Raises UserError: another model type, a setting that we do not compute, or a missing or misshapen weight.
     """
     kind = config.get("model_type")
     if kind not in BLOCKS:
-        raise ValueError(f"model_type must be gpt2 or nanochat, got {kind!r}")
+        raise UserError(f"model_type must be gpt2 or nanochat, got {kind!r}")
     for name, value in _THEIRS[kind].items():
         if config.get(name, value) != value:
-            raise ValueError(f"{name} must be {value} for a {kind} that we compute, got {config[name]}")
+            raise UserError(f"{name} must be {value} for a {kind} that we compute, got {config[name]}")
     names = _column(_SIZES, kind)
     if absent := [name for name in names.values() if name not in config]:
-        raise ValueError(f"the config of a {kind} must have {', '.join(absent)}")
+        raise UserError(f"the config of a {kind} must have {', '.join(absent)}")
+
     sizes = {ours: config[theirs] for ours, theirs in names.items()}
     if kind == "nanochat":
-        sizes["rotary_base"] = float(config["rope_parameters"]["rope_theta"])
+        rope = config.get("rope_parameters")
+        base = rope.get("rope_theta") if isinstance(rope, dict) else None
+        sizes["rotary_base"] = float(number("rope_parameters.rope_theta", base, above=0))
     model = GPT(GPTConfig(**sizes, **_OURS[kind]))
     weights = model.state_dict()
     for ours, theirs in _weights(kind, model.config):
-        parts = [_turned(name, state[name]) for name in theirs if name in state]
-        source = torch.cat(parts) if len(parts) == len(theirs) else None
         rows = model.config.vocab_size if ours in VOCABULARY else len(weights[ours])  # the others are padding
         wanted = (rows, *weights[ours].shape[1:])
+
+        parts = [_turned(name, state[name]) for name in theirs if name in state]
+        shapes = [tuple(part.shape) for part in parts]
+        try:
+            source = torch.cat(parts) if len(parts) == len(theirs) else None
+        except RuntimeError:  # of parts that differ in more than their number of rows
+            source = None
         if source is None or source.shape != wanted:
-            got = "none" if source is None else tuple(source.shape)
-            raise ValueError(f"the weight for {ours} must be {wanted}, got {got}")
+            got = " and ".join(map(str, shapes)) or "none"
+            raise UserError(f"the weight for {ours} must be {wanted}, got {got}")
         weights[ours][:rows] = source
     return model
 
@@ -92,7 +101,7 @@ def to_hugging_face(model: GPT) -> tuple[dict, dict[str, Tensor]]:
     """Config and state dict for GPT2LMHeadModel or NanoChatForCausalLM, whichever computes the same.
 
     Returns keyword arguments of the Hugging Face config with model_type among them, and the state dict.
-    Raises ValueError: neither computes what this model does; the differing setting is named.
+    Raises UserError: neither computes what this model does; the differing setting is named.
     """
     config = model.config
     kind = "gpt2" if config.norm == "layernorm" else "nanochat"
@@ -101,7 +110,7 @@ def to_hugging_face(model: GPT) -> tuple[dict, dict[str, Tensor]]:
     for field in fields(config):
         value, wanted = getattr(config, field.name), _OURS[kind].get(field.name, field.default)
         if field.name not in free and value != wanted:
-            raise ValueError(f"{field.name} must be {wanted} to export as {kind}, got {field.name}={value}")
+            raise UserError(f"{field.name} must be {wanted} to export as {kind}, got {field.name}={value}")
     n_kv_heads = config.n_kv_heads or config.n_heads
     exported = {theirs: getattr(config, ours) for ours, theirs in names.items()} | _THEIRS[kind] | {"model_type": kind}
     if kind == "gpt2":

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import get_args
 
 from gptmini.attention.causal import check_heads
+from gptmini.checks import UserError, shown
 from gptmini.model.layers import ACTIVATION, NORM
 
 POSITIONS = ("learned", "rotary")
@@ -17,7 +18,7 @@ LARGEST_SMEAR = 64  # a sum of the whole batch for each: beyond it attention is 
 
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig:
-    """Sizes and alternatives of one GPT, neutral by default; ValueError for a wrong type, range or combination."""
+    """Sizes and alternatives of one GPT, neutral by default; UserError for a wrong type, range or combination."""
 
     vocab_size: int  # V, token kinds
     context_length: int  # T, longest input in tokens
@@ -48,31 +49,31 @@ class GPTConfig:
             # Neither 1.0 nor True will do for an int, nor "4" for a float; but an int will.
             if type(value) not in types and not (float in types and type(value) is int):
                 wanted = " or ".join("null" if kind is type(None) else kind.__name__ for kind in types)
-                raise ValueError(f"{name} must be {wanted}, got {name}={value!r}")
+                raise UserError(f"{name} must be {wanted}, got {name}={shown(value)}")
         sizes = ("vocab_size", "context_length", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_ff")
         bounds = dict.fromkeys(sizes, (1, LARGEST)) | dict.fromkeys(("smear", "mlp_smear"), (0, LARGEST_SMEAR))
         for name, (least, most) in bounds.items():
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
-                raise ValueError(f"{name} must be from {least} to {most}, got {name}={value}")
+                raise UserError(f"{name} must be from {least} to {most}, got {name}={shown(value)}")
         for name in ("rotary_base", "attention_scale", "logit_softcap"):
             value = getattr(self, name)
             if value is not None and not 0 < value <= sys.float_info.max:
-                raise ValueError(f"{name} must be above 0 and finite, or null, got {name}={value}")
+                raise UserError(f"{name} must be above 0 and finite, or null, got {name}={value}")
         for name, names in (("norm", NORM), ("position", POSITIONS), ("mlp", ACTIVATION), ("init", INITS)):
             if getattr(self, name) not in names:
-                raise ValueError(f"{name} must be one of {', '.join(names)}, got {name}={getattr(self, name)!r}")
+                raise UserError(f"{name} must be one of {', '.join(names)}, got {name}={getattr(self, name)!r}")
         if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, got dropout={self.dropout}")
+            raise UserError(f"dropout must be at least 0 and below 1, got dropout={self.dropout}")
         check_heads(self.d_model, self.n_heads, self.n_kv_heads or self.n_heads)
         if (self.position == "rotary") != (self.rotary_base is not None):
             got = f"position={self.position} and rotary_base={self.rotary_base}"
-            raise ValueError(f"rotary_base must be set when position=rotary and null otherwise, got {got}")
+            raise UserError(f"rotary_base must be set when position=rotary and null otherwise, got {got}")
         widths = f"d_model={self.d_model} and n_heads={self.n_heads}"
         if self.position == "rotary" and self.d_head % 2:
-            raise ValueError(f"d_model / n_heads must be even when position=rotary, got {widths}")
+            raise UserError(f"d_model / n_heads must be even when position=rotary, got {widths}")
         if self.position == "rotary" and self.context_length * self.d_head > LARGEST_TABLE:
-            raise ValueError(
+            raise UserError(
                 f"context_length * d_model / n_heads must be at most {LARGEST_TABLE} when position=rotary, "
                 f"got context_length={self.context_length}, {widths}"
             )

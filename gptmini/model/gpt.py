@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gptmini.attention import KVCache, Rotary, rotary_table
+from gptmini.checks import whole
 from gptmini.model.block import Block
 from gptmini.model.config import GPTConfig
 from gptmini.model.layers import NORM, Smear
@@ -150,6 +151,5 @@ def new_gpt(config: GPTConfig, seed: int) -> GPT:
 
 
 def check_seed(seed: int) -> None:
-    """Raise ValueError unless seed is a whole number from 0 to 2^63 - 1."""
-    if type(seed) is not int or not 0 <= seed < 2**63:
-        raise ValueError(f"seed must be a whole number from 0 to 2^63 - 1, got seed={seed!r}")
+    """Raise UserError unless seed is a whole number from 0 to 2^63 - 1."""
+    whole("seed", seed, least=0, most=2**63 - 1)

@@ -1,10 +1,9 @@
 """Which parameter gets which treatment, and the optimizers that take them."""
 
-import sys
-
 import torch
 from torch import nn
 
+from gptmini.checks import UserError, number, shown, whole
 from gptmini.optim.muon import MuonAdamW
 
 
@@ -18,13 +17,17 @@ def adamw(
         betas, eps: decay rates of the two moments, each in [0, 1); what is added to the root of the second.
         weight_decay: shrinks matrices by lr * weight_decay a step; gains and biases are left alone.
 
-    Raises ValueError: a value of the wrong type or out of range.
+    Raises UserError: a value of the wrong type or out of range.
     Source: Loshchilov and Hutter 2019; decay on matrices alone as in Brown et al. 2020, appendix B.
     """
-    _check_numbers(lr=lr, eps=eps, weight_decay=weight_decay)
+    number("lr", lr, least=0)
+    number("eps", eps, least=0)
+    number("weight_decay", weight_decay, least=0)
     _check_pair("betas", betas)
+
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    matrices, others = [p for p in trained if p.ndim >= 2], [p for p in trained if p.ndim < 2]
+    matrices = [parameter for parameter in trained if parameter.ndim >= 2]
+    others = [parameter for parameter in trained if parameter.ndim < 2]
     groups = [
         {"name": "matrices", "params": matrices, "weight_decay": weight_decay},
         {"name": "scalars", "params": others, "weight_decay": 0.0},
@@ -58,19 +61,23 @@ def muon(
         cautious: decay only numbers that the step itself moves towards 0 (Chen et al. 2025).
         betas, eps: as for adamw.
 
-    Raises ValueError: a value of the wrong type or out of range.
+    Raises UserError: a value of the wrong type or out of range.
     """
     rates = {"lr": lr, "embedding_lr": embedding_lr, "unembedding_lr": unembedding_lr, "scalar_lr": scalar_lr}
-    _check_numbers(**rates, weight_decay=weight_decay, eps=eps)
+    for name, rate in rates.items():
+        number(name, rate, least=0)
+    number("weight_decay", weight_decay, least=0)
+    number("eps", eps, least=0)
     _check_pair("betas", betas)
     _check_pair("momentum", momentum)
-    for name, value, least in (("momentum_warmup_steps", momentum_warmup_steps, 0), ("ns_steps", ns_steps, 1)):
-        if type(value) is not int or value < least:
-            raise ValueError(f"{name} must be a whole number of at least {least}, got {name}={value!r}")
+    whole("momentum_warmup_steps", momentum_warmup_steps, least=0)
+    whole("ns_steps", ns_steps)
     if type(cautious) is not bool:
-        raise ValueError(f"cautious must be true or false, got cautious={cautious!r}")
+        raise UserError(f"cautious must be true or false, got {cautious!r}")
+
     names = dict(zip(rates, ("matrices", "embedding", "unembedding", "scalars"), strict=True))
     groups = {key: {"name": names[key], "params": [], "lr": rate, "peak_lr": rate} for key, rate in rates.items()}
+
     untied = hasattr(model, "unembedding")
     for name, parameter in filter(lambda item: item[1].requires_grad, model.named_parameters()):
         if parameter.ndim == 2 and name.startswith("blocks."):
@@ -82,6 +89,7 @@ def muon(
         else:
             group = "scalar_lr"
         groups[group]["params"].append(parameter)
+
     groups["lr"] |= {"kind": "muon", "momentum": list(momentum), "momentum_warmup_steps": momentum_warmup_steps}
     groups["lr"] |= {"ns_steps": ns_steps, "weight_decay": weight_decay, "cautious": cautious}
     for name in rates.keys() - {"lr"}:
@@ -97,11 +105,5 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, multiplier: float) -> No
 
 def _check_pair(name: str, value: object) -> None:
     pair = isinstance(value, list | tuple) and len(value) == 2
-    if not pair or not all(type(number) in (int, float) and 0 <= number < 1 for number in value):
-        raise ValueError(f"{name} must be two numbers from 0 to below 1, got {name}={value}")
-
-
-def _check_numbers(**values: float) -> None:
-    for name, value in values.items():
-        if type(value) not in (int, float) or not 0 <= value <= sys.float_info.max:
-            raise ValueError(f"{name} must be a number of at least 0, got {name}={value!r}")
+    if not pair or not all(type(part) in (int, float) and 0 <= part < 1 for part in value):
+        raise UserError(f"{name} must be two numbers from 0 to below 1, got {shown(value)}")

@@ -7,6 +7,8 @@ stay there. A run that is over before its warm-up, or one step after it, only ri
 
 import math
 
+from gptmini.checks import number, whole
+
 
 def cosine(step: int, *, max_steps: int, warmup_steps: int, final_fraction: float) -> float:
     """Half a cosine from 1 to final_fraction (Loshchilov and Hutter 2017, without restarts)."""
@@ -33,12 +35,10 @@ def ramp(step: int, first: float, last: float, warmup_steps: int) -> float:
 
 
 def check(*, warmup_steps: int, final_fraction: float, decay_fraction: float = 0.0) -> None:
-    """Raise ValueError unless each is of the right type and range."""
-    for name, value in (("final_fraction", final_fraction), ("decay_fraction", decay_fraction)):
-        if type(value) not in (int, float) or not 0 <= value <= 1:
-            raise ValueError(f"{name} must be from 0 to 1, got {name}={value!r}")
-    if type(warmup_steps) is not int or warmup_steps < 0:
-        raise ValueError(f"warmup_steps must be a whole number of at least 0, got warmup_steps={warmup_steps!r}")
+    """Raise UserError unless each is of the right type and range."""
+    number("final_fraction", final_fraction, least=0, most=1)
+    number("decay_fraction", decay_fraction, least=0, most=1)
+    whole("warmup_steps", warmup_steps, least=0)
 
 
 def _warmup(step: int, warmup_steps: int) -> float:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from math import isfinite
 from pathlib import Path
 
+from gptmini.checks import UserError
+
 MOST_POINTS = 500  # of a line: as many as a chart has pixels
 MOST_TEXTS = 20  # under one heading
 # Whatever an event file brings along, the page loads nothing from anywhere.
@@ -30,7 +32,7 @@ class Run:
     """One run folder, read whole."""
 
     def __init__(self, path: str) -> None:
-        """Read a run, or the newest of those that a folder holds; ValueError if there is none, or nothing to show."""
+        """Read a run, or the newest of those that a folder holds; UserError if there is none, or nothing to show."""
         import yaml
 
         from gptmini.report.reading import read_events
@@ -43,11 +45,11 @@ class Run:
         self.events = read_events(self.folder)
         self.tags = self.events.Tags()
         if not any(self.tags[kind] for kind in ("scalars", "tensors", "images")):
-            raise ValueError(f"{self.folder} has nothing to show yet: its event files hold nothing")
+            raise UserError(f"{self.folder} has nothing to show yet: its event files hold nothing")
         try:
             self.config = dict(leaves(yaml.safe_load(read_config(self.folder))))
         except (yaml.YAMLError, ValueError, AttributeError, RecursionError):
-            raise ValueError(f"{self.folder / 'config.yaml'} is not the configuration of a run") from None
+            raise UserError(f"{self.folder / 'config.yaml'} is not the configuration of a run") from None
         self.name = ""
 
     def curve(self, tag: str) -> list[tuple[int, float]]:
@@ -77,10 +79,10 @@ def page_of(runs: list[Run], *, compare: bool) -> str:
 
 
 def give_names(runs: list[Run]) -> None:
-    """Call each run by the shortest name that tells it from the others; ValueError for a run given twice."""
+    """Call each run by the shortest name that tells it from the others; UserError for a run given twice."""
     folders = [run.folder.resolve() for run in runs]
     if len(set(folders)) < len(folders):
-        raise ValueError(f"runs to compare must differ, got {', '.join(map(str, folders))}")
+        raise UserError(f"runs to compare must differ, got {', '.join(map(str, folders))}")
     longer = [f"{folder.parent.name}/{folder.name}" for folder in folders]  # as TensorBoard calls them
     for names in ([folder.parent.name for folder in folders] if len(runs) > 1 else longer, longer, map(str, folders)):
         for run, name in zip(runs, names, strict=True):

@@ -1,11 +1,12 @@
 """TensorBoard's event files of a run, read again: its curves, what was typed for it, what a resumed run replaces."""
 
-import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gptmini.checks import UserError
+from gptmini.files import flush_file, temporary_beside
 from gptmini.report.tags import BEGINNING, VALIDATION
 
 
@@ -17,17 +18,24 @@ def read_scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 def read_overrides(folder: Path) -> list[str]:
     """What was typed for a run so far, KEY=VALUE each, from its entry in HParams; nothing if it has none."""
+    from google.protobuf.message import DecodeError
+    from tensorboard.plugins.hparams.error import HParamsError
     from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG, parse_session_start_info_plugin_data
 
     entries = read_events(folder, images=1).summary_metadata
     if SESSION_START_INFO_TAG not in entries:
         return []
-    start = parse_session_start_info_plugin_data(entries[SESSION_START_INFO_TAG].plugin_data.content)
+
+    try:
+        start = parse_session_start_info_plugin_data(entries[SESSION_START_INFO_TAG].plugin_data.content)
+    except (DecodeError, HParamsError):
+        raise UserError(f"HParams in {folder} hold what TensorBoard never wrote; move its events away") from None
+
     typed = start.hparams["overrides"].string_value
     try:
         return shlex.split(typed)
     except ValueError:
-        raise ValueError(f"HParams in {folder} must hold what was typed, got {typed!r}; move its events away") from None
+        raise UserError(f"HParams in {folder} must hold what was typed, got {typed!r}; move its events away") from None
 
 
 def read_events(folder: Path, *, images: int = 0):
@@ -38,7 +46,7 @@ def read_events(folder: Path, *, images: int = 0):
     try:
         return EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0, "images": images}).Reload()
     except DecodeError:
-        raise ValueError(f"an event file in {folder} holds what TensorBoard never wrote; move it away") from None
+        raise UserError(f"an event file in {folder} holds what TensorBoard never wrote; move it away") from None
 
 
 @contextmanager
@@ -55,32 +63,30 @@ def dropping_later_events(folder: Path, step: int, *, validated: bool) -> Iterat
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.summary.writer.record_writer import RecordWriter
 
-    def superseded(event) -> bool:
+    def superseded(record: bytes) -> bool:
+        try:
+            event = Event.FromString(record)
+        except DecodeError:  # no event at all
+            return True
         tags = [value.tag for value in event.summary.value]
         again = any(tag.startswith(BEGINNING) for tag in tags)
         validation = any(tag.startswith(VALIDATION) for tag in tags)
         return again or event.step > step or (event.step == step and validation and not validated)
 
-    kept = {path: folder / f".{path.name}.tmp" for path in folder.glob("events.out.tfevents.*")}
+    replacements = {path: temporary_beside(path) for path in folder.glob("events.out.tfevents.*")}
     try:
-        for path, temporary in kept.items():
+        for path, temporary in replacements.items():
+            records = RawEventFileLoader(str(path)).Load()  # to where a killed process ended, even amid a record
             with temporary.open("wb") as file:
                 writer = RecordWriter(file)
-                for record in RawEventFileLoader(
-                    str(path)
-                ).Load():  # to where a killed process ended, even amid a record
-                    try:
-                        dropped = superseded(Event.FromString(record))
-                    except DecodeError:  # no event at all
-                        dropped = True
-                    if not dropped:
+                for record in records:
+                    if not superseded(record):
                         writer.write(record)
-                file.flush()
-                os.fsync(file.fileno())
+                flush_file(file)
         yield
-        for path, temporary in kept.items():
+        for path, temporary in replacements.items():
             if temporary.stat().st_size != path.stat().st_size:
                 temporary.replace(path)
     finally:
-        for temporary in kept.values():
+        for temporary in replacements.values():
             temporary.unlink(missing_ok=True)

@@ -1,1 +1,29 @@
 """Training with Lightning: module, data, callbacks, loggers, checkpoints. The only room that imports lightning."""
+
+from gptmini.training.checkpointing import AtomicCheckpointIO, RunCheckpoints
+from gptmini.training.datamodule import TokenDataModule
+from gptmini.training.module import GPTModule
+from gptmini.training.monitoring.console import ConsoleLogger
+from gptmini.training.monitoring.events import EventLogger
+from gptmini.training.monitoring.pictures import Pictures
+from gptmini.training.monitoring.samples import Samples
+from gptmini.training.monitoring.scalars import Scalars
+from gptmini.training.settings import TrainerSettings
+from gptmini.training.stopping import Stopping
+from gptmini.training.trainer import assemble, build_trainer
+
+__all__ = [
+    "AtomicCheckpointIO",
+    "ConsoleLogger",
+    "EventLogger",
+    "GPTModule",
+    "Pictures",
+    "RunCheckpoints",
+    "Samples",
+    "Scalars",
+    "Stopping",
+    "TokenDataModule",
+    "TrainerSettings",
+    "assemble",
+    "build_trainer",
+]

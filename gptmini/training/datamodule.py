@@ -7,6 +7,7 @@ import lightning as L
 import numpy as np
 from torch import Tensor
 
+from gptmini.checks import UserError
 from gptmini.data.batches import gather, step_sequences, validation_windows, window_starts
 from gptmini.data.store import TokenStore
 from gptmini.training.settings import TrainerSettings, micro_steps
@@ -16,14 +17,14 @@ class TokenDataModule(L.LightningDataModule):
     """Training batches by step and rank; validation windows in order, shared out among ranks."""
 
     def __init__(self, store: TokenStore, settings: TrainerSettings, *, context_length: int, seed: int) -> None:
-        """Take the tokens and the sizes; ValueError if either split is too short for its windows."""
+        """Take the tokens and the sizes; UserError if either split is too short for its windows."""
         super().__init__()
         self.store, self.context_length, self.seed = store, context_length, seed
         self.global_batch_size, self.batch_size = settings.global_batch_size, settings.batch_size
         self.val_tokens = settings.val_tokens
         n_val_tokens = store.n_tokens("val")
         if n_val_tokens < context_length + 1:
-            raise ValueError(
+            raise UserError(
                 f"the val split must hold one window of context_length={context_length} tokens and a target, "
                 f"got {n_val_tokens} tokens; give more text or a smaller model.context_length"
             )

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 
+from gptmini.checks import UserError
 from gptmini.data.store import TokenStore
 from gptmini.evaluation import Evaluation, sum_of_nats, token_losses
 from gptmini.model import GPT, training_loss
-from gptmini.model.checkpoint import header
+from gptmini.model.checkpoint import WEIGHTS_PREFIX, TrainingState, header
 from gptmini.optim import set_learning_rate
 from gptmini.optim.muon import MOMENTS
 from gptmini.training.settings import TrainerSettings
@@ -31,42 +32,64 @@ class GPTModule(L.LightningModule):
         schedule: Callable[..., float],
         seed: int,
         compile: bool,
-        checkpoint: dict | None = None,
+        state: TrainingState | None = None,
     ) -> None:
         """Take the model and how to train it; the store's tokenizer, and where it lies, travel in every checkpoint.
 
-        schedule(step, max_steps=) is a multiple of the peak_lr in the optimizer's groups; seed is dropout's;
-        checkpoint is what read_checkpoint returned, to go on from, and model the one that it holds.
-        Raises ValueError: the optimizer refuses its settings, or the checkpoint's optimizer state does not fit.
+        schedule(step, max_steps=) is a multiple of the peak_lr in the optimizer's groups; seed is dropout's; state is
+        what training goes on from, and model the one that it holds.
+        Raises UserError: the optimizer refuses its settings, or the state holds that of another optimizer.
         """
         super().__init__()
-        self.model, self.store, self.settings, self.seed = model, store, settings, seed
-        self.make_optimizer, self.schedule = optimizer, schedule
+        self.model = model
+        self.store = store
+        self.settings = settings
+        self.seed = seed
+        self.make_optimizer = optimizer
+        self.schedule = schedule
+        self.compute_loss = partial(torch.compile(training_loss) if compile else training_loss, model)
+
         self.step_loss: Tensor | None = None  # mean over the micro-steps of the newest optimizer step
         self.grad_norm: Tensor | None = None  # before clipping
         self.evaluation: Evaluation | None = None  # newest
-        own = checkpoint["gptmini"] if checkpoint else {"bad_steps": (0, 0), "validated_step": 0}
-        self.bad_steps, self.bad_steps_in_a_row = own["bad_steps"]  # not applied: loss or gradient was not finite
-        self.validated_step = own["validated_step"]
-        self.optimizer_state = checkpoint["optimizer_states"][0]["state"] if checkpoint else {}
-        self.compute_loss = partial(torch.compile(training_loss) if compile else training_loss, model)
+        self.bad_steps = 0 if state is None else state.bad_steps  # not applied: loss or gradient was not finite
+        self.bad_steps_in_a_row = 0 if state is None else state.bad_steps_in_a_row
+        self.validated_step = 0 if state is None else state.validated_step
+        self.moments = {} if state is None else state.optimizer  # that the optimizer starts from, by parameter
+
         # Bad settings or a foreign state are refused now, before a run folder is made.
         self.peak_lr: float = self.configure_optimizers().param_groups[0]["peak_lr"]
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Build the one optimizer, with the state to go on from; its settings are of the configuration."""
+        """Build the one optimizer, with the moments to go on from; its settings are of the configuration."""
         optimizer = self.make_optimizer(self.model)
-        if self.optimizer_state:  # empty before the first step that was applied
-            parameters = ((group, parameter) for group in optimizer.param_groups for parameter in group["params"])
-            for i, (group, parameter) in enumerate(parameters):
-                kinds = {name: (tensor.shape, tensor.dtype) for name, tensor in self.optimizer_state.get(i, {}).items()}
-                moments = MOMENTS[group.get("kind", "adamw")]
-                wanted = dict.fromkeys(moments, (parameter.shape, parameter.dtype)) | {"step": ((), torch.float32)}
-                if kinds != wanted:
-                    raise ValueError(f"the optimizer's state of weight {i} must be {wanted}, got {kinds}")
-            groups = optimizer.state_dict()["param_groups"]
-            optimizer.load_state_dict({"state": self.optimizer_state, "param_groups": groups})
+        if not self.moments:  # no step was applied yet
+            return optimizer
+
+        names = self._names(optimizer)
+        if surplus := set(self.moments) - set(names):
+            raise UserError(f"the optimizer trains no {surplus.pop()!r}, of which the checkpoint holds its state")
+        groups = [group for group in optimizer.param_groups for _ in group["params"]]
+        for name, group in zip(names, groups, strict=True):
+            self._check_moments(name, MOMENTS[group.get("kind", "adamw")])
+
+        numbered = {i: self.moments[name] for i, name in enumerate(names)}
+        optimizer.load_state_dict({"state": numbered, "param_groups": optimizer.state_dict()["param_groups"]})
         return optimizer
+
+    def _names(self, optimizer: torch.optim.Optimizer) -> list[str]:
+        """Names of the optimizer's parameters, as in the checkpoint's state_dict, in the order of its groups."""
+        name_of = {parameter: f"{WEIGHTS_PREFIX}{name}" for name, parameter in self.model.named_parameters()}
+        return [name_of[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+
+    def _check_moments(self, name: str, moments: tuple[str, ...]) -> None:
+        """Raise UserError unless a parameter's moments are those of its optimizer, in its shape and dtype."""
+        parameter = self.model.get_parameter(name.removeprefix(WEIGHTS_PREFIX))
+        wanted = dict.fromkeys(moments, (parameter.shape, parameter.dtype))
+        wanted["step"] = (torch.Size(()), torch.float32)
+        found = {moment: (tensor.shape, tensor.dtype) for moment, tensor in self.moments.get(name, {}).items()}
+        if found != wanted:
+            raise UserError(f"the optimizer's state of {name} must be {wanted}, got {found}")
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Seed dropout from its position: (seed, step, micro-step, rank)."""
@@ -125,17 +148,32 @@ class GPTModule(L.LightningModule):
         return losses, likeliest
 
     def on_validation_epoch_end(self) -> None:
-        """Turn the sums of all ranks into an Evaluation."""
+        """Turn the sums of all ranks into an Evaluation, and show it to callbacks that watch a metric."""
         if self.trainer.world_size > 1:
             self._sums = self.trainer.strategy.reduce(self._sums.to(self.device), reduce_op="sum").cpu()
         nats, n_tokens = self._sums.tolist()
         self.evaluation = Evaluation.from_sums(nats, int(n_tokens), self.store.tokens_per_byte("val"))
         self.validated_step = self.trainer.global_step
 
+        # For Lightning's callbacks alone, as in trainer.callback_metrics; our loggers are told by Scalars.
+        # Every rank has the same figures; without sync_dist Lightning warns that they might differ.
+        self.log("val/loss", self.evaluation.loss, logger=False, sync_dist=True)
+        self.log("val/bits_per_byte", self.evaluation.bits_per_byte, logger=False, sync_dist=True)
+
     def on_save_checkpoint(self, checkpoint: dict) -> None:
-        """Add what makes the file enough to sample from."""
-        data = {"folder": str(self.store.folder), "fingerprint": self.store.fingerprint}
-        steps = {"max_steps": self.settings.max_steps, "validated_step": self.validated_step}
-        steps["bad_steps"] = [self.bad_steps, self.bad_steps_in_a_row]
-        checkpoint["gptmini"] = header(self.model.config, self.store.tokenizer, data=data, **steps)
+        """Add what makes the file enough to sample from, and to go on from with any number of processes."""
+        checkpoint["gptmini"] = header(
+            self.model.config,
+            self.store.tokenizer,
+            data={"folder": str(self.store.folder), "fingerprint": self.store.fingerprint},
+            max_steps=self.settings.max_steps,
+            validated_step=self.validated_step,
+            bad_steps=[self.bad_steps, self.bad_steps_in_a_row],
+        )
         checkpoint["state_dict"] = dict(checkpoint["state_dict"])
+
+        # By name: the numbers that torch gives to parameters follow from the groups, and differ between strategies.
+        names = self._names(self.optimizers(use_pl_optimizer=False))
+        (optimizer,) = checkpoint["optimizer_states"]
+        by_name = {names[number]: moments for number, moments in optimizer["state"].items()}
+        checkpoint["optimizer_states"] = [{"state": by_name}]

@@ -1,14 +1,16 @@
 """How long, how large and on what to train."""
 
-import sys
 from dataclasses import dataclass
 
+from gptmini.checks import UserError, number, whole
+
 MOST_THREADS = 1024  # torch starts as many as it is told, until the system refuses
+LARGEST_BATCH = 2**31  # sequences; with as many steps their numbers still fit into 64 bits
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerSettings:
-    """The configuration's trainer group; ValueError for a wrong type or range; max_time is for the script to check."""
+    """The configuration's trainer group; UserError for a wrong type or range; max_time is for the script to check."""
 
     max_steps: int  # optimizer steps
     max_time: float | str | None  # stop after so many seconds, or [[DD:]HH:]MM:SS, of this process; None for no limit
@@ -26,16 +28,12 @@ class TrainerSettings:
 
     def __post_init__(self) -> None:
         """Check types and ranges."""
-        for name in ("max_steps", "max_bad_steps", "global_batch_size", "batch_size", "val_every_steps", "devices"):
-            check_count(f"trainer.{name}", getattr(self, name))
-        for name in ("val_tokens", "threads"):
-            if getattr(self, name) is not None:
-                check_count(f"trainer.{name}", getattr(self, name))
-        if self.threads is not None and self.threads > MOST_THREADS:
-            raise ValueError(f"trainer.threads must be at most {MOST_THREADS}, got {self.threads}")
-        clip = self.gradient_clip
-        if clip is not None and (type(clip) not in (int, float) or not 0 < clip <= sys.float_info.max):
-            raise ValueError(f"trainer.gradient_clip must be a number above 0, or null for none, got {clip!r}")
+        for name in ("max_steps", "max_bad_steps", "batch_size", "val_every_steps", "devices"):
+            whole(f"trainer.{name}", getattr(self, name))
+        whole("trainer.global_batch_size", self.global_batch_size, most=LARGEST_BATCH)
+        whole("trainer.val_tokens", self.val_tokens, null="all")
+        whole("trainer.threads", self.threads, most=MOST_THREADS, null="torch's own choice")
+        number("trainer.gradient_clip", self.gradient_clip, above=0, null="no limit")
         micro_steps(self.global_batch_size, self.batch_size, self.devices)
 
     def validation_due(self, step: int) -> bool:
@@ -43,16 +41,9 @@ class TrainerSettings:
         return step % self.val_every_steps == 0 or step == self.max_steps
 
 
-def check_count(name: str, value: int) -> int:
-    """Return value, or raise ValueError unless it is a whole number above 0."""
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{name} must be a whole number above 0, got {value!r}")
-    return value
-
-
 def micro_steps(global_batch_size: int, batch_size: int, n_ranks: int) -> int:
-    """Micro-steps in one optimizer step on each rank; ValueError unless the global batch divides evenly."""
+    """Micro-steps in one optimizer step on each rank; UserError unless the global batch divides evenly."""
     if global_batch_size % (batch_size * n_ranks):
         got = f"{global_batch_size}, {batch_size} and {n_ranks}"
-        raise ValueError(f"trainer.global_batch_size must be a multiple of trainer.batch_size times devices, got {got}")
+        raise UserError(f"trainer.global_batch_size must be a multiple of trainer.batch_size times devices, got {got}")
     return global_batch_size // (batch_size * n_ranks)

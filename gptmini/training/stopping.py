@@ -3,21 +3,33 @@
 import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 import lightning as L
 import torch
 
+from gptmini.checks import UserError
 from gptmini.training.checkpointing import Stop
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import log, say
 
 SHOWN = 8  # windows of a bad step that are named
 SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1")  # those that the system has
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a training ended."""
+
+    reason: str | None = None  # a signal's name or the time limit; None: it came to its end
+    code: int = 0  # exit code of the command
+    saved: bool = False  # whether the step at which it stopped was to be saved
 
 
 class Stopping(L.Callback):
@@ -30,9 +42,23 @@ class Stopping(L.Callback):
         self.signal = 0  # number of the first that came
         self._numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
 
+    def fit(self, trainer: L.Trainer, module: GPTModule, data: L.LightningDataModule) -> Ending:
+        """Train until the last step, or until a signal, the time limit or a callback ends the run."""
+        try:
+            with self.listening():
+                trainer.fit(module, data)
+        except Stop as stop:
+            return Ending(reason=stop.reason, code=stop.code, saved=True)
+        except (SystemExit, KeyboardInterrupt):  # Lightning leaves so on a second Ctrl-C, or a signal before it listens
+            return Ending(reason="a signal, at once,", code=128 + self.signal)
+        return Ending()
+
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Catch the signals until the end of the block, where they do again what they did before."""
+        if threading.current_thread() is not threading.main_thread():  # Python hears signals in that one alone
+            yield
+            return
         before = {number: signal.getsignal(number) for number in self._numbers}
         self._listen()
         try:
@@ -66,6 +92,8 @@ class Stopping(L.Callback):
             self._stop_if_asked(trainer)
 
     def _listen(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
         for number in self._numbers:
             signal.signal(number, self._note)
 
@@ -85,7 +113,7 @@ class Stopping(L.Callback):
             raise Stop(0, "the time limit")
 
     def _tell(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Log a step that was not applied; ValueError after too many in a row."""
+        """Log a step that was not applied; UserError after too many in a row."""
         step, n = trainer.global_step, pl_module.bad_steps_in_a_row
         figures = f"loss {pl_module.step_loss.item():.4g}, gradient norm {pl_module.grad_norm.item():.4g}"
         windows = ", ".join(map(str, trainer.datamodule.starts(step - 1)[:SHOWN]))
@@ -96,14 +124,15 @@ class Stopping(L.Callback):
             kept = f"{last} is from before them" if last.exists() else "nothing was saved before them"
             line = f"{n} steps in a row, to step {step}, had a loss or gradient that is not finite ({figures}); {kept}"
             say(trainer, line)
-            raise ValueError(f"{line}; start anew with a lower optimizer.lr, or look at the text of these windows")
+            raise UserError(f"{line}; start anew with a lower optimizer.lr, or look at the text of these windows")
 
 
 def seconds_of(max_time: float | str | None) -> float | None:
-    """trainer.max_time in seconds; ValueError unless it is seconds above 0, [[DD:]HH:]MM:SS, or None for no limit."""
+    """trainer.max_time in seconds; UserError unless it is seconds above 0, [[DD:]HH:]MM:SS, or None for no limit."""
     if max_time is None or (type(max_time) in (int, float) and 0 < max_time <= sys.float_info.max):
         return max_time
-    if type(max_time) is str and re.fullmatch(r"(\d{1,6}:){1,3}\d{1,6}", max_time) and (parts := max_time.split(":")):
+    if type(max_time) is str and re.fullmatch(r"(\d{1,6}:){1,3}\d{1,6}", max_time):
+        parts = max_time.split(":")
         units = (86400, 3600, 60, 1)[-len(parts) :]
         return float(sum(int(part) * unit for part, unit in zip(parts, units, strict=True)))
-    raise ValueError(f"trainer.max_time must be seconds above 0, [[DD:]HH:]MM:SS or null for none, got {max_time!r}")
+    raise UserError(f"trainer.max_time must be seconds above 0, [[DD:]HH:]MM:SS or null for none, got {max_time!r}")

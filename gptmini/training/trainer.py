@@ -1,23 +1,28 @@
-"""One run: its parts, put together and checked, and the Trainer that carries it out."""
+"""Lightning's Trainer and what it fits, put together and checked."""
 
 import logging
 import threading
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import lightning as L
+import torch
+from lightning import Callback, Trainer
+from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+from gptmini.checks import UserError
 from gptmini.data.store import TokenStore
-from gptmini.model import GPTConfig, new_gpt
-from gptmini.model.checkpoint import build_model
+from gptmini.model import GPT, GPTConfig, new_gpt
+from gptmini.model.checkpoint import TrainingState
 from gptmini.training.checkpointing import AtomicCheckpointIO, RunCheckpoints
 from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.module import GPTModule
 from gptmini.training.settings import TrainerSettings, micro_steps
 
 PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed"}  # our name to Lightning's
+PLAIN = (str, int, float, bool, type(None), torch.Tensor)  # what a checkpoint may hold, besides dicts and lists of it
 
 
 def assemble(
@@ -25,30 +30,36 @@ def assemble(
     config: GPTConfig,
     settings: TrainerSettings,
     *,
+    optimizer: Callable[[GPT], torch.optim.Optimizer],
+    schedule: Callable[..., float],
     seed: int,
-    checkpoint: dict | None = None,
-    **parts: object,
+    compile: bool,
+    state: TrainingState | None = None,
 ) -> tuple[GPTModule, TokenDataModule]:
     """Put together what a Trainer fits: a model on the store's tokens, and their batches.
 
-    The seed is that of first weights, batches and dropout; the model is new, or that of a checkpoint that
-    read_checkpoint returned, to go on with; parts are the optimizer, schedule and compile of GPTModule.
+    The seed is that of first weights, batches and dropout; the model is new, or that of the state, to go on with.
+    optimizer, schedule and compile are as for GPTModule.
 
-    Raises ValueError: a seed or an optimizer setting out of range, a split too short for its windows, or a checkpoint
-    of another model, other tokens or later steps than these.
+    Raises UserError: a seed or an optimizer setting out of range, a split too short for its windows, or a state of
+    another model, other tokens or later steps than these.
     """
-    if checkpoint is None:
-        model = new_gpt(config, seed)
-    else:
-        own, step, model = checkpoint["gptmini"], checkpoint["global_step"], build_model(checkpoint).train()
-        if model.config != config or repr(own.get("tokenizer")) != repr(store.tokenizer):
-            raise ValueError("the checkpoint's model or tokenizer is not the one that config.yaml describes")
-        if own["data"].get("fingerprint") != store.fingerprint:
-            raise ValueError(f"{store.folder} holds other tokens than those that the run began with; restore its text")
-        if step > settings.max_steps:
-            raise ValueError(f"trainer.max_steps must be at least the {step} done, got {settings.max_steps}")
-    module = GPTModule(model, store, settings, seed=seed, checkpoint=checkpoint, **parts)
-    return module, TokenDataModule(store, settings, context_length=config.context_length, seed=seed)
+    if state is not None:
+        _check_state(state, store, config, settings)
+
+    model = new_gpt(config, seed) if state is None else state.model
+    module = GPTModule(
+        model,
+        store,
+        settings,
+        optimizer=optimizer,
+        schedule=schedule,
+        seed=seed,
+        compile=compile,
+        state=state,
+    )
+    data = TokenDataModule(store, settings, context_length=config.context_length, seed=seed)
+    return module, data
 
 
 def build_trainer(
@@ -57,28 +68,28 @@ def build_trainer(
     *,
     device: str,
     precision: str,
-    callbacks: list[L.Callback],
-    loggers: list[Logger],
-    checkpoint: dict | None = None,
-) -> L.Trainer:
+    callbacks: Sequence[Callback],
+    loggers: Sequence[Logger],
+    state: TrainingState | None = None,
+) -> Trainer:
     """Lightning's Trainer on cpu, cuda or mps, in steps of the optimizer; bar, checkpoints and data order are ours.
 
-    With a checkpoint that assemble accepted it begins at that step. Of its own state Lightning needs two counters,
+    With a state that assemble accepted it begins at that step. Of its own state Lightning needs two counters,
     which follow from the step; so its loops are not restored, and devices and batch_size may differ from before.
 
-    Raises ValueError: the checkpoint holds no state for one of the callbacks.
+    Raises UserError: the state lacks one of the callbacks, or a callback's own state is more than plain values.
     """
     n_micro_steps = micro_steps(settings.global_batch_size, settings.batch_size, settings.devices)
-    step = 0 if checkpoint is None else checkpoint["global_step"]
-    for callback in callbacks if checkpoint else ():
-        if callback.state_dict():
-            try:
-                callback.load_state_dict(checkpoint["callbacks"][callback.state_key])
-            except Exception as error:  # of whatever class: a stranger wrote it
-                raise ValueError(f"the checkpoint holds no state of {callback.state_key} ({error!r})") from None
-    # Was it stopped between a step and its validation? Lightning calls one before the first step a sanity check.
-    validate_first = step and settings.validation_due(step) and checkpoint["gptmini"]["validated_step"] != step
-    trainer = L.Trainer(
+    step = 0 if state is None else state.step
+    for callback in callbacks:
+        _check_plain(callback.state_dict(), callback)
+    if state is not None:
+        _restore_callbacks(callbacks, state)
+
+    # Was the run stopped between a step and its validation? Lightning calls one before the first step a sanity check.
+    validate_first = state is not None and step and settings.validation_due(step) and state.validated_step != step
+
+    trainer = Trainer(
         accelerator="gpu" if device == "cuda" else device,
         devices=settings.devices,
         precision=PRECISIONS[precision],
@@ -88,13 +99,13 @@ def build_trainer(
         val_check_interval=settings.val_every_steps * n_micro_steps,  # Lightning counts micro-steps here
         check_val_every_n_epoch=None,
         num_sanity_val_steps=-1 if validate_first else 0,
-        logger=loggers,
+        logger=list(loggers),
         callbacks=sorted(callbacks, key=lambda callback: isinstance(callback, RunCheckpoints)),  # logs are kept first
         plugins=[AtomicCheckpointIO()],
         default_root_dir=folder,
-        enable_progress_bar=False,
+        enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
         enable_model_summary=False,
-        enable_checkpointing=False,
+        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         use_distributed_sampler=False,
     )
     trainer.fit_loop.epoch_loop.batch_progress.total.ready = step * n_micro_steps
@@ -103,7 +114,7 @@ def build_trainer(
 
 
 def is_first_process() -> bool:
-    """Whether this is the process of a run that speaks and writes."""
+    """Whether this is the one process of a run that speaks and writes."""
     return rank_zero_only.rank == 0
 
 
@@ -116,3 +127,44 @@ def quieten_lightning() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", category=FutureWarning, message=".*LeafSpec.*")
     threading.excepthook = lambda hint: None if issubclass(hint.exc_type, OSError) else threading.__excepthook__(hint)
+
+
+def _check_state(state: TrainingState, store: TokenStore, config: GPTConfig, settings: TrainerSettings) -> None:
+    """Raise UserError unless a run of these sizes, on these tokens, can go on from the state."""
+    if state.model.config != config or repr(state.tokenizer) != repr(store.tokenizer):
+        raise UserError("the checkpoint's model or tokenizer is not the one that config.yaml describes")
+    if state.data_fingerprint != store.fingerprint:
+        raise UserError(f"{store.folder} holds other tokens than those that the run began with; restore its text")
+    if state.step > settings.max_steps:
+        raise UserError(f"trainer.max_steps must be at least the {state.step} done, got {settings.max_steps}")
+
+
+def _restore_callbacks(callbacks: Sequence[Callback], state: TrainingState) -> None:
+    """Give each callback what it kept; one of a user's that the run was begun without starts anew."""
+    for callback in callbacks:
+        if not callback.state_dict():
+            continue
+        ours = type(callback).__module__.startswith("gptmini.")
+        if callback.state_key not in state.callbacks and not ours:
+            continue
+        try:
+            callback.load_state_dict(state.callbacks[callback.state_key])
+        except Exception as error:  # of whatever class: a stranger may have written the file
+            raise UserError(f"the checkpoint holds no state of {callback.state_key} ({error!r})") from None
+
+
+def _check_plain(value: object, callback: Callback) -> None:
+    """Raise UserError unless a callback's state can be read again without running code: tensors and plain values."""
+    if isinstance(value, dict):
+        parts = [*value.keys(), *value.values()]
+    elif isinstance(value, list | tuple):
+        parts = list(value)
+    elif type(value) in PLAIN:
+        parts = []
+    else:
+        raise UserError(
+            f"{type(callback).__name__} keeps a {type(value).__name__} in its state; a checkpoint holds only tensors "
+            "and plain values, so that reading one runs no code"
+        )
+    for part in parts:
+        _check_plain(part, callback)

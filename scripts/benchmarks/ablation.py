@@ -7,18 +7,19 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import lightning as L
 import torch
-from hydra.utils import instantiate
+from omegaconf import DictConfig
 
 from gptmini.commands.configuration import compose_checked
 from gptmini.commands.errors import Parser
-from gptmini.data.store import TokenStore, prepare
-from gptmini.hardware import choose_hardware, keep_freed_memory
-from gptmini.tokenizer import from_dict
-from gptmini.training.trainer import assemble, build_trainer, quieten_lightning
+from gptmini.commands.train import Plan, build, check, open_tokens
+from gptmini.data import TokenStore
+from gptmini.hardware import keep_freed_memory
+from gptmini.training import build_trainer
 
 RECIPE = "experiment=shakespeare_char_cpu"
 TRICKS = {  # what stands in its place: overrides of the recipe
@@ -41,7 +42,7 @@ TRICKS = {  # what stands in its place: overrides of the recipe
 }
 
 
-class Clock(L.Callback):
+class Stopwatch(L.Callback):
     """Training time, validation at the end not counted."""
 
     def on_train_start(self, trainer: L.Trainer, *_: object) -> None:
@@ -53,32 +54,32 @@ class Clock(L.Callback):
         self.seconds = time.perf_counter() - self.start
 
 
-def composed(overrides: list[str], swaps: tuple[str, ...]):
+def composed(overrides: list[str], swaps: tuple[str, ...]) -> DictConfig:
     """The recipe with overrides and swaps; a group that a swap names is the default run's, with its own swaps."""
     groups = [swap.split("=")[0] for swap in swaps if "." not in swap.split("=")[0]]
     foreign = [swap for swap in swaps if swap.split("=")[0].split(".")[0] in groups]
-    config = compose_checked("train", [*overrides, *(swap for swap in swaps if swap not in foreign)])
+    own = [swap for swap in swaps if swap not in foreign]
+    config = compose_checked("train", [*overrides, *own])
     for group in groups:
         config[group] = compose_checked("train", foreign)[group]
     return config
 
 
-def run(config, store: TokenStore, seed: int, folder: Path) -> tuple[float, float]:
+def run(plan: Plan, store: TokenStore, seed: int, folder: Path) -> tuple[float, float]:
     """Last validation loss in nats per token, and seconds of training."""
-    settings = instantiate(config.trainer)
-    hardware = choose_hardware(settings.device, settings.precision, settings.compile)
-    module, data = assemble(
-        store,
-        instantiate(config.model)(vocab_size=from_dict(store.tokenizer).n_vocab),
-        settings,
-        optimizer=instantiate(config.optimizer, _convert_="all"),
-        schedule=instantiate(config.schedule),
-        seed=seed,
-        compile=hardware.compile,
+    unwatched = replace(plan, seed=seed, callbacks={})
+    fitted = build(unwatched, store, None)
+    stopwatch = Stopwatch()
+    trainer = build_trainer(
+        plan.settings,
+        folder,
+        device=plan.hardware.device,
+        precision=plan.hardware.precision,
+        callbacks=[stopwatch],
+        loggers=[],
     )
-    clock, how = Clock(), {"device": hardware.device, "precision": hardware.precision}
-    build_trainer(settings, folder, **how, callbacks=[clock], loggers=[]).fit(module, data)
-    return module.evaluation.loss, clock.seconds
+    trainer.fit(fitted.module, fitted.data)
+    return fitted.module.evaluation.loss, stopwatch.seconds
 
 
 def main() -> None:
@@ -88,18 +89,22 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="one run each (default: 1 2 3)")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: %(default)s)")
     arguments = parser.parse_args()
-    quieten_lightning()
+    if arguments.threads < 1:
+        parser.error("--threads must be at least 1")
+
     keep_freed_memory()
     torch.set_num_threads(arguments.threads)
     configs = {name: composed([RECIPE, *arguments.overrides], swaps) for name, swaps in TRICKS.items()}
-    recipe = next(iter(configs.values()))
-    store, _ = prepare(instantiate(recipe.data), instantiate(recipe.tokenizer), recipe.data_dir)
-    results: dict[str, list[tuple[float, float]]] = {name: [] for name in configs}
+    plans = {name: check(config) for name, config in configs.items()}
+    store, _ = open_tokens(configs["the whole recipe"], None)
+
+    results: dict[str, list[tuple[float, float]]] = {name: [] for name in plans}
     with tempfile.TemporaryDirectory() as folder:
         for seed in arguments.seeds:
-            for name, config in configs.items():
-                results[name].append(run(config, store, seed, Path(folder)))
+            for name, plan in plans.items():
+                results[name].append(run(plan, store, seed, Path(folder)))
                 print(f"seed {seed}: {name}", file=sys.stderr, flush=True)
+
     whole = results["the whole recipe"]
     print("| taken away | val loss | difference, seed by seed | training |\n|---|---|---|---|")
     for name, each in results.items():

@@ -9,13 +9,14 @@ import resource
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from gptmini.attention import causal_mask, teaching
+from gptmini.commands.errors import Parser
+from gptmini.hardware import clock
 
 MEGABYTE = 1024  # ru_maxrss counts kilobytes on Linux
 
@@ -28,7 +29,8 @@ def modules(d_model: int, n_heads: int, length: int) -> dict[str, Callable[[], t
         return module, module
 
     def torch_attention() -> tuple[nn.Module, Callable]:
-        module, mask = nn.MultiheadAttention(d_model, n_heads, batch_first=True), ~causal_mask(length, length)
+        module = nn.MultiheadAttention(d_model, n_heads, batch_first=True)
+        mask = ~causal_mask(length, length)
         return module, lambda x: module(x, x, x, attn_mask=mask, is_causal=True, need_weights=False)[0]
 
     def separate() -> tuple[nn.Module, Callable]:
@@ -65,21 +67,22 @@ def measure(make: Callable[[], tuple[nn.Module, Callable]], shape: tuple[int, in
     x = torch.randn(*shape, requires_grad=True)
     gradient = torch.randn(*shape)
     nn.Linear(8, 8)(torch.randn(8, 8)).sum().backward()  # what the libraries take at their first use is not ours
+
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seconds = []
     for _ in range(steps + 1):  # the first warms up
         module.zero_grad()
-        start = time.perf_counter()
+        start = clock("cpu")
         output: Tensor = call(x)
         output.backward(gradient)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(clock("cpu") - start)
     added = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     return {"seconds": statistics.median(seconds[1:]), "megabytes": added / MEGABYTE}
 
 
 def main() -> None:
     """Measure all in turns, or one in this process when told so by --only."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch-size", type=int, default=8, help="(default: %(default)s)")
     parser.add_argument("--length", type=int, default=1024, help="tokens (default: %(default)s)")
     parser.add_argument("--width", type=int, default=768, help="(default: %(default)s)")
@@ -89,22 +92,31 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="(default: %(default)s)")
     parser.add_argument("--only", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if min(arguments.batch_size, arguments.length, arguments.turns, arguments.steps, arguments.threads) < 1:
+        parser.error("--batch-size, --length, --turns, --steps and --threads must be at least 1")
+    if arguments.heads < 1 or arguments.width < 1 or arguments.width % arguments.heads:
+        parser.error(f"--width must be a multiple of --heads, got {arguments.width} and {arguments.heads}")
+
     torch.set_num_threads(arguments.threads)
     rungs = modules(arguments.width, arguments.heads, arguments.length)
     if arguments.only:
         shape = (arguments.batch_size, arguments.length, arguments.width)
         print(json.dumps(measure(rungs[arguments.only], shape, arguments.steps)))
         return
-    results = {name: [] for name in rungs}
+
+    results: dict[str, list[dict]] = {name: [] for name in rungs}
     for _ in range(arguments.turns):
         for name, seen in results.items():
             command = [sys.executable, __file__, *sys.argv[1:], "--only", name]
-            seen.append(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+            result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            seen.append(json.loads(result.stdout))
+
     sizes = f"{arguments.batch_size} x {arguments.length} x {arguments.width}, {arguments.heads} heads"
     print(f"{sizes}, forward and backward")
     print(f"{'module':30} {'time':>9} {'peak memory':>13}")
     for name, seen in results.items():
-        seconds, megabytes = (statistics.median(run[key] for run in seen) for key in ("seconds", "megabytes"))
+        seconds = statistics.median(run["seconds"] for run in seen)
+        megabytes = statistics.median(run["megabytes"] for run in seen)
         print(f"{name:30} {seconds:7.2f} s {megabytes:10,.0f} MB")
 
 

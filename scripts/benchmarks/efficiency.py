@@ -1,4 +1,4 @@
-"""Tokens and time to a loss: train.py from scratch for several seeds, in turns with a peer's command.
+"""Tokens and time to a loss: gptmini train from scratch for several seeds, in turns with a peer's command.
 
 Training time is the whole command's less that of the same command with one step, so it holds neither start-up nor
 evaluation. The loss is that of the last step, over whatever the experiment validates on.
@@ -13,23 +13,22 @@ import tempfile
 import time
 from pathlib import Path
 
-from hydra.utils import instantiate
-
+from gptmini.checks import UserError
 from gptmini.commands.configuration import compose_checked
 from gptmini.commands.errors import Parser
-from gptmini.data.store import prepare
+from gptmini.commands.train import check, open_tokens
 
 TRAIN = Path(__file__).resolve().parent.parent / "train.py"
 UNWATCHED = ("callbacks.samples=null", "callbacks.pictures=null")  # a peer writes neither
 
 
 def seconds(command: list[str], folder: str = ".") -> float:
-    """Time of a command; ValueError, with the last line that it wrote, if it fails."""
+    """Time of a command; UserError, with the last line that it wrote, if it fails."""
     start = time.perf_counter()
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if result.returncode:
         lines = (result.stderr or result.stdout).splitlines() or ["nothing said"]
-        raise ValueError(f"{shlex.join(command)} ended with exit code {result.returncode}: {lines[-1]}")
+        raise UserError(f"{shlex.join(command)} ended with exit code {result.returncode}: {lines[-1]}")
     return time.perf_counter() - start
 
 
@@ -44,13 +43,15 @@ def final_loss(runs: str) -> float:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = Parser(description=__doc__.splitlines()[0])
-    parser.add_argument("overrides", nargs="*", help="as for train.py (experiment=shakespeare_char_cpu if none)")
+    parser.add_argument("overrides", nargs="*", help="as for gptmini train (experiment=shakespeare_char_cpu if none)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="one run each (default: 1 2 3)")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads of ours (default: %(default)s)")
     parser.add_argument("--peer", help="a command to alternate with; give it its threads in the environment")
     parser.add_argument("--peer-brief", help="the same command with one step, for its training time")
     parser.add_argument("--peer-folder", default=".", help="where the peer's commands run (default: here)")
     arguments = parser.parse_args()
+    if arguments.threads < 1:
+        parser.error("--threads must be at least 1")
     if bool(arguments.peer) != bool(arguments.peer_brief):
         parser.error("--peer and --peer-brief go together")
     return arguments
@@ -63,28 +64,31 @@ def main() -> None:
     if not any(override.startswith("experiment=") for override in overrides):
         overrides = ["experiment=shakespeare_char_cpu", *overrides]
     config = compose_checked("train", overrides)
-    prepare(instantiate(config.data), instantiate(config.tokenizer), config.data_dir)  # outside what is timed
-    overrides = [*overrides, f"trainer.val_every_steps={config.trainer.max_steps}"]  # validate once, at the end
-    n_tokens = config.trainer.max_steps * config.trainer.global_batch_size * config.model.context_length
+    settings = check(config).settings
+    open_tokens(config, None)  # prepared outside what is timed
+
+    overrides = [*overrides, f"trainer.val_every_steps={settings.max_steps}"]  # validate once, at the end
+    n_tokens = settings.max_steps * settings.global_batch_size * config.model.context_length
     print(f"{'ours':8} {n_tokens:,} tokens: {' '.join(overrides)}", flush=True)
-    losses, ours, peers = [], [], []
+    losses = []
+    ours = []
+    peers = []
     with tempfile.TemporaryDirectory() as runs:
         for seed in arguments.seeds:
             more = [f"seed={seed}", f"runs_dir={runs}", f"trainer.threads={arguments.threads}"]
             command = [sys.executable, str(TRAIN), *overrides, *UNWATCHED, *more]
             whole = seconds(command)
-            losses.append(final_loss(runs))
-            ours.append((whole - seconds([*command, "trainer.max_steps=1"]), whole))
-            print(
-                f"seed {seed:3} val loss {losses[-1]:.4f}, {ours[-1][0]:.2f} s training, {whole:.2f} s in all",
-                flush=True,
-            )
+            loss = final_loss(runs)
+            training = whole - seconds([*command, "trainer.max_steps=1"])
+            losses.append(loss)
+            ours.append((training, whole))
+            print(f"seed {seed:3} val loss {loss:.4f}, {training:.2f} s training, {whole:.2f} s in all", flush=True)
             if arguments.peer:
-                whole, brief = (
-                    seconds(shlex.split(line), arguments.peer_folder) for line in (arguments.peer, arguments.peer_brief)
-                )
-                peers.append((whole - brief, whole))
-                print(f"{'peer':8} {whole - brief:.2f} s training, {whole:.2f} s in all", flush=True)
+                whole = seconds(shlex.split(arguments.peer), arguments.peer_folder)
+                training = whole - seconds(shlex.split(arguments.peer_brief), arguments.peer_folder)
+                peers.append((training, whole))
+                print(f"{'peer':8} {training:.2f} s training, {whole:.2f} s in all", flush=True)
+
     print(f"{'mean':8} val loss {statistics.mean(losses):.4f} after {n_tokens:,} tokens")
     for name, column in (("training", 0), ("in all", 1)):
         line = f"{name:8} {statistics.median(times[column] for times in ours):.2f} s, median"

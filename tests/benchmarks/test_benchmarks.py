@@ -25,8 +25,8 @@ def run(tmp_path):
     return call
 
 
-def test_train_splits_the_step(run):
-    result = run("train", *SHORT, "--turns", "2", "--steps", "3")
+def test_training_splits_the_step(run):
+    result = run("training", *SHORT, "--turns", "2", "--steps", "3")
     assert result.returncode == 0, result.stderr
     words = [line.split()[0] for line in result.stdout.splitlines()]
     parts = ["data", "forward", "backward", "optimizer", "framework"]
@@ -34,8 +34,8 @@ def test_train_splits_the_step(run):
     assert all(float(line.split()[1]) > 0 for line in result.stdout.splitlines()[:4])
 
 
-def test_watch_prints_what_scalars_and_pictures_take_of_a_run(run):
-    result = run("watch", *SHORT, "trainer.max_steps=4", "trainer.val_every_steps=2", "--turns", "2")
+def test_watching_prints_what_scalars_and_pictures_take_of_a_run(run):
+    result = run("watching", *SHORT, "trainer.max_steps=4", "trainer.val_every_steps=2", "--turns", "2")
     assert result.returncode == 0, result.stderr
     *turns, scalars, others, ratio = result.stdout.splitlines()
     assert [line.split(":")[0] for line in turns] == ["turn 1", "turn 2"]
@@ -60,9 +60,25 @@ def test_efficiency_alternates_with_a_peer_and_gives_the_last_loss(run, tmp_path
 
 
 def test_efficiency_says_which_command_failed(run):
-    result = run("efficiency", *SHORT, "trainer.max_steps=4", "optimizer.lr=-1")
-    assert (result.returncode, result.stdout.count("seed")) == (2, 0)
-    assert "ended with exit code 2: error: lr must be a number of at least 0, got lr=-1" in result.stderr
+    peer = f"{sys.executable} -c \"raise SystemExit('no luck')\""
+    result = run("efficiency", *SHORT, "trainer.max_steps=4", "--peer", peer, "--peer-brief", peer)
+    assert (result.returncode, result.stdout.count("peer")) == (2, 0)
+    assert result.stderr.startswith(f"error: {sys.executable} -c")
+    assert result.stderr.endswith("ended with exit code 1: no luck\n")
+
+
+@pytest.mark.parametrize("name", ["ablation", "efficiency", "training", "watching"])
+def test_a_mistake_is_told_in_one_line_before_anything_is_measured(run, name):
+    result = run(name, *SHORT, "optimizer.lr=-1")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "error: lr must be a finite number of at least 0, got -1\n"
+
+
+def test_an_unknown_benchmark_is_refused_in_one_line(run):
+    result = run("train")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: there is no benchmark train: ")
+    assert result.stderr.count("\n") == 1
 
 
 def test_ablation_prints_a_row_for_each_trick(run):
@@ -77,7 +93,7 @@ def test_ablation_prints_a_row_for_each_trick(run):
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "int8"])
-def test_sample_measures_every_size_beside_hugging_face_and_nanogpt(run, tmp_path, dtype):
+def test_sampling_measures_every_size_beside_hugging_face_and_nanogpt(run, tmp_path, dtype):
     pytest.importorskip("transformers", reason="the peer to measure beside")
     peer = """
 import torch
@@ -91,7 +107,7 @@ class GPT(torch.nn.Module):
     (tmp_path / "nanogpt").mkdir()
     (tmp_path / "nanogpt" / "model.py").write_text(peer)
     arguments = ["--sizes", "char", "--batch-sizes", "1", "3", "--new-tokens", "4", "--turns", "2", "--dtype", dtype]
-    result = run("sample", *arguments, "--nanogpt", "nanogpt")
+    result = run("sampling", *arguments, "--nanogpt", "nanogpt")
     assert result.returncode == 0, result.stderr
     asked = (tmp_path / "asked.txt").read_text()
     assert asked == "torch.Size([1, 8]) 4 " * 3 + "torch.Size([3, 8]) 4 " * 3  # the first of three warms up

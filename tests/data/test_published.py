@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gptmini.checks import UserError
 from gptmini.data.published import pinned_text
 
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -61,10 +62,16 @@ def test_another_text_than_the_pinned_one_is_refused(server, tmp_path):
 def test_a_failed_download_names_address_and_remedy_and_leaves_nothing(server, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         closed = f"http://127.0.0.1:{listener.getsockname()[1]}/text"
-    for url in (closed, server.url + "-is-not-here"):
-        with pytest.raises(ValueError, match=rf"^could not download {url} \(.+\); give a local copy with data.path=\Z"):
+    for url in (closed, server.url + "-is-not-here", "no-address"):
+        with pytest.raises(UserError, match=rf"^could not download {url} \(.+\); give a local copy with data.path=\Z"):
             pinned_text("digits", url, None, None, str(tmp_path / "downloads"), 0.1)
     assert list(tmp_path.rglob("*")) == []
+
+
+@pytest.mark.parametrize(("url", "folder"), [(5, "downloads"), ("http://127.0.0.1/", "a\0b")])
+def test_an_address_or_a_folder_that_cannot_be_one_is_refused(url, folder):
+    with pytest.raises(UserError, match=r"^data\.(url must be text|folder must be the name of a folder), got "):
+        pinned_text("digits", url, None, None, folder, 0.1)
 
 
 @pytest.mark.parametrize("name", ["missing.txt", "."])
@@ -92,6 +99,6 @@ def test_a_local_copy_that_is_not_utf8_is_refused(tmp_path):
 
 @pytest.mark.parametrize("fraction", [0, 1, 0.0, 1.5, -0.1, float("nan"), "0.1", None, True])
 def test_a_fraction_must_leave_something_on_both_sides(server, tmp_path, fraction):
-    with pytest.raises(ValueError, match="val_fraction must be above 0 and below 1, got val_fraction="):
+    with pytest.raises(ValueError, match=f"^val_fraction must be a number above 0 and below 1, got {fraction!r}$"):
         pinned_text("digits", server.url, None, None, str(tmp_path / "downloads"), fraction)
     assert server.requests == 0  # before anything is downloaded

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from gptmini import tokenizer
+from gptmini.checks import UserError
 from gptmini.data.corpus import TextCorpus
 from gptmini.data.store import TokenStore, prepare
 
@@ -82,6 +83,12 @@ def test_ids_take_two_bytes_up_to_65536_kinds_and_four_beyond(tmp_path, n_charac
     assert store.meta["dtype"] == store.tokens("val").dtype.name == dtype
     assert numbers(store.folder / "train.bin", letter) == store.tokens("train").tolist() == list(range(n_characters))
     assert numbers(store.folder / "val.bin", letter) == list(range(n_characters - 3, n_characters))
+
+
+def test_a_folder_that_no_system_can_name_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("some text")
+    with pytest.raises(UserError, match=r"^data_dir must be the name of a folder, got "):
+        prepare(TextCorpus(str(tmp_path / "a.txt"), 0.5), tokenizer.byte, f"{tmp_path}/a\0b")
 
 
 def test_a_second_prepare_opens_what_the_first_wrote(tmp_path):

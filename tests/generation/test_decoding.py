@@ -197,8 +197,8 @@ def test_int8_is_for_float32_alone(options):
         ([[1], []], {}, "a prompt must hold at least one id, all from 0 to 10, got none"),
         ([[1, 11]], {}, "a prompt must hold at least one id, all from 0 to 10, got 1 to 11"),
         ([[-1]], {}, "a prompt must hold at least one id, all from 0 to 10, got -1 to -1"),
-        ([[1]], {"batch_size": 0}, "seed and batch_size must be whole, batch_size above 0, got 0 and 0"),
-        ([[1]], {"seed": 1.0}, "seed and batch_size must be whole, batch_size above 0, got 1.0 and 1"),
+        ([[1]], {"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
+        ([[1]], {"seed": 1.0}, "seed must be a whole number, got 1.0"),
     ],
 )
 def test_bad_arguments_are_refused(prompts, options, message):

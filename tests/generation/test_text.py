@@ -87,7 +87,7 @@ def test_the_model_is_left_in_its_mode_and_drops_nothing(training):
     ("options", "message"),
     [
         ({"num_samples": 0}, "num_samples must be a whole number of at least 1, got 0"),
-        ({"batch_size": True}, "seed and batch_size must be whole, batch_size above 0, got 0 and True"),
+        ({"batch_size": True}, "batch_size must be a whole number of at least 1, got True"),
         ({"stop": ["a", ""]}, "a stop string must not be empty"),
         ({"temperature": -1}, "temperature must be"),
         ({"prompts": ["abc", "xyz"]}, "got 'x'"),

@@ -5,6 +5,7 @@ import os
 import pytest
 import torch
 
+from gptmini.checks import UserError
 from gptmini.interop.hugging_face import from_hugging_face, to_hugging_face
 from gptmini.model import GPT, GPTConfig
 
@@ -112,3 +113,17 @@ def test_a_smeared_model_is_refused_by_the_setting(name):
 def test_another_model_type_is_refused():
     with pytest.raises(ValueError, match="model_type must be gpt2 or nanochat, got 'llama'"):
         from_hugging_face({"model_type": "llama"}, {})
+
+
+@pytest.mark.parametrize("rope", [None, {}, {"rope_theta": "1e4"}, {"rope_theta": 0}])
+def test_a_missing_or_wrong_rotary_base_is_refused(rope):
+    theirs = hugging_face("nanochat")
+    with pytest.raises(UserError, match=r"^rope_parameters\.rope_theta must be a finite number above 0, got "):
+        from_hugging_face(theirs.config.to_dict() | {"rope_parameters": rope}, theirs.state_dict())
+
+
+def test_parts_of_a_weight_that_do_not_fit_each_other_are_refused():
+    theirs = hugging_face("nanochat")
+    state = theirs.state_dict() | {"model.layers.0.self_attn.q_proj.weight": torch.zeros(24, 23)}
+    with pytest.raises(UserError, match=r"^the weight for blocks\.0\.attention\.qkv\.weight must be \(48, 24\), got "):
+        from_hugging_face(theirs.config.to_dict(), state)

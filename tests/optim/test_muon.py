@@ -207,13 +207,13 @@ def test_step_runs_a_closure_and_returns_its_loss():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"lr": -1}, "lr must be a number of at least 0, got lr=-1"),
-        ({"unembedding_lr": float("nan")}, "unembedding_lr must be a number of at least 0, got unembedding_lr=nan"),
-        ({"momentum": 0.95}, "momentum must be two numbers from 0 to below 1, got momentum=0.95"),
+        ({"lr": -1}, "lr must be a finite number of at least 0, got -1"),
+        ({"unembedding_lr": float("nan")}, "unembedding_lr must be a finite number of at least 0, got nan"),
+        ({"momentum": 0.95}, "momentum must be two numbers from 0 to below 1, got 0.95"),
         ({"momentum_warmup_steps": -1}, "momentum_warmup_steps must be a whole number of at least 0, got"),
-        ({"ns_steps": 2.5}, "ns_steps must be a whole number of at least 1, got ns_steps=2.5"),
-        ({"ns_steps": 0}, "ns_steps must be a whole number of at least 1, got ns_steps=0"),
-        ({"cautious": 1}, "cautious must be true or false, got cautious=1"),
+        ({"ns_steps": 2.5}, "ns_steps must be a whole number of at least 1, got 2.5"),
+        ({"ns_steps": 0}, "ns_steps must be a whole number of at least 1, got 0"),
+        ({"cautious": 1}, "cautious must be true or false, got 1"),
     ],
 )
 def test_settings_out_of_range_are_refused(change, message):

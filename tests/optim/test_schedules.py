@@ -100,19 +100,19 @@ def test_good_settings_pass_the_check():
 
 @pytest.mark.parametrize("warmup_steps", [-1, 1.0, "1", None, True])
 def test_warmup_must_be_a_count(warmup_steps):
-    with pytest.raises(ValueError, match=r"^warmup_steps must be a whole number of at least 0, got warmup_steps="):
+    with pytest.raises(ValueError, match=f"^warmup_steps must be a whole number of at least 0, got {warmup_steps!r}$"):
         check(warmup_steps=warmup_steps, final_fraction=0.1)
 
 
 @pytest.mark.parametrize("decay_fraction", [-0.1, 1.1, float("nan"), "0.1", None, True])
 def test_decay_fraction_must_be_a_share(decay_fraction):
-    with pytest.raises(ValueError, match=r"^decay_fraction must be from 0 to 1, got decay_fraction="):
+    with pytest.raises(ValueError, match=f"^decay_fraction must be a number from 0 to 1, got {decay_fraction!r}$"):
         check(warmup_steps=3, final_fraction=0.1, decay_fraction=decay_fraction)
 
 
 @pytest.mark.parametrize("final_fraction", [-0.1, 1.1, float("nan"), "0.1", None, True])
 def test_final_fraction_must_be_a_share(final_fraction):
-    with pytest.raises(ValueError, match=r"^final_fraction must be from 0 to 1, got final_fraction="):
+    with pytest.raises(ValueError, match=f"^final_fraction must be a number from 0 to 1, got {final_fraction!r}$"):
         check(warmup_steps=3, final_fraction=final_fraction)
 
 

@@ -94,7 +94,7 @@ def train(store, tmp_path):
         seed=1,
         watch=None,
         folder=tmp_path,
-        checkpoint=None,
+        state=None,
         **settings,
     ):
         settings = TrainerSettings(**SETTINGS | settings)
@@ -116,7 +116,7 @@ def train(store, tmp_path):
             schedule=partial(cosine, warmup_steps=2, final_fraction=0.1),
             seed=seed,
             compile=settings.compile,
-            checkpoint=checkpoint,
+            state=state,
         )
         module.to(dtype)
         trainer = build_trainer(
@@ -126,7 +126,7 @@ def train(store, tmp_path):
             precision=settings.precision,
             callbacks=list(callbacks),
             loggers=list(loggers),
-            checkpoint=checkpoint,
+            state=state,
         )
         if watch is not None:
             watch(module)

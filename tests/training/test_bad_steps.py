@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gptmini.data.batches import window_starts
-from gptmini.run_folder import checkpoint_to_resume
+from gptmini.run_folder import find_training_state
 from gptmini.training.checkpointing import RunCheckpoints
 from gptmini.training.monitoring.scalars import Scalars
 from gptmini.training.stopping import Stopping
@@ -71,13 +71,13 @@ def test_too_many_in_a_row_end_the_run_with_the_last_good_checkpoint(train, tmp_
     (tmp_path / "config.yaml").write_text("")
     with pytest.raises(ValueError, match="3 steps in a row, to step 7, had a loss or gradient that is not finite"):
         train(max_steps=9, callbacks=[Poison({1, 4, 5, 6}), Stopping(None, 3), RunCheckpoints(2)], val_every_steps=9)
-    _, checkpoint, _ = checkpoint_to_resume(tmp_path)
-    assert checkpoint["global_step"] == 4  # step 6 was bad, as was the one before
-    assert checkpoint["gptmini"]["bad_steps"] == [1, 0]
+    state, _ = find_training_state(tmp_path)
+    assert state.step == 4  # step 6 was bad, as was the one before
+    assert (state.bad_steps, state.bad_steps_in_a_row) == (1, 0)
 
 
 def test_bad_steps_survive_a_resume(train, tmp_path):
     train(max_steps=4, callbacks=[Poison({1, 3}), RunCheckpoints(4)])
-    _, checkpoint, _ = checkpoint_to_resume(tmp_path)
-    trainer = train(max_steps=6, callbacks=[Poison({4}), RunCheckpoints(9)], checkpoint=checkpoint)
+    state, _ = find_training_state(tmp_path)
+    trainer = train(max_steps=6, callbacks=[Poison({4}), RunCheckpoints(9)], state=state)
     assert (trainer.lightning_module.bad_steps, trainer.lightning_module.bad_steps_in_a_row) == (3, 0)

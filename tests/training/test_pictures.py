@@ -131,10 +131,11 @@ def test_the_embedding_is_written_row_for_row_with_a_label_each(tmp_path):
     ("change", "message"),
     [
         ({"layers": []}, "layers must be a list of whole numbers, or null for all, got \\[\\]"),
+        ({"layers": 3}, "layers must be a list of whole numbers, or null for all, got 3"),
         ({"heads": [0.5]}, "heads must be a list of whole numbers, or null for all, got \\[0.5\\]"),
         ({"text": ""}, "text must be some text, or null for the beginning of the held-out text, got ''"),
-        ({"max_tokens": 0}, "max_tokens must be a whole number above 0, got 0"),
-        ({"embedding_tokens": "all"}, "embedding_tokens must be a whole number above 0, got 'all'"),
+        ({"max_tokens": 0}, "max_tokens must be a whole number of at least 1, got 0"),
+        ({"embedding_tokens": "all"}, "embedding_tokens must be a whole number of at least 1, got 'all'"),
     ],
 )
 def test_pictures_out_of_range_are_refused(change, message):

@@ -8,7 +8,8 @@ import pytest
 import torch
 from lightning.pytorch.loggers.logger import Logger
 
-from gptmini.run_folder import adopt, checkpoint_to_resume
+from gptmini.model.checkpoint import read_checkpoint
+from gptmini.run_folder import adopt, find_training_state
 from gptmini.tokenizer import byte
 from gptmini.training.checkpointing import RunCheckpoints, Stop
 from gptmini.training.monitoring.samples import Samples
@@ -78,15 +79,15 @@ class Texts(L.Callback):
 
 def go(train, folder, seen, kept, *, kill=None, save_every=2, **options):
     """Start or resume the run in folder; returns the trainer, or None if it was killed."""
-    path, checkpoint, warnings = checkpoint_to_resume(folder)
+    state, warnings = find_training_state(folder)
     assert not warnings
-    seen.resume(checkpoint["global_step"] if checkpoint else -1)
-    if path:
-        adopt(path, checkpoint["global_step"])
+    seen.resume(state.step if state else -1)
+    if state:
+        adopt(state.path, state.step)
     samples = Samples(byte([], []), ["The"], 3, max_new_tokens=5, temperature=0.8, top_k=20, top_p=None)
     callbacks = [Scalars(1), samples, Texts(samples, kept), RunCheckpoints(save_every), *([kill] if kill else [])]
     try:
-        return train(callbacks=callbacks, loggers=[seen], folder=folder, checkpoint=checkpoint, **options)
+        return train(callbacks=callbacks, loggers=[seen], folder=folder, state=state, **options)
     except Kill:
         return None
 
@@ -201,12 +202,12 @@ def test_a_validation_that_a_signal_ended_is_done_first_by_the_resumed_run(train
     straight = go(train, run_folder("straight"), seen, kept, **options)
     with pytest.raises(SystemExit):
         go(train, folder, seen_again, kept_again, kill=StopInValidation(step), **options)
-    assert checkpoint_to_resume(folder)[1]["global_step"] == step
+    assert find_training_state(folder)[0].step == step
     resumed = go(train, folder, seen_again, kept_again, **options)
     assert_same(straight, resumed)
     assert seen.points == seen_again.points
     assert kept == kept_again
-    assert checkpoint_to_resume(folder)[1]["gptmini"]["validated_step"] == 6
+    assert find_training_state(folder)[0].validated_step == 6
 
 
 @pytest.mark.parametrize(
@@ -215,7 +216,7 @@ def test_a_validation_that_a_signal_ended_is_done_first_by_the_resumed_run(train
         lambda checkpoint: checkpoint.update(global_step=3),  # where the optimizer has done four
         lambda checkpoint: checkpoint["gptmini"].update(bad_steps=[1, 0]),
         lambda checkpoint: checkpoint.pop("optimizer_states"),
-        lambda checkpoint: checkpoint["optimizer_states"][0]["state"][1]["step"].add_(1),
+        lambda checkpoint: checkpoint["optimizer_states"][0]["state"]["model.norm.weight"]["step"].add_(1),
         lambda checkpoint: checkpoint["gptmini"].pop("validated_step"),  # as files from before resuming had none
     ],
 )
@@ -223,17 +224,17 @@ def test_a_file_whose_counts_disagree_or_are_missing_is_refused(train, run_folde
     folder = run_folder("one")
     train(max_steps=4, callbacks=[RunCheckpoints(4)], folder=folder)
     path = folder / "checkpoints" / "last.ckpt"
-    checkpoint = checkpoint_to_resume(path)[1]
+    checkpoint = read_checkpoint(path)
     change(checkpoint)
     torch.save(checkpoint, path)
     with pytest.raises(ValueError, match=r"last\.ckpt holds no training state that this version can go on from"):
-        checkpoint_to_resume(path)
+        find_training_state(path)
 
 
 @pytest.mark.parametrize(("begun", "resumed"), [("muon", "adamw"), ("adamw", "muon")])
 def test_another_optimizers_state_is_refused(train, run_folder, begun, resumed):
     folder = run_folder("one")
     train(max_steps=4, optimizer=begun, callbacks=[RunCheckpoints(4)], folder=folder)
-    _, checkpoint, _ = checkpoint_to_resume(folder)
-    with pytest.raises(ValueError, match="the optimizer's state of weight 0 must be "):
-        train(max_steps=6, optimizer=resumed, folder=folder, checkpoint=checkpoint)
+    state, _ = find_training_state(folder)
+    with pytest.raises(ValueError, match=r"the optimizer's state of model\.\S+ must be "):
+        train(max_steps=6, optimizer=resumed, folder=folder, state=state)

@@ -169,7 +169,8 @@ def test_peak_memory_is_the_systems(train, tmp_path):
 
 @pytest.mark.parametrize("value", [0, -1, "fast", True, float("inf"), float("nan")])
 def test_a_peak_that_no_device_has_is_refused(value):
-    with pytest.raises(ValueError, match="peak_tflops must be a number above 0, or null"):
+    wanted = "peak_tflops must be a finite number above 0, or null for the maker's"
+    with pytest.raises(ValueError, match=f"^{wanted}, got {value!r}$"):
         Scalars(1, peak_tflops=value)
 
 
@@ -192,7 +193,7 @@ def test_best_last_and_previous_are_the_steps_they_name(train, tmp_path, checkpo
     steps = {path.stem: read_checkpoint(path)["global_step"] for path in folder.iterdir()}
     assert steps == {"best": 9, "last": 9, "previous": 8}  # the loss of so short a run falls throughout
     assert (folder / "best.ckpt").samefile(folder / "last.ckpt")
-    assert checkpoints.best["loss"] == trainer.lightning_module.evaluation.loss
+    assert checkpoints.best.loss == trainer.lightning_module.evaluation.loss
 
 
 def test_a_checkpoint_alone_is_the_model_and_its_tokenizer(train, tmp_path, checkpoints):
@@ -225,14 +226,18 @@ def test_samples_differ_by_seed_and_show_documents_apart(train):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"max_steps": 0}, "max_steps must be a whole number above 0, got 0"),
-        ({"max_steps": 2.5}, "max_steps must be a whole number above 0, got 2.5"),
-        ({"gradient_clip": -1}, "gradient_clip must be a number above 0, or null for none, got -1"),
+        ({"max_steps": 0}, "trainer.max_steps must be a whole number of at least 1, got 0"),
+        (
+            {"global_batch_size": 10**19},
+            "trainer.global_batch_size must be a whole number from 1 to 2147483648, got 10000000000000000000",
+        ),
+        ({"max_steps": 2.5}, "trainer.max_steps must be a whole number of at least 1, got 2.5"),
+        ({"gradient_clip": -1}, "gradient_clip must be a finite number above 0, or null for no limit, got -1"),
         (
             {"global_batch_size": 12, "batch_size": 8},
             "must be a multiple of trainer.batch_size times devices, got 12, 8",
         ),
-        ({"val_tokens": "all"}, "val_tokens must be a whole number above 0, got 'all'"),
+        ({"val_tokens": "all"}, "val_tokens must be a whole number of at least 1, or null for all, got 'all'"),
     ],
 )
 def test_settings_out_of_range_are_refused(train, change, message):

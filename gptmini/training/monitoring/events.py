@@ -24,11 +24,12 @@ class EventLogger(TensorBoardLogger):
     """
 
     def __init__(
-        self, folder: str, *, purge_step: int | None = None, on_error: Callable[[OSError], None] | None = None
+        self, save_dir: str, *, purge_step: int | None = None, on_error: Callable[[OSError], None] | None = None
     ) -> None:
-        """Write to folder; events there from purge_step on are superseded by those that follow."""
-        super().__init__(folder, name="", version="", default_hp_metric=False, purge_step=purge_step)
-        self._on_error, self._try_again = on_error, 0.0
+        """Write to the folder save_dir; events there from purge_step on are superseded by those that follow."""
+        super().__init__(save_dir, name="", version="", default_hp_metric=False, purge_step=purge_step)
+        self._on_error = on_error
+        self._try_again = 0.0  # time.monotonic() before which the disk is taken for full
         self._owed: list[Callable[[], None]] = []  # what is written only once and not known to be on the disk
         self._handed = 0  # how many of them this file has
 

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gptmini.checks import UserError, whole
 from gptmini.model import GPTConfig
 from gptmini.tokenizer import REPLACEMENT, Tokenizer
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import say, takers
-from gptmini.training.settings import check_count
 
 MOST_TOKENS = 2**20  # whose losses are kept, 30 MB; more would change no picture
 MOST_MAPS = 256  # in one image; matplotlib draws at most 2^16 pixels
@@ -55,27 +55,31 @@ class Pictures(L.Callback):
             max_tokens: rows and columns of an attention map.
             embedding_tokens: rows of the embedding, those with the lowest ids.
 
-        Raises ValueError: a value of the wrong type, or a text that cannot be encoded.
+        Raises UserError: a value of the wrong type, or a text that cannot be encoded.
         """
         for name, numbers in (("layers", layers), ("heads", heads)):
-            if numbers is not None and (not numbers or any(type(number) is not int for number in numbers)):
-                raise ValueError(f"{name} must be a list of whole numbers, or null for all, got {numbers!r}")
+            fits = isinstance(numbers, list) and numbers and all(type(number) is int for number in numbers)
+            if numbers is not None and not fits:
+                raise UserError(f"{name} must be a list of whole numbers, or null for all, got {numbers!r}")
         if text is not None and (type(text) is not str or not text):
-            raise ValueError(f"text must be some text, or null for the beginning of the held-out text, got {text!r}")
-        self.tokenizer, self.layers, self.heads = tokenizer, layers, heads
-        self.max_tokens = check_count("max_tokens", max_tokens)
-        self.embedding_tokens = check_count("embedding_tokens", embedding_tokens)
+            raise UserError(f"text must be some text, or null for the beginning of the held-out text, got {text!r}")
+
+        self.tokenizer = tokenizer
+        self.layers = layers
+        self.heads = heads
+        self.max_tokens = whole("max_tokens", max_tokens)
+        self.embedding_tokens = whole("embedding_tokens", embedding_tokens)
         self.ids = None if text is None else tokenizer.encode(text)
         self._batches: list[TokenLosses] = []
 
     def check(self, config: GPTConfig) -> None:
-        """Raise ValueError unless the model has these layers and heads."""
+        """Raise UserError unless the model has these layers and heads."""
         for name, numbers, n in (("layers", self.layers, config.n_layers), ("heads", self.heads, config.n_heads)):
             if any(not -n <= number < n for number in numbers or ()):
-                raise ValueError(f"callbacks.pictures.{name} must be from {-n} to {n - 1} in this model, got {numbers}")
+                raise UserError(f"callbacks.pictures.{name} must be from {-n} to {n - 1} in this model, got {numbers}")
         n_maps = len(self.layers or range(config.n_layers)) * len(self.heads or range(config.n_heads))
         if n_maps > MOST_MAPS:
-            raise ValueError(
+            raise UserError(
                 f"callbacks.pictures must draw at most {MOST_MAPS} maps, got {n_maps}; choose layers, heads"
             )
 

@@ -4,11 +4,11 @@ import math
 
 import lightning as L
 
+from gptmini.checks import UserError, whole
 from gptmini.generation import Rules, generate_stream, prompt_ids
 from gptmini.tokenizer import END_OF_TEXT, Tokenizer
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import takers
-from gptmini.training.settings import check_count
 
 
 class Samples(L.Callback):
@@ -17,15 +17,20 @@ class Samples(L.Callback):
     def __init__(self, tokenizer: Tokenizer, prompts: list[str], seed: int, **rules: float | None) -> None:
         """Take the arguments of generate_stream, rules being fields of Rules; an empty prompt starts a document.
 
-        Raises ValueError: an argument of the wrong type or out of range, or a prompt that cannot be encoded.
+        Raises UserError: an argument of the wrong type or out of range, or a prompt that cannot be encoded.
         """
         texts = isinstance(prompts, list) and prompts and all(type(prompt) is str for prompt in prompts)
-        if type(seed) is not int or not texts:
-            raise ValueError(f"prompts must be a list of texts and seed a whole number, got {prompts!r} and {seed!r}")
-        check_count("max_new_tokens", Rules(**rules).max_new_tokens)
+        if not texts:
+            raise UserError(f"prompts must be a list of texts, got {prompts!r}")
+        whole("seed", seed, least=None)
+        whole("max_new_tokens", Rules(**rules).max_new_tokens)
         for prompt in prompts:
             prompt_ids(tokenizer, prompt)
-        self.tokenizer, self.prompts, self.seed, self.rules = tokenizer, prompts, seed, rules
+
+        self.tokenizer = tokenizer
+        self.prompts = prompts
+        self.seed = seed
+        self.rules = rules
         self.texts: list[str] = []  # newest samples, prompts included
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:

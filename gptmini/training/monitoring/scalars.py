@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
+from gptmini.checks import UserError, number, whole
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import log
 from gptmini.training.monitoring.measures import StepTimes, by_kind, peak_flops, peak_memory
-from gptmini.training.settings import check_count
 
 
 class Scalars(L.Callback):
@@ -23,11 +23,10 @@ class Scalars(L.Callback):
     def __init__(self, every_steps: int, peak_tflops: float | None = None) -> None:
         """Log every so many optimizer steps; work/mfu is of peak_tflops, 10^12 operations a second, None: the maker's.
 
-        ValueError unless every_steps is a whole number above 0 and peak_tflops a number above 0 or None.
+        UserError unless every_steps is a whole number above 0 and peak_tflops a number above 0 or None.
         """
-        self.every_steps, self.peak_tflops = check_count("every_steps", every_steps), peak_tflops
-        if peak_tflops is not None and (type(peak_tflops) not in (int, float) or not 0 < peak_tflops < math.inf):
-            raise ValueError(f"peak_tflops must be a number above 0, or null for none, got {peak_tflops!r}")
+        self.every_steps = whole("every_steps", every_steps)
+        self.peak_tflops = number("peak_tflops", peak_tflops, above=0, null="the maker's")
         self.train_loss: float | None = None  # newest point of train/loss
         self._start_interval()
         self._ended: float | None = None  # when the last micro-step ended; None when something else came between
@@ -40,11 +39,11 @@ class Scalars(L.Callback):
         return {"loss": float(self._losses), "steps": self._steps, "clipped": clipped, "train_loss": self.train_loss}
 
     def load_state_dict(self, state: dict) -> None:
-        """Restore state_dict(); ValueError if it holds anything but numbers."""
+        """Restore state_dict(); UserError if it holds anything but numbers."""
         numbers = [state[name] for name in ("loss", "steps", "clipped", "train_loss")]
         self._losses, self._steps, self._clipped, self.train_loss = numbers
         if [type(number) for number in numbers] not in ([float, int, int, float], [float, int, int, type(None)]):
-            raise ValueError(f"a sum of losses, two counts and a loss must be numbers, got {state}")
+            raise UserError(f"a sum of losses, two counts and a loss must be numbers, got {state}")
 
     def on_train_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Look up what stays as it is, and begin the first step."""

@@ -10,7 +10,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,11 +17,12 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from gptmini.checks import UserError
 from gptmini.commands.errors import Parser
+from gptmini.data import TokenStore
 from gptmini.data.batches import gather
-from gptmini.data.store import TokenStore
 from gptmini.generation import Decoder, Rules
-from gptmini.hardware import DTYPES, choose_device, choose_dtype
+from gptmini.hardware import DTYPES, choose_device, choose_dtype, clock
 from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.model import GPT, GPTConfig, new_gpt
 from gptmini.model.checkpoint import build_model, find_checkpoint, header, read_checkpoint, write_checkpoint
@@ -41,31 +41,33 @@ SUMS = 2  # between two looks at the clock, so that a GPU's start of a sum does 
 READ = 2**27  # numbers in the tensor whose sum gives the bandwidth, 512 MB: no cache holds it
 
 
-def now(device: str) -> float:
-    """Seconds, once the device has done what it was asked."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
 def bandwidth(device: str) -> float:
     """Bytes a second at which a large tensor is read and summed: the best of ten passes."""
-    numbers, seconds = torch.ones(READ, device=device), []
+    numbers = torch.ones(READ, device=device)
+    seconds = []
     for _ in range(10):
-        start = now(device)
+        start = clock(device)
         for _ in range(SUMS):
             numbers.sum()
-        seconds.append((now(device) - start) / SUMS)
+        seconds.append((clock(device) - start) / SUMS)
     return numbers.numel() * numbers.element_size() / min(seconds)
 
 
-def ours(model: GPT, batch_size: int, n_tokens: int, **how: bool) -> Callable[[], None]:
+def ours(model: GPT, batch_size: int, n_tokens: int, *, compile: bool, int8: bool) -> Callable[[], None]:
     """What draws n_tokens for each row with the cache."""
     prompts = [[1 + i for i in range(PROMPT_LENGTH)]] * batch_size
 
     def run() -> None:
         rules = Rules(max_new_tokens=n_tokens, **RULES)
-        decoder = Decoder(model, prompts, rules, streams=range(batch_size), batch_size=batch_size, **how)
+        decoder = Decoder(
+            model,
+            prompts,
+            rules,
+            streams=range(batch_size),
+            batch_size=batch_size,
+            compile=compile,
+            int8=int8,
+        )
         for _ in range(n_tokens):
             decoder.draw()
 
@@ -78,6 +80,7 @@ def hugging_face(model: GPT, batch_size: int, n_tokens: int, device: str) -> Cal
         import transformers
     except ImportError:
         return None
+
     transformers.logging.set_verbosity_error()
     config, state = to_hugging_face(model)
     kind = config.pop("model_type")
@@ -104,11 +107,17 @@ def nanogpt(folder: Path, model: GPT, batch_size: int, n_tokens: int, device: st
         from model import GPT as Theirs
         from model import GPTConfig as TheirConfig
     except ImportError:
-        raise ValueError(f"{folder} must be a checkout of nanoGPT, with its model.py") from None
+        raise UserError(f"{folder} must be a checkout of nanoGPT, with its model.py") from None
+
     config = model.config
-    sizes = {"n_embd": config.d_model, "n_layer": config.n_layers, "n_head": config.n_heads}
     theirs = TheirConfig(
-        block_size=config.context_length, vocab_size=config.vocab_size, dropout=0.0, bias=True, **sizes
+        block_size=config.context_length,
+        vocab_size=config.vocab_size,
+        n_layer=config.n_layers,
+        n_head=config.n_heads,
+        n_embd=config.d_model,
+        dropout=0.0,
+        bias=True,
     )
     peer = Theirs(theirs).eval().to(device=device, dtype=model.embedding.weight.dtype)
     prompt = torch.arange(1, 1 + PROMPT_LENGTH, device=device).expand(batch_size, -1)
@@ -125,11 +134,11 @@ def first_token() -> float:
         write_checkpoint({"gptmini": header(model.config, tokenizer.to_dict()), "state_dict": state}, path)
         script = Path(__file__).resolve().parent.parent / "sample.py"
         command = [sys.executable, str(script), str(path), "--prompt", "ABC", "--max-new-tokens", "20"]
-        start = time.perf_counter()
+        start = clock("cpu")
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             if len(process.stdout.read(4)) < 4:
                 raise ValueError(f"{' '.join(command)} printed nothing")
-            return time.perf_counter() - start
+            return clock("cpu") - start
 
 
 def perplexities(run: str) -> str:
@@ -140,10 +149,12 @@ def perplexities(run: str) -> str:
     length = model.config.context_length
     n_windows = min(WINDOWS, (len(tokens) - 1) // length)
     inputs, targets = gather(tokens, length * np.arange(n_windows), length)  # (B, T) each
+
     figures = []
     for int8 in (False, True):
+        nats = 0.0
         with torch.inference_mode():
-            step, nats = DecodingStep(model, model.new_cache(n_windows), int8=int8), 0.0
+            step = DecodingStep(model, model.new_cache(n_windows), int8=int8)
             for column, target in zip(inputs.T.contiguous(), targets.T.contiguous(), strict=True):
                 nats += cross_entropy(step(column), target, reduction="sum").item()
         figures.append(math.exp(nats / inputs.numel()))
@@ -167,10 +178,14 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="compile our step")
     parser.add_argument("--threads", type=int, default=2, help="(default: %(default)s)")
     arguments = parser.parse_args()
+    if min(*arguments.batch_sizes, arguments.new_tokens, arguments.turns, arguments.threads) < 1:
+        parser.error("--batch-sizes, --new-tokens, --turns and --threads must be at least 1")
+
     torch.set_num_threads(arguments.threads)
     if arguments.run is not None:
         print(perplexities(arguments.run))
         return
+
     device = choose_device(arguments.device)
     dtype = choose_dtype(arguments.dtype, device) or torch.float32
     named = "ours int8" if arguments.dtype == "int8" else str(dtype).removeprefix("torch.")
@@ -187,26 +202,29 @@ def main() -> None:
 def measure(model: GPT, size: str, batch_size: int, device: str, arguments: argparse.Namespace) -> None:
     """Print one size at one batch size."""
     n_tokens = arguments.new_tokens
-    how = {"compile": arguments.compile, "int8": arguments.dtype == "int8"}
-    runs = {"ours": ours(model, batch_size, n_tokens, **how)}
-    if (peer := hugging_face(model, batch_size, n_tokens, device)) is not None:
+    int8 = arguments.dtype == "int8"
+    runs = {"ours": ours(model, batch_size, n_tokens, compile=arguments.compile, int8=int8)}
+    peer = hugging_face(model, batch_size, n_tokens, device)
+    if peer is not None:
         runs["Hugging Face"] = peer
     if arguments.nanogpt is not None:
         runs["nanoGPT"] = nanogpt(arguments.nanogpt, model, batch_size, n_tokens, device)
+
     speeds: dict[str, list[float]] = {name: [] for name in runs}
     limits = []
     for turn in range(arguments.turns + 1):  # the first warms up
         read = [*model.blocks.parameters(), model.unembedding_weight]
-        bytes_read = sum(w.numel() * (1 if arguments.dtype == "int8" else w.element_size()) for w in read)
+        bytes_read = sum(w.numel() * (1 if int8 else w.element_size()) for w in read)
         limits.append(bandwidth(device) / bytes_read * batch_size)
         for name, run in runs.items():
-            start = now(device)
+            start = clock(device)
             run()
+            seconds = clock(device) - start
             if turn:
-                speeds[name].append(batch_size * n_tokens / (now(device) - start))
-    line = f"{size}, batch {batch_size}: " + ", ".join(
-        f"{n} {statistics.median(s):,.0f} tokens/s" for n, s in speeds.items()
-    )
+                speeds[name].append(batch_size * n_tokens / seconds)
+
+    medians = ", ".join(f"{name} {statistics.median(seen):,.0f} tokens/s" for name, seen in speeds.items())
+    line = f"{size}, batch {batch_size}: {medians}"
     for name, seen in speeds.items():
         if name != "ours":
             ratios = [mine / theirs for mine, theirs in zip(speeds["ours"], seen, strict=True)]

@@ -1,0 +1,123 @@
+"""What watching costs: the share of a run that its scalars, samples and pictures take, and a run without them.
+
+Runs with and without take turns. The shares are measured inside the first, hook by hook, with the events that each hook
+writes; on a GPU every hook waits until the device has done what it was asked, so that none pays for another's work.
+"""
+
+import statistics
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import lightning as L
+import torch
+from omegaconf import DictConfig
+
+from gptmini.commands.configuration import compose_checked
+from gptmini.commands.errors import Parser
+from gptmini.commands.train import build, check, describe, open_tokens
+from gptmini.hardware import clock, keep_freed_memory
+from gptmini.training import EventLogger, RunCheckpoints, Scalars, build_trainer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """Seconds of a run."""
+
+    whole: float
+    scalars: float
+    others: float  # text and pictures
+
+
+def timed(function: Callable, spent: list[float], device: str) -> Callable:
+    """The function, which adds the seconds of each call to spent."""
+
+    def call(*arguments: object) -> object:
+        start = clock(device)
+        result = function(*arguments)
+        spent.append(clock(device) - start)
+        return result
+
+    return call
+
+
+def time_hooks(callback: L.Callback, spent: list[float], device: str) -> None:
+    """Add the seconds of each call of a hook that the callback has to spent."""
+    for name in vars(L.Callback):
+        if name.startswith("on_") and getattr(type(callback), name) is not getattr(L.Callback, name):
+            setattr(callback, name, timed(getattr(callback, name), spent, device))
+
+
+def fit(config: DictConfig, folder: Path, *, watched: bool) -> Times:
+    """Train in folder from the first step to the last, watched or with nothing but its checkpoints."""
+    plan = check(config)
+    device = plan.hardware.device
+    store, _ = open_tokens(config, None)
+    if not watched:
+        saving = {name: part for name, part in plan.callbacks.items() if isinstance(part, RunCheckpoints)}
+        plan = replace(plan, callbacks=saving)
+
+    start = clock(device)
+    fitted = build(plan, store, None)
+    events = EventLogger(str(folder))
+    scalars: list[float] = []
+    others: list[float] = []
+    for callback in fitted.callbacks:
+        if isinstance(callback, Scalars):
+            time_hooks(callback, scalars, device)
+        elif not isinstance(callback, RunCheckpoints):
+            time_hooks(callback, others, device)
+    if watched:
+        timed(describe, others, device)([events], config, fitted.module, [])
+
+    trainer = build_trainer(
+        plan.settings,
+        folder,
+        device=device,
+        precision=plan.hardware.precision,
+        callbacks=fitted.callbacks,
+        loggers=[events],
+    )
+    trainer.fit(fitted.module, fitted.data)
+    return Times(whole=clock(device) - start, scalars=sum(scalars), others=sum(others))
+
+
+def main() -> None:
+    """Alternate, and print each turn and the medians."""
+    parser = Parser(description=__doc__.splitlines()[0])
+    parser.add_argument("overrides", nargs="*", help="as for gptmini train (default: the default run)")
+    parser.add_argument("--turns", type=int, default=3, help="of each, one after the other (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: %(default)s)")
+    arguments = parser.parse_args()
+    if min(arguments.turns, arguments.threads) < 1:
+        parser.error("--turns and --threads must be at least 1")
+
+    keep_freed_memory()
+    torch.set_num_threads(arguments.threads)
+    config = compose_checked("train", [*arguments.overrides, "trainer.devices=1"])
+
+    with_them: list[Times] = []
+    ratios = []
+    for turn in range(arguments.turns):
+        with tempfile.TemporaryDirectory() as folder:
+            order = (True, False) if turn % 2 == 0 else (False, True)  # whoever comes second finds another machine
+            taken = {watched: fit(config, Path(folder) / str(watched), watched=watched) for watched in order}
+
+        run = taken[True]
+        without = taken[False].whole
+        with_them.append(run)
+        ratios.append(run.whole / without)
+        print(
+            f"turn {turn + 1}: {run.whole:.2f} s, of it scalars {run.scalars:.3f} s, "
+            f"text and pictures {run.others:.3f} s; without them {without:.2f} s",
+            flush=True,
+        )
+
+    print(f"{'scalars':18} {statistics.median(run.scalars / run.whole for run in with_them):.2%} of the run")
+    print(f"{'text and pictures':18} {statistics.median(run.others / run.whole for run in with_them):.2%} of the run")
+    print(f"{'with to without':18} {statistics.median(ratios):.3f}, from {min(ratios):.3f} to {max(ratios):.3f}")
+
+
+if __name__ == "__main__":
+    main()
