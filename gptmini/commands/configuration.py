@@ -172,7 +172,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
     parser = get_args_parser()
     parser.error = lambda message: parser.exit(MISUSE, f"error: {message}; --help lists what there is\n")
-    flags = parser.parse_args(arguments)
+    flags = parser.parse_intermixed_args(arguments)
     if flags.config_path is not None:
         raise UserError("--config-path would replace all configurations of gptmini; --config-dir adds a folder to them")
     if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
@@ -191,7 +191,10 @@ def _launch(command: str, task: Callable, flags: argparse.Namespace, arguments: 
     def run_job(config: "DictConfig") -> Any:
         return job(config)
 
-    sys.argv[:] = [argv[0], *arguments]
+    own_flags = list(arguments)
+    for override in flags.overrides:
+        own_flags.remove(override)
+    sys.argv[:] = [argv[0], *own_flags, *flags.overrides]  # hydra.main takes no flag after an override
     try:
         hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=command)(run_job)()
     finally:

@@ -279,7 +279,10 @@ def fit(
         loggers=loggers,
         state=run.state,
     )
-    ending = stopping.fit(trainer, fitted.module, fitted.data)
+    try:
+        ending = stopping.fit(trainer, fitted.module, fitted.data)
+    finally:
+        finish(loggers)
 
     checkpoints = _first(fitted.callbacks, RunCheckpoints)
     best = None if checkpoints is None else checkpoints.best
@@ -303,6 +306,14 @@ def fit(
         stopped_by=ending.reason,
         exit_code=ending.code,
     )
+
+
+def finish(loggers: "Sequence[Logger]") -> None:
+    """End what would outlive its run: Weights & Biases gives the next run of a process to the entry of the last."""
+    for logger in loggers:
+        end = getattr(getattr(logger, "experiment", None), "finish", None)
+        if end is not None:
+            end()
 
 
 def make_console(kind: str) -> "Console":

@@ -1,0 +1,99 @@
+"""Sweeps through Hydra's own launchers: every job is checked before the first starts, and has its own run folder."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+pytestmark = pytest.mark.slow
+
+LAUNCHERS = {
+    "basic": ("hydra/launcher=basic",),
+    "joblib": ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2"),
+    "submitit": ("hydra/launcher=submitit_local",),
+}
+
+
+@pytest.fixture
+def sweep(short, script, tmp_path):
+    """Run gptmini train -m in a process of its own, as a user would."""
+
+    def run(*overrides):
+        command = [sys.executable, "-m", "gptmini", "train", "-m", *short, "console=quiet", *overrides]
+        options = {"cwd": tmp_path, "capture_output": True, "text": True}
+        return subprocess.run(command, check=False, timeout=300, **options)
+
+    return run
+
+
+def needed(launcher):
+    if launcher != "basic":
+        package = {"joblib": "hydra_joblib_launcher", "submitit": "hydra_submitit_launcher"}[launcher]
+        pytest.importorskip(f"hydra_plugins.{package}", reason="pip install 'gptmini[launchers]'")
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_each_job_has_a_run_folder_and_trains_what_its_overrides_say(sweep, tmp_path, launcher):
+    needed(launcher)
+    result = sweep(*LAUNCHERS[launcher], "name=sweep", "optimizer.lr=1e-3,3e-4")
+    assert result.returncode == 0, result.stderr
+    runs = sorted((tmp_path / "runs" / "sweep").iterdir())
+    configs = [yaml.safe_load((run / "config.yaml").read_text()) for run in runs]
+    assert sorted(config["optimizer"]["lr"] for config in configs) == [3e-4, 1e-3]
+    for run in runs:
+        assert torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 4
+        assert "\ndone     4 steps" in (run / "train.log").read_text()
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("wrong", ["optimizer.lr=1e-3,-1", "trainer.max_step=1,2", "model.n_heads=2,3"])
+def test_a_mistake_in_any_job_is_refused_before_the_first(sweep, tmp_path, launcher, wrong):
+    needed(launcher)
+    result = sweep(*LAUNCHERS[launcher], wrong)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_jobs_of_several_processes_run_in_processes_of_their_own(sweep, tmp_path):
+    result = sweep("name=two", "trainer.devices=2", "trainer.batch_size=2", "optimizer.lr=1e-3,3e-4")
+    assert result.returncode == 0, result.stderr
+    runs = sorted((tmp_path / "runs" / "two").iterdir())
+    assert [yaml.safe_load((run / "config.yaml").read_text())["optimizer"]["lr"] for run in runs] == [1e-3, 3e-4]
+
+
+def test_a_job_that_fails_is_named_and_the_others_are_done(sweep, tmp_path):
+    wild = ("optimizer=adamw", "schedule.warmup_steps=0", "trainer.max_bad_steps=2")
+    result = sweep(*wild, "name=wild", "optimizer.lr=1e30,1e-3")
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "optimizer.lr=1e+30 failed: 2 steps in a row, to step 3, had a loss or gradient that is not" in result.stderr
+    tame = sorted((tmp_path / "runs" / "wild").iterdir())[1]
+    assert torch.load(tame / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 4
+
+
+def test_a_sweeper_is_told_the_best_validation_loss(sweep, tmp_path, monkeypatch):
+    """A launcher that keeps what its jobs return, as sweepers that optimise do."""
+    (tmp_path / "hydra_plugins").mkdir()
+    (tmp_path / "hydra_plugins" / "keeping.py").write_text(
+        "from hydra._internal.core_plugins.basic_launcher import BasicLauncher\n"
+        "class Keeping(BasicLauncher):\n"
+        "    def launch(self, job_overrides, initial_job_idx):\n"
+        "        jobs = super().launch(job_overrides, initial_job_idx)\n"
+        "        open('returned.txt', 'w').write(repr([job.return_value for job in jobs]))\n"
+        "        return jobs\n"
+    )
+    (tmp_path / "mine" / "hydra" / "launcher").mkdir(parents=True)
+    (tmp_path / "mine" / "hydra" / "launcher" / "keeping.yaml").write_text("_target_: hydra_plugins.keeping.Keeping\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    result = sweep("--config-dir", "mine", "hydra/launcher=keeping", "name=kept", "optimizer.lr=1e-3,3e-4")
+    assert result.returncode == 0, result.stderr
+    (first, second) = (
+        torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)["callbacks"]["RunCheckpoints"]["best"]["loss"]
+        for run in sorted((tmp_path / "runs" / "kept").iterdir())
+    )
+    assert Path(tmp_path / "returned.txt").read_text() == repr([first, second])

@@ -1,0 +1,174 @@
+"""Loggers by name: what each keeps of a run is what TensorBoard keeps of it."""
+
+import csv
+import os
+import struct
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+
+@pytest.fixture
+def run(script, short, tmp_path):
+    """Train with overrides and return the run's folder."""
+
+    def train(*overrides):
+        result = script("train", *short, *overrides)
+        assert result.code == 0, result.err
+        return Path("runs/latest/config.yaml").resolve().parent
+
+    return train
+
+
+def curve(folder, tag):
+    """Every value of a tag by its step, as TensorBoard's own reader has it."""
+    return {event.step: event.value for event in EventAccumulator(str(folder)).Reload().Scalars(tag)}
+
+
+def test_lightnings_csv_logger_keeps_what_tensorboard_keeps(run):
+    expected = curve(run(), "val/loss")
+    folder = run("logger=csv")
+    assert list(folder.glob("events.*")) == []
+    with (folder / "csv" / "version_0" / "metrics.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["val/loss"]]
+    assert {int(row["step"]): float(row["val/loss"]) for row in rows} == pytest.approx(expected)
+    described = yaml.safe_load((folder / "csv" / "version_0" / "hparams.yaml").read_text())
+    assert described["trainer"]["max_steps"] == 4
+
+
+def test_each_start_of_a_run_has_its_own_csv_file(run, script):
+    folder = run("logger=csv")
+    assert script("train", "resume=runs/latest", "trainer.max_steps=6").code == 0
+    steps = []
+    for version in (0, 1):
+        with (folder / "csv" / f"version_{version}" / "metrics.csv").open() as file:
+            steps.append([int(row["step"]) for row in csv.DictReader(file) if row["val/loss"]])
+    assert steps == [[2, 4], [6]]
+
+
+def test_without_a_logger_a_run_leaves_checkpoints_and_its_log(run, script):
+    folder = run("logger=none")
+    assert sorted(path.name for path in folder.iterdir()) == ["checkpoints", "config.yaml", "train.log"]
+    assert script("train", "resume=runs/latest", "trainer.max_steps=6").code == 0
+
+
+def test_loggers_can_be_added_by_lightnings_names(run):
+    folder = run("+logger.mine={_target_: lightning.pytorch.loggers.CSVLogger, save_dir: elsewhere, name: mine}")
+    with Path("elsewhere/mine/version_0/metrics.csv").open() as file:
+        losses = [float(row["val/loss"]) for row in csv.DictReader(file) if row["val/loss"]]
+    assert losses == pytest.approx(list(curve(folder, "val/loss").values()))
+
+
+def test_a_missing_package_is_named_in_one_line_before_a_run_folder_is_made(script, short, tmp_path, monkeypatch):
+    import lightning.pytorch.loggers.wandb as lightnings
+
+    class Missing:
+        def __bool__(self):
+            return False
+
+        def __str__(self):
+            return "Requirement 'wandb>=0.12.10' not met. HINT: Try running `pip install -U 'wandb>=0.12.10'`"
+
+    monkeypatch.setattr(lightnings, "_WANDB_AVAILABLE", Missing())
+    result = script("train", *short, "logger=wandb")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "error: logger.wandb needs a package that is not installed: " in result.err
+    assert "pip install -U 'wandb" in result.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_logger_that_cannot_be_made_is_told_in_one_line(script, short, tmp_path):
+    result = script("train", *short, "+logger.mine={_target_: lightning.pytorch.loggers.CSVLogger, folder: x}")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "logger does not fit: " in result.err
+    assert "unexpected keyword argument 'folder'" in result.err
+    assert not (tmp_path / "runs").exists()
+
+
+BLOCK, HEADER = 32768, 7  # bytes of LevelDB's log format, in which Weights & Biases keeps a run
+
+
+def records(folder):
+    """What Weights & Biases would send, from the file that it keeps for `wandb sync`."""
+    from wandb.proto import wandb_internal_pb2
+
+    (path,) = folder.glob("wandb/offline-run-*/*.wandb")
+    data = path.read_bytes()
+    place, parts = HEADER, b""  # the file's own header is as long as that of a record
+    while place + HEADER <= len(data):
+        left_in_block = BLOCK - place % BLOCK
+        if left_in_block < HEADER:
+            place += left_in_block
+            continue
+        length, kind = struct.unpack_from("<HB", data, place + 4)  # after a checksum
+        parts += data[place + HEADER : place + HEADER + length]
+        place += HEADER + length
+        if kind in (1, 4):  # a whole record, or the last part of one
+            yield wandb_internal_pb2.Record.FromString(parts)
+            parts = b""
+
+
+@pytest.mark.slow
+def test_weights_and_biases_offline_keeps_what_tensorboard_keeps(run):
+    wandb = pytest.importorskip("wandb", reason="pip install wandb")
+    folder = run("logger=wandb", "logger.wandb.offline=true", "name=watched")
+    found = list(records(folder))
+    (described,) = (record.run for record in found if record.WhichOneof("record_type") == "run")
+    assert (described.project, described.run_id) == ("gptmini", f"watched-{folder.name}")
+    points = {}
+    for record in found:
+        items = {item.nested_key[0] if item.nested_key else item.key: item for item in record.history.item}
+        if "val/loss" in items:
+            step = int(items["trainer/global_step"].value_json)
+            points[step] = float(items["val/loss"].value_json)
+    assert points == pytest.approx(curve(folder, "val/loss"))
+    assert wandb.run is None  # or the next run of this process would write into this one's entry
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ((), {"project": "gptmini", "mode": None, "resume": "allow"}),
+        (("logger.wandb.project=mine",), {"project": "mine"}),
+        (("logger.wandb.offline=true",), {"mode": "dryrun"}),
+        (("logger.wandb.resume=never",), {"resume": "never"}),
+    ],
+)
+def test_weights_and_biases_are_given_what_the_configuration_says(run, script, monkeypatch, overrides, expected):
+    wandb = pytest.importorskip("wandb", reason="pip install wandb")
+    start = mock.Mock()
+    monkeypatch.setattr(wandb, "init", start)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    folder = run("logger=wandb", *overrides)
+    given = start.call_args.kwargs | {"mode": os.environ.get("WANDB_MODE")}  # by which Lightning says offline
+    assert {name: given.get(name) for name in expected} == expected
+    assert given["dir"] == str(folder.relative_to(Path.cwd()))
+
+    script("train", "resume=runs/latest", "trainer.max_steps=6")  # goes on in the entry of that id
+    assert start.call_args.kwargs["id"] == given["id"] == f"default-{folder.name}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("overrides", "database", "experiment"),
+    [
+        ((), "mlflow.db", "gptmini"),
+        (("logger.mlflow.tracking_uri='sqlite:///other.db'",), "other.db", "gptmini"),
+        (("logger.mlflow.experiment_name=mine",), "mlflow.db", "mine"),
+    ],
+)
+def test_mlflow_keeps_what_tensorboard_keeps(run, monkeypatch, overrides, database, experiment):
+    mlflow = pytest.importorskip("mlflow", reason="pip install mlflow")
+    pytest.importorskip("sqlalchemy", reason="mlflow-skinny alone cannot keep runs in a database")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    folder = run("logger=mlflow", *overrides)
+    client = mlflow.MlflowClient(f"sqlite:///{database}")
+    found = client.get_experiment_by_name(experiment)
+    (entry,) = client.search_runs([found.experiment_id])
+    assert (entry.info.run_name, entry.info.status) == (f"default-{folder.name}", "FINISHED")
+    points = {metric.step: metric.value for metric in client.get_metric_history(entry.info.run_id, "val/loss")}
+    assert points == pytest.approx(curve(folder, "val/loss"))
+    assert entry.data.params["trainer/max_steps"] == "4"

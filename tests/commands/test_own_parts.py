@@ -1,0 +1,156 @@
+"""Callbacks of a user's own and of Lightning's, added by name; what a run folder alone says of them is never called."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+STOP = "{_target_: lightning.pytorch.callbacks.EarlyStopping, monitor: val/loss, patience: 1, min_delta: 5}"
+LONG = ("trainer.max_steps=8",)
+
+
+def last(folder):
+    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+
+
+def newest():
+    return Path("runs/latest/config.yaml").resolve().parent
+
+
+@pytest.fixture
+def stopped(script, short):
+    """A run of eight steps that early stopping ended at the fourth, when its loss had not fallen by 5 nats."""
+    result = script("train", *short, *LONG, f"+callbacks.stop={STOP}", "name=stopped")
+    assert result.code == 0, result.err
+    return result
+
+
+def test_early_stopping_ends_a_run_as_its_end_and_says_so_in_one_line(stopped):
+    said = re.search(r"^early    at step 4 of 8: (.+)$", stopped.out, re.MULTILINE)
+    assert "val/loss did not improve in the last 1 records" in said[1]
+    assert re.search(r"^best     val loss \d\.\d{4}, ", stopped.out, re.MULTILINE)
+    assert f"python scripts/train.py resume={newest().relative_to(Path.cwd())} goes on\n" in stopped.out
+    assert last(newest())["global_step"] == 4
+
+
+def test_what_early_stopping_ended_goes_on_to_the_weights_of_a_run_without_it(script, short, stopped):
+    folder = newest()
+    assert script("train", "resume=runs/latest", "+callbacks.stop=null").code == 0
+    assert script("train", *short, *LONG, "name=straight").code == 0
+    straight = last(newest())
+    resumed = last(folder)
+    assert resumed["global_step"] == straight["global_step"] == 8
+    for name, weight in straight["state_dict"].items():
+        assert torch.equal(resumed["state_dict"][name], weight)
+    assert yaml.safe_load((folder / "config.yaml").read_text())["callbacks"]["stop"] is None
+
+
+def test_a_callback_of_a_run_folder_is_called_only_if_it_is_typed_again(script, stopped):
+    refused = script("train", "resume=runs/latest")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert (
+        "names {'_target_': 'lightning.pytorch.callbacks.EarlyStopping'} for callbacks.stop, which no " in refused.err
+    )
+    assert "type it again: +callbacks.stop=..., or +callbacks.stop=null to go on without it" in refused.err
+    assert last(newest())["global_step"] == 4
+
+    typed = script("train", "resume=runs/latest", f"+callbacks.stop={STOP}")  # remembers that it waited, and ends again
+    assert typed.code == 0
+    assert "early    at step 6 of 8: " in typed.out
+    assert last(newest())["global_step"] == 6
+
+
+def test_nothing_of_what_a_file_says_is_left_in_a_part_that_is_typed_again(script, stopped):
+    path = newest() / "config.yaml"
+    config = yaml.safe_load(path.read_text())
+    config["callbacks"]["stop"]["more"] = {"_target_": "os.mkdir", "path": "executed"}
+    path.write_text(yaml.safe_dump(config))
+    assert script("train", "resume=runs/latest", f"+callbacks.stop={STOP}").code == 0
+    assert not Path("executed").exists()
+
+
+def test_a_part_can_be_typed_key_by_key(script, short):
+    keys = ("_target_=lightning.pytorch.callbacks.ModelCheckpoint", "monitor=val/bits_per_byte", "filename=lightnings")
+    result = script("train", *short, *(f"+callbacks.more.{key}" for key in keys))
+    assert result.code == 0, result.err
+    assert (newest() / "checkpoints" / "lightnings.ckpt").exists()
+
+
+def test_a_folder_of_ones_own_adds_options_and_its_parts_survive_a_resume(script, short, tmp_path):
+    (tmp_path / "mine" / "callbacks").mkdir(parents=True)
+    (tmp_path / "mine" / "experiment").mkdir()
+    (tmp_path / "mine" / "callbacks" / "careful.yaml").write_text(f"defaults: [default, _self_]\nstop: {STOP}\n")
+    (tmp_path / "mine" / "experiment" / "mine.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - override /callbacks: careful\nname: mine\nseed: 5\n"
+    )
+    folder = ("--config-dir", "mine")
+    result = script("train", *folder, *short, *LONG, "experiment=mine")
+    assert result.code == 0, result.err
+    assert "early    at step 4 of 8: " in result.out
+    assert newest().parent.name == "mine"
+    config = yaml.safe_load((newest() / "config.yaml").read_text())
+    assert (config["seed"], config["callbacks"]["scalars"]["every_steps"]) == (5, 1)
+
+    assert script("train", "resume=runs/latest").code == 2
+    assert script("train", *folder, "resume=runs/latest").code == 0
+
+
+def test_without_callbacks_a_run_trains_and_keeps_nothing(script, short):
+    overrides = [override for override in short if not override.startswith("callbacks.")]
+    result = script("train", *overrides, "callbacks=none")
+    assert result.code == 0, result.err
+    assert not (newest() / "checkpoints").exists()
+
+
+class Odd:
+    """What no checkpoint may hold."""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["+callbacks.stop=7"], r"\+callbacks\.stop=7 belongs to no part that gptmini has; .*needs a class"),
+        (
+            ["+callbacks.scalar.every_steps=7"],
+            r"no part that gptmini has; the nearest is callbacks\.scalars",
+        ),
+        (["callbacks.stop.patience=3"], r"no configuration here has the key callbacks\.stop\.patience"),
+        (
+            ["+callbacks.stop._target_=no.such.Class"],
+            r"callbacks\.stop names no\.such\.Class, which cannot be",
+        ),
+        (["+callbacks.stop={_target_: lightning.pytorch.callbacks.EarlyStopping, patients: 3}"], "does not fit: "),
+        (
+            ["+callbacks.stop={_target_: lightning.pytorch.callbacks.EarlyStopping, monitor: x, mode: up}"],
+            "mode.* can be .*min.*max",
+        ),
+        (["callbacks=[default,none]"], "is no KEY=VALUE, and no GROUP=NAME"),
+        (["--config-dir", "absent"], "--config-dir must be a folder, got absent"),
+        (["--config-path", "."], "--config-dir adds a folder to them"),
+        (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
+    ],
+)
+def test_mistakes_in_parts_end_in_one_line_and_no_run_folder(script, short, tmp_path, overrides, message):
+    result = script("train", *short, *overrides)
+    assert (result.code, result.err.count("\n")) == (2, 1), result
+    assert re.search(message, result.err), result.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_early_stopping_on_what_is_not_measured_is_told_in_one_line(script, short):
+    result = script("train", *short, f"+callbacks.stop={STOP.replace('val/loss', 'loss')}")
+    assert (result.code, result.err.count("\n")) == (2, 1), result
+    assert "metric `loss` which is not available" in result.err
+    assert "`val/loss`" in result.err
+
+
+def test_a_callback_whose_state_is_more_than_plain_values_is_refused(script, short, tmp_path, monkeypatch):
+    (tmp_path / "odd_callback.py").write_text(
+        "import lightning as L\nclass Kept(L.Callback):\n    def state_dict(self):\n        return {'kept': [{1, 2}]}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = script("train", *short, "+callbacks.odd._target_=odd_callback.Kept")
+    assert (result.code, result.err.count("\n")) == (2, 1), result
+    assert "Kept keeps a set in its state; a checkpoint holds only tensors and plain values" in result.err

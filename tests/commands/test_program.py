@@ -1,0 +1,122 @@
+"""The program gptmini, and the same from Python."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import gptmini
+from gptmini.checks import UserError
+from gptmini.commands import COMMANDS, main
+
+COMMAND_FILES = {path.stem for path in (Path(gptmini.__file__).parent / "commands").glob("*.py")}
+
+
+@pytest.fixture
+def program(monkeypatch, capsys):
+    """Run gptmini with arguments in this process: exit code, output and errors."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["/somewhere/bin/gptmini", *arguments])
+        capsys.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = end.code or 0
+        return (code, *capsys.readouterr())
+
+    return run
+
+
+def test_alone_it_lists_its_commands_a_line_each(program):
+    code, out, _ = program()
+    assert code == 0
+    assert re.findall(r"^  gptmini (\w+) +\S", out, re.MULTILINE) == list(COMMANDS)
+    assert set(COMMANDS) <= COMMAND_FILES
+    assert program("--help") == (0, out, "")
+
+
+def test_it_names_its_version(program):
+    assert program("--version") == (0, f"{gptmini.__version__}\n", "")
+
+
+def test_an_unknown_command_is_told_in_one_line(program):
+    code, out, err = program("trian")
+    assert (code, out) == (2, "")
+    assert err == "error: gptmini has no command trian; it has train, prepare, sample, evaluate, report\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_explains_itself(program, command):
+    code, out, _ = program(command, "--help")
+    assert code == 0
+    assert f"gptmini {command}" in out
+
+
+def test_it_trains_resumes_samples_evaluates_and_reports(script, short, program):
+    assert program("train", *short)[0] == 0
+    code, out, _ = program("train", "resume=runs/latest", "trainer.max_steps=6")
+    assert code == 0
+    assert re.search(r"^next     gptmini sample runs/default/\S+$", out, re.MULTILINE)
+    assert program("sample", "runs/latest", "--max-new-tokens", "3")[0] == 0
+    assert "bits per byte" in program("evaluate", "runs/latest")[1]
+    assert program("report", "runs/latest")[0] == 0
+    assert "prepared before" in program("prepare", *short[:3])[1]
+
+
+def test_python_dash_m_is_the_same_program():
+    command = [sys.executable, "-m", "gptmini", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"{gptmini.__version__}\n"
+
+
+@pytest.mark.slow
+def test_a_run_of_two_processes_is_started_by_the_program(script, short, tmp_path):
+    program = Path(sys.executable).with_name("gptmini")
+    if not program.exists():
+        pytest.skip("the program gptmini is not beside this Python; pip install puts it there")
+    command = [str(program), "train", *short, "trainer.devices=2", "trainer.batch_size=2"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert result.returncode == 0, result.stderr
+    (folder,) = (tmp_path / "runs" / "default").iterdir()
+    assert torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 4
+
+
+def test_training_from_python_is_the_command(script, short):
+    run = gptmini.train(*short)
+    assert script("train", *short).code == 0
+    (other,) = (path for path in run.folder.parent.iterdir() if path != run.folder)
+    one, two = (torch.load(path / "checkpoints" / "best.ckpt", weights_only=True) for path in (run.folder, other))
+    assert all(torch.equal(weight, two["state_dict"][name]) for name, weight in one["state_dict"].items())
+    best = two["callbacks"]["RunCheckpoints"]["best"]
+    assert (run.best.loss, run.best.bits_per_byte, run.best.step) == tuple(best.values())
+    assert (run.steps, run.stopped_by, run.exit_code) == (4, None, 0)
+
+    model, tokenizer = gptmini.load(run.folder)
+    assert model(torch.tensor([tokenizer.encode("Line")])).shape == (1, 4, 257)
+
+
+def test_a_run_that_python_stopped_says_so_and_goes_on(script, short):
+    run = gptmini.train(*short, "trainer.max_time=1e-3")
+    assert (run.steps, run.stopped_by, run.exit_code) == (1, "the time limit", 0)
+    run = gptmini.train(f"resume={run.folder}", "trainer.max_time=null")
+    assert (run.steps, run.stopped_by) == (4, None)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["trainer.max_step=3"], r"the key trainer\.max_step; the nearest is trainer\.max_steps"),
+        (
+            ["trainer.devices=2", "trainer.batch_size=2"],
+            r"trainer\.devices must be 1 in gptmini\.train, got 2",
+        ),
+        (["model.n_heads=3"], "d_model must be a multiple of n_heads, got d_model=16 and n_heads=3"),
+    ],
+)
+def test_a_mistake_in_python_is_an_error_of_one_kind(script, short, overrides, message):
+    with pytest.raises(UserError, match=message):
+        gptmini.train(*short, *overrides)

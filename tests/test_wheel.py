@@ -1,0 +1,110 @@
+"""The wheel alone, installed where nothing of the clone is at hand, trains, resumes, samples and reports."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parent.parent
+RUN = (
+    "data=text",
+    "data.path=my.txt",
+    "tokenizer=byte",
+    "model.context_length=8",
+    "model.d_model=16",
+    "model.n_layers=1",
+    "model.n_heads=2",
+    "trainer.max_steps=4",
+    "trainer.global_batch_size=4",
+    "trainer.batch_size=4",
+    "trainer.val_every_steps=2",
+    "trainer.val_tokens=64",
+    "callbacks.samples.max_new_tokens=8",
+)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel, as pip builds it."""
+    pytest.importorskip("hatchling", reason="the build backend, a dev dependency")
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", str(ROOT), "--no-deps", "--no-build-isolation", "-q", "-w", "."]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """Run gptmini from the installed wheel, in an empty folder that holds a text and a folder of configurations."""
+    site, folder = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("empty")
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site), str(wheel)]
+    subprocess.run(command, check=True, capture_output=True)
+    (folder / "my.txt").write_text("".join(f"Line {i} says that {i} times {i} is {i * i}.\n" for i in range(200)))
+    (folder / "my configs" / "experiment").mkdir(parents=True)
+    mine = "# @package _global_\ndefaults:\n  - override /schedule: cosine\nname: mine\noptimizer:\n  lr: 0.02\n"
+    (folder / "my configs" / "experiment" / "mine.yaml").write_text(mine)
+
+    def run(*arguments):
+        environment = os.environ | {"PYTHONPATH": str(site)}
+        command = [sys.executable, *arguments]
+        return subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
+        )
+
+    where = run("-c", "from gptmini.commands.configuration import CONFIGS; print(CONFIGS)")
+    assert Path(where.stdout.strip()).is_relative_to(site), where
+    run.folder = folder
+    return run
+
+
+def test_the_wheel_holds_every_configuration(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if name.startswith("gptmini/configs/")}
+    here = {f"gptmini/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "configs").rglob("*.yaml")}
+    assert packed == here
+
+
+def test_it_trains_resumes_samples_evaluates_and_reports(installed):
+    for arguments in (
+        ("train", *RUN),
+        ("train", "resume=runs/latest", "trainer.max_steps=6"),
+        ("sample", "runs/latest", "--prompt", "Line", "--max-new-tokens", "5"),
+        ("evaluate", "runs/latest"),
+        ("report", "runs/latest"),
+        ("prepare", *RUN[:3]),
+    ):
+        result = installed("-m", "gptmini", *arguments)
+        assert (result.returncode, result.stderr) == (0, ""), result
+    assert len(list(installed.folder.glob("runs/default/*/report.html"))) == 1
+
+
+def test_a_folder_of_configurations_adds_an_experiment(installed):
+    result = installed("-m", "gptmini", "train", "--config-dir", "my configs", *RUN, "experiment=mine")
+    assert result.returncode == 0, result.stderr
+    (path,) = installed.folder.glob("runs/mine/*/config.yaml")
+    assert "lr: 0.02" in path.read_text()
+    assert "gptmini.optim.cosine" in path.read_text()
+
+    refused = installed("-m", "gptmini", "train", *RUN, "experiment=mine")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "Could not find 'experiment/mine'" in refused.stderr
+
+
+def test_python_trains_with_it_too(installed):
+    program = f"""
+import gptmini
+run = gptmini.train(*{RUN!r})
+model, tokenizer = gptmini.load(run.folder)
+print(run.best.loss, model.config.d_model)
+"""
+    result = installed("-c", program)
+    assert result.returncode == 0, result.stderr
+    loss, width = result.stdout.splitlines()[-1].split()
+    assert 4 < float(loss) < 6  # log(257) is 5.5
+    assert width == "16"
