@@ -15,7 +15,8 @@ import torch
 import yaml
 
 ROOT = Path(__file__).parent.parent.parent
-COMMANDS = re.findall(r"^(?:python scripts/|tensorboard |echo ).*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+README = (ROOT / "README.md").read_text()
+COMMANDS = re.findall(r"^(?:python scripts/|gptmini\b(?! trains)|tensorboard |echo ).*$", README, re.MULTILINE)
 SHORTENED = {
     "train": [
         "trainer.max_steps=4",
@@ -39,6 +40,11 @@ def stranger(tmp_path_factory):
     (folder / "prompts.txt").write_text("The with statement\nReturn\n")
     if shakespeare := os.environ.get("GPTMINI_SHAKESPEARE"):
         shutil.copy(shakespeare, folder / "input.txt")
+    (folder / "my_configs" / "model").mkdir(parents=True)
+    (folder / "my_configs" / "model" / "wide.yaml").write_text("defaults: [modern, _self_]\nd_model: 48\nn_layers: 1\n")
+    (folder / "my_configs" / "experiment").mkdir()
+    (mine,) = re.findall(r"^```yaml\n(# @package _global_\n.*?)^```", README, re.MULTILINE | re.DOTALL)
+    (folder / "my_configs" / "experiment" / "mine.yaml").write_text(mine)
     main_job = [sys.executable, "scripts/train.py", *SHORTENED["train"]]
     subprocess.run(main_job, cwd=folder, check=True, capture_output=True)
     return folder
@@ -60,12 +66,14 @@ def test_the_readmes_commands_run(stranger, command):
     if "benchmark.py" in command:
         pytest.skip("measurements are run by hand; they take minutes")
     program, *arguments = shlex.split(command)
+    if "hydra/launcher=joblib" in arguments:
+        pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="pip install 'gptmini[launchers]'")
     if program == "tensorboard":
         arguments.append("--inspect")  # reads the same events, then ends
         program = [sys.executable, "-m", "tensorboard.main"]
     else:
-        name = Path(arguments[0]).stem
-        program = [sys.executable]
+        name = Path(arguments[0]).stem if arguments else ""
+        program = [sys.executable] if program == "python" else [sys.executable, "-m", "gptmini"]
         if not {"--help", "--cfg"} & set(arguments):
             resumed = any(argument.startswith("resume=") for argument in arguments)
             arguments += ["trainer.max_steps=6"] if resumed else SHORTENED.get(name, [])
