@@ -1,19 +1,12 @@
-"""Configurations: composed and launched by Hydra, checked key by key before anything starts."""
+"""Configurations: composed by Hydra and checked key by key, or read from the folder of a run to resume."""
 
-import argparse
 import difflib
-import itertools
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini.checks import UserError
-from gptmini.commands.errors import MISUSE, one_line_errors
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -43,29 +36,6 @@ RESUMABLE = (  # what a resumed run takes from its command line: how it is compu
 ONLY_OFF = ("callbacks.samples", "callbacks.pictures")  # of these: null is the only value
 
 
-def run_configured(
-    command: str, task: Callable, *, check: Callable | None = None, arguments: list[str] | None = None
-) -> None:
-    """Let Hydra compose a configuration and launch task(config, overrides): once, or with -m once for each job.
-
-    Before the first job starts every job is composed, its keys are checked, and check(config) is called on it.
-
-    Args:
-        command: train or prepare, which is also the name of the root configuration.
-        task: what a job does; what it returns is what a sweeper sees.
-        check: raises UserError for values that do not fit.
-        arguments: flags and overrides; None for those of the command line.
-    """
-    arguments = sys.argv[1:] if arguments is None else arguments
-    with one_line_errors():
-        flags = _parse(arguments)
-        only_shows = flags.help or flags.hydra_help or flags.cfg or flags.info or flags.shell_completion
-        is_further_process = int(os.environ.get("LOCAL_RANK", "0")) > 0  # of a run that the first one has checked
-        if not only_shows and not is_further_process:
-            _check_jobs(command, flags, check)
-        _launch(command, task, flags, arguments)
-
-
 def compose_checked(command: str, overrides: Sequence[str], config_dir: str | None = None) -> "DictConfig":
     """Compose a configuration from overrides, or read that of the run to resume.
 
@@ -79,6 +49,17 @@ def compose_checked(command: str, overrides: Sequence[str], config_dir: str | No
     if resume and resume[-1] is not None:
         return stored_config(str(resume[-1]), overrides, config_dir)
     return _composed(command, parsed, config_dir)
+
+
+def sweep_described(command: str, overrides: Sequence[str], config_dir: str | None = None) -> list[str]:
+    """The sweep that the chosen configurations themselves describe, KEY=VALUES each, in hydra.sweeper.params."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    fixed = [override.input_line for override in parsed if not override.is_sweep_override()]
+    with _composer(config_dir) as compose:
+        sweeper = compose(command, fixed, return_hydra_config=True).hydra.sweeper
+        return [f"{key}={values}" for key, values in (sweeper.get("params") or {}).items()]
 
 
 def stored_config(run: str, overrides: Sequence[str], config_dir: str | None = None) -> "DictConfig":
@@ -119,132 +100,6 @@ def stored_config(run: str, overrides: Sequence[str], config_dir: str | None = N
         _check_resumable(override, folder, nodes)
         OmegaConf.update(config, key, override.value())
     return config
-
-
-@dataclass(frozen=True)
-class _Job:
-    """What Hydra calls for each job; it may do so in another process."""
-
-    command: str
-    task: Callable
-    flags: argparse.Namespace
-    argv: list[str]  # of the program, with which Lightning starts the further processes of a run
-    process: int  # in which the program began
-    failures: list  # overrides and error of each job that failed in that process
-
-    def __call__(self, config: "DictConfig") -> Any:
-        """Run the job; an error is kept for the program, which tells it in its own way, or raised elsewhere."""
-        from hydra.core.hydra_config import HydraConfig
-
-        overrides = list(HydraConfig.get().overrides.task)
-        here = os.getpid() == self.process
-        sys.argv[:] = self.argv
-        try:
-            return self._run(config, overrides)
-        except Exception as error:
-            if not here:
-                raise
-            self.failures.append((overrides, error))
-            return None
-
-    def _run(self, config: "DictConfig", overrides: list[str]) -> Any:
-        if config.get("resume") is not None:
-            config = stored_config(str(config.resume), overrides, self.flags.config_dir)
-        if not self.flags.multirun:
-            return self.task(config, overrides)
-
-        print(f"job {_job_number()}: {' '.join(overrides)}", flush=True)
-        if config.get("trainer", {}).get("devices", 1) == 1:
-            return self.task(config, overrides)
-
-        # Lightning and torch keep rank, port and process group until the process ends: each job gets one of its own.
-        own_folder = [] if self.flags.config_dir is None else ["--config-dir", self.flags.config_dir]
-        program = [sys.executable, "-m", "gptmini", self.command, *own_folder, *overrides]
-        code = subprocess.run(program, check=False).returncode
-        if code:
-            sys.exit(code)
-        return None
-
-
-def _parse(arguments: list[str]) -> argparse.Namespace:
-    """Hydra's own flags, and the overrides; a mistake in them is told in one line."""
-    from hydra._internal.utils import get_args_parser
-
-    parser = get_args_parser()
-    parser.error = lambda message: parser.exit(MISUSE, f"error: {message}; --help lists what there is\n")
-    flags = parser.parse_intermixed_args(arguments)
-    if flags.config_path is not None:
-        raise UserError("--config-path would replace all configurations of gptmini; --config-dir adds a folder to them")
-    if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
-        raise UserError(f"--config-dir must be a folder, got {flags.config_dir}")
-    return flags
-
-
-def _launch(command: str, task: Callable, flags: argparse.Namespace, arguments: list[str]) -> None:
-    """Hand the command line to hydra.main, and tell the first error of a job."""
-    import hydra
-
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise to us, instead of printing several lines
-    argv = list(sys.argv)
-    job = _Job(command, task, flags, argv, os.getpid(), failures=[])
-
-    def run_job(config: "DictConfig") -> Any:
-        return job(config)
-
-    own_flags = list(arguments)
-    for override in flags.overrides:
-        own_flags.remove(override)
-    sys.argv[:] = [argv[0], *own_flags, *flags.overrides]  # hydra.main takes no flag after an override
-    try:
-        hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=command)(run_job)()
-    finally:
-        sys.argv[:] = argv
-
-    if job.failures:
-        overrides, error = job.failures[0]
-        if flags.multirun and isinstance(error, UserError):
-            raise UserError(f"the job {' '.join(overrides)} failed: {error}") from error
-        raise error
-
-
-def _check_jobs(command: str, flags: argparse.Namespace, check: Callable | None) -> None:
-    """Compose every job of a command line and check its keys and, in a sweep, its values.
-
-    Raises UserError: what does not fit in one of them.
-    """
-    config_name = flags.config_name or command
-    if not flags.multirun:
-        compose_checked(config_name, flags.overrides, flags.config_dir)
-        return
-
-    for overrides in list(_expand(flags.overrides)):
-        config = compose_checked(config_name, overrides, flags.config_dir)
-        if check is not None:
-            check(config)
-
-
-def _expand(overrides: list[str]) -> Iterator[list[str]]:
-    """Every combination of a sweep's values: a=1,2 b=3 gives [a=1, b=3] and [a=2, b=3]; of an interval its two ends."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.core.override_parser.types import IntervalSweep
-
-    choices = []
-    for override in OverridesParser.create().parse_overrides(overrides):
-        value = override.value()
-        if not override.is_sweep_override():
-            choices.append([override.input_line])
-        elif isinstance(value, IntervalSweep):
-            choices.append([f"{override.get_key_element()}={end}" for end in (value.start, value.end)])
-        else:
-            choices.append([f"{override.get_key_element()}={text}" for text in override.sweep_string_iterator()])
-    return (list(job) for job in itertools.product(*choices))
-
-
-def _job_number() -> str:
-    """The number of this job of a sweep, from 1."""
-    from hydra.core.hydra_config import HydraConfig
-
-    return str(int(HydraConfig.get().job.num) + 1)
 
 
 def _composed(command: str, parsed: "list[Override]", config_dir: str | None) -> "DictConfig":
@@ -382,7 +237,7 @@ def _parts(tree: dict, group: str) -> list[tuple[str, Any]]:
 
 
 @contextmanager
-def _composer(config_dir: str | None) -> Iterator[Callable[[str, list[str]], "DictConfig"]]:
+def _composer(config_dir: str | None) -> Iterator[Callable[..., "DictConfig"]]:
     """Compose as Hydra would on the command line, whatever Hydra is doing in this process already."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
@@ -392,7 +247,7 @@ def _composer(config_dir: str | None) -> Iterator[Callable[[str, list[str]], "Di
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            yield lambda name, overrides: compose(name, [*overrides, *extra])
+            yield lambda name, overrides, **options: compose(name, [*overrides, *extra], **options)
     finally:
         GlobalHydra.instance().hydra = running
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gptmini.commands.configuration import run_configured
+from gptmini.commands.launching import run_configured
 
 
 def tokenise(config, overrides: Sequence[str] = ()) -> None:

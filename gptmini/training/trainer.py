@@ -77,12 +77,10 @@ def build_trainer(
     With a state that assemble accepted it begins at that step. Of its own state Lightning needs two counters,
     which follow from the step; so its loops are not restored, and devices and batch_size may differ from before.
 
-    Raises UserError: the state lacks one of the callbacks, or a callback's own state is more than plain values.
+    Raises UserError: the state lacks that of a callback.
     """
     n_micro_steps = micro_steps(settings.global_batch_size, settings.batch_size, settings.devices)
     step = 0 if state is None else state.step
-    for callback in callbacks:
-        _check_plain(callback.state_dict(), callback)
     if state is not None:
         _restore_callbacks(callbacks, state)
 
@@ -111,6 +109,14 @@ def build_trainer(
     trainer.fit_loop.epoch_loop.batch_progress.total.ready = step * n_micro_steps
     trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed = step
     return trainer
+
+
+def check_state_is_plain(callback: Callback) -> None:
+    """Raise UserError unless a callback's state holds only tensors and plain values, as a checkpoint may.
+
+    Reading a checkpoint runs no code, so one that held anything else could not be read again.
+    """
+    _check_plain(callback.state_dict(), type(callback).__name__)
 
 
 def is_first_process() -> bool:
@@ -153,8 +159,7 @@ def _restore_callbacks(callbacks: Sequence[Callback], state: TrainingState) -> N
             raise UserError(f"the checkpoint holds no state of {callback.state_key} ({error!r})") from None
 
 
-def _check_plain(value: object, callback: Callback) -> None:
-    """Raise UserError unless a callback's state can be read again without running code: tensors and plain values."""
+def _check_plain(value: object, owner: str) -> None:
     if isinstance(value, dict):
         parts = [*value.keys(), *value.values()]
     elif isinstance(value, list | tuple):
@@ -162,9 +167,6 @@ def _check_plain(value: object, callback: Callback) -> None:
     elif type(value) in PLAIN:
         parts = []
     else:
-        raise UserError(
-            f"{type(callback).__name__} keeps a {type(value).__name__} in its state; a checkpoint holds only tensors "
-            "and plain values, so that reading one runs no code"
-        )
+        raise UserError(f"{owner} keeps a {type(value).__name__} in its state; a checkpoint holds only plain values")
     for part in parts:
-        _check_plain(part, callback)
+        _check_plain(part, owner)

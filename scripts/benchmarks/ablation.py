@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 
 from gptmini.commands.configuration import compose_checked
 from gptmini.commands.errors import Parser
-from gptmini.commands.train import Plan, build, check, open_tokens
+from gptmini.commands.plan import Plan, build, check, open_tokens
 from gptmini.data import TokenStore
 from gptmini.hardware import keep_freed_memory
 from gptmini.training import build_trainer

@@ -16,7 +16,7 @@ from pathlib import Path
 from gptmini.checks import UserError
 from gptmini.commands.configuration import compose_checked
 from gptmini.commands.errors import Parser
-from gptmini.commands.train import check, open_tokens
+from gptmini.commands.plan import check, open_tokens
 
 TRAIN = Path(__file__).resolve().parent.parent / "train.py"
 UNWATCHED = ("callbacks.samples=null", "callbacks.pictures=null")  # a peer writes neither

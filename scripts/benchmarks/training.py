@@ -17,7 +17,7 @@ import torch
 from gptmini.checks import UserError
 from gptmini.commands.configuration import compose_checked
 from gptmini.commands.errors import Parser
-from gptmini.commands.train import Plan, build, check, open_tokens
+from gptmini.commands.plan import Plan, build, check, open_tokens
 from gptmini.data import TokenStore
 from gptmini.hardware import Hardware, clock, keep_freed_memory
 from gptmini.model import GPT

@@ -16,7 +16,8 @@ from omegaconf import DictConfig
 
 from gptmini.commands.configuration import compose_checked
 from gptmini.commands.errors import Parser
-from gptmini.commands.train import build, check, describe, open_tokens
+from gptmini.commands.plan import build, check, open_tokens
+from gptmini.commands.train import describe
 from gptmini.hardware import clock, keep_freed_memory
 from gptmini.training import EventLogger, RunCheckpoints, Scalars, build_trainer
 

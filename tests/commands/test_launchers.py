@@ -1,5 +1,6 @@
 """Sweeps through Hydra's own launchers: every job is checked before the first starts, and has its own run folder."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,23 @@ def test_a_mistake_in_any_job_is_refused_before_the_first(sweep, tmp_path, launc
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_sweep_that_an_experiment_describes_is_checked_and_run(sweep, tmp_path):
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    path = tmp_path / "mine" / "experiment" / "grid.yaml"
+    described = "# @package _global_\nname: grid\nhydra:\n  sweeper:\n    params:\n      optimizer.lr: {}\n"
+    path.write_text(described.format("1e-3,-1"))
+    refused = sweep("--config-dir", "mine", "experiment=grid")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "got -1" in refused.stderr
+    assert not (tmp_path / "runs").exists()
+
+    path.write_text(described.format("1e-3,3e-4"))
+    result = sweep("--config-dir", "mine", "experiment=grid")
+    assert result.returncode == 0, result.stderr
+    assert re.findall(r"^job (\d of \d): .*optimizer.lr=", result.stdout, re.MULTILINE) == ["1 of 2", "2 of 2"]
+    assert len(list((tmp_path / "runs" / "grid").iterdir())) == 2
 
 
 def test_jobs_of_several_processes_run_in_processes_of_their_own(sweep, tmp_path):

@@ -1,0 +1,182 @@
+"""Command lines for Hydra: every job is composed and checked, then Hydra's sweeper and launcher run them."""
+
+import argparse
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gptmini.checks import UserError
+from gptmini.commands.configuration import CONFIGS, compose_checked, stored_config, sweep_described
+from gptmini.commands.errors import MISUSE, one_line_errors
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+def run_configured(
+    command: str, task: Callable, *, check: Callable | None = None, arguments: list[str] | None = None
+) -> None:
+    """Let Hydra compose a configuration and launch task(config, overrides): once, or with -m once for each job.
+
+    Before the first job starts every job is composed, its keys are checked, and check(config) is called on it.
+
+    Args:
+        command: train or prepare, which is also the name of the root configuration.
+        task: what a job does; what it returns is what a sweeper sees.
+        check: raises UserError for values that do not fit.
+        arguments: flags and overrides; None for those of the command line.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    with one_line_errors():
+        flags = _parse(arguments)
+        only_shows = flags.help or flags.hydra_help or flags.cfg or flags.info or flags.shell_completion
+        is_further_process = int(os.environ.get("LOCAL_RANK", "0")) > 0  # of a run that the first one has checked
+        n_jobs = 1
+        if not only_shows and not is_further_process:
+            n_jobs = _check_jobs(command, flags, check)
+        _launch(command, task, flags, arguments, n_jobs)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What Hydra calls for each job; it may do so in another process."""
+
+    command: str
+    task: Callable
+    flags: argparse.Namespace
+    argv: list[str]  # of the program, with which Lightning starts the further processes of a run
+    process: int  # in which the program began
+    n_jobs: int  # that a grid of values comes to
+    failures: list  # overrides and error of each job that failed in that process
+
+    def __call__(self, config: "DictConfig") -> Any:
+        """Run the job; an error is kept for the program, which tells it in its own way, or raised elsewhere."""
+        from hydra.core.hydra_config import HydraConfig
+
+        overrides = list(HydraConfig.get().overrides.task)
+        here = os.getpid() == self.process
+        sys.argv[:] = self.argv
+        try:
+            return self._run(config, overrides)
+        except Exception as error:
+            if not here:
+                raise
+            self.failures.append((overrides, error))
+            return None
+
+    def _run(self, config: "DictConfig", overrides: list[str]) -> Any:
+        if config.get("resume") is not None:
+            config = stored_config(str(config.resume), overrides, self.flags.config_dir)
+        if not self.flags.multirun:
+            return self.task(config, overrides)
+
+        print(f"job {self._number()}: {' '.join(overrides)}", flush=True)
+        if config.get("trainer", {}).get("devices", 1) == 1:
+            return self.task(config, overrides)
+
+        # Lightning and torch keep rank, port and process group until the process ends: each job gets one of its own.
+        own_folder = [] if self.flags.config_dir is None else ["--config-dir", self.flags.config_dir]
+        program = [sys.executable, "-m", "gptmini", self.command, *own_folder, *overrides]
+        code = subprocess.run(program, check=False).returncode
+        if code:
+            sys.exit(code)
+        return None
+
+    def _number(self) -> str:
+        """Which job of a sweep this is, from 1, and of how many where the sweep is a grid."""
+        from hydra.core.hydra_config import HydraConfig
+
+        hydra = HydraConfig.get()
+        number = int(hydra.job.num) + 1
+        is_grid = hydra.sweeper._target_.endswith(".BasicSweeper")
+        return f"{number} of {self.n_jobs}" if is_grid else str(number)
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    """Hydra's own flags, and the overrides; a mistake in them is told in one line."""
+    from hydra._internal.utils import get_args_parser
+
+    parser = get_args_parser()
+    parser.error = lambda message: parser.exit(MISUSE, f"error: {message}; --help lists what there is\n")
+    flags = parser.parse_intermixed_args(arguments)
+    if flags.config_path is not None:
+        raise UserError("--config-path would replace all configurations of gptmini; --config-dir adds a folder to them")
+    if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
+        raise UserError(f"--config-dir must be a folder, got {flags.config_dir}")
+    return flags
+
+
+def _launch(command: str, task: Callable, flags: argparse.Namespace, arguments: list[str], n_jobs: int) -> None:
+    """Hand the command line to hydra.main, and tell the first error of a job."""
+    import hydra
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise to us, instead of printing several lines
+    argv = list(sys.argv)
+    job = _Job(
+        command=command,
+        task=task,
+        flags=flags,
+        argv=argv,
+        process=os.getpid(),
+        n_jobs=n_jobs,
+        failures=[],
+    )
+
+    def run_job(config: "DictConfig") -> Any:
+        return job(config)
+
+    own_flags = list(arguments)
+    for override in flags.overrides:
+        own_flags.remove(override)
+    sys.argv[:] = [argv[0], *own_flags, *flags.overrides]  # hydra.main takes no flag after an override
+    try:
+        hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=command)(run_job)()
+    finally:
+        sys.argv[:] = argv
+
+    if job.failures:
+        overrides, error = job.failures[0]
+        if flags.multirun and isinstance(error, UserError):
+            raise UserError(f"the job {' '.join(overrides)} failed: {error}") from error
+        raise error
+
+
+def _check_jobs(command: str, flags: argparse.Namespace, check: Callable | None) -> int:
+    """Compose every job of a command line and check its keys and, in a sweep, its values; returns their number.
+
+    Raises UserError: what does not fit in one of them.
+    """
+    config_name = flags.config_name or command
+    if not flags.multirun:
+        compose_checked(config_name, flags.overrides, flags.config_dir)
+        return 1
+
+    described = sweep_described(config_name, flags.overrides, flags.config_dir)
+    jobs = list(_expand([*described, *flags.overrides]))
+    for overrides in jobs:
+        config = compose_checked(config_name, overrides, flags.config_dir)
+        if check is not None:
+            check(config)
+    return len(jobs)
+
+
+def _expand(overrides: list[str]) -> Iterator[list[str]]:
+    """Every combination of a sweep's values: a=1,2 b=3 gives [a=1, b=3] and [a=2, b=3]; of an interval its two ends."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.core.override_parser.types import IntervalSweep
+
+    choices = []
+    for override in OverridesParser.create().parse_overrides(overrides):
+        value = override.value()
+        if not override.is_sweep_override():
+            choices.append([override.input_line])
+        elif isinstance(value, IntervalSweep):
+            choices.append([f"{override.get_key_element()}={end}" for end in (value.start, value.end)])
+        else:
+            choices.append([f"{override.get_key_element()}={text}" for text in override.sweep_string_iterator()])
+    return (list(job) for job in itertools.product(*choices))
