@@ -22,6 +22,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer import event_file_writer, record_writer
 
+import gptmini
 from gptmini.commands.configuration import RESUMABLE
 from gptmini.model.checkpoint import read_checkpoint
 from gptmini.optim.schedules import trapezoid
@@ -657,6 +658,31 @@ def test_no_file_of_a_run_holds_random_state(straight):
     found |= set(EventAccumulator(str(folder)).Reload().Tags()["scalars"])
     assert {"optimizer_states", "exp_avg", "seed", "train/loss"} <= found
     assert [key for key in found if re.search("rng|random", key, re.I)] == []
+
+
+def test_a_run_of_before_versions_were_written_is_refused_in_one_line(begin, resume):
+    begin()
+    path = newest() / "config.yaml"
+    path.write_text("".join(line for line in path.open() if not line.startswith("version:")))
+    before = snapshot(newest())
+    assert_refused(resume(), "was begun by gptmini 0.1.0, which ", " cannot go on with; install gptmini 0.1.0")
+    assert snapshot(newest()) == before
+
+
+def test_files_name_the_version_that_wrote_them(begin):
+    begin()
+    assert last(newest())["gptmini"]["version"] == gptmini.__version__
+    assert yaml.safe_load((newest() / "config.yaml").read_text())["version"] == gptmini.__version__
+
+
+def test_the_optimizers_state_is_stored_by_the_names_of_the_weights(begin):
+    begin()
+    checkpoint = last(newest())
+    (optimizer,) = checkpoint["optimizer_states"]
+    assert set(optimizer["state"]) == set(checkpoint["state_dict"])
+    for name, moments in optimizer["state"].items():
+        shapes = {key: tuple(tensor.shape) for key, tensor in moments.items() if key != "step"}
+        assert set(shapes.values()) == {tuple(checkpoint["state_dict"][name].shape)}, name
 
 
 class Payload:

@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+import gptmini
 from gptmini import run_folder
+from gptmini.checks import UserError
 from gptmini.training.monitoring import console
 
 
@@ -16,7 +19,7 @@ def test_runs_that_start_in_one_second_get_folders_of_their_own(tmp_path):
     first, second = (run_folder.new_run_folder(tmp_path, "demo", f"seed: {seed}\n") for seed in (0, 1))
     assert first != second
     assert first.parent == second.parent == tmp_path / "demo"
-    assert (tmp_path / "latest" / "config.yaml").read_text() == "seed: 1\n"
+    assert (tmp_path / "latest" / "config.yaml").read_text().endswith("\nseed: 1\n")
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "latest", 3])
@@ -92,3 +95,27 @@ def test_a_folder_of_runs_names_its_newest(tmp_path):
         (tmp_path / "demo" / time / "config.yaml").write_text("")
     with pytest.raises(ValueError, match=r"belongs to no run: .*did you mean .*demo/2\?"):
         run_folder.find_run(tmp_path / "demo")
+
+
+def test_a_configuration_is_kept_under_the_version_that_writes_it(tmp_path):
+    run_folder.write_config("seed: 1\n", tmp_path)
+    assert yaml.safe_load(run_folder.read_config(tmp_path)) == {"version": gptmini.__version__, "seed": 1}
+
+
+@pytest.mark.parametrize("version", ["0.2.0", "0.2.17", gptmini.__version__])
+def test_a_run_of_a_version_that_stores_the_same_goes_on(tmp_path, version):
+    run_folder.check_version(version, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("version", "named"), [(None, "0.1.0"), ("0.1.0", "0.1.0"), ("0.3.0", "0.3.0"), ("1.0.0", "1.0.0")]
+)
+def test_a_run_of_another_version_is_refused_and_the_version_named(tmp_path, version, named):
+    with pytest.raises(UserError, match=rf"was begun by gptmini {named}, which \S+ cannot go on with; install"):
+        run_folder.check_version(version, tmp_path)
+
+
+@pytest.mark.parametrize("version", ["", "new", "0.2", 0.2, ["0.2.0"], "0.2.0\n", "9" * 5000])
+def test_a_version_that_is_none_is_refused(tmp_path, version):
+    with pytest.raises(UserError, match="must name the version of gptmini that wrote it, got"):
+        run_folder.check_version(version, tmp_path)
