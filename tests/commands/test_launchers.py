@@ -1,5 +1,6 @@
 """Sweeps through Hydra's own launchers: every job is checked before the first starts, and has its own run folder."""
 
+import os
 import re
 import subprocess
 import sys
@@ -51,29 +52,29 @@ def test_each_job_has_a_run_folder_and_trains_what_its_overrides_say(sweep, tmp_
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize("wrong", ["optimizer.lr=1e-3,-1", "trainer.max_step=1,2", "model.n_heads=2,3"])
-def test_a_mistake_in_any_job_is_refused_before_the_first(sweep, tmp_path, launcher, wrong):
+def test_a_mistake_in_any_job_is_refused_before_the_first(script, short, tmp_path, launcher, wrong):
     needed(launcher)
-    result = sweep(*LAUNCHERS[launcher], wrong)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.count("\n") == 1
+    result = script("train", "-m", *short, *LAUNCHERS[launcher], wrong)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("error: ")
+    assert result.err.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_sweep_that_an_experiment_describes_is_checked_and_run(sweep, tmp_path):
+def test_a_sweep_that_an_experiment_describes_is_checked_and_run(script, short, tmp_path):
     (tmp_path / "mine" / "experiment").mkdir(parents=True)
     path = tmp_path / "mine" / "experiment" / "grid.yaml"
     described = "# @package _global_\nname: grid\nhydra:\n  sweeper:\n    params:\n      optimizer.lr: {}\n"
     path.write_text(described.format("1e-3,-1"))
-    refused = sweep("--config-dir", "mine", "experiment=grid")
-    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    assert "got -1" in refused.stderr
+    refused = script("train", "-m", *short, "--config-dir", "mine", "experiment=grid")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "got -1" in refused.err
     assert not (tmp_path / "runs").exists()
 
     path.write_text(described.format("1e-3,3e-4"))
-    result = sweep("--config-dir", "mine", "experiment=grid")
-    assert result.returncode == 0, result.stderr
-    assert re.findall(r"^job (\d of \d): .*optimizer.lr=", result.stdout, re.MULTILINE) == ["1 of 2", "2 of 2"]
+    result = script("train", "-m", *short, "--config-dir", "mine", "experiment=grid")
+    assert result.code == 0, result.err
+    assert re.findall(r"^job (\d of \d): .*optimizer.lr=", result.out, re.MULTILINE) == ["1 of 2", "2 of 2"]
     assert len(list((tmp_path / "runs" / "grid").iterdir())) == 2
 
 
@@ -84,12 +85,11 @@ def test_jobs_of_several_processes_run_in_processes_of_their_own(sweep, tmp_path
     assert [yaml.safe_load((run / "config.yaml").read_text())["optimizer"]["lr"] for run in runs] == [1e-3, 3e-4]
 
 
-def test_a_job_that_fails_is_named_and_the_others_are_done(sweep, tmp_path):
+def test_a_job_that_fails_is_named_and_the_others_are_done(script, short, tmp_path):
     wild = ("optimizer=adamw", "schedule.warmup_steps=0", "trainer.max_bad_steps=2")
-    result = sweep(*wild, "name=wild", "optimizer.lr=1e30,1e-3")
-    assert result.returncode == 2
-    assert result.stderr.count("\n") == 1
-    assert "optimizer.lr=1e+30 failed: 2 steps in a row, to step 3, had a loss or gradient that is not" in result.stderr
+    result = script("train", "-m", *short, *wild, "name=wild", "optimizer.lr=1e30,1e-3")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "optimizer.lr=1e+30 failed: 2 steps in a row, to step 3, had a loss or gradient that is not" in result.err
     tame = sorted((tmp_path / "runs" / "wild").iterdir())[1]
     assert torch.load(tame / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 4
 
@@ -107,7 +107,7 @@ def test_a_sweeper_is_told_the_best_validation_loss(sweep, tmp_path, monkeypatch
     )
     (tmp_path / "mine" / "hydra" / "launcher").mkdir(parents=True)
     (tmp_path / "mine" / "hydra" / "launcher" / "keeping.yaml").write_text("_target_: hydra_plugins.keeping.Keeping\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))))
     result = sweep("--config-dir", "mine", "hydra/launcher=keeping", "name=kept", "optimizer.lr=1e-3,3e-4")
     assert result.returncode == 0, result.stderr
     (first, second) = (
