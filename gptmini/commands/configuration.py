@@ -1,6 +1,7 @@
 """Configurations: composed by Hydra and checked key by key, or read from the folder of a run to resume."""
 
 import difflib
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,7 @@ RESUMABLE = (  # what a resumed run takes from its command line: how it is compu
     "callbacks.pictures",
     "console",
 )
+MLFLOW_DATABASE = "sqlite:///mlflow.db"  # as in configs/logger/mlflow.yaml, where the environment names no other
 ONLY_OFF = ("callbacks.samples", "callbacks.pictures")  # of these: null is the only value
 
 
@@ -89,6 +91,7 @@ def stored_config(run: str, overrides: Sequence[str], config_dir: str | None = N
     for key, value in own_parts.items():
         OmegaConf.update(config, key, value, merge=False, force_add=True)  # nothing is left of what the file says of it
     _check_calls(tree, path, config_dir, typed=own_parts)
+    _check_loggers(tree, path, config_dir, typed=own_parts)
     computed = [value for value in nodes.values() if type(value) is str and "${" in value.replace("\\${", "")]
     if computed:
         raise UserError(f"{path} must hold plain values, got {computed[0]!r}")
@@ -181,6 +184,33 @@ def _check_calls(tree: dict, path: Path, config_dir: str | None, *, typed: dict[
         is_own = part.partition(".")[0] in PART_GROUPS
         remedy = f"; if it is yours, type it again: +{part}=..., or +{part}=null to go on without it" if is_own else ""
         raise UserError(f"{path} names {called.get(part)} for {part}, which no configuration here does{remedy}")
+
+
+def _check_loggers(tree: dict, path: Path, config_dir: str | None, *, typed: dict[str, Any]) -> None:
+    """Raise UserError where a stored logger would write elsewhere than in its run, or send what it logs to a stranger.
+
+    Its keys are those that a configuration here gives it, its folder is a plain name, and its server is the user's own.
+    """
+    from gptmini.run_folder import check_run_name
+
+    for name, part in _parts(tree, "logger"):
+        if part is None or _belongs(f"logger.{name}", typed):
+            continue
+        known = set()
+        for folder in _folders(config_dir):
+            for file in folder.glob("logger/*.yaml"):
+                known |= set((_read_yaml(file).get(name) or {}).keys())
+        for key in part.keys() - known:
+            raise UserError(f"{path} gives logger.{name} the argument {key}, which no configuration here does")
+
+    stored = dict(_parts(tree, "logger"))
+    if stored.get("csv") is not None:
+        check_run_name(stored["csv"].get("name"))
+    if stored.get("mlflow") is not None:
+        server = stored["mlflow"].get("tracking_uri")
+        own = os.environ.get("MLFLOW_TRACKING_URI", MLFLOW_DATABASE)
+        if server != own:
+            raise UserError(f"{path} logs to {server!r}; if that is yours, set MLFLOW_TRACKING_URI to it (now {own})")
 
 
 def _own_parts(parsed: "list[Override]", config_dir: str | None) -> dict[str, Any]:

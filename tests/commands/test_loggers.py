@@ -91,6 +91,36 @@ def test_a_logger_that_cannot_be_made_is_told_in_one_line(script, short, tmp_pat
 BLOCK, HEADER = 32768, 7  # bytes of LevelDB's log format, in which Weights & Biases keeps a run
 
 
+@pytest.mark.parametrize(
+    ("logger", "change", "message"),
+    [
+        ("csv", {"save_dir": "elsewhere"}, "gives logger.csv the argument save_dir, which no configuration here does"),
+        ("csv", {"name": "../../elsewhere"}, "name must be a plain folder name"),
+        ("tensorboard", {"save_dir": "elsewhere"}, "gives logger.tensorboard the argument save_dir, which no"),
+    ],
+)
+def test_a_run_folder_does_not_say_where_its_logger_writes(run, script, tmp_path, logger, change, message):
+    path = run(f"logger={logger}") / "config.yaml"
+    config = yaml.safe_load(path.read_text())
+    config["logger"][logger] |= change
+    path.write_text(yaml.safe_dump(config))
+    result = script("train", "resume=runs/latest", "trainer.max_steps=6")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert message in result.err
+    assert list(tmp_path.rglob("elsewhere")) == []
+
+
+def test_a_run_folder_does_not_say_to_which_server_its_logger_sends(run, script):
+    path = run() / "config.yaml"
+    config = yaml.safe_load(path.read_text())
+    mlflow = {"_target_": "lightning.pytorch.loggers.MLFlowLogger", "_partial_": True, "experiment_name": "gptmini"}
+    config["logger"]["mlflow"] = mlflow | {"tracking_uri": "http://127.0.0.1:9"}
+    path.write_text(yaml.safe_dump(config))
+    result = script("train", "resume=runs/latest", "trainer.max_steps=6")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "logs to 'http://127.0.0.1:9'; if that is yours, set MLFLOW_TRACKING_URI to it" in result.err
+
+
 def records(folder):
     """What Weights & Biases would send, from the file that it keeps for `wandb sync`."""
     from wandb.proto import wandb_internal_pb2
