@@ -44,13 +44,26 @@ def compose_checked(command: str, overrides: Sequence[str], config_dir: str | No
     config_dir is a folder of a user's own that adds options to the groups.
     Raises UserError: a key that the chosen groups do not define, or a value that must be given and is not.
     """
+    run = run_to_resume(overrides)
+    if run is not None:
+        return stored_config(run, overrides, config_dir)
+
+    check_composed = check_overrides(command, overrides, config_dir)
+    with _composer(config_dir) as compose:
+        config = compose(command, list(overrides))
+    check_composed(config)
+    return config
+
+
+def run_to_resume(overrides: Sequence[str]) -> str | None:
+    """The run folder or checkpoint that overrides name to go on with; None if they begin a new run."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    resume = [override.value() for override in parsed if override.key_or_group == "resume" and not override.is_delete()]
-    if resume and resume[-1] is not None:
-        return stored_config(str(resume[-1]), overrides, config_dir)
-    return _composed(command, parsed, config_dir)
+    run = None
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        if override.key_or_group == "resume" and not override.is_delete():
+            run = override.value()
+    return None if run is None else str(run)
 
 
 def sweep_described(command: str, overrides: Sequence[str], config_dir: str | None = None) -> list[str]:
@@ -105,10 +118,18 @@ def stored_config(run: str, overrides: Sequence[str], config_dir: str | None = N
     return config
 
 
-def _composed(command: str, parsed: "list[Override]", config_dir: str | None) -> "DictConfig":
-    """Compose overrides, each of whose keys must be one that the chosen groups define, or belong to an own part."""
+def check_overrides(
+    command: str, overrides: Sequence[str], config_dir: str | None = None
+) -> "Callable[[DictConfig], None]":
+    """Check the keys of overrides before anything is composed of them; returns the check of what is composed.
+
+    Each key must be one that the chosen groups define, or belong to a part of the user's own.
+    Raises UserError: another key, as does the check that is returned, or one for a value that must be given and is not.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import OmegaConf
 
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
     folders = _folders(config_dir)
     for override in parsed:
         is_group = _is_group(override.key_or_group, folders)
@@ -121,24 +142,25 @@ def _composed(command: str, parsed: "list[Override]", config_dir: str | None) ->
     ]
 
     with _composer(config_dir) as compose:
-        known = _keys(OmegaConf.to_container(compose(command, groups)))
-        own_parts = _own_parts(parsed, config_dir)
-        for override in parsed:
-            if override.input_line not in groups:
-                _check_key(override, known, own_parts)
-        config = compose(command, [override.input_line for override in parsed])
+        known = set(_keys(OmegaConf.to_container(compose(command, groups))))
+    own_parts = _own_parts(parsed, config_dir)
+    for override in parsed:
+        if override.input_line not in groups:
+            _check_key(override, known, own_parts)
 
-    keys = _keys(OmegaConf.to_container(config))
-    surplus = [key for key in keys if key not in known and not _belongs(key, own_parts)]
-    if surplus:
-        raise UserError(f"no configuration here has the key {surplus[0]}{_nearest(surplus[0], known)}")
-    missing = sorted(OmegaConf.missing_keys(config))
-    if missing:
-        raise UserError(f"{missing[0]} must be given, as in {missing[0]}=VALUE")
-    return config
+    def check_composed(config: "DictConfig") -> None:
+        keys = _keys(OmegaConf.to_container(config))
+        surplus = [key for key in keys if key not in known and not _belongs(key, own_parts)]
+        if surplus:
+            raise UserError(f"no configuration here has the key {surplus[0]}{_nearest(surplus[0], known)}")
+        missing = sorted(OmegaConf.missing_keys(config))
+        if missing:
+            raise UserError(f"{missing[0]} must be given, as in {missing[0]}=VALUE")
+
+    return check_composed
 
 
-def _check_key(override: "Override", known: list[str], own_parts: dict[str, Any]) -> None:
+def _check_key(override: "Override", known: set[str], own_parts: dict[str, Any]) -> None:
     """Raise UserError unless an override changes a value that is there, or adds a part of the user's own."""
     key = override.key_or_group
     if _is_hydras(key) or _belongs(key, own_parts):
@@ -238,7 +260,7 @@ def _own_parts(parsed: "list[Override]", config_dir: str | None) -> dict[str, An
         value = OmegaConf.select(typed, part)
         if value is not None and not (OmegaConf.is_dict(value) and type(value.get("_target_")) is str):
             raise UserError(
-                f"{line} belongs to no part that gptmini has{_nearest(part, sorted(ours))}; "
+                f"{line} belongs to no part that gptmini has{_nearest(part, ours)}; "
                 f"a part of your own needs a class, as in +{part}._target_=lightning.pytorch.callbacks.EarlyStopping"
             )
         parts[part] = value
@@ -345,9 +367,9 @@ def _keys(tree: dict) -> list[str]:
     return [key for key, _ in _items(tree) if not key.rpartition(".")[2].isdigit()]
 
 
-def _nearest(key: str, known: list[str]) -> str:
+def _nearest(key: str, known: Iterable[str]) -> str:
     """The known key that a mistaken one was probably meant to be, as the end of a sentence."""
-    settable = [name for name in known if not name.endswith("_")]  # not Hydra's own _target_ and _partial_
+    settable = sorted(name for name in known if not name.endswith("_"))  # not Hydra's own _target_ and _partial_
     by_last_name = {name.rpartition(".")[2]: name for name in settable}
     close = difflib.get_close_matches(key, settable, n=1)
     if not close:

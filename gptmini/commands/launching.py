@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini.checks import UserError
-from gptmini.commands.configuration import CONFIGS, compose_checked, stored_config, sweep_described
+from gptmini.commands.configuration import (
+    CONFIGS,
+    check_overrides,
+    compose_checked,
+    run_to_resume,
+    stored_config,
+    sweep_described,
+)
 from gptmini.commands.errors import MISUSE, one_line_errors
 
 if TYPE_CHECKING:
@@ -36,10 +43,18 @@ def run_configured(
         flags = _parse(arguments)
         only_shows = flags.help or flags.hydra_help or flags.cfg or flags.info or flags.shell_completion
         is_further_process = int(os.environ.get("LOCAL_RANK", "0")) > 0  # of a run that the first one has checked
-        n_jobs = 1
+        checked = _Checked()
         if not only_shows and not is_further_process:
-            n_jobs = _check_jobs(command, flags, check)
-        _launch(command, task, flags, arguments, n_jobs)
+            checked = _check_jobs(command, flags, check)
+        _launch(command, task, flags, arguments, checked)
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """What is known of a command line before Hydra composes it."""
+
+    n_jobs: int = 1  # that a grid of values comes to
+    check_composed: "Callable[[DictConfig], None] | None" = None  # what is left to check of a single job
 
 
 @dataclass(frozen=True)
@@ -51,7 +66,7 @@ class _Job:
     flags: argparse.Namespace
     argv: list[str]  # of the program, with which Lightning starts the further processes of a run
     process: int  # in which the program began
-    n_jobs: int  # that a grid of values comes to
+    checked: _Checked
     failures: list  # overrides and error of each job that failed in that process
 
     def __call__(self, config: "DictConfig") -> Any:
@@ -70,6 +85,8 @@ class _Job:
             return None
 
     def _run(self, config: "DictConfig", overrides: list[str]) -> Any:
+        if self.checked.check_composed is not None:
+            self.checked.check_composed(config)
         if config.get("resume") is not None:
             config = stored_config(str(config.resume), overrides, self.flags.config_dir)
         if not self.flags.multirun:
@@ -94,7 +111,7 @@ class _Job:
         hydra = HydraConfig.get()
         number = int(hydra.job.num) + 1
         is_grid = hydra.sweeper._target_.endswith(".BasicSweeper")
-        return f"{number} of {self.n_jobs}" if is_grid else str(number)
+        return f"{number} of {self.checked.n_jobs}" if is_grid else str(number)
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -111,7 +128,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return flags
 
 
-def _launch(command: str, task: Callable, flags: argparse.Namespace, arguments: list[str], n_jobs: int) -> None:
+def _launch(command: str, task: Callable, flags: argparse.Namespace, arguments: list[str], checked: _Checked) -> None:
     """Hand the command line to hydra.main, and tell the first error of a job."""
     import hydra
 
@@ -123,7 +140,7 @@ def _launch(command: str, task: Callable, flags: argparse.Namespace, arguments: 
         flags=flags,
         argv=argv,
         process=os.getpid(),
-        n_jobs=n_jobs,
+        checked=checked,
         failures=[],
     )
 
@@ -146,15 +163,18 @@ def _launch(command: str, task: Callable, flags: argparse.Namespace, arguments: 
         raise error
 
 
-def _check_jobs(command: str, flags: argparse.Namespace, check: Callable | None) -> int:
-    """Compose every job of a command line and check its keys and, in a sweep, its values; returns their number.
+def _check_jobs(command: str, flags: argparse.Namespace, check: Callable | None) -> _Checked:
+    """Check the keys of a command line; in a sweep compose every job and check its values too.
 
     Raises UserError: what does not fit in one of them.
     """
     config_name = flags.config_name or command
     if not flags.multirun:
-        compose_checked(config_name, flags.overrides, flags.config_dir)
-        return 1
+        run = run_to_resume(flags.overrides)
+        if run is not None:
+            stored_config(run, flags.overrides, flags.config_dir)
+            return _Checked()
+        return _Checked(check_composed=check_overrides(config_name, flags.overrides, flags.config_dir))
 
     described = sweep_described(config_name, flags.overrides, flags.config_dir)
     jobs = list(_expand([*described, *flags.overrides]))
@@ -162,7 +182,7 @@ def _check_jobs(command: str, flags: argparse.Namespace, check: Callable | None)
         config = compose_checked(config_name, overrides, flags.config_dir)
         if check is not None:
             check(config)
-    return len(jobs)
+    return _Checked(n_jobs=len(jobs))
 
 
 def _expand(overrides: list[str]) -> Iterator[list[str]]:
