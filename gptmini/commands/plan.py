@@ -1,6 +1,7 @@
 """What a run is made of: a configuration, checked and built as far as that goes without the text, then with it."""
 
 import inspect
+import json
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -65,6 +66,7 @@ def check(config: "DictConfig") -> Plan:
 
     quieten_lightning()
     OmegaConf.resolve(config)
+    _check_writable(config)
     check_seed(config.seed)
     check_run_name(config.name)
     text("runs_dir", config.runs_dir)
@@ -199,6 +201,17 @@ def _build_parts(config: "DictConfig", group: str) -> dict[str, Any]:
                 raise UserError(f"{group}.{name} names {part._target_}, which cannot be imported: {cause}") from None
             raise
     return built
+
+
+def _check_writable(config: "DictConfig") -> None:
+    """Raise UserError unless a run can keep every text: what is typed may hold bytes that are no character."""
+    from omegaconf import OmegaConf
+
+    try:
+        json.dumps(OmegaConf.to_container(config), ensure_ascii=False, default=str).encode("utf-8")
+    except UnicodeEncodeError as error:
+        found = f"U+{ord(error.object[error.start]):04X}"
+        raise UserError(f"every value must be Unicode without lone surrogates, got {found}; rename the file") from None
 
 
 def _try_out(plan: Plan) -> None:

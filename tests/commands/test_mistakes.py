@@ -63,6 +63,7 @@ TRAINING = [
     (["callbacks.samples.prompts=[]"], r"prompts must be a list of texts, got \[\]"),
     (["callbacks.samples.prompts=['é']", "tokenizer=char"], r"got 'é' \(U\+00E9\) at position 0"),
     (["tokenizer=bpe", "tokenizer.vocab_size=100"], "vocab_size must be from 257"),
+    (["data.path='\udce9.txt'"], r"every value must be Unicode without lone surrogates, got U\+DCE9; rename the file"),
     (["name=a/b"], "name must be a plain folder name"),
     (["seed=-1"], "seed must be a whole number from 0 to 9223372036854775807, got -1"),
     (["data.path=absent.txt"], "got absent.txt, which does not exist"),
