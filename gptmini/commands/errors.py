@@ -39,31 +39,36 @@ def one_line_errors() -> Iterator[None]:
 
 def explain(error: BaseException) -> str | None:
     """What to tell the user of an error; None if it is a bug."""
-    name = type(error).__name__
-    module = type(error).__module__
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, OSError):
         return f"{os.fsdecode(error.filename or 'input or output')}: {error.strerror or error}"
     if isinstance(error, RecursionError):
         return "what was typed or read is nested too deeply"
-    if (
-        isinstance(error, MemoryError)
-        or name == "OutOfMemoryError"
-        or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
-    ):
+    if _ran_out_of_memory(error):
         return "memory ran out; lower batch_size (trainer.batch_size when training) or the model's sizes"
+
+    name = type(error).__name__
     if name == "InstantiationException":
         return _explain_part(error)
-    if module.startswith(("hydra.", "omegaconf.")):
+    if type(error).__module__.startswith(("hydra.", "omegaconf.")):
         hint = "; quote a value of other characters inside too: 'key=\"value\"'" if "override" in name.lower() else ""
         reason = str(error).partition("Config search path")[0].partition("\n    full_key")[0]
         return (reason or f"the configuration cannot be composed ({name})") + hint
-    if isinstance(error, ModuleNotFoundError) and "pip install" in str(error):
-        return str(error)  # what a callback or logger of Lightning's says of a package that it needs
+
+    # Lightning's own words for a callback or a logger that does not fit, or that needs a package that is not there.
     if name == "MisconfigurationException" or str(error).startswith("Early stopping conditioned on metric"):
-        return str(error)  # Lightning's own word for a callback or logger that does not fit
+        return str(error)
+    if isinstance(error, ModuleNotFoundError) and "pip install" in str(error):
+        return str(error)
     return None
+
+
+def _ran_out_of_memory(error: BaseException) -> bool:
+    """Whether the processor's or a GPU's memory did not suffice; torch has no common class for that."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
 def _explain_part(error: Exception) -> str | None:
@@ -74,6 +79,7 @@ def _explain_part(error: Exception) -> str | None:
         return f"{key} does not fit: {cause}"
     if isinstance(cause, ImportError):
         return f"{key} cannot be made: {cause}"
+
     explained = None if cause is None else explain(cause)
     if explained is None and "'gptmini." not in str(error):
         return str(error)
