@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 import gptmini
 from gptmini import tokenizer
 from gptmini.checks import UserError
-from gptmini.commands import configuration, errors, train
+from gptmini.commands import errors, launching, train
 from gptmini.data.store import TokenStore, prepare
 from gptmini.model import GPTConfig, new_gpt
 from gptmini.model.checkpoint import header, read_checkpoint, write_checkpoint
@@ -250,7 +250,7 @@ def test_a_checkpoint_that_claims_junk_is_refused_or_gives_the_same_weights(writ
 @pytest.fixture(scope="module")
 def run(folder):
     """A finished run of four steps, and the commands, which from then on do all but the training itself."""
-    config = configuration.compose_checked("train", SHORT.split())
+    config = launching.compose_checked("train", SHORT.split())
     train.train(config)
     (path,) = (folder / "runs" / "default").iterdir()
     text = (path / "config.yaml").read_text()
@@ -312,7 +312,7 @@ def resume(run, content):
     read = []
 
     def act():
-        config = configuration.compose_checked("train", [f"resume={run.path}"])
+        config = launching.compose_checked("train", [f"resume={run.path}"])
         read.append(OmegaConf.to_container(config))
         train.train(config)
 
@@ -466,7 +466,7 @@ OVERRIDES = st.tuples(
 @fuzz(150)
 @given(overrides=st.lists(OVERRIDES.map("".join), min_size=1, max_size=2))
 def test_overrides_of_junk_make_a_configuration_or_are_refused_in_one_line(run, overrides):
-    refused(lambda: train.check(configuration.compose_checked("train", overrides)))
+    refused(lambda: train.check(launching.compose_checked("train", overrides)))
 
 
 # Code in a checkpoint.

@@ -7,6 +7,7 @@ import sys
 from importlib import import_module
 
 from gptmini import __version__
+from gptmini.commands.errors import MISUSE, show
 
 COMMANDS = {
     "train": "train a GPT on a text, or go on with a run",
@@ -27,8 +28,8 @@ def main() -> None:
     elif name in ("--help", "-h"):
         print(usage())
     else:
-        print(f"error: gptmini has no command {name}; it has {', '.join(COMMANDS)}", file=sys.stderr)
-        sys.exit(2)
+        show(f"gptmini has no command {name}; it has {', '.join(COMMANDS)}")
+        sys.exit(MISUSE)
 
 
 def usage() -> str:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:  # Lightning takes seconds
     from gptmini.training.stopping import Ending
     from gptmini.training.trainer import Trainer
 
+CLONE = Path(__file__).resolve().parent.parent.parent  # where the package lies, of a clone or of an installation
+
 
 class Announcer:
     """Says a topic at a time: a word of at most eight letters, then one line or several beside it."""
@@ -117,6 +119,6 @@ class Announcer:
 
 def command(name: str, argument: str) -> str:
     """A command line of ours as this user would type it: by the scripts of a clone, or by the installed program."""
-    if Path(sys.argv[0]).name == "train.py":
+    if Path(sys.argv[0]).resolve() == CLONE / "scripts" / "train.py":
         return f"python scripts/{name}.py {argument}"
     return f"gptmini {name} {argument}"

@@ -33,16 +33,19 @@ def one_line_errors() -> Iterator[None]:
         line = None if os.environ.get("GPTMINI_TRACEBACK") else explain(error)
         if line is None:
             raise
-        print(f"error: {' '.join(line.split())}", file=sys.stderr)
+        show(line)
         sys.exit(MISUSE)
+
+
+def show(mistake: str) -> None:
+    """Tell a mistake in one line on stderr."""
+    print(f"error: {' '.join(mistake.split())}", file=sys.stderr, flush=True)
 
 
 def explain(error: BaseException) -> str | None:
     """What to tell the user of an error; None if it is a bug."""
     if isinstance(error, UserError):
         return str(error)
-    if isinstance(error, OSError):
-        return f"{os.fsdecode(error.filename or 'input or output')}: {error.strerror or error}"
     if isinstance(error, RecursionError):
         return "what was typed or read is nested too deeply"
     if _ran_out_of_memory(error):
@@ -55,6 +58,8 @@ def explain(error: BaseException) -> str | None:
         hint = "; quote a value of other characters inside too: 'key=\"value\"'" if "override" in name.lower() else ""
         reason = str(error).partition("Config search path")[0].partition("\n    full_key")[0]
         return (reason or f"the configuration cannot be composed ({name})") + hint
+    if isinstance(error, OSError):  # after Hydra's, of which some are OSErrors too
+        return f"{os.fsdecode(error.filename or 'input or output')}: {error.strerror or error}"
 
     # Lightning's own words for a callback or a logger that does not fit, or that needs a package that is not there.
     if name == "MisconfigurationException" or str(error).startswith("Early stopping conditioned on metric"):

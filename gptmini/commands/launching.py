@@ -5,21 +5,15 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini.checks import UserError
-from gptmini.commands.configuration import (
-    CONFIGS,
-    check_overrides,
-    compose_checked,
-    run_to_resume,
-    stored_config,
-    sweep_described,
-)
-from gptmini.commands.errors import MISUSE, one_line_errors
+from gptmini.commands.configuration import CONFIGS, check_overrides, composer, sweep_described
+from gptmini.commands.errors import MISUSE, explain, one_line_errors, show
+from gptmini.commands.stored import stored_config
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -49,6 +43,34 @@ def run_configured(
         _launch(command, task, flags, arguments, checked)
 
 
+def compose_checked(command: str, overrides: Sequence[str], config_dir: str | None = None) -> "DictConfig":
+    """Compose a configuration from overrides, or read that of the run to resume.
+
+    config_dir is a folder of a user's own that adds options to the groups.
+    Raises UserError: a key that the chosen groups do not define, or a value that must be given and is not.
+    """
+    run = run_to_resume(overrides)
+    if run is not None:
+        return stored_config(run, overrides, config_dir)
+
+    check_composed = check_overrides(command, overrides, config_dir)
+    with composer(config_dir) as compose:
+        config = compose(command, list(overrides))
+    check_composed(config)
+    return config
+
+
+def run_to_resume(overrides: Sequence[str]) -> str | None:
+    """The run folder or checkpoint that overrides name to go on with; None if they begin a new run."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    run = None
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        if override.key_or_group == "resume" and not override.is_delete():
+            run = override.value()
+    return None if run is None else str(run)
+
+
 @dataclass(frozen=True)
 class _Checked:
     """What is known of a command line before Hydra composes it."""
@@ -67,10 +89,10 @@ class _Job:
     argv: list[str]  # of the program, with which Lightning starts the further processes of a run
     process: int  # in which the program began
     checked: _Checked
-    failures: list  # overrides and error of each job that failed in that process
+    failures: list  # error of each job that failed in that process
 
     def __call__(self, config: "DictConfig") -> Any:
-        """Run the job; an error is kept for the program, which tells it in its own way, or raised elsewhere."""
+        """Run the job. In the program's own process its error is kept in failures, elsewhere raised for Hydra."""
         from hydra.core.hydra_config import HydraConfig
 
         overrides = list(HydraConfig.get().overrides.task)
@@ -81,7 +103,9 @@ class _Job:
         except Exception as error:
             if not here:
                 raise
-            self.failures.append((overrides, error))
+            if self.flags.multirun and explain(error) is not None:
+                show(f"the job {' '.join(overrides)} failed: {explain(error)}")  # now, for the others may take hours
+            self.failures.append(error)
             return None
 
     def _run(self, config: "DictConfig", overrides: list[str]) -> Any:
@@ -100,8 +124,10 @@ class _Job:
         own_folder = [] if self.flags.config_dir is None else ["--config-dir", self.flags.config_dir]
         program = [sys.executable, "-m", "gptmini", self.command, *own_folder, *overrides]
         code = subprocess.run(program, check=False).returncode
+        if code > MISUSE or code < 0:
+            sys.exit(code)  # a signal, which is meant for the whole sweep
         if code:
-            sys.exit(code)
+            raise UserError("see the line above")
         return None
 
     def _number(self) -> str:
@@ -121,8 +147,10 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = get_args_parser()
     parser.error = lambda message: parser.exit(MISUSE, f"error: {message}; --help lists what there is\n")
     flags = parser.parse_intermixed_args(arguments)
-    if flags.config_path is not None:
-        raise UserError("--config-path would replace all configurations of gptmini; --config-dir adds a folder to them")
+    if flags.config_path is not None or flags.config_name is not None:
+        raise UserError("--config-path and --config-name would replace gptmini's; --config-dir adds a folder to them")
+    if flags.multirun and flags.cfg:
+        raise UserError("--cfg shows one job; leave out -m")
     if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
         raise UserError(f"--config-dir must be a folder, got {flags.config_dir}")
     return flags
@@ -156,11 +184,11 @@ def _launch(command: str, task: Callable, flags: argparse.Namespace, arguments: 
     finally:
         sys.argv[:] = argv
 
+    unexplained = [error for error in job.failures if not flags.multirun or explain(error) is None]
+    if unexplained:
+        raise unexplained[0]
     if job.failures:
-        overrides, error = job.failures[0]
-        if flags.multirun and isinstance(error, UserError):
-            raise UserError(f"the job {' '.join(overrides)} failed: {error}") from error
-        raise error
+        sys.exit(MISUSE)  # each was told when it happened
 
 
 def _check_jobs(command: str, flags: argparse.Namespace, check: Callable | None) -> _Checked:
@@ -168,35 +196,37 @@ def _check_jobs(command: str, flags: argparse.Namespace, check: Callable | None)
 
     Raises UserError: what does not fit in one of them.
     """
-    config_name = flags.config_name or command
     if not flags.multirun:
         run = run_to_resume(flags.overrides)
         if run is not None:
             stored_config(run, flags.overrides, flags.config_dir)
             return _Checked()
-        return _Checked(check_composed=check_overrides(config_name, flags.overrides, flags.config_dir))
+        return _Checked(check_composed=check_overrides(command, flags.overrides, flags.config_dir))
 
-    described = sweep_described(config_name, flags.overrides, flags.config_dir)
-    jobs = list(_expand([*described, *flags.overrides]))
+    described = sweep_described(command, flags.overrides, flags.config_dir)
+    jobs = list(_expand([*described, *flags.overrides], flags.config_dir))
     for overrides in jobs:
-        config = compose_checked(config_name, overrides, flags.config_dir)
+        config = compose_checked(command, overrides, flags.config_dir)
         if check is not None:
             check(config)
     return _Checked(n_jobs=len(jobs))
 
 
-def _expand(overrides: list[str]) -> Iterator[list[str]]:
+def _expand(overrides: list[str], config_dir: str | None) -> Iterator[list[str]]:
     """Every combination of a sweep's values: a=1,2 b=3 gives [a=1, b=3] and [a=2, b=3]; of an interval its two ends."""
+    from hydra.core.global_hydra import GlobalHydra
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import IntervalSweep
 
     choices = []
-    for override in OverridesParser.create().parse_overrides(overrides):
-        value = override.value()
-        if not override.is_sweep_override():
-            choices.append([override.input_line])
-        elif isinstance(value, IntervalSweep):
-            choices.append([f"{override.get_key_element()}={end}" for end in (value.start, value.end)])
-        else:
-            choices.append([f"{override.get_key_element()}={text}" for text in override.sweep_string_iterator()])
+    with composer(config_dir):
+        parser = OverridesParser.create(GlobalHydra.instance().config_loader())  # which knows the options for glob(*)
+        for override in parser.parse_overrides(overrides):
+            value = override.value()
+            if not override.is_sweep_override():
+                choices.append([override.input_line])
+            elif isinstance(value, IntervalSweep):
+                choices.append([f"{override.get_key_element()}={end}" for end in (value.start, value.end)])
+            else:
+                choices.append([f"{override.get_key_element()}={text}" for text in override.sweep_string_iterator()])
     return (list(job) for job in itertools.product(*choices))

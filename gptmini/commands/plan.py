@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -154,11 +155,12 @@ def open_loggers(plan: Plan, run: "Run", announcer: "Announcer") -> "list[Logger
     The name is id for Weights & Biases, where a resumed run goes on in the same entry, and run_name for MLflow.
     """
     name = f"{run.folder.parent.name}-{run.folder.name}"
+    allowed = re.sub(r"[^\w.-]", "-", name)  # Weights & Biases refuses some characters in an id
     offered = {
         "save_dir": str(run.folder),
         "purge_step": run.purge_step,
         "on_error": lambda error: announcer.say("events", f"not written: {error.strerror}"),
-        "id": name,
+        "id": allowed,
         "run_name": name,
     }
     return [_connected(logger, offered) for logger in plan.loggers.values()]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini.checks import UserError
 from gptmini.commands.announcements import Announcer
-from gptmini.commands.configuration import compose_checked
-from gptmini.commands.launching import run_configured
+from gptmini.commands.errors import explain
+from gptmini.commands.launching import compose_checked, run_configured
 from gptmini.commands.plan import Fitted, Plan, build, check, open_loggers, open_tokens
 
 if TYPE_CHECKING:  # a mistake in a key is told before torch and Lightning are imported, which takes seconds
@@ -64,7 +64,14 @@ def train_from_python(overrides: Sequence[str]) -> TrainingResult:
 
     Raises UserError: a mistake, or several devices, whose processes Lightning starts with the caller's command line.
     """
-    config = compose_checked("train", list(overrides))
+    try:
+        config = compose_checked("train", list(overrides))
+    except Exception as error:
+        mistake = explain(error)
+        if mistake is None or isinstance(error, UserError):
+            raise
+        raise UserError(" ".join(mistake.split())) from error
+
     if config.trainer.devices != 1:
         raise UserError(
             f"trainer.devices must be 1 in gptmini.train, got {config.trainer.devices}; "

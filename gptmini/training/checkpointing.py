@@ -40,7 +40,8 @@ class Best:
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes each checkpoint whole or not at all, and lets equal ones share a file."""
 
-    error: OSError | None = None  # of the newest save; kept, because the other ranks wait for the one that writes
+    keeps_errors = False  # True: an error of a save is kept, because the other ranks wait for the one that writes
+    error: OSError | None = None  # of the newest save
     best_step: int | None = None  # that this process saved best.ckpt of
 
     def save_checkpoint(self, checkpoint: dict, path: str, storage_options: object = None) -> None:
@@ -48,7 +49,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         path = Path(path)
         self.error = None
         try:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             if path.name == "last.ckpt":
                 self._save_last(checkpoint, path)
             else:
@@ -56,6 +57,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             if path.name == "best.ckpt":
                 self.best_step = checkpoint["global_step"]
         except OSError as error:
+            if not self.keeps_errors:
+                raise
             self.error = error
 
     def _save_last(self, checkpoint: dict, path: Path) -> None:
@@ -134,8 +137,14 @@ class RunCheckpoints(L.Callback):
             logger.save()
 
         folder = Path(trainer.default_root_dir) / "checkpoints"
-        trainer.save_checkpoint(folder / f"{name}.ckpt", weights_only=False)
-        error = trainer.strategy.checkpoint_io.error
+        files = trainer.strategy.checkpoint_io
+        files.keeps_errors = True
+        try:
+            trainer.save_checkpoint(folder / f"{name}.ckpt", weights_only=False)
+        finally:
+            files.keeps_errors = False
+
+        error = files.error
         if name == "last" and error is None:
             self._last_step = trainer.global_step
         if error is not None:

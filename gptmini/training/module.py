@@ -172,6 +172,8 @@ class GPTModule(L.LightningModule):
         )
         checkpoint["state_dict"] = dict(checkpoint["state_dict"])
 
+        if "optimizer_states" not in checkpoint:  # as where a callback of the user's saves the weights alone
+            return
         # By name: the numbers that torch gives to parameters follow from the groups, and differ between strategies.
         names = self._names(self.optimizers(use_pl_optimizer=False))
         (optimizer,) = checkpoint["optimizer_states"]

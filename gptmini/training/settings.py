@@ -10,7 +10,10 @@ LARGEST_BATCH = 2**31  # sequences; with as many steps their numbers still fit i
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerSettings:
-    """The configuration's trainer group; UserError for a wrong type or range; max_time is for the script to check."""
+    """The configuration's trainer group; UserError for a wrong type or range.
+
+    max_time is checked where it is read, in stopping.seconds_of.
+    """
 
     max_steps: int  # optimizer steps
     max_time: float | str | None  # stop after so many seconds, or [[DD:]HH:]MM:SS, of this process; None for no limit

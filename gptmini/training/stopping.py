@@ -68,8 +68,13 @@ class Stopping(L.Callback):
                 signal.signal(number, handler)
 
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Listen again: Lightning has put its own answer to SIGTERM in place."""
+        """Listen again: Lightning has put its own answer to SIGTERM in place.
+
+        The check is the validation that the run was stopped before. It counts for callbacks such as EarlyStopping,
+        which leave out what Lightning calls a sanity check.
+        """
         self._listen()
+        trainer.validating = True
 
     def on_train_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Listen again, and stop if a signal came before the first step; a time limit allows at least one."""

@@ -148,6 +148,11 @@ def _check_state(state: TrainingState, store: TokenStore, config: GPTConfig, set
 def _restore_callbacks(callbacks: Sequence[Callback], state: TrainingState) -> None:
     """Give each callback what it kept; one of a user's that the run was begun without starts anew."""
     for callback in callbacks:
+        if type(callback).on_load_checkpoint is not Callback.on_load_checkpoint:
+            raise UserError(
+                f"{type(callback).__name__} cannot go on: it keeps more than its state_dict, and a run that is resumed "
+                "reads no more than that"
+            )
         if not callback.state_dict():
             continue
         ours = type(callback).__module__.startswith("gptmini.")

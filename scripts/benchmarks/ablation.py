@@ -14,8 +14,8 @@ import lightning as L
 import torch
 from omegaconf import DictConfig
 
-from gptmini.commands.configuration import compose_checked
 from gptmini.commands.errors import Parser
+from gptmini.commands.launching import compose_checked
 from gptmini.commands.plan import Plan, build, check, open_tokens
 from gptmini.data import TokenStore
 from gptmini.hardware import keep_freed_memory

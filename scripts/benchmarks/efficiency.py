@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from gptmini.checks import UserError
-from gptmini.commands.configuration import compose_checked
 from gptmini.commands.errors import Parser
+from gptmini.commands.launching import compose_checked
 from gptmini.commands.plan import check, open_tokens
 
 TRAIN = Path(__file__).resolve().parent.parent / "train.py"

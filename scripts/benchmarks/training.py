@@ -15,8 +15,8 @@ import lightning as L
 import torch
 
 from gptmini.checks import UserError
-from gptmini.commands.configuration import compose_checked
 from gptmini.commands.errors import Parser
+from gptmini.commands.launching import compose_checked
 from gptmini.commands.plan import Plan, build, check, open_tokens
 from gptmini.data import TokenStore
 from gptmini.hardware import Hardware, clock, keep_freed_memory

@@ -14,8 +14,8 @@ import lightning as L
 import torch
 from omegaconf import DictConfig
 
-from gptmini.commands.configuration import compose_checked
 from gptmini.commands.errors import Parser
+from gptmini.commands.launching import compose_checked
 from gptmini.commands.plan import build, check, open_tokens
 from gptmini.commands.train import describe
 from gptmini.hardware import clock, keep_freed_memory

@@ -47,7 +47,7 @@ def script(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     def run(name, *arguments):
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
+        monkeypatch.setattr(sys, "argv", [str(SCRIPTS / f"{name}.py"), *arguments])
         capsys.readouterr()
         try:
             runpy.run_path(str(SCRIPTS / f"{name}.py"), run_name="__main__")

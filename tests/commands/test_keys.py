@@ -9,7 +9,7 @@ import yaml
 from hydra.utils import instantiate
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from gptmini.commands.configuration import compose_checked
+from gptmini.commands.launching import compose_checked
 from gptmini.model import GPT
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
@@ -194,6 +194,7 @@ def test_changing_a_key_changes_what_it_is_for(world, short, watched, key):
 
 TRIED_WITH_THEIR_PACKAGES = {  # in test_loggers.py
     "logger.wandb.project",
+    "logger.wandb.entity",
     "logger.wandb.offline",
     "logger.wandb.resume",
     "logger.mlflow.experiment_name",

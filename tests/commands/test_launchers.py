@@ -85,6 +85,13 @@ def test_jobs_of_several_processes_run_in_processes_of_their_own(sweep, tmp_path
     assert [yaml.safe_load((run / "config.yaml").read_text())["optimizer"]["lr"] for run in runs] == [1e-3, 3e-4]
 
 
+def test_a_sweep_over_all_options_of_a_group(script, short, tmp_path):
+    assert script("train", "-m", *short, "schedule=glob(*i*)", "~callbacks.checkpoints").code == 0
+    configs = [yaml.safe_load((run / "config.yaml").read_text()) for run in (tmp_path / "runs" / "default").iterdir()]
+    names = sorted(config["schedule"]["_target_"].rpartition(".")[2] for config in configs)
+    assert names == ["cosine", "linear", "trapezoid"]
+
+
 def test_a_job_that_fails_is_named_and_the_others_are_done(script, short, tmp_path):
     wild = ("optimizer=adamw", "schedule.warmup_steps=0", "trainer.max_bad_steps=2")
     result = script("train", "-m", *short, *wild, "name=wild", "optimizer.lr=1e30,1e-3")

@@ -163,6 +163,8 @@ def test_weights_and_biases_offline_keeps_what_tensorboard_keeps(run):
     [
         ((), {"project": "gptmini", "mode": None, "resume": "allow"}),
         (("logger.wandb.project=mine",), {"project": "mine"}),
+        (("logger.wandb.entity=team",), {"entity": "team"}),
+        (("name='a#1'",), {"resume": "allow"}),
         (("logger.wandb.offline=true",), {"mode": "dryrun"}),
         (("logger.wandb.resume=never",), {"resume": "never"}),
     ],
@@ -178,7 +180,8 @@ def test_weights_and_biases_are_given_what_the_configuration_says(run, script, m
     assert given["dir"] == str(folder.relative_to(Path.cwd()))
 
     script("train", "resume=runs/latest", "trainer.max_steps=6")  # goes on in the entry of that id
-    assert start.call_args.kwargs["id"] == given["id"] == f"default-{folder.name}"
+    name = f"{folder.parent.name}-{folder.name}".replace("#", "-")  # which Weights & Biases takes for an id
+    assert start.call_args.kwargs["id"] == given["id"] == name
 
 
 @pytest.mark.slow

@@ -1,11 +1,14 @@
 """Callbacks of a user's own and of Lightning's, added by name; what a run folder alone says of them is never called."""
 
 import re
+import signal
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+
+from gptmini.training import Scalars
 
 STOP = "{_target_: lightning.pytorch.callbacks.EarlyStopping, monitor: val/loss, patience: 1, min_delta: 5}"
 LONG = ("trainer.max_steps=8",)
@@ -71,6 +74,67 @@ def test_nothing_of_what_a_file_says_is_left_in_a_part_that_is_typed_again(scrip
     assert not Path("executed").exists()
 
 
+@pytest.mark.parametrize("group", ["callbacks", "logger"])
+def test_a_key_that_looks_like_one_of_a_part_that_is_typed_is_refused(script, stopped, group):
+    path = newest() / "config.yaml"
+    config = yaml.safe_load(path.read_text())
+    config[group] |= {"stop": {"_target_": "x"}, "stop.evil": {"_target_": "os.mkdir", "path": "executed"}}
+    path.write_text(yaml.safe_dump(config))
+    result = script("train", "resume=runs/latest", f"+{group}.stop=null")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "must have names without dots for keys, got 'stop.evil'" in result.err
+    assert not Path("executed").exists()
+
+
+@pytest.mark.parametrize("value", ["${oc.env:SECRET}", "\\\\${oc.env:SECRET}", "a ${oc.env:SECRET}"])
+def test_a_run_folder_does_not_read_the_environment(script, stopped, monkeypatch, value):
+    monkeypatch.setenv("SECRET", "precious")
+    path = newest() / "config.yaml"
+    config = yaml.safe_load(path.read_text())
+    config["callbacks"]["samples"]["prompts"] = [value]
+    path.write_text(yaml.safe_dump(config))
+    result = script("train", "resume=runs/latest", "+callbacks.stop=null")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "must hold plain values" in result.err
+    assert "precious" not in path.read_text() + result.err
+
+
+def test_a_stop_before_a_validation_does_not_hide_it_from_early_stopping(script, short):
+    patient = STOP.replace("patience: 1", "patience: 2")
+    straight = script("train", *short, *LONG, f"+callbacks.stop={patient}", "name=straight")
+    assert "early    at step 6 of 8: " in straight.out
+
+    before = Scalars.on_train_batch_end
+
+    def stopping(self, trainer, *rest):
+        before(self, trainer, *rest)
+        if trainer.global_step == 4:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Scalars, "on_train_batch_end", stopping)
+        assert script("train", *short, *LONG, f"+callbacks.stop={patient}", "name=stopped").code == 143
+    resumed = script("train", "resume=runs/latest", f"+callbacks.stop={patient}")
+    assert "early    at step 6 of 8: " in resumed.out
+    assert last(newest())["global_step"] == 6
+
+
+def test_lightnings_own_checkpoints_are_written_where_and_as_they_say(script, short):
+    options = "{_target_: lightning.pytorch.callbacks.ModelCheckpoint, dirpath: a/b/c, save_weights_only: true}"
+    assert script("train", *short, f"+callbacks.more={options}").code == 0
+    (path,) = Path("a/b/c").iterdir()
+    weights = torch.load(path, weights_only=True)["state_dict"]
+    assert all(torch.equal(weight, weights[name]) for name, weight in last(newest())["state_dict"].items())
+
+
+def test_a_callback_that_keeps_more_than_its_state_is_refused_when_a_run_goes_on(script, short):
+    average = "+callbacks.average={_target_: lightning.pytorch.callbacks.WeightAveraging}"
+    assert script("train", *short, average).code == 0
+    result = script("train", "resume=runs/latest", average, "trainer.max_steps=6")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "WeightAveraging cannot go on: it keeps more than its state_dict" in result.err
+
+
 def test_a_part_can_be_typed_key_by_key(script, short):
     keys = ("_target_=lightning.pytorch.callbacks.ModelCheckpoint", "monitor=val/bits_per_byte", "filename=lightnings")
     result = script("train", *short, *(f"+callbacks.more.{key}" for key in keys))
@@ -84,6 +148,7 @@ def test_a_folder_of_ones_own_adds_options_and_its_parts_survive_a_resume(script
     (tmp_path / "mine" / "callbacks" / "careful.yaml").write_text(f"defaults: [default, _self_]\nstop: {STOP}\n")
     (tmp_path / "mine" / "experiment" / "mine.yaml").write_text(
         "# @package _global_\ndefaults:\n  - override /callbacks: careful\nname: mine\nseed: 5\n"
+        "logger:\n  more:\n    _target_: lightning.pytorch.loggers.CSVLogger\n    save_dir: csv\n"
     )
     folder = ("--config-dir", "mine")
     result = script("train", *folder, *short, *LONG, "experiment=mine")
@@ -125,6 +190,9 @@ def test_without_callbacks_a_run_trains_and_keeps_nothing(script, short):
         (["callbacks=[default,none]"], "is no KEY=VALUE, and no GROUP=NAME"),
         (["--config-dir", "absent"], "--config-dir must be a folder, got absent"),
         (["--config-path", "."], "--config-dir adds a folder to them"),
+        (["experiment=absent"], "error: In 'train': Could not find 'experiment/absent'[^/]*$"),
+        (["-m", "--cfg", "job"], "--cfg shows one job; leave out -m"),
+        (["--config-name", "mine"], "--config-dir adds a folder to them"),
         (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
     ],
 )
@@ -133,6 +201,15 @@ def test_mistakes_in_parts_end_in_one_line_and_no_run_folder(script, short, tmp_
     assert (result.code, result.err.count("\n")) == (2, 1), result
     assert re.search(message, result.err), result.err
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("content", [b"a: [", b"\xff\xfe", b"stop: {_target_: !!python/name:os.system }"])
+def test_a_broken_file_of_ones_own_is_named(script, short, tmp_path, content):
+    (tmp_path / "mine" / "callbacks").mkdir(parents=True)
+    (tmp_path / "mine" / "callbacks" / "broken.yaml").write_bytes(content)
+    result = script("train", *short, "--config-dir", "mine")
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "mine/callbacks/broken.yaml must be YAML: " in result.err
 
 
 def test_early_stopping_on_what_is_not_measured_is_told_in_one_line(script, short):

@@ -114,6 +114,8 @@ def test_a_run_that_python_stopped_says_so_and_goes_on(script, short):
             ["trainer.devices=2", "trainer.batch_size=2"],
             r"trainer\.devices must be 1 in gptmini\.train, got 2",
         ),
+        (["experiment=absent"], "Could not find 'experiment/absent'"),
+        (["trainer.max_steps=["], "LexerNoViableAlt|mismatched|no viable"),
         (["model.n_heads=3"], "d_model must be a multiple of n_heads, got d_model=16 and n_heads=3"),
     ],
 )

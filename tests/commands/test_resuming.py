@@ -23,7 +23,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.summary.writer import event_file_writer, record_writer
 
 import gptmini
-from gptmini.commands.configuration import RESUMABLE
+from gptmini.commands.stored import RESUMABLE
 from gptmini.model.checkpoint import read_checkpoint
 from gptmini.optim.schedules import trapezoid
 from gptmini.report.reading import read_overrides, read_scalars
