@@ -78,7 +78,7 @@ def check_version(version: object, folder: Path) -> None:
     version is what config.yaml says, None if it says nothing.
     """
     written_by = FIRST_VERSION if version is None else version
-    numbers = re.fullmatch(r"(\d{1,4})\.(\d{1,4})\.\d{1,4}", str(written_by))
+    numbers = re.fullmatch(r"([0-9]{1,4})\.([0-9]{1,4})\.[0-9]{1,4}", str(written_by))
     if numbers is None:
         raise UserError(f"{folder / 'config.yaml'} must name the version of gptmini that wrote it, got {version!r}")
 

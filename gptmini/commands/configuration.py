@@ -141,15 +141,28 @@ def parts_of(tree: dict, group: str) -> list[tuple[str, Any]]:
 @contextmanager
 def composer(config_dir: str | None) -> Iterator[Callable[..., "DictConfig"]]:
     """Compose as Hydra would on the command line, whatever Hydra is doing in this process already."""
+    import yaml
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
     extra = [] if config_dir is None else [f"hydra.searchpath=[{_quoted(f'file://{Path(config_dir).resolve()}')}]"]
     running = GlobalHydra.instance().hydra
+
+    def told(name: str, overrides: list[str], **options: bool) -> "DictConfig":
+        try:
+            return compose(name, [*overrides, *extra], **options)
+        except (
+            ValueError,
+            TypeError,
+            AssertionError,
+            yaml.YAMLError,
+        ) as error:  # as Hydra raises of odd files and values
+            raise UserError(f"the configuration cannot be composed: {error}") from error
+
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            yield lambda name, overrides, **options: compose(name, [*overrides, *extra], **options)
+            yield told
     finally:
         GlobalHydra.instance().hydra = running
 

@@ -178,7 +178,7 @@ def _launch(command: str, task: Callable, flags: argparse.Namespace, arguments: 
     own_flags = list(arguments)
     for override in flags.overrides:
         own_flags.remove(override)
-    sys.argv[:] = [argv[0], *own_flags, *flags.overrides]  # hydra.main takes no flag after an override
+    sys.argv[:] = [argv[0], *flags.overrides, *own_flags]  # hydra.main takes no override after a flag
     try:
         hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=command)(run_job)()
     finally:

@@ -70,8 +70,9 @@ def check(config: "DictConfig") -> Plan:
     _check_writable(config)
     check_seed(config.seed)
     check_run_name(config.name)
-    text("runs_dir", config.runs_dir)
-    text("data_dir", config.data_dir)
+    for key in ("runs_dir", "data_dir"):
+        if "\0" in text(key, config[key]):
+            raise UserError(f"{key} must be the name of a folder, got {config[key]!r}")
     if config.console not in CONSOLES:
         raise UserError(f"console must be one of {', '.join(CONSOLES)}, got {config.console!r}")
 
@@ -87,7 +88,7 @@ def check(config: "DictConfig") -> Plan:
         callbacks=_build_parts(config, "callbacks"),
         loggers=_build_parts(config, "logger"),
     )
-    _try_out(plan)
+    _try_out(plan, _build(config.tokenizer))
     return plan
 
 
@@ -106,11 +107,13 @@ def build(plan: Plan, store: "TokenStore", state: "TrainingState | None") -> Fit
     Raises UserError: the text is too short, the plan does not fit it, or the state is of another run.
     """
     from gptmini.tokenizer import from_dict
-    from gptmini.training import assemble
+    from gptmini.training.trainer import assemble, restore_callbacks
 
     tokenizer = from_dict(store.tokenizer)
     sizes = plan.model(vocab_size=tokenizer.n_vocab)
     callbacks = make_callbacks(plan.callbacks, tokenizer, sizes)
+    if state is not None:
+        restore_callbacks(callbacks, state)
     module, data = assemble(
         store,
         sizes,
@@ -133,7 +136,7 @@ def make_callbacks(
     callback whose state no checkpoint may hold.
     """
     from gptmini.training import Pictures
-    from gptmini.training.trainer import check_state_is_plain
+    from gptmini.training.trainer import Callback, check_state_is_plain
 
     callbacks = []
     for name, callback in named.items():
@@ -142,6 +145,8 @@ def make_callbacks(
                 callback = callback(tokenizer=tokenizer)
             except TypeError as error:
                 raise UserError(f"callbacks.{name} does not fit: {error}") from None
+        if not isinstance(callback, Callback):
+            raise UserError(f"callbacks.{name} must be a callback of Lightning's kind, got {callback!r}")
         if isinstance(callback, Pictures):
             callback.check(sizes)
         check_state_is_plain(callback)
@@ -216,27 +221,31 @@ def _check_writable(config: "DictConfig") -> None:
         raise UserError(f"every value must be Unicode without lone surrogates, got {found}; rename the file") from None
 
 
-def _try_out(plan: Plan) -> None:
+def _try_out(plan: Plan, make_tokenizer: partial) -> None:
     """Raise UserError unless what waits for the text or the run will take it; nothing of what is made here is kept."""
     import torch
 
     from gptmini.optim import schedules
+    from gptmini.training.trainer import Logger
 
     try:
         plan.model(vocab_size=1)
         plan.optimizer(torch.nn.Linear(1, 1))
         schedules.check(**plan.schedule.keywords)
+        inspect.signature(make_tokenizer.func).bind((), (), **make_tokenizer.keywords)  # of two splits' texts
     except TypeError as error:  # of a stored configuration; what is typed was compared with the YAML
         raise UserError(f"the configuration does not fit: {error}") from None
 
     with tempfile.TemporaryDirectory() as folder:
         for name, logger in plan.loggers.items():
             try:
-                _connected(logger, {"save_dir": folder})
+                connected = _connected(logger, {"save_dir": folder})
             except ImportError as error:
                 raise UserError(f"logger.{name} needs a package that is not installed: {error}") from None
             except Exception as error:  # of whatever class: the logger may be anybody's
                 raise UserError(f"logger.{name} cannot be made: {error}") from None
+            if not isinstance(connected, Logger):
+                raise UserError(f"logger.{name} must be a logger of Lightning's kind, got {connected!r}")
 
 
 def _connected(logger: "Logger | partial", offered: Mapping[str, Any]) -> "Logger":

@@ -91,6 +91,9 @@ def _check_plain(tree: dict, nodes: dict[str, Any], path: Path) -> None:
 
     A key with a dot in it would look like a key of a part that it does not belong to.
     """
+    for group in PART_GROUPS:
+        if not isinstance(tree.get(group), dict | None):
+            raise UserError(f"{path} must hold {group} by name, or null, got {tree[group]!r}")
     for key in _every_key(tree):
         if type(key) is not str or "." in key:
             raise UserError(f"{path} must have names without dots for keys, got {key!r}")
@@ -165,7 +168,8 @@ def _check_loggers(tree: dict, path: Path, config_dir: str | None, *, typed: dic
             found = [read_yaml(file) for file in folder.glob("logger/*.yaml")]
             found += [dict(parts_of(read_yaml(file), "logger")) for file in folder.glob("experiment/*.yaml")]
             for loggers in found:
-                known |= set(loggers.get(name) or {})
+                defined = loggers.get(name)
+                known |= set(defined) if isinstance(defined, dict) else set()
         for key in part.keys() - known:
             raise UserError(f"{path} gives logger.{name} the argument {key}, which no configuration here does")
 

@@ -64,6 +64,9 @@ def train_from_python(overrides: Sequence[str]) -> TrainingResult:
 
     Raises UserError: a mistake, or several devices, whose processes Lightning starts with the caller's command line.
     """
+    for override in overrides:
+        if type(override) is not str:
+            raise UserError(f"an override must be text, as in trainer.max_steps=50, got {override!r}")
     try:
         config = compose_checked("train", list(overrides))
     except Exception as error:

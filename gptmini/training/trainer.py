@@ -77,13 +77,10 @@ def build_trainer(
     With a state that assemble accepted it begins at that step. Of its own state Lightning needs two counters,
     which follow from the step; so its loops are not restored, and devices and batch_size may differ from before.
 
-    Raises UserError: the state lacks that of a callback.
+    Each callback is as it is to begin: restore_callbacks gives it what it kept.
     """
     n_micro_steps = micro_steps(settings.global_batch_size, settings.batch_size, settings.devices)
     step = 0 if state is None else state.step
-    if state is not None:
-        _restore_callbacks(callbacks, state)
-
     # Was the run stopped between a step and its validation? Lightning calls one before the first step a sanity check.
     validate_first = state is not None and step and settings.validation_due(step) and state.validated_step != step
 
@@ -145,8 +142,11 @@ def _check_state(state: TrainingState, store: TokenStore, config: GPTConfig, set
         raise UserError(f"trainer.max_steps must be at least the {state.step} done, got {settings.max_steps}")
 
 
-def _restore_callbacks(callbacks: Sequence[Callback], state: TrainingState) -> None:
-    """Give each callback what it kept; one of a user's that the run was begun without starts anew."""
+def restore_callbacks(callbacks: Sequence[Callback], state: TrainingState) -> None:
+    """Give each callback what it kept; one of a user's that the run was begun without starts anew.
+
+    Raises UserError: the state lacks that of a callback of ours, or a callback keeps more than its state.
+    """
     for callback in callbacks:
         if type(callback).on_load_checkpoint is not Callback.on_load_checkpoint:
             raise UserError(

@@ -12,7 +12,7 @@ from gptmini.optim.schedules import cosine
 from gptmini.tokenizer import byte
 from gptmini.training.checkpointing import RunCheckpoints
 from gptmini.training.settings import TrainerSettings
-from gptmini.training.trainer import assemble, build_trainer
+from gptmini.training.trainer import assemble, build_trainer, restore_callbacks
 
 MODELS = {
     "gpt2": {"norm": "layernorm", "position": "learned", "mlp": "gelu", "bias": True, "tie_embeddings": True},
@@ -119,6 +119,8 @@ def train(store, tmp_path):
             state=state,
         )
         module.to(dtype)
+        if state is not None:
+            restore_callbacks(callbacks, state)
         trainer = build_trainer(
             settings,
             folder,
