@@ -1,6 +1,7 @@
 """What a training run says of itself when it begins, goes on, stops and ends."""
 
 import math
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,17 +71,17 @@ class Announcer:
             change = f"the learning rate of the next step was {before:.3g}, is {now:.3g}"
             self.say("", f"max_steps was {state.max_steps}, is {max_steps}: {change}")
 
-    def stop(self, ending: "Ending", step: int, folder: Path) -> None:
+    def stop(self, ending: "Ending", step: int, run: "Run") -> None:
         """Say why the run stopped, what was kept of it, and how it goes on."""
-        last = folder / "checkpoints" / "last.ckpt"
+        last = run.folder / "checkpoints" / "last.ckpt"
         if ending.saved:
             kept = f"saved as {last}" if last.exists() else "not saved, for want of callbacks.checkpoints"
         else:
             kept = f"{last} is the newest checkpoint" if last.exists() else "nothing was saved yet"
         self.say("stopped", f"by {ending.reason} at step {step}; {kept}")
-        self.say("next", command("train", f"resume={folder}"))
+        self.say("next", resuming(run))
 
-    def done(self, trainer: "Trainer", folder: Path, *, n_steps: int, seconds: float) -> None:
+    def done(self, trainer: "Trainer", run: "Run", *, n_steps: int, seconds: float) -> None:
         """Say how long the run took, and whether a callback such as Lightning's EarlyStopping ended it early."""
         from gptmini.training.monitoring.console import duration
 
@@ -89,7 +90,7 @@ class Announcer:
             reasons = [getattr(callback, "stopping_reason_message", None) for callback in trainer.callbacks]
             reason = next((" ".join(text.split()) for text in reasons if text), "a callback asked for it")
             self.say("early", f"at step {trainer.global_step} of {trainer.max_steps}: {reason}")
-            self.say("", f"{command('train', f'resume={folder}')} goes on")
+            self.say("", f"to go on: {resuming(run)}")
 
     def end(
         self,
@@ -115,6 +116,12 @@ class Announcer:
         for text in samples:
             self.say("sample", *text.splitlines())
         self.say("next", *(command(name, str(folder)) for name in ("sample", "evaluate", "report")))
+
+
+def resuming(run: "Run") -> str:
+    """The command line that goes on with a run: callbacks and loggers of the user's own must be typed again."""
+    own = [shlex.quote(override) for override in run.overrides if override.startswith(("+callbacks.", "+logger."))]
+    return command("train", " ".join((f"resume={run.folder}", *own)))
 
 
 def command(name: str, argument: str) -> str:

@@ -203,7 +203,7 @@ def _build_parts(config: "DictConfig", group: str) -> dict[str, Any]:
         except InstantiationException as error:
             cause = error.__cause__
             if isinstance(cause, TypeError):
-                raise UserError(f"{group} does not fit: {error}") from None
+                raise UserError(f"{group}.{name} does not fit: {cause}") from None
             if isinstance(cause, ImportError):
                 raise UserError(f"{group}.{name} names {part._target_}, which cannot be imported: {cause}") from None
             raise

@@ -147,7 +147,9 @@ def _check_calls(tree: dict, path: Path, config_dir: str | None, *, typed: dict[
         name = rest.partition(".")[0]
         is_own = group in PART_GROUPS and name not in names_of_parts(group, config_dir)
         own = f"+{group}.{name}"
-        remedy = f"; if it is yours, type it again: {own}=..., or {own}=null to go on without it" if is_own else ""
+        remedy = ""
+        if is_own:
+            remedy = f"; if it is yours, type {own}=... or its --config-dir again, or {own}=null to go on without it"
         raise UserError(f"{path} names {called.get(part)} for {part}, which no configuration here does{remedy}")
 
 

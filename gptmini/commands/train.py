@@ -156,7 +156,7 @@ def fit(
     best = None if checkpoints is None else checkpoints.best
     if ending.reason is None:
         n_steps = trainer.global_step - run.step
-        announcer.done(trainer, run.folder, n_steps=n_steps, seconds=time.monotonic() - began)
+        announcer.done(trainer, run, n_steps=n_steps, seconds=time.monotonic() - began)
         samples = _first(fitted.callbacks, Samples)
         announcer.end(
             fitted.module,
@@ -166,7 +166,7 @@ def fit(
             folder=run.folder,
         )
     else:
-        announcer.stop(ending, trainer.global_step, run.folder)
+        announcer.stop(ending, trainer.global_step, run)
     return TrainingResult(
         folder=run.folder,
         steps=trainer.global_step,

@@ -83,7 +83,7 @@ def test_a_missing_package_is_named_in_one_line_before_a_run_folder_is_made(scri
 def test_a_logger_that_cannot_be_made_is_told_in_one_line(script, short, tmp_path):
     result = script("train", *short, "+logger.mine={_target_: lightning.pytorch.loggers.CSVLogger, folder: x}")
     assert (result.code, result.err.count("\n")) == (2, 1)
-    assert "logger does not fit: " in result.err
+    assert "logger.mine does not fit: " in result.err
     assert "unexpected keyword argument 'folder'" in result.err
     assert not (tmp_path / "runs").exists()
 
