@@ -91,3 +91,10 @@ def _wanted(*, name: str, kind: str, bounds: list[str], null: str, value: object
     range_of_values = f" {' and '.join(bounds)}" if bounds else ""
     alternative = f", or null for {null}" if null else ""
     return f"{name} must be {kind}{range_of_values}{alternative}, got {shown(value)}"
+
+
+def file_name(name: str, value: object) -> str:
+    """Return value if it is a plain name of a file or folder, which leads nowhere else; UserError otherwise."""
+    if text(name, value) in ("", ".", "..") or set(value) & set("/\\\0"):
+        raise UserError(f"{name} must be a plain file name, got {shown(value)}")
+    return value

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from gptmini.checks import UserError, number, shown, text, whole
+from gptmini.checks import UserError, file_name, number, shown, text, whole
 
 HUGE = 10**400  # beyond the largest float
 
@@ -99,3 +99,13 @@ def test_a_number_that_python_will_not_write_is_refused_all_the_same(check):
 
 def test_a_user_error_is_a_value_error():
     assert issubclass(UserError, ValueError)
+
+
+def test_a_plain_file_name_comes_back():
+    assert file_name("n", "Größe 1.txt") == "Größe 1.txt"
+
+
+@pytest.mark.parametrize("value", ["", ".", "..", "a/b", "../a", "/a", "a\\b", "a\0", 3, None])
+def test_a_name_that_leads_elsewhere_is_refused(value):
+    with pytest.raises(UserError, match="n must be "):
+        file_name("n", value)

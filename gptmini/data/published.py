@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from gptmini.checks import UserError, text
+from gptmini.checks import UserError, file_name, text
 from gptmini.data.corpus import TextCorpus, check_fraction
 from gptmini.files import replacing
 
@@ -18,6 +18,7 @@ def pinned_text(
     Raises UserError: val_fraction is out of range, path is not a file, the text is another, or the download failed.
     """
     check_fraction(val_fraction)
+    file_name("data.name", name)
     text("data.url", url)
     if "\0" in text("data.folder", folder):
         raise UserError(f"data.folder must be the name of a folder, got {folder!r}")

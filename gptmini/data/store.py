@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gptmini.checks import UserError
+from gptmini.checks import UserError, file_name
 from gptmini.files import flush_file, new_folder
 
 FORMAT = 1
@@ -59,6 +59,8 @@ def prepare(corpus, build_tokenizer: Callable, root: str | Path) -> tuple[TokenS
     """
     if "\0" in str(root):  # no system has such a name, and Python's own error for it is a bare ValueError
         raise UserError(f"data_dir must be the name of a folder, got {str(root)!r}")
+
+    file_name("data.name", corpus.name)  # of which the folder's name is made
 
     builder = build_tokenizer if isinstance(build_tokenizer, partial) else partial(build_tokenizer)
     described = {"name": builder.func.__name__, **builder.keywords}

@@ -80,6 +80,13 @@ def test_a_local_copy_must_be_a_file(tmp_path, name):
         pinned_text("digits", "", None, str(tmp_path / name), "", 0.1)
 
 
+def test_a_name_that_leads_out_of_its_folder_is_refused(server, tmp_path):
+    with pytest.raises(ValueError, match=r"data\.name must be a plain file name, got '\.\./evil'"):
+        pinned_text("../evil", server.url, None, None, str(tmp_path / "downloads"), 0.1)
+    assert server.requests == 0
+    assert list(tmp_path.rglob("*")) == []
+
+
 def test_tinyshakespeare_has_the_standard_split():
     path = os.environ.get("GPTMINI_SHAKESPEARE")
     if not path:
