@@ -115,16 +115,16 @@ class Announcer:
             self.say("best", f"none: {reason}")
         for text in samples:
             self.say("sample", *text.splitlines())
-        self.say("next", *(command(name, str(folder)) for name in ("sample", "evaluate", "report")))
+        self.say("next", *(command_line(name, str(folder)) for name in ("sample", "evaluate", "report")))
 
 
 def resuming(run: "Run") -> str:
     """The command line that goes on with a run: callbacks and loggers of the user's own must be typed again."""
     own = [shlex.quote(override) for override in run.overrides if override.startswith(("+callbacks.", "+logger."))]
-    return command("train", " ".join((f"resume={run.folder}", *own)))
+    return command_line("train", " ".join((f"resume={run.folder}", *own)))
 
 
-def command(name: str, argument: str) -> str:
+def command_line(name: str, argument: str) -> str:
     """A command line of ours as this user would type it: by the scripts of a clone, or by the installed program."""
     if Path(sys.argv[0]).resolve() == CLONE / "scripts" / "train.py":
         return f"python scripts/{name}.py {argument}"

@@ -27,9 +27,9 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = parse(arguments)
 
     from gptmini.files import replacing
-    from gptmini.report.page import Run, give_names, page_of
+    from gptmini.report.page import ReportedRun, give_names, page_of
 
-    runs = [Run(path) for path in arguments.compare or [arguments.run]]
+    runs = [ReportedRun(path) for path in arguments.compare or [arguments.run]]
     give_names(runs)
     out = arguments.out or (Path("compare.html") if arguments.compare else runs[0].folder / "report.html")
     target = out.resolve()  # where a link leads

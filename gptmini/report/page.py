@@ -28,7 +28,7 @@ summary { cursor: pointer; color: #57606a }
 """
 
 
-class Run:
+class ReportedRun:
     """One run folder, read whole."""
 
     def __init__(self, path: str) -> None:
@@ -67,7 +67,7 @@ class Run:
         return [(step, markdown_to_safe_html(text.decode("utf-8", errors="replace"))) for step, text in texts]
 
 
-def page_of(runs: list[Run], *, compare: bool) -> str:
+def page_of(runs: list[ReportedRun], *, compare: bool) -> str:
     """The page of one run, or of several laid over each other."""
     title = " and ".join(run.name for run in runs)
     sections = comparison(runs) if compare else single(runs[0])
@@ -78,7 +78,7 @@ def page_of(runs: list[Run], *, compare: bool) -> str:
     return f"{page}<h1>{html.escape(title)}</h1>\n{body}\n</body></html>\n"
 
 
-def give_names(runs: list[Run]) -> None:
+def give_names(runs: list[ReportedRun]) -> None:
     """Call each run by the shortest name that tells it from the others; UserError for a run given twice."""
     folders = [run.folder.resolve() for run in runs]
     if len(set(folders)) < len(folders):
@@ -91,7 +91,7 @@ def give_names(runs: list[Run]) -> None:
             return
 
 
-def single(run: Run) -> Iterator[tuple[str, str]]:
+def single(run: ReportedRun) -> Iterator[tuple[str, str]]:
     """Headings and contents of a page on one run."""
     yield "Where it stands", figures_table([run])
     yield from charts([run])
@@ -105,7 +105,7 @@ def single(run: Run) -> Iterator[tuple[str, str]]:
         yield heading, "".join(content for _, content in run.texts(tag, 1))
 
 
-def comparison(runs: list[Run]) -> Iterator[tuple[str, str]]:
+def comparison(runs: list[ReportedRun]) -> Iterator[tuple[str, str]]:
     """Headings and contents of a page on several runs."""
     yield "Where they stand", figures_table(runs)
     keys = sorted({key for run in runs for key in run.config})
@@ -121,7 +121,7 @@ def comparison(runs: list[Run]) -> Iterator[tuple[str, str]]:
     yield "Samples", samples
 
 
-def figures_table(runs: list[Run]) -> str:
+def figures_table(runs: list[ReportedRun]) -> str:
     """The last and the best of what counts, a column for each run."""
     rows = [["", *(run.name for run in runs)]]
     for name, tag, choose, form in (
@@ -142,7 +142,7 @@ def figures_table(runs: list[Run]) -> str:
     return table(rows)
 
 
-def charts(runs: list[Run]) -> Iterator[tuple[str, str]]:
+def charts(runs: list[ReportedRun]) -> Iterator[tuple[str, str]]:
     """The charts of TensorBoard's layout, by category; one line for each run and tag."""
     from gptmini.report import drawing
     from gptmini.report.tags import LAYOUT

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from gptmini.report.page import Run, figures_table, image, newest_first, table, thinned
+from gptmini.report.page import ReportedRun, figures_table, image, newest_first, table, thinned
 from gptmini.report.tags import LAYOUT
 
 
@@ -117,7 +117,7 @@ def test_a_curve_of_many_points_keeps_its_last_and_its_best(tmp_path):
         value = {1: math.nan, 700: 0.25}.get(step, 1.0)
         logger.log_metrics({"val/loss": value, "train/loss": 2.0 if step == 1201 else 1.5}, step)
     logger.finalize("success")
-    run = Run(str(tmp_path))
+    run = ReportedRun(str(tmp_path))
     shown = thinned(run.curve("train/loss"))
     assert len(shown) <= 501
     assert shown[-1] == (1201, 2.0)
