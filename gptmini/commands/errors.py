@@ -42,6 +42,12 @@ def show(mistake: str) -> None:
     print(f"error: {' '.join(mistake.split())}", file=sys.stderr, flush=True)
 
 
+def refuse(message: str) -> NoReturn:
+    """Tell what argparse finds wrong with a command line, and leave."""
+    show(f"{message}; --help lists what there is")
+    sys.exit(MISUSE)
+
+
 def explain(error: BaseException) -> str | None:
     """What to tell the user of an error; None if it is a bug."""
     if isinstance(error, UserError):
@@ -96,4 +102,4 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong and leave."""
-        self.exit(MISUSE, f"error: {message}; --help lists what there is\n")
+        refuse(message)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini.checks import UserError
 from gptmini.commands.configuration import CONFIGS, check_overrides, composer, sweep_described
-from gptmini.commands.errors import MISUSE, explain, one_line_errors, show
+from gptmini.commands.errors import MISUSE, explain, one_line_errors, refuse, show
 from gptmini.commands.stored import stored_config
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class _Job:
         if code > MISUSE or code < 0:
             sys.exit(code)  # a signal, which is meant for the whole sweep
         if code:
-            raise UserError("see the line above")
+            raise UserError(f"its own process told why, and ended with exit code {code}")
         return None
 
     def _number(self) -> str:
@@ -145,7 +145,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     from hydra._internal.utils import get_args_parser
 
     parser = get_args_parser()
-    parser.error = lambda message: parser.exit(MISUSE, f"error: {message}; --help lists what there is\n")
+    parser.error = refuse
     flags = parser.parse_intermixed_args(arguments)
     if flags.config_path is not None or flags.config_name is not None:
         raise UserError("--config-path and --config-name would replace gptmini's; --config-dir adds a folder to them")
@@ -157,7 +157,11 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _launch(command: str, task: Callable, flags: argparse.Namespace, arguments: list[str], checked: _Checked) -> None:
-    """Hand the command line to hydra.main, and tell the first error of a job."""
+    """Hand the command line to hydra.main.
+
+    The error of a single run is raised, and so is a bug in a sweep; a sweep with jobs that failed otherwise, each told
+    when it failed, ends in exit code 2.
+    """
     import hydra
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise to us, instead of printing several lines

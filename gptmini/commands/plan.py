@@ -252,5 +252,7 @@ def _connected(logger: "Logger | partial", offered: Mapping[str, Any]) -> "Logge
     """A logger; a partial one is called with those of the offered arguments that it takes and has not yet."""
     if not isinstance(logger, partial):
         return logger
-    taken = inspect.signature(logger.func).parameters
-    return logger(**{name: value for name, value in offered.items() if name in taken and name not in logger.keywords})
+
+    takes = inspect.signature(logger.func).parameters
+    wanted = [name for name in offered if name in takes and name not in logger.keywords]
+    return logger(**{name: offered[name] for name in wanted})
