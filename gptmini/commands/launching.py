@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gptmini.checks import UserError
 from gptmini.commands.configuration import CONFIGS, check_overrides, composer, sweep_described
 from gptmini.commands.errors import MISUSE, explain, one_line_errors, refuse, show
+from gptmini.commands.start_up import collector_paused
 from gptmini.commands.stored import stored_config
 
 if TYPE_CHECKING:
@@ -28,12 +29,12 @@ def run_configured(
 
     Args:
         command: train or prepare, which is also the name of the root configuration.
-        task: what a job does; what it returns is what a sweeper sees.
+        task: what a job does; what it returns is what a sweeper sees. It calls resume_collector after its imports.
         check: raises UserError for values that do not fit.
         arguments: flags and overrides; None for those of the command line.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    with one_line_errors():
+    with one_line_errors(), collector_paused():
         flags = _parse(arguments)
         only_shows = flags.help or flags.hydra_help or flags.cfg or flags.info or flags.shell_completion
         is_further_process = int(os.environ.get("LOCAL_RANK", "0")) > 0  # of a run that the first one has checked

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from gptmini.commands.launching import run_configured
+from gptmini.commands.start_up import resume_collector
 
 
 def tokenise(config, overrides: Sequence[str] = ()) -> None:
@@ -14,6 +15,7 @@ def tokenise(config, overrides: Sequence[str] = ()) -> None:
     from gptmini.data import prepare
     from gptmini.data.store import SPLITS
 
+    resume_collector()
     OmegaConf.resolve(config)
     console = Console(soft_wrap=True, highlight=False)
     with console.status("reading text"):

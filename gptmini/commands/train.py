@@ -12,6 +12,7 @@ from gptmini.commands.announcements import Announcer
 from gptmini.commands.errors import explain
 from gptmini.commands.launching import compose_checked, run_configured
 from gptmini.commands.plan import Fitted, Plan, build, check, open_loggers, open_tokens
+from gptmini.commands.start_up import resume_collector
 
 if TYPE_CHECKING:  # a mistake in a key is told before torch and Lightning are imported, which takes seconds
     from omegaconf import DictConfig
@@ -41,6 +42,7 @@ def train(config: "DictConfig", overrides: Sequence[str] = ()) -> TrainingResult
     """
     began = time.monotonic()
     plan = check(config)
+    resume_collector()
     prepare_process(plan)
 
     from gptmini.training.run import open_run
