@@ -88,6 +88,10 @@ class CausalMultiHeadAttention(nn.Module):
             raise ValueError(f"x must be (B, T, C={self.d_model}), got {tuple(x.shape)}")
         n_qk_heads = self.n_heads + self.n_kv_heads
         heads = self.qkv(x).unflatten(-1, (n_qk_heads + self.n_kv_heads, self.d_head))  # (B, T, H+2G, D)
+        if rotary is None and not self.qk_norm:
+            return heads.split((self.n_heads, self.n_kv_heads, self.n_kv_heads), dim=2)  # (B, T, H or G, D)
+
+        # Queries and keys are rotated and normalised together, in one operation for both.
         qk, values = heads.split((n_qk_heads, self.n_kv_heads), dim=2)  # (B, T, H+G, D), (B, T, G, D)
         if rotary is not None:
             qk = rotate(qk, rotary)

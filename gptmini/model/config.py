@@ -27,7 +27,7 @@ class GPTConfig:
     n_heads: int  # H, query heads; divides C
     norm: str  # layernorm (with gain, eps 1e-5) or rmsnorm (without weights, eps 1e-6)
     position: str  # learned (a vector for each position) or rotary (queries and keys turn)
-    mlp: str  # gelu (tanh form, as GPT-2) or relu2 (squared ReLU)
+    mlp: str  # gelu (tanh form, as GPT-2), gelu_exact (as nanoGPT) or relu2 (squared ReLU)
     bias: bool  # whether projections and layer norms have one
     tie_embeddings: bool  # whether the unembedding is the token embedding
     init: str  # gpt2 (normal 0.02, output projections 0.02 / sqrt(2 N)) or zero_projections (those and unembedding 0)

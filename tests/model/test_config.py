@@ -101,7 +101,7 @@ def test_dropout_that_is_no_probability_below_one_is_refused(value):
     [
         ("norm", "layernorm, rmsnorm"),
         ("position", "learned, rotary"),
-        ("mlp", "gelu, relu2"),
+        ("mlp", "gelu, gelu_exact, relu2"),
         ("init", "gpt2, zero_projections"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gptmini.model import GPT, GPTConfig, new_gpt, next_token_loss, training_loss
-from gptmini.model.layers import Smear
+from gptmini.model.layers import ACTIVATION, Smear
 
 N, G, D, B, H, V, T, C, F = 2, 3, 4, 5, 6, 11, 13, 24, 40
 SIZES = {"vocab_size": V, "context_length": T, "d_model": C, "n_layers": N, "n_heads": H}
@@ -315,3 +315,17 @@ def test_a_smeared_model_compiles_to_the_same_loss():
     model, tokens = wide(SMEARED), draw()
     losses = [loss(model, tokens[:, :-1], tokens[:, 1:]) for loss in (training_loss, torch.compile(training_loss))]
     torch.testing.assert_close(*losses, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "formula"),
+    [
+        ("gelu_exact", lambda x: x * 0.5 * (1 + math.erf(x / math.sqrt(2)))),
+        ("gelu", lambda x: x * 0.5 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),
+        ("relu2", lambda x: max(x, 0.0) ** 2),
+    ],
+)
+def test_an_activation_is_its_formula(name, formula):
+    inputs = [-3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0]
+    outputs = ACTIVATION[name](torch.tensor(inputs, dtype=torch.float64)).tolist()
+    assert outputs == pytest.approx([formula(x) for x in inputs], abs=1e-12)
