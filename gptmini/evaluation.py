@@ -43,9 +43,9 @@ def token_losses(model: GPT, tokens: Tensor, targets: Tensor) -> tuple[Tensor, T
     return torch.cat(losses).view_as(targets), torch.cat(likeliest).view_as(targets)
 
 
-def sum_of_nats(losses: Tensor) -> float:
-    """Sum of losses of any shape, in float64 where the device has it, so that batches can be added up."""
-    return losses.sum(dtype=torch.float32 if losses.device.type == "mps" else torch.float64).item()
+def sum_of_nats(losses: Tensor) -> Tensor:
+    """Sum of losses of any shape, (), in float64 where the device has it, so that batches can be added up."""
+    return losses.sum(dtype=torch.float32 if losses.device.type == "mps" else torch.float64)
 
 
 def evaluate(model: GPT, batches: Iterable[tuple[Tensor, Tensor]], *, tokens_per_byte: float) -> Evaluation:
@@ -60,7 +60,8 @@ def evaluate(model: GPT, batches: Iterable[tuple[Tensor, Tensor]], *, tokens_per
     nats, n_tokens = 0.0, 0
     try:
         for tokens, targets in batches:
-            nats += sum_of_nats(token_losses(model, tokens.to(device), targets.to(device))[0])
+            losses, _ = token_losses(model, tokens.to(device), targets.to(device))
+            nats += sum_of_nats(losses).item()
             n_tokens += targets.numel()
     finally:
         model.train(was_training)

@@ -92,11 +92,16 @@ def check_compiler(device: str) -> None:
 
 def clock(device: str) -> float:
     """Seconds of a clock that runs on steadily, read once the device has done all that it was asked."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-    elif device == "mps":
-        torch.mps.synchronize()
+    wait_for(torch.device(device))
     return time.perf_counter()
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until a device has done all that it was asked; a CPU always has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
 
 
 def keep_freed_memory() -> None:

@@ -1,7 +1,7 @@
 """Which parameter gets which treatment, and the optimizers that take them."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gptmini.checks import UserError, number, shown, whole
 from gptmini.optim.muon import MuonAdamW
@@ -101,6 +101,18 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, multiplier: float) -> No
     """Set each group's lr to multiplier times its peak."""
     for group in optimizer.param_groups:
         group["lr"] = multiplier * group["peak_lr"]
+
+
+def leave_out(optimizer: torch.optim.Optimizer, not_finite: Tensor) -> None:
+    """Have the next step change nothing if not_finite, a scalar on the weights' device, is 1.0 rather than 0.0.
+
+    An optimizer that reads such a flag on the device, as torch's fused ones do for its GradScaler, is given it, and the
+    host need not wait. Of another the gradients are dropped, after a look at the flag.
+    """
+    if getattr(optimizer, "_step_supports_amp_scaling", False):
+        optimizer.found_inf = not_finite
+    elif not_finite.item():
+        optimizer.zero_grad(set_to_none=True)  # an optimizer leaves alone what has no gradient
 
 
 def _check_pair(name: str, value: object) -> None:

@@ -1,4 +1,4 @@
-"""Learning rate, as a multiple of its peak, and momentum: pure functions of the optimizer step.
+"""Learning rate, as a multiple of its peak: pure functions of the optimizer step.
 
 A schedule takes (step, *, max_steps, warmup_steps, final_fraction), and trapezoid decay_fraction: step counts from 0,
 warm-up rises linearly to 1 over warmup_steps, and the decay ends at final_fraction on the last step; steps past the end
@@ -27,11 +27,6 @@ def trapezoid(step: int, *, max_steps: int, warmup_steps: int, final_fraction: f
     """Flat at 1, then a straight line to final_fraction over the last decay_fraction of steps (Hägele et al. 2024)."""
     done = _progress(step, max_steps, max(warmup_steps, max_steps - 1 - round(decay_fraction * max_steps)))
     return _warmup(step, warmup_steps) * (1 - (1 - final_fraction) * done)
-
-
-def ramp(step: int, first: float, last: float, warmup_steps: int) -> float:
-    """A straight line from first, at step 0, to last, at warmup_steps and after: the momentum of Muon."""
-    return last if step >= warmup_steps else first + (last - first) * step / warmup_steps
 
 
 def check(*, warmup_steps: int, final_fraction: float, decay_fraction: float = 0.0) -> None:

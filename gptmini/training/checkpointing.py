@@ -127,7 +127,10 @@ class RunCheckpoints(L.Callback):
     def _save_at_interval(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         step = trainer.global_step
         ended = step >= pl_module.settings.max_steps
-        due = step % self.every_steps == 0 and not pl_module.bad_steps_in_a_row
+        due = step % self.every_steps == 0
+        if due:
+            pl_module.settle()
+            due = not pl_module.bad_steps_in_a_row
         if ended or due:
             self._save(trainer, "last", needed=ended)
 

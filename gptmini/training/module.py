@@ -14,8 +14,9 @@ from gptmini.data.store import TokenStore
 from gptmini.evaluation import Evaluation, sum_of_nats, token_losses
 from gptmini.model import GPT, training_loss
 from gptmini.model.checkpoint import WEIGHTS_PREFIX, TrainingState, header
-from gptmini.optim import set_learning_rate
+from gptmini.optim import leave_out, set_learning_rate
 from gptmini.optim.muon import MOMENTS
+from gptmini.training.outcomes import BadStep, Outcome, Outcomes
 from gptmini.training.settings import TrainerSettings
 
 
@@ -49,8 +50,14 @@ class GPTModule(L.LightningModule):
         self.schedule = schedule
         self.compute_loss = partial(torch.compile(training_loss) if compile else training_loss, model)
 
+        self.parameters_by_name = dict(model.named_parameters())  # walking through the modules anew takes time
         self.step_loss: Tensor | None = None  # mean over the micro-steps of the newest optimizer step
         self.grad_norm: Tensor | None = None  # before clipping
+        self.not_finite: Tensor | None = None  # 1.0 if the newest step is not applied, else 0.0; the same on all ranks
+        self.stop_request: Callable[[], tuple[int, bool]] = lambda: (0, False)  # of this rank: signal, over its time
+        self.outcomes = Outcomes(late=False)
+        self.outcome: Outcome | None = None  # newest that the host knows of
+        self.untold: list[BadStep] = []  # bad steps that nobody was told of yet
         self.evaluation: Evaluation | None = None  # newest
         self.bad_steps = 0 if state is None else state.bad_steps  # not applied: loss or gradient was not finite
         self.bad_steps_in_a_row = 0 if state is None else state.bad_steps_in_a_row
@@ -79,7 +86,7 @@ class GPTModule(L.LightningModule):
 
     def _names(self, optimizer: torch.optim.Optimizer) -> list[str]:
         """Names of the optimizer's parameters, as in the checkpoint's state_dict, in the order of its groups."""
-        name_of = {parameter: f"{WEIGHTS_PREFIX}{name}" for name, parameter in self.model.named_parameters()}
+        name_of = {parameter: f"{WEIGHTS_PREFIX}{name}" for name, parameter in self.parameters_by_name.items()}
         return [name_of[parameter] for group in optimizer.param_groups for parameter in group["params"]]
 
     def _check_moments(self, name: str, moments: tuple[str, ...]) -> None:
@@ -90,6 +97,10 @@ class GPTModule(L.LightningModule):
         found = {moment: (tensor.shape, tensor.dtype) for moment, tensor in self.moments.get(name, {}).items()}
         if found != wanted:
             raise UserError(f"the optimizer's state of {name} must be {wanted}, got {found}")
+
+    def on_fit_start(self) -> None:
+        """Take the way of reading steps that suits the device."""
+        self.outcomes = Outcomes(late=self.device.type == "cuda")
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Seed dropout from its position: (seed, step, micro-step, rank)."""
@@ -110,27 +121,57 @@ class GPTModule(L.LightningModule):
         """Set the learning rate of this step."""
         set_learning_rate(optimizer, self.schedule(self.trainer.global_step, max_steps=self.settings.max_steps))
 
-    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer, *closure: object) -> None:
-        """Step, then free the gradients: Lightning would keep them through the next forward pass."""
-        super().optimizer_step(epoch, batch_idx, optimizer, *closure)
-        optimizer.zero_grad()
-
     def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, **limits: None) -> None:
-        """Clip by the norm of the whole gradient and keep that norm; drop a gradient that is not finite."""
+        """Clip by the norm of the whole gradient, keep that norm, and have a step that is not finite left out.
+
+        The host does not wait to learn whether it is: the optimizer itself reads the flag, on the device.
+        """
         # Ours, because Lightning's own refuses a fused optimizer under mixed precision and drops the norm.
+        parameters = self.parameters_by_name.values()
         if self.settings.gradient_clip is None:
-            self.grad_norm = get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+            self.grad_norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
         else:
-            self.grad_norm = clip_grad_norm_(self.model.parameters(), self.settings.gradient_clip)
+            self.grad_norm = clip_grad_norm_(parameters, self.settings.gradient_clip)
+
         finite = torch.isfinite(self.grad_norm) & torch.isfinite(self.step_loss)
-        if self.trainer.world_size > 1:  # one rank's loss may be infinite where the common gradient is not
-            finite = self.trainer.strategy.reduce(finite.float(), reduce_op="min")
-        if finite.item():
-            self.bad_steps_in_a_row = 0
-        else:
-            optimizer.zero_grad(set_to_none=True)  # an optimizer leaves alone what has no gradient
-            self.bad_steps += 1
-            self.bad_steps_in_a_row += 1
+        self.not_finite = (~finite).float()
+        self._request: Tensor | None = None
+        if self.trainer.world_size > 1:
+            self._agree()
+        leave_out(optimizer, self.not_finite)
+
+    def _agree(self) -> None:
+        """Have all ranks leave out a step that is not finite on one of them, and stop when one of them is asked to."""
+        # One rank's loss may be infinite where the common gradient is not. One all-reduce serves both questions.
+        on_cuda = self.device.type == "cuda"
+        request = torch.tensor(self.stop_request(), dtype=torch.float32, pin_memory=on_cuda)
+        flags = torch.cat((self.not_finite.unsqueeze(0), request.to(self.device, non_blocking=True)))  # (3,)
+        torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MAX)  # Lightning's own adds a barrier
+        self.not_finite, self._request = flags[0], flags[1:]
+
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer, *closure: object) -> None:
+        """Step, free the gradients, and count what came of the steps that the host knows of by now."""
+        super().optimizer_step(epoch, batch_idx, optimizer, *closure)
+        optimizer.zero_grad()  # now: Lightning would keep the gradients through the next forward pass
+        self.outcomes.send(self.trainer.global_step + 1, self.not_finite, self.step_loss, self.grad_norm, self._request)
+        self._count(self.outcomes.receive())
+
+    def optimizer_zero_grad(self, *position: object) -> None:
+        """Do nothing where Lightning would free the gradients: that was done after the step before."""
+
+    def settle(self) -> None:
+        """Wait for the newest step, and count what came of it."""
+        self._count(self.outcomes.receive(newest=True))
+
+    def _count(self, outcomes: list[Outcome]) -> None:
+        for outcome in outcomes:
+            self.outcome = outcome
+            if outcome.bad:
+                self.bad_steps += 1
+                self.bad_steps_in_a_row += 1
+                self.untold.append(BadStep(outcome, n_so_far=self.bad_steps, n_in_a_row=self.bad_steps_in_a_row))
+            else:
+                self.bad_steps_in_a_row = 0
 
     def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
         """Ask for one more validation after the last step, whether or not the interval has come round."""
@@ -139,19 +180,22 @@ class GPTModule(L.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         """Forget the sums of the last validation."""
-        self._sums = torch.zeros(2, dtype=torch.float64)  # nats and tokens
+        self._nats: Tensor | float = 0.0  # on the device until the end: reading it would keep a GPU waiting
+        self._n_tokens = 0
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> tuple[Tensor, Tensor]:
         """Add one batch of validation windows to the sums; returns its token_losses, for callbacks."""
         losses, likeliest = token_losses(self.model, *batch)
-        self._sums += torch.tensor((sum_of_nats(losses), losses.numel()), dtype=torch.float64)
+        self._nats = self._nats + sum_of_nats(losses)
+        self._n_tokens += losses.numel()
         return losses, likeliest
 
     def on_validation_epoch_end(self) -> None:
         """Turn the sums of all ranks into an Evaluation, and show it to callbacks that watch a metric."""
+        sums = torch.tensor((float(self._nats), self._n_tokens), dtype=torch.float64)
         if self.trainer.world_size > 1:
-            self._sums = self.trainer.strategy.reduce(self._sums.to(self.device), reduce_op="sum").cpu()
-        nats, n_tokens = self._sums.tolist()
+            sums = self.trainer.strategy.reduce(sums.to(self.device), reduce_op="sum").cpu()
+        nats, n_tokens = sums.tolist()
         self.evaluation = Evaluation.from_sums(nats, int(n_tokens), self.store.tokens_per_byte("val"))
         self.validated_step = self.trainer.global_step
 
@@ -162,6 +206,7 @@ class GPTModule(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         """Add what makes the file enough to sample from, and to go on from with any number of processes."""
+        self.settle()
         checkpoint["gptmini"] = header(
             self.model.config,
             self.store.tokenizer,

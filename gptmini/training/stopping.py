@@ -18,6 +18,7 @@ from gptmini.checks import UserError
 from gptmini.training.checkpointing import Stop
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import log, say
+from gptmini.training.outcomes import BadStep
 
 SHOWN = 8  # windows of a bad step that are named
 SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1")  # those that the system has
@@ -76,25 +77,48 @@ class Stopping(L.Callback):
         self._listen()
         trainer.validating = True
 
+    def on_fit_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
+        """Let the module ask, where several ranks must stop together."""
+        pl_module.stop_request = self._request
+
     def on_train_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Listen again, and stop if a signal came before the first step; a time limit allows at least one."""
         self._listen()
-        self._stop_if_asked(trainer, signals_only=True)
+        number, _ = self._request()
+        if trainer.world_size > 1:  # all ranks stop before the first step, whichever of them was asked
+            asked = torch.tensor(number, dtype=torch.float32, device=trainer.strategy.root_device)
+            number = int(trainer.strategy.reduce(asked, reduce_op="max"))
+        _stop_if(number, late=False)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: GPTModule, outputs: object, batch: object, batch_idx: int
     ) -> None:
-        """Between two steps, look whether to stop."""
+        """Between two steps, tell what was bad and look whether to stop."""
         if (batch_idx + 1) % trainer.accumulate_grad_batches:
             return
-        if pl_module.bad_steps_in_a_row:
-            self._tell(trainer, pl_module)
-        self._stop_if_asked(trainer)
+        number, late = self._request()
+        if trainer.world_size > 1:  # all ranks stop at the same step: when the host knows what they were asked
+            outcome = pl_module.outcome
+            number, late = (0, False) if outcome is None else (outcome.signal, outcome.late)
+        if number or late:
+            pl_module.settle()
+        self._tell(trainer, pl_module)
+        _stop_if(number, late=late)
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
+        """Tell what was bad before the validation, the last of which ends the run."""
+        pl_module.settle()
+        self._tell(trainer, pl_module)
 
     def on_validation_batch_end(self, trainer: L.Trainer, pl_module: GPTModule, *batch: object) -> None:
         """Stop amid a validation, which a resumed run repeats; not on several ranks, whose shares are unequal."""
         if trainer.world_size == 1:
-            self._stop_if_asked(trainer)
+            number, late = self._request()
+            _stop_if(number, late=late)
+
+    def _request(self) -> tuple[int, bool]:
+        """What this process was asked: the number of a signal, 0 for none, and whether its time is over."""
+        return self.signal, self.deadline is not None and time.monotonic() >= self.deadline
 
     def _listen(self) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -107,29 +131,36 @@ class Stopping(L.Callback):
             raise KeyboardInterrupt
         self.signal = self.signal or number
 
-    def _stop_if_asked(self, trainer: L.Trainer, *, signals_only: bool = False) -> None:
-        number, late = self.signal, self.deadline is not None and time.monotonic() >= self.deadline
-        if trainer.world_size > 1:  # all ranks stop at the same step, whichever of them was asked
-            asked = torch.tensor([number, late], dtype=torch.float32, device=trainer.strategy.root_device)
-            number, late = trainer.strategy.reduce(asked, reduce_op="max").int().tolist()
-        if number:
-            raise Stop(128 + number, signal.Signals(number).name)
-        if late and not signals_only:
-            raise Stop(0, "the time limit")
-
     def _tell(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Log a step that was not applied; UserError after too many in a row."""
-        step, n = trainer.global_step, pl_module.bad_steps_in_a_row
-        figures = f"loss {pl_module.step_loss.item():.4g}, gradient norm {pl_module.grad_norm.item():.4g}"
-        windows = ", ".join(map(str, trainer.datamodule.starts(step - 1)[:SHOWN]))
-        log(trainer, {"train/bad_steps": pl_module.bad_steps})
-        say(trainer, f"step {step} not applied: {figures}; its windows begin at tokens {windows} ... of train.bin")
-        if n >= self.max_bad_steps:
-            last = Path(trainer.default_root_dir) / "checkpoints" / "last.ckpt"
-            kept = f"{last} is from before them" if last.exists() else "nothing was saved before them"
-            line = f"{n} steps in a row, to step {step}, had a loss or gradient that is not finite ({figures}); {kept}"
-            say(trainer, line)
-            raise UserError(f"{line}; start anew with a lower optimizer.lr, or look at the text of these windows")
+        """Log each bad step that was not told yet; UserError after too many in a row."""
+        while pl_module.untold:
+            bad = pl_module.untold.pop(0)
+            step = bad.outcome.step
+            figures = f"loss {bad.outcome.loss:.4g}, gradient norm {bad.outcome.grad_norm:.4g}"
+            windows = ", ".join(map(str, trainer.datamodule.starts(step - 1)[:SHOWN]))
+            log(trainer, {"train/bad_steps": bad.n_so_far}, step=step)
+            say(trainer, f"step {step} not applied: {figures}; its windows begin at tokens {windows} ... of train.bin")
+            if bad.n_in_a_row >= self.max_bad_steps:
+                self._give_up(trainer, bad, figures)
+
+    def _give_up(self, trainer: L.Trainer, bad: BadStep, figures: str) -> None:
+        """Raise UserError: the run cannot go on."""
+        last = Path(trainer.default_root_dir) / "checkpoints" / "last.ckpt"
+        kept = f"{last} is from before them" if last.exists() else "nothing was saved before them"
+        line = (
+            f"{bad.n_in_a_row} steps in a row, to step {bad.outcome.step}, had a loss or gradient that is not finite "
+            f"({figures}); {kept}"
+        )
+        say(trainer, line)
+        raise UserError(f"{line}; start anew with a lower optimizer.lr, or look at the text of these windows")
+
+
+def _stop_if(number: int, *, late: bool) -> None:
+    """Raise Stop if a signal came, or the time is over."""
+    if number:
+        raise Stop(128 + number, signal.Signals(number).name)
+    if late:
+        raise Stop(0, "the time limit")
 
 
 def seconds_of(max_time: float | str | None) -> float | None:

@@ -9,7 +9,7 @@ from torch import nn
 from gptmini.model import GPTConfig, new_gpt, next_token_loss
 from gptmini.optim import set_learning_rate
 from gptmini.optim.groups import muon
-from gptmini.optim.muon import MuonAdamW, orthogonalize
+from gptmini.optim.muon import MuonAdamW, momentum_at, orthogonalize
 
 SETTINGS = {
     "lr": 0.02,
@@ -34,6 +34,10 @@ def drawn(*shape, seed):
 def hidden_group(parameters, **changes):
     group = {"params": parameters, "kind": "muon", "lr": 0.02, "momentum": [0.95, 0.95], "momentum_warmup_steps": 0}
     return group | {"ns_steps": 5, "weight_decay": 0.1, "cautious": False} | changes
+
+
+def assert_equal(before, after):
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
 
 
 @pytest.fixture
@@ -81,6 +85,43 @@ def test_momentum_rises_by_the_step():
         optimizer.step()
         expected = momentum * expected + (1 - momentum) * gradient
         assert optimizer.state[parameter]["momentum"].item() == pytest.approx(expected)
+
+
+def test_momentum_by_hand():
+    for step, expected in ((0, 0.85), (1, 0.875), (2, 0.9), (4, 0.95), (5, 0.95), (10**12, 0.95)):
+        assert momentum_at(torch.tensor(float(step)), 0.85, 0.95, 4).item() == pytest.approx(expected)
+    assert momentum_at(torch.tensor(0.0), 0.85, 0.95, 0).item() == 0.95
+
+
+@pytest.mark.parametrize("flagged", [False, True])
+@pytest.mark.parametrize("cautious", [False, True])
+def test_a_step_that_is_flagged_changes_nothing_and_is_not_counted(flagged, cautious):
+    model, optimizer = small(cautious=cautious)
+    for flag in (0.0, 1.0 if flagged else 0.0, 0.0):
+        before = copy.deepcopy((model.state_dict(), optimizer.state_dict()["state"]))
+        backward(model)
+        if flag:
+            for parameter in model.parameters():
+                parameter.grad.fill_(float("nan"))
+        optimizer.found_inf = torch.tensor(flag)
+        optimizer.step()
+        optimizer.zero_grad()
+        if flag:
+            assert_equal(before, (model.state_dict(), optimizer.state_dict()["state"]))
+    assert {moments["step"].item() for moments in optimizer.state.values()} == {2.0 if flagged else 3.0}
+
+
+def test_a_flag_that_is_not_set_changes_no_bit_of_a_step():
+    results = []
+    for flag in (None, torch.tensor(0.0)):
+        model, optimizer = small(cautious=True)
+        for _ in range(3):
+            backward(model)
+            optimizer.found_inf = flag
+            optimizer.step()
+            optimizer.zero_grad()
+        results.append((model.state_dict(), optimizer.state_dict()["state"]))
+    assert_equal(*results)
 
 
 def test_cautious_decay_shrinks_only_what_the_step_shrinks():

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from gptmini.optim.schedules import check, cosine, linear, ramp, trapezoid
+from gptmini.optim.schedules import check, cosine, linear, trapezoid
 
 # Warm-up over 4 steps, then 8 decay steps from step 4 (peak) to step 12 (the last of 13), down to a fifth.
 SETTINGS = {"max_steps": 13, "warmup_steps": 4, "final_fraction": 0.2}
@@ -114,9 +114,3 @@ def test_decay_fraction_must_be_a_share(decay_fraction):
 def test_final_fraction_must_be_a_share(final_fraction):
     with pytest.raises(ValueError, match=f"^final_fraction must be a number from 0 to 1, got {final_fraction!r}$"):
         check(warmup_steps=3, final_fraction=final_fraction)
-
-
-def test_a_ramp_by_hand():
-    for step, expected in ((0, 0.85), (1, 0.875), (2, 0.9), (4, 0.95), (5, 0.95), (10**12, 0.95)):
-        assert ramp(step, 0.85, 0.95, 4) == pytest.approx(expected)
-    assert ramp(0, 0.85, 0.95, 0) == 0.95

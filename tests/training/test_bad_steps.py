@@ -1,15 +1,18 @@
 """A step whose loss or gradient is not finite changes nothing but the counts, and too many in a row end the run."""
 
 import math
+import signal
 
 import lightning as L
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gptmini.data.batches import window_starts
 from gptmini.run_folder import find_training_state
-from gptmini.training.checkpointing import RunCheckpoints
+from gptmini.training.checkpointing import RunCheckpoints, Stop
 from gptmini.training.monitoring.scalars import Scalars
+from gptmini.training.outcomes import Outcomes
 from gptmini.training.stopping import Stopping
 from tests.training.test_resume import Seen
 
@@ -48,13 +51,24 @@ class Said(Seen):
         self.lines.append(line)
 
 
+@pytest.fixture(params=["at once", "a step late"])
+def late(request, monkeypatch):
+    """The host reads a step at once, as on a CPU, or when the next one has been queued, as on a GPU."""
+    is_late = request.param == "a step late"
+    monkeypatch.setattr("gptmini.training.module.Outcomes", lambda late: Outcomes(late=is_late))
+    return is_late
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("kind", ["loss", "gradient"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("clip", [1.0, None])
-def test_a_bad_step_is_not_applied_but_counted_logged_and_named_with_its_batch(train, store, kind, value, clip):
+def test_a_bad_step_is_not_applied_but_counted_logged_and_named_with_its_batch(
+    train, store, late, optimizer, kind, value, clip
+):
     poison, said = Poison({2, 4}, value, kind), Said()
     callbacks = [poison, Scalars(1), Stopping(None, 3)]
-    trainer = train(max_steps=6, callbacks=callbacks, loggers=[said], gradient_clip=clip)
+    trainer = train(max_steps=6, optimizer=optimizer, callbacks=callbacks, loggers=[said], gradient_clip=clip)
     for step in range(5):
         before, after = poison.around[step], poison.around[step + 1]
         assert all(map(torch.equal, before, after)) == (step in poison.steps)
@@ -67,7 +81,7 @@ def test_a_bad_step_is_not_applied_but_counted_logged_and_named_with_its_batch(t
     assert all(p.isfinite().all() for p in trainer.lightning_module.model.parameters())
 
 
-def test_too_many_in_a_row_end_the_run_with_the_last_good_checkpoint(train, tmp_path):
+def test_too_many_in_a_row_end_the_run_with_the_last_good_checkpoint(train, tmp_path, late):
     (tmp_path / "config.yaml").write_text("")
     with pytest.raises(ValueError, match="3 steps in a row, to step 7, had a loss or gradient that is not finite"):
         train(max_steps=9, callbacks=[Poison({1, 4, 5, 6}), Stopping(None, 3), RunCheckpoints(2)], val_every_steps=9)
@@ -76,8 +90,59 @@ def test_too_many_in_a_row_end_the_run_with_the_last_good_checkpoint(train, tmp_
     assert (state.bad_steps, state.bad_steps_in_a_row) == (1, 0)
 
 
-def test_bad_steps_survive_a_resume(train, tmp_path):
+def test_bad_steps_survive_a_resume(train, tmp_path, late):
     train(max_steps=4, callbacks=[Poison({1, 3}), RunCheckpoints(4)])
     state, _ = find_training_state(tmp_path)
     trainer = train(max_steps=6, callbacks=[Poison({4}), RunCheckpoints(9)], state=state)
     assert (trainer.lightning_module.bad_steps, trainer.lightning_module.bad_steps_in_a_row) == (3, 0)
+
+
+def test_a_bad_last_step_is_told_before_the_run_ends(train, late):
+    said = Said()
+    trainer = train(max_steps=4, callbacks=[Poison({3}), Stopping(None, 3)], loggers=[said])
+    assert said.points["train/bad_steps", 4] == 1
+    assert trainer.lightning_module.bad_steps == 1
+
+
+def test_a_stop_tells_the_bad_step_before_it_and_counts_it(train, tmp_path, late):
+    said, stopping = Said(), Stopping(None, 3)
+
+    class Asked(L.Callback):
+        def on_train_batch_start(self, trainer, module, batch, batch_idx):
+            if trainer.global_step == 3:
+                stopping.signal = signal.SIGTERM
+
+    with pytest.raises(Stop):
+        train(max_steps=9, callbacks=[Poison({3}), Asked(), stopping, RunCheckpoints(9)], loggers=[said])
+    assert said.lines[0].startswith("step 4 not applied")
+    (tmp_path / "config.yaml").write_text("")
+    state, _ = find_training_state(tmp_path)
+    assert (state.step, state.bad_steps, state.bad_steps_in_a_row) == (4, 1, 1)
+
+
+class Reads(TorchDispatchMode):
+    """Counts how often a number is taken out of a tensor, which keeps a GPU waiting."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default):
+            self.steps.append(self.trainer.global_step)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_no_step_that_is_not_logged_is_read_by_the_host(train, optimizer, monkeypatch):
+    monkeypatch.setattr("gptmini.training.module.Outcomes", lambda late: Outcomes(late=True))
+    reads = Reads()
+
+    class Watch(L.Callback):
+        def on_train_start(self, trainer, module):
+            reads.trainer = trainer
+
+    with reads:
+        callbacks = [Watch(), Scalars(5), Stopping(None, 3), RunCheckpoints(50)]
+        train(max_steps=9, optimizer=optimizer, callbacks=callbacks, val_every_steps=9, global_batch_size=16)
+    assert {step for step in reads.steps if 1 < step < 9} == {5}  # 0 is the start, 1 and 5 are logged, 9 is the end

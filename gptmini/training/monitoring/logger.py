@@ -6,10 +6,10 @@ import lightning as L
 from lightning.pytorch.loggers.logger import Logger
 
 
-def log(trainer: L.Trainer, metrics: dict[str, float]) -> None:
-    """Send scalars to every logger at the trainer's optimizer step."""
+def log(trainer: L.Trainer, metrics: dict[str, float], *, step: int | None = None) -> None:
+    """Send scalars to every logger, at an optimizer step; None for the newest."""
     for logger in trainer.loggers:
-        logger.log_metrics(metrics, step=trainer.global_step)
+        logger.log_metrics(metrics, step=trainer.global_step if step is None else step)
 
 
 def say(trainer: L.Trainer, line: str) -> None:

@@ -33,14 +33,8 @@ class StepTimes:
             instant.record()
         self._instants.append((part, instant))
 
-    def wait(self) -> None:
-        """Wait until the device has done all that was marked."""
-        if self._device == "cuda":
-            self._instants[-1][1].synchronize()
-
     def milliseconds(self) -> dict[str, float]:
-        """What each of PARTS took, summed over micro-steps."""
-        self.wait()
+        """What each of PARTS took, summed over micro-steps; the device has done all that was marked."""
         spent = dict.fromkeys(PARTS, 0.0)
         for (_, begin), (part, end) in pairwise(self._instants):
             if part in spent:

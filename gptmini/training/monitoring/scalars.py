@@ -4,11 +4,13 @@ import math
 import time
 
 import lightning as L
+import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from gptmini.checks import UserError, number, whole
+from gptmini.hardware import wait_for
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import log
 from gptmini.training.monitoring.measures import StepTimes, by_kind, peak_flops, peak_memory
@@ -35,8 +37,12 @@ class Scalars(L.Callback):
 
     def state_dict(self) -> dict:
         """What a resumed run must remember, for its curves to go on as if nothing had happened; the first rank's."""
-        clipped = int(self._clipped)
-        return {"loss": float(self._losses), "steps": self._steps, "clipped": clipped, "train_loss": self.train_loss}
+        return {
+            "loss": float(self._losses),
+            "steps": int(self._steps),
+            "clipped": int(self._clipped),
+            "train_loss": self.train_loss,
+        }
 
     def load_state_dict(self, state: dict) -> None:
         """Restore state_dict(); UserError if it holds anything but numbers."""
@@ -75,18 +81,24 @@ class Scalars(L.Callback):
     ) -> None:
         """Count tokens and time of micro-steps that follow each other; log when the interval comes round."""
         self._mark("optimizer")
-        if self._times is not None:
-            self._times.wait()
+        step_done = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+        validation_follows = step_done and pl_module.settings.validation_due(trainer.global_step)
+        if self._times is not None or validation_follows:
+            wait_for(pl_module.device)  # what is counted now has been computed, not only asked for
         now = time.perf_counter()
         if self._ended is not None:
             self._seconds += now - self._ended
             self._tokens += batch[0].numel() * trainer.world_size
         self._ended = now
-        if (batch_idx + 1) % trainer.accumulate_grad_batches:
+        if not step_done:
             return
-        if not pl_module.bad_steps_in_a_row:
-            self._losses, self._steps = self._losses + pl_module.step_loss, self._steps + 1
-            self._clipped = self._clipped + (pl_module.grad_norm > (pl_module.settings.gradient_clip or math.inf))
+
+        # Sums stay on the device until they are logged: a look at them would keep a GPU waiting in every step.
+        applied = 1 - pl_module.not_finite
+        limit = pl_module.settings.gradient_clip or math.inf
+        self._losses = self._losses + torch.where(applied > 0, pl_module.step_loss, 0.0)
+        self._steps = self._steps + applied
+        self._clipped = self._clipped + applied * (pl_module.grad_norm > limit)
         if self._due(trainer.global_step, pl_module):
             log(trainer, self._metrics(trainer, pl_module))
             self._start_interval()
@@ -111,7 +123,9 @@ class Scalars(L.Callback):
         self._times = StepTimes(pl_module.device) if self._due(trainer.global_step + 1, pl_module) else None
 
     def _start_interval(self) -> None:
-        self._losses, self._steps, self._clipped = 0.0, 0, 0  # sum of losses and number of steps applied; clipped ones
+        self._losses: float | Tensor = 0.0  # summed over the steps that were applied
+        self._steps: int | Tensor = 0  # that were applied
+        self._clipped: int | Tensor = 0  # of them
         self._seconds, self._tokens = 0.0, 0
         self._before: dict[str, list[Tensor]] = {}  # weights of the step to be logged, before its update
 
@@ -121,13 +135,14 @@ class Scalars(L.Callback):
 
     def _metrics(self, trainer: L.Trainer, pl_module: GPTModule) -> dict[str, float]:
         """Every scalar of the newest step, by tag."""
-        loss = self._losses / self._steps if self._steps else pl_module.step_loss  # or of a bad one
+        n_steps = int(self._steps)
+        loss = self._losses / n_steps if n_steps else pl_module.step_loss  # or of a bad one
         self.train_loss = float(trainer.strategy.reduce(loss, reduce_op="mean"))
         step, settings, store = trainer.global_step, pl_module.settings, pl_module.store
         n_tokens = step * settings.global_batch_size * pl_module.model.config.context_length
         metrics = {"train/loss": self.train_loss, "weights/grad_norm": pl_module.grad_norm.item()}
-        if settings.gradient_clip is not None and self._steps:
-            metrics["weights/clipped"] = int(self._clipped) / self._steps
+        if settings.gradient_clip is not None and n_steps:
+            metrics["weights/clipped"] = int(self._clipped) / n_steps
         metrics |= {f"train/lr/{group['name']}": group["lr"] for group in trainer.optimizers[0].param_groups}
         metrics |= {"train/tokens": n_tokens, "train/passes": n_tokens / store.n_tokens("train")}
         for kind, weights in by_kind(pl_module.model).items():
