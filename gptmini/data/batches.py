@@ -74,8 +74,13 @@ def step_sequences(step: int, micro_step: int, *, global_batch_size: int, batch_
 
 def gather(data: np.ndarray, starts: np.ndarray, context_length: int) -> tuple[Tensor, Tensor]:
     """Cut windows at starts (B,) out of data (n_tokens,): tokens and targets shifted by one, int64 (B, T) each."""
-    windows = torch.from_numpy(data[starts[:, None] + np.arange(context_length + 1)].astype(np.int64))  # (B, T + 1)
+    windows = torch.from_numpy(cut_windows(data, starts, context_length).astype(np.int64))  # (B, T + 1)
     return windows[:, :-1], windows[:, 1:]
+
+
+def cut_windows(data: np.ndarray, starts: np.ndarray, context_length: int) -> np.ndarray:
+    """Windows of data (n_tokens,) from starts (B,) on, with the token that follows each: (B, T + 1), data's dtype."""
+    return data[starts[:, None] + np.arange(context_length + 1)]
 
 
 def validation_windows(

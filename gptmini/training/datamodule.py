@@ -8,9 +8,12 @@ import numpy as np
 from torch import Tensor
 
 from gptmini.checks import UserError
-from gptmini.data.batches import gather, step_sequences, validation_windows, window_starts
+from gptmini.data.batches import cut_windows, gather, step_sequences, validation_windows, window_starts
 from gptmini.data.store import TokenStore
+from gptmini.training.ahead import batches_ahead
 from gptmini.training.settings import TrainerSettings, micro_steps
+
+CUT_AHEAD_FOR = ("cuda",)  # devices that compute while the processor cuts; on a CPU both are the same cores
 
 
 class TokenDataModule(L.LightningDataModule):
@@ -47,12 +50,29 @@ class TokenDataModule(L.LightningDataModule):
         return window_starts(sequences, n_tokens=n_tokens, context_length=self.context_length, seed=self.seed)
 
     def _training_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        tokens, rank, n_ranks = self.store.tokens("train"), self.trainer.global_rank, self.trainer.world_size
-        sizes = {"global_batch_size": self.global_batch_size, "batch_size": self.batch_size, "n_ranks": n_ranks}
-        for step in itertools.count(self.trainer.global_step):
-            for micro_step in range(micro_steps(**sizes)):
-                sequences = step_sequences(step, micro_step, rank=rank, **sizes)
-                yield gather(tokens, self._starts(sequences), self.context_length)
+        """Micro-batches from the trainer's step on."""
+        tokens = self.store.tokens("train")
+        first_step = self.trainer.global_step
+        rank = self.trainer.global_rank
+        sizes = {
+            "global_batch_size": self.global_batch_size,
+            "batch_size": self.batch_size,
+            "n_ranks": self.trainer.world_size,
+        }
+        n_micro_steps = micro_steps(**sizes)
+
+        def starts(number: int) -> np.ndarray:
+            step, micro_step = divmod(number, n_micro_steps)
+            return self._starts(step_sequences(first_step + step, micro_step, rank=rank, **sizes))
+
+        device = self.trainer.strategy.root_device
+        if device.type not in CUT_AHEAD_FOR:
+            return (gather(tokens, starts(number), self.context_length) for number in itertools.count())
+
+        def cut(number: int, windows: np.ndarray) -> None:
+            windows[:] = cut_windows(tokens, starts(number), self.context_length)
+
+        return batches_ahead(cut, (self.batch_size, self.context_length + 1), device)
 
     def _validation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         sizes = {"context_length": self.context_length, "batch_size": self.batch_size, "max_tokens": self.val_tokens}

@@ -129,7 +129,8 @@ def bare_loop(plan: Plan, store: TokenStore, n_steps: int) -> dict[str, float]:
     module = fitted.module
     model = module.to(device).train()
     optimizer = module.configure_optimizers()
-    fitted.data.trainer = SimpleNamespace(global_step=0, world_size=1, global_rank=0)
+    strategy = SimpleNamespace(root_device=torch.device(device))
+    fitted.data.trainer = SimpleNamespace(global_step=0, world_size=1, global_rank=0, strategy=strategy)
     batches = iter(fitted.data.train_dataloader())
     n_micro_steps = micro_steps(settings.global_batch_size, settings.batch_size, 1)
     autocast = torch.autocast(device, torch.bfloat16, enabled=plan.hardware.precision == "bf16")

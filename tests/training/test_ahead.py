@@ -1,0 +1,71 @@
+"""Batches that a thread cuts ahead are those that are cut when they are needed, whoever is faster."""
+
+import itertools
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from gptmini.data.batches import gather
+from gptmini.training.ahead import batches_ahead
+
+B, T = 2, 5
+CPU = torch.device("cpu")
+DATA = np.random.default_rng(1).integers(0, 2**16, 400).astype(np.uint16)
+
+
+def starts(number):
+    return np.array([number % 7, 300 - 11 * number])
+
+
+def cut(number, windows):
+    windows[:] = DATA[starts(number)[:, None] + np.arange(T + 1)]
+
+
+@pytest.mark.parametrize("slow", ["neither", "thread", "consumer"])
+def test_every_batch_is_the_one_that_gather_cuts_and_stays_so(slow):
+    def slowly(number, windows):
+        time.sleep(0.01 if slow == "thread" else 0)
+        cut(number, windows)
+
+    batches = []
+    for batch in itertools.islice(batches_ahead(slowly, (B, T + 1), CPU), 9):
+        time.sleep(0.01 if slow == "consumer" else 0)
+        batches.append(batch)
+    for number, batch in enumerate(batches):
+        expected = gather(DATA, starts(number), T)
+        assert all(part.dtype == torch.int64 for part in batch)
+        assert all(map(torch.equal, batch, expected))
+
+
+def test_the_thread_ends_with_its_batches():
+    batches = batches_ahead(cut, (B, T + 1), CPU)
+    next(batches)
+    assert any(thread.name.startswith("batches") for thread in threading.enumerate())
+    batches.close()
+    assert not any(thread.name.startswith("batches") for thread in threading.enumerate())
+
+
+def test_an_error_of_the_thread_is_raised_where_the_batch_is_taken():
+    def failing(number, windows):
+        if number == 2:
+            raise OSError("the disk is gone")
+        cut(number, windows)
+
+    batches = batches_ahead(failing, (B, T + 1), CPU)
+    next(batches)
+    next(batches)
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(batches)
+
+
+@pytest.mark.parametrize("batch_size", [8, 2])
+def test_a_run_on_batches_cut_ahead_ends_in_the_same_weights(train, monkeypatch, batch_size):
+    weights = []
+    for devices in ((), ("cpu",)):
+        monkeypatch.setattr("gptmini.training.datamodule.CUT_AHEAD_FOR", devices)
+        trainer = train(max_steps=5, batch_size=batch_size, val_every_steps=2)
+        weights.append(trainer.lightning_module.model.state_dict())
+    torch.testing.assert_close(*weights, rtol=0, atol=0)
