@@ -99,12 +99,14 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def prepare_process(plan: Plan) -> None:
-    """Set what holds for the whole process: the memory that it keeps, and its threads."""
+    """Set what holds for the whole process: the memory that it keeps, its threads, and how it multiplies matrices."""
     import torch
 
-    from gptmini.hardware import keep_freed_memory
+    from gptmini.hardware import keep_freed_memory, use_tf32
 
     keep_freed_memory()
+    if plan.hardware.tf32:
+        use_tf32()
     if plan.settings.threads is not None:
         torch.set_num_threads(plan.settings.threads)
 

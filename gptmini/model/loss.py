@@ -1,10 +1,11 @@
 """Cross-entropy of the next token, whole or in pieces that never hold all logits of a large vocabulary at once."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from gptmini.model.gpt import GPT
@@ -19,6 +20,34 @@ def training_loss(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
     return _PiecewiseLoss.apply(model.hidden(tokens), model.unembedding_weight, targets, model)
 
 
+def rounded_training_loss(model: GPT, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
+    """training_loss of (tokens, targets) by the model with every weight rounded to dtype where it is used.
+
+    The residual stream, and all that is not summed up, is of that dtype then; torch's kernels keep the statistics of
+    norms and of the softmax in float32, and the loss is computed in it. Gradients reach the weights in the weights' own
+    dtype. Unlike under autocast nothing is decided by the kind of operation.
+    """
+    loss = _Loss(model)
+    weights = dict(loss.named_parameters())
+
+    def compute(tokens: Tensor, targets: Tensor) -> Tensor:
+        rounded = {name: weight.to(dtype) for name, weight in weights.items()}
+        return functional_call(loss, rounded, (tokens, targets))
+
+    return compute
+
+
+class _Loss(nn.Module):
+    """training_loss as a module, whose weights functional_call can replace."""
+
+    def __init__(self, model: GPT) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        return training_loss(self.model, tokens, targets)
+
+
 def row_pieces(model: GPT, hidden: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Hidden states (B, T, C) and targets (B, T) as rows, (1, n, C) and (n,), n * V being at most LOGITS_AT_ONCE."""
     n_rows = max(1, LOGITS_AT_ONCE // model.config.vocab_size)
@@ -30,7 +59,9 @@ class _PiecewiseLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, hidden: Tensor, weight: Tensor, targets: Tensor, model: GPT) -> Tensor:
-        loss, hidden_grads, weight_grad = 0.0, [], torch.zeros_like(weight) if weight.requires_grad else None
+        loss, hidden_grads, weight_grad = 0.0, [], None
+        if weight.requires_grad:  # summed over many pieces: in float32, whatever the precision of a piece
+            weight_grad = torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
         for rows, row_targets in row_pieces(model, hidden, targets):
             with torch.enable_grad():
                 rows = rows.detach().requires_grad_()  # (1, n, C)
@@ -40,6 +71,8 @@ class _PiecewiseLoss(torch.autograd.Function):
             for grad in rest:
                 weight_grad += grad
             loss += share.detach()
+        if weight_grad is not None:
+            weight_grad = weight_grad.to(weight.dtype)
         ctx.save_for_backward(torch.cat(hidden_grads, dim=1).view_as(hidden), weight_grad)
         return loss
 

@@ -12,7 +12,7 @@ from torch.nn.utils import clip_grad_norm_, get_total_norm
 from gptmini.checks import UserError
 from gptmini.data.store import TokenStore
 from gptmini.evaluation import Evaluation, sum_of_nats, token_losses
-from gptmini.model import GPT, training_loss
+from gptmini.model import GPT, rounded_training_loss, training_loss
 from gptmini.model.checkpoint import WEIGHTS_PREFIX, TrainingState, header
 from gptmini.optim import leave_out, set_learning_rate
 from gptmini.optim.muon import MOMENTS
@@ -33,10 +33,12 @@ class GPTModule(L.LightningModule):
         schedule: Callable[..., float],
         seed: int,
         compile: bool,
+        precision: str = "fp32",
         state: TrainingState | None = None,
     ) -> None:
         """Take the model and how to train it; the store's tokenizer, and where it lies, travel in every checkpoint.
 
+        compile and precision are as Hardware has them; of the latter only bf16_stream is the module's own business.
         schedule(step, max_steps=) is a multiple of the peak_lr in the optimizer's groups; seed is dropout's; state is
         what training goes on from, and model the one that it holds.
         Raises UserError: the optimizer refuses its settings, or the state holds that of another optimizer.
@@ -48,7 +50,7 @@ class GPTModule(L.LightningModule):
         self.seed = seed
         self.make_optimizer = optimizer
         self.schedule = schedule
-        self.compute_loss = partial(torch.compile(training_loss) if compile else training_loss, model)
+        self.compute_loss = self._loss_function(compile=compile, rounds_weights=precision == "bf16_stream")
 
         self.parameters_by_name = dict(model.named_parameters())  # walking through the modules anew takes time
         self.step_loss: Tensor | None = None  # mean over the micro-steps of the newest optimizer step
@@ -66,6 +68,23 @@ class GPTModule(L.LightningModule):
 
         # Bad settings or a foreign state are refused now, before a run folder is made.
         self.peak_lr: float = self.configure_optimizers().param_groups[0]["peak_lr"]
+
+    def _loss_function(self, *, compile: bool, rounds_weights: bool) -> Callable[[Tensor, Tensor], Tensor]:
+        """What computes the loss of a micro-batch; it alone is compiled, once, for the one shape that it is given."""
+        loss = partial(training_loss, self.model)
+        if rounds_weights:
+            loss = rounded_training_loss(self.model, torch.bfloat16)
+        if compile:
+            # Validation and samples come in other shapes; they stay eager, so that nothing is compiled again for them.
+            loss = torch.compile(loss, dynamic=False, fullgraph=True)
+        if not rounds_weights:
+            return loss
+
+        def without_autocast(tokens: Tensor, targets: Tensor) -> Tensor:
+            with torch.autocast(tokens.device.type, enabled=False):
+                return loss(tokens, targets)
+
+        return without_autocast
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Build the one optimizer, with the moments to go on from; its settings are of the configuration."""

@@ -25,7 +25,7 @@ class TrainerSettings:
     val_tokens: int | None  # validate on so many tokens of the split at most; None for all of them
     device: str  # auto, cpu, cuda or mps
     devices: int  # how many of them
-    precision: str  # auto, fp32 or bf16
+    precision: str  # auto, fp32, bf16 or bf16_stream
     compile: bool | str  # auto, True or False
     threads: int | None  # CPU threads; None for torch's own choice
 

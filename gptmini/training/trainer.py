@@ -21,7 +21,7 @@ from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.module import GPTModule
 from gptmini.training.settings import TrainerSettings, micro_steps
 
-PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed"}  # our name to Lightning's
+PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "bf16_stream": "bf16-mixed"}  # our name to Lightning's
 PLAIN = (str, int, float, bool, type(None), torch.Tensor)  # what a checkpoint may hold, besides dicts and lists of it
 
 
@@ -34,12 +34,13 @@ def assemble(
     schedule: Callable[..., float],
     seed: int,
     compile: bool,
+    precision: str = "fp32",
     state: TrainingState | None = None,
 ) -> tuple[GPTModule, TokenDataModule]:
     """Put together what a Trainer fits: a model on the store's tokens, and their batches.
 
     The seed is that of first weights, batches and dropout; the model is new, or that of the state, to go on with.
-    optimizer, schedule and compile are as for GPTModule.
+    optimizer, schedule, compile and precision are as for GPTModule.
 
     Raises UserError: a seed or an optimizer setting out of range, a split too short for its windows, or a state of
     another model, other tokens or later steps than these.
@@ -56,6 +57,7 @@ def assemble(
         schedule=schedule,
         seed=seed,
         compile=compile,
+        precision=precision,
         state=state,
     )
     data = TokenDataModule(store, settings, context_length=config.context_length, seed=seed)

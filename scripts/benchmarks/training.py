@@ -19,12 +19,12 @@ from gptmini.commands.errors import Parser
 from gptmini.commands.launching import compose_checked
 from gptmini.commands.plan import Plan, build, check, open_tokens
 from gptmini.data import TokenStore
-from gptmini.hardware import Hardware, clock, keep_freed_memory
+from gptmini.hardware import Hardware, clock, keep_freed_memory, peak_memory
 from gptmini.model import GPT
 from gptmini.optim import set_learning_rate
 from gptmini.tokenizer import from_dict
 from gptmini.training import build_trainer
-from gptmini.training.monitoring.measures import PARTS, peak_memory
+from gptmini.training.monitoring.measures import PARTS
 from gptmini.training.settings import micro_steps
 
 WARM_UP = 10  # steps at the start of each turn that are not counted

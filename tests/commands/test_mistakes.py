@@ -49,7 +49,7 @@ TRAINING = [
     (["trainer.max_steps=ten"], r"trainer\.max_steps must be a whole number of at least 1, got 'ten'"),
     (["trainer.batch_size=3"], r"must be a multiple of trainer\.batch_size times devices, got 4, 3 and 1"),
     (["trainer.device=cuda"], "device=cuda is not on this machine; use device=auto"),
-    (["trainer.precision=fp8"], "precision must be one of auto, fp32, bf16, got 'fp8'"),
+    (["trainer.precision=fp8"], "precision must be one of auto, fp32, bf16, bf16_stream, got 'fp8'"),
     (["optimizer.lr=fast"], "lr must be a finite number of at least 0, got 'fast'"),
     (["optimizer.betas=[0.9]"], r"betas must be two numbers from 0 to below 1, got \[0\.9\]"),
     (["schedule.warmup_steps=-1"], "warmup_steps must be a whole number of at least 0, got -1"),

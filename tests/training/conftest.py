@@ -116,6 +116,7 @@ def train(store, tmp_path):
             schedule=partial(cosine, warmup_steps=2, final_fraction=0.1),
             seed=seed,
             compile=settings.compile,
+            precision=settings.precision,
             state=state,
         )
         module.to(dtype)

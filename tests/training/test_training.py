@@ -1,6 +1,7 @@
 """The training room against loops written out here, and the properties that it promises."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from torch.nn import functional as F
 from gptmini.data.batches import gather, step_sequences, window_starts
 from gptmini.model import GPT
 from gptmini.optim.schedules import cosine
+from gptmini.tokenizer import byte
+from gptmini.training.monitoring.samples import Samples
 
 
 def weights(trainer):
@@ -170,6 +173,34 @@ def test_compiled_loss_trains_to_the_same_weights(train):
     if not (shutil.which("g++") or shutil.which("clang++")):
         pytest.skip("inductor needs a C++ compiler on a CPU")
     assert_close(weights(train(compile=True, max_steps=3)), weights(train(max_steps=3)), atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16_stream"])
+@pytest.mark.parametrize("kind", ["gpt2", "modern"])
+def test_the_loss_is_compiled_once_whatever_validation_and_samples_do(train, monkeypatch, kind, precision):
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    samples = Samples(byte([], []), prompts=["fox"], seed=1, max_new_tokens=3)
+    options = {"batch_size": 4, "val_every_steps": 2, "callbacks": [samples], "dropout": 0.1}
+    train(kind, compile=True, precision=precision, max_steps=5, **options)
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
+    assert not counters["recompile_limit"]
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "modern"])
+def test_a_bf16_stream_trains_float32_weights_to_nearly_the_loss_of_float32(train, kind):
+    losses = {}
+    for precision in ("fp32", "bf16", "bf16_stream"):
+        trainer = train(kind, precision=precision, max_steps=12, val_every_steps=12)
+        module = trainer.lightning_module
+        assert {parameter.dtype for parameter in module.parameters()} == {torch.float32}
+        losses[precision] = module.evaluation.loss
+    assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.01)
+    assert losses["bf16_stream"] == pytest.approx(losses["fp32"], rel=0.01)
+    assert len(set(losses.values())) == 3
 
 
 def test_gradients_are_freed_when_their_step_is_done(train):

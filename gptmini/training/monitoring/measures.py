@@ -1,6 +1,5 @@
 """What a running step can be asked: how large its weights and changes are, what its parts take, how much memory."""
 
-import sys
 import time
 from itertools import pairwise
 
@@ -10,10 +9,6 @@ from torch import Tensor
 from gptmini.model import GPT
 from gptmini.model.gpt import VOCABULARY
 
-# Dense bf16 by NVIDIA's data sheets, under the names that the driver gives; Lightning's table mistakes L40S for L4.
-PEAKS = {f"NVIDIA A100{kind}": 312e12 for kind in ("-SXM4-40GB", "-SXM4-80GB", "-PCIE-40GB", " 80GB PCIe")}
-PEAKS |= {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H100 PCIe": 756e12, "NVIDIA H200": 989e12}
-PEAKS |= {"NVIDIA L4": 121e12, "NVIDIA L40S": 362e12, "NVIDIA GeForce RTX 4090": 165e12}
 PARTS = ("data", "forward", "backward", "optimizer")  # of a step, in their order
 
 
@@ -50,19 +45,3 @@ def by_kind(model: GPT) -> dict[str, list[Tensor]]:
         rows = model.config.vocab_size if name in VOCABULARY else len(weight)
         kinds.setdefault(layer.rpartition("_")[2], []).append(weight.detach()[:rows])
     return kinds
-
-
-def peak_memory(device: torch.device) -> int | None:
-    """Most bytes so far: of tensors on a CUDA GPU, else of this process; None where the system keeps no count."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def peak_flops(device: torch.device, precision: str) -> float | None:
-    """Operations a second of a GPU in bf16, by its maker; None for another precision or a GPU that is not in PEAKS."""
-    return PEAKS.get(torch.cuda.get_device_name(device)) if device.type == "cuda" and "bf16" in precision else None

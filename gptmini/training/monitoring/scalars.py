@@ -10,10 +10,10 @@ from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from gptmini.checks import UserError, number, whole
-from gptmini.hardware import wait_for
+from gptmini.hardware import peak_flops, peak_memory, wait_for
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import log
-from gptmini.training.monitoring.measures import StepTimes, by_kind, peak_flops, peak_memory
+from gptmini.training.monitoring.measures import StepTimes, by_kind
 
 
 class Scalars(L.Callback):

@@ -1,10 +1,8 @@
 """What to compute on, and how: measured, said in one line, and open to being overruled."""
 
-import ctypes
 import importlib.util
-import platform
 import shutil
-import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,8 +10,8 @@ import torch
 from gptmini.checks import UserError
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-PRECISIONS = ("fp32", "bf16")
+PRECISIONS = ("fp32", "bf16", "bf16_stream")
+TF32_SINCE = (8, 0)  # compute capability of the first GPUs with TF32 products, Ampere
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64, "int8": torch.float32}
 
 
@@ -22,15 +20,23 @@ class Hardware:
     """A choice of device, precision and compilation."""
 
     device: str  # cpu, cuda or mps
-    precision: str  # fp32, or bf16 for autocast over fp32 weights
+    precision: str  # fp32; bf16, autocast over fp32 weights; bf16_stream, each fp32 weight rounded where it is used
     compile: bool  # whether the loss is compiled
-    reason: str  # why each automatic choice fell as it did
+    reasons: Mapping[str, str]  # why each automatic choice fell as it did, by field
+
+    @property
+    def tf32(self) -> bool:
+        """Whether products of float32 matrices round their factors to TF32, which has bf16's speed by half."""
+        return self.device == "cuda" and torch.cuda.get_device_capability() >= TF32_SINCE
 
     def __str__(self) -> str:
         """One line for the user."""
-        mode = "compiled" if self.compile else "eager"
-        threads = f", {torch.get_num_threads()} threads" if self.device == "cpu" else ""
-        return f"{self.device}, {self.precision}, {mode}{threads}" + (f" ({self.reason})" if self.reason else "")
+        precision = f"{self.precision}, products in TF32" if self.precision == "fp32" and self.tf32 else self.precision
+        parts = [self.device, precision, "compiled" if self.compile else "eager"]
+        if self.device == "cpu":
+            parts.append(f"{torch.get_num_threads()} threads")
+        reasons = f" ({'; '.join(self.reasons.values())})" if self.reasons else ""
+        return ", ".join(parts) + reasons
 
 
 def choose_device(device: str) -> str:
@@ -47,27 +53,29 @@ def choose_device(device: str) -> str:
 def choose_hardware(device: str, precision: str, compile: bool | str, devices: int = 1) -> Hardware:
     """Resolve each auto: cuda, else mps, else cpu; bf16 on a GPU that computes in it; compiled where Triton can.
 
-    Raises UserError: an unknown name, or a device that is not here so many times; of CPUs any number of processes is.
+    On the CPU devices counts processes, and is not limited.
+    Raises UserError: an unknown name, or more devices than are here.
     """
     _check_name("precision", precision, ("auto", *PRECISIONS))
     _check_name("compile", compile, ("auto", True, False))
-    reasons = []
-    given, device = device, choose_device(device)
-    if given == "auto":
-        reasons.append(
-            "a GPU is here" if device == "cuda" else "no CUDA" + " or MPS" * (device == "cpu") + " device here"
-        )
-    here = {"cuda": torch.cuda.device_count(), "mps": 1}.get(device, devices)
+    reasons = {}
+    chosen = choose_device(device)
+    if device == "auto":
+        missing = "CUDA or MPS" if chosen == "cpu" else "CUDA"
+        reasons["device"] = "a GPU is here" if chosen == "cuda" else f"no {missing} device here"
+
+    here = {"cuda": torch.cuda.device_count(), "mps": 1}.get(chosen, devices)
     if devices > here:
-        raise UserError(f"trainer.devices must be at most the {here} of {device} that are here, got {devices}")
+        raise UserError(f"trainer.devices must be at most the {here} of {chosen} that are here, got {devices}")
+
     if precision == "auto":
-        fast = _computes_in_bf16(device)
+        fast = _computes_in_bf16(chosen)
         precision = "bf16" if fast else "fp32"
-        reasons.append("bf16 is native here" if fast else "bf16 pays only on a GPU that computes in it")
+        reasons["precision"] = "bf16 is native here" if fast else "bf16 pays only on a GPU that computes in it"
     if compile == "auto":
-        compile = device == "cuda" and _triton_compiles()
-        reasons.append("Triton compiles here" if compile else "compiling pays only on a GPU with Triton")
-    return Hardware(device, precision, compile, "; ".join(reasons))
+        compile = chosen == "cuda" and _triton_compiles()
+        reasons["compile"] = "Triton compiles here" if compile else "compiling pays only on a GPU with Triton"
+    return Hardware(chosen, precision, compile, reasons)
 
 
 def choose_dtype(dtype: str, device: str) -> torch.dtype | None:
@@ -88,31 +96,6 @@ def check_compiler(device: str) -> None:
         raise UserError("compiling needs Triton, a C compiler and compute capability 7.0, not all of them here")
     if device != "cuda" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
         raise UserError("compiling needs a C++ compiler, got none of c++, g++ and clang++")
-
-
-def clock(device: str) -> float:
-    """Seconds of a clock that runs on steadily, read once the device has done all that it was asked."""
-    wait_for(torch.device(device))
-    return time.perf_counter()
-
-
-def wait_for(device: torch.device) -> None:
-    """Wait until a device has done all that it was asked; a CPU always has."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
-
-
-def keep_freed_memory() -> None:
-    """Have glibc keep what a step frees for the next one, instead of asking the system for it anew; elsewhere nothing.
-
-    Tensors above 32 MB, of which a large model's step has many at once, still go back.
-    """
-    if platform.libc_ver()[0] == "glibc":
-        libc = ctypes.CDLL(None)
-        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-        libc.mallopt(M_MMAP_THRESHOLD, 2**25)
 
 
 def _check_name(name: str, value: object, known: tuple) -> None:

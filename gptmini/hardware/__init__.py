@@ -1,0 +1,35 @@
+"""What this machine computes on: chosen, asked for time and memory, and told to its user."""
+
+from gptmini.hardware.choices import (
+    DTYPES,
+    Hardware,
+    check_compiler,
+    choose_device,
+    choose_dtype,
+    choose_hardware,
+)
+from gptmini.hardware.device import (
+    clock,
+    keep_freed_memory,
+    memory,
+    peak_flops,
+    peak_memory,
+    use_tf32,
+    wait_for,
+)
+
+__all__ = [
+    "DTYPES",
+    "Hardware",
+    "check_compiler",
+    "choose_device",
+    "choose_dtype",
+    "choose_hardware",
+    "clock",
+    "keep_freed_memory",
+    "memory",
+    "peak_flops",
+    "peak_memory",
+    "use_tf32",
+    "wait_for",
+]
