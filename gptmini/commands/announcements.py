@@ -35,6 +35,8 @@ class Announcer:
         self, run: "Run", module: "GPTModule", hardware: "Hardware", *, prepared_now: bool, runs_dir: str
     ) -> None:
         """Say what is trained, on what, from which step, and where it can be watched."""
+        from gptmini.training.settings import micro_steps
+
         for note in run.notes:
             self.say("warning", note)
 
@@ -50,6 +52,12 @@ class Announcer:
         model = module.model
         self.say("model", f"{model.n_parameters:,} parameters, {model.flops_per_token / 1e6:.1f} MFLOP a token")
         self.say("machine", str(hardware))
+        settings = module.settings
+        n_micro_steps = micro_steps(settings.global_batch_size, settings.batch_size, settings.devices)
+        if n_micro_steps * settings.devices > 1:
+            each = f" on each of {settings.devices} devices" if settings.devices > 1 else ""
+            parts = f"{n_micro_steps} micro-steps of {settings.batch_size}{each}"
+            self.say("batch", f"{settings.global_batch_size} sequences a step, in {parts}")
         self.say("run", str(run.folder), f"watch it: tensorboard --logdir {runs_dir}")
         if run.resumed:
             self.resume(run.state, module)

@@ -122,6 +122,7 @@ def build(plan: Plan, store: "TokenStore", state: "TrainingState | None") -> Fit
         schedule=plan.schedule,
         seed=plan.seed,
         compile=plan.hardware.compile,
+        device=plan.hardware.device,
         precision=plan.hardware.precision,
         state=state,
     )

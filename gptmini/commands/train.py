@@ -52,6 +52,7 @@ def train(config: "DictConfig", overrides: Sequence[str] = ()) -> TrainingResult
         with console.status("reading text"):
             store, prepared_now = open_tokens(config, run.state)
         fitted = build(plan, store, run.state)
+        config.trainer.batch_size = fitted.module.settings.batch_size  # found, where it was auto
         run.begin(stored_yaml(config), typed(overrides))
 
         announcer = open_announcer(console, run, plan)
@@ -143,7 +144,7 @@ def fit(
         max_seconds -= time.monotonic() - began
     stopping = Stopping(max_seconds, plan.settings.max_bad_steps)
     trainer = build_trainer(
-        plan.settings,
+        fitted.module.settings,
         run.folder,
         device=plan.hardware.device,
         precision=plan.hardware.precision,

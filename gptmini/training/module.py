@@ -118,8 +118,16 @@ class GPTModule(L.LightningModule):
             raise UserError(f"the optimizer's state of {name} must be {wanted}, got {found}")
 
     def on_fit_start(self) -> None:
-        """Take the way of reading steps that suits the device."""
+        """Take the way of reading steps that suits the device; UserError unless all ranks cut the same batches."""
         self.outcomes = Outcomes(late=self.device.type == "cuda")
+        if self.trainer.world_size > 1:
+            own = torch.tensor(float(self.settings.batch_size), device=self.device)
+            least = int(self.trainer.strategy.reduce(own, reduce_op="min"))
+            most = int(self.trainer.strategy.reduce(own, reduce_op="max"))
+            if least != most:
+                raise UserError(
+                    f"trainer.batch_size must be the same on every device, found {least} and {most}; give it"
+                )
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Seed dropout from its position: (seed, step, micro-step, rank)."""

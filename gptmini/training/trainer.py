@@ -4,6 +4,7 @@ import logging
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from gptmini.checks import UserError
 from gptmini.data.store import TokenStore
 from gptmini.model import GPT, GPTConfig, new_gpt
 from gptmini.model.checkpoint import TrainingState
+from gptmini.training.batch_size import choose_batch_size
 from gptmini.training.checkpointing import AtomicCheckpointIO, RunCheckpoints
 from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.module import GPTModule
@@ -34,13 +36,15 @@ def assemble(
     schedule: Callable[..., float],
     seed: int,
     compile: bool,
+    device: str = "cpu",
     precision: str = "fp32",
     state: TrainingState | None = None,
 ) -> tuple[GPTModule, TokenDataModule]:
     """Put together what a Trainer fits: a model on the store's tokens, and their batches.
 
     The seed is that of first weights, batches and dropout; the model is new, or that of the state, to go on with.
-    optimizer, schedule, compile and precision are as for GPTModule.
+    optimizer, schedule, compile and precision are as for GPTModule. Where settings.batch_size is auto, it is chosen for
+    the device, and module.settings has the number.
 
     Raises UserError: a seed or an optimizer setting out of range, a split too short for its windows, or a state of
     another model, other tokens or later steps than these.
@@ -49,6 +53,17 @@ def assemble(
         _check_state(state, store, config, settings)
 
     model = new_gpt(config, seed) if state is None else state.model
+    if settings.batch_size == "auto":
+        batch_size = choose_batch_size(
+            model,
+            global_batch_size=settings.global_batch_size,
+            devices=settings.devices,
+            device=device,
+            precision=precision,
+            compile=compile,
+        )
+        settings = replace(settings, batch_size=batch_size)
+
     module = GPTModule(
         model,
         store,
@@ -75,6 +90,8 @@ def build_trainer(
     state: TrainingState | None = None,
 ) -> Trainer:
     """Lightning's Trainer on cpu, cuda or mps, in steps of the optimizer; bar, checkpoints and data order are ours.
+
+    settings are those of the module, whose batch_size is a number.
 
     With a state that assemble accepted it begins at that step. Of its own state Lightning needs two counters,
     which follow from the step; so its loops are not restored, and devices and batch_size may differ from before.

@@ -71,7 +71,7 @@ def run(plan: Plan, store: TokenStore, seed: int, folder: Path) -> tuple[float, 
     fitted = build(unwatched, store, None)
     stopwatch = Stopwatch()
     trainer = build_trainer(
-        plan.settings,
+        fitted.module.settings,
         folder,
         device=plan.hardware.device,
         precision=plan.hardware.precision,

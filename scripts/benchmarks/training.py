@@ -110,7 +110,7 @@ def fit(plan: Plan, store: TokenStore, folder: Path) -> float:
     fitted = build(plan, store, None)
     stopwatch = Stopwatch(plan.hardware.device)
     trainer = build_trainer(
-        plan.settings,
+        fitted.module.settings,
         folder,
         device=plan.hardware.device,
         precision=plan.hardware.precision,
@@ -124,9 +124,9 @@ def fit(plan: Plan, store: TokenStore, folder: Path) -> float:
 def bare_loop(plan: Plan, store: TokenStore, n_steps: int) -> dict[str, float]:
     """Seconds a step of each part, and of all, in a loop of a few lines that does what the Trainer does."""
     fitted = build(plan, store, None)
-    settings = plan.settings
-    device = plan.hardware.device
     module = fitted.module
+    settings = module.settings
+    device = plan.hardware.device
     model = module.to(device).train()
     optimizer = module.configure_optimizers()
     strategy = SimpleNamespace(root_device=torch.device(device))

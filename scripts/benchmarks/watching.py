@@ -73,7 +73,7 @@ def fit(config: DictConfig, folder: Path, *, watched: bool) -> Times:
         timed(describe, others, device)([events], config, fitted.module, [])
 
     trainer = build_trainer(
-        plan.settings,
+        fitted.module.settings,
         folder,
         device=device,
         precision=plan.hardware.precision,

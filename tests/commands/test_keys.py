@@ -175,7 +175,7 @@ def world(script, tmp_path, monkeypatch):
     (tmp_path / "other.txt").write_text((tmp_path / "my.txt").read_text().upper())
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "shakespeare.txt").write_text((tmp_path / "my.txt").read_text() * 2)
-    monkeypatch.setattr(torch, "compile", lambda function: function)
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     yield script
     torch.set_num_threads(1)
 

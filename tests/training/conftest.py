@@ -50,7 +50,7 @@ SETTINGS = {
     "max_time": None,
     "max_bad_steps": 3,
     "global_batch_size": 8,
-    "batch_size": 8,
+    "batch_size": "auto",
     "gradient_clip": 1.0,
     "val_every_steps": 3,
     "val_tokens": None,
@@ -123,7 +123,7 @@ def train(store, tmp_path):
         if state is not None:
             restore_callbacks(callbacks, state)
         trainer = build_trainer(
-            settings,
+            module.settings,
             folder,
             device="cpu",
             precision=settings.precision,
