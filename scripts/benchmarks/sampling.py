@@ -5,6 +5,7 @@ share of what reading the weights once a step allows, and the seconds from a com
 """
 
 import argparse
+import json
 import math
 import statistics
 import subprocess
@@ -177,6 +178,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto", choices=("auto", *DTYPES), help="int8: ours alone, on a CPU")
     parser.add_argument("--compile", action="store_true", help="compile our step")
     parser.add_argument("--threads", type=int, default=2, help="(default: %(default)s)")
+    parser.add_argument("--json", type=Path, help="a file to write the medians to, a row for each size and batch size")
     arguments = parser.parse_args()
     if min(*arguments.batch_sizes, arguments.new_tokens, arguments.turns, arguments.threads) < 1:
         parser.error("--batch-sizes, --new-tokens, --turns and --threads must be at least 1")
@@ -190,17 +192,20 @@ def main() -> None:
     dtype = choose_dtype(arguments.dtype, device) or torch.float32
     named = "ours int8" if arguments.dtype == "int8" else str(dtype).removeprefix("torch.")
     print(f"{arguments.new_tokens} tokens after {PROMPT_LENGTH}, {device}, {named}")
+    rows = []
     for size in arguments.sizes:
         model = new_gpt(GPTConfig(**SIZES[size], **CLASSIC, init="gpt2"), seed=0).eval()
         store_by_column(model.to(device=device, dtype=dtype))
         for batch_size in arguments.batch_sizes:
-            measure(model, size, batch_size, device, arguments)
+            rows.append(measure(model, size, batch_size, device, arguments))
+            if arguments.json is not None:
+                arguments.json.write_text(json.dumps(rows, indent=1))
     if device == "cpu":
         print(f"first token {statistics.median(first_token() for _ in range(arguments.turns)):.2f} s after the command")
 
 
-def measure(model: GPT, size: str, batch_size: int, device: str, arguments: argparse.Namespace) -> None:
-    """Print one size at one batch size."""
+def measure(model: GPT, size: str, batch_size: int, device: str, arguments: argparse.Namespace) -> dict:
+    """Print one size at one batch size; returns the medians: tokens a second of each, our share of the bandwidth."""
     n_tokens = arguments.new_tokens
     int8 = arguments.dtype == "int8"
     runs = {"ours": ours(model, batch_size, n_tokens, compile=arguments.compile, int8=int8)}
@@ -229,10 +234,13 @@ def measure(model: GPT, size: str, batch_size: int, device: str, arguments: argp
         if name != "ours":
             ratios = [mine / theirs for mine, theirs in zip(speeds["ours"], seen, strict=True)]
             line += f"; {statistics.median(ratios):.2f} times {name} ({min(ratios):.2f} to {max(ratios):.2f})"
+    shares = [mine / limit for mine, limit in zip(speeds["ours"], limits[1:], strict=True)]
     if size == "gpt2" and batch_size == 1:
-        shares = [mine / limit for mine, limit in zip(speeds["ours"], limits[1:], strict=True)]
         line += f"; {statistics.median(shares):.0%} of the {statistics.median(limits[1:]):.1f} that memory allows"
     print(line, flush=True)
+
+    medians = {name: statistics.median(seen) for name, seen in speeds.items()}
+    return {"size": size, "batch_size": batch_size, "share_of_bandwidth": statistics.median(shares), **medians}
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
 """The measurements run and print what they promise, on runs cut short; their figures are for the README."""
 
+import json
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 
 BENCHMARK = Path(__file__).parent.parent.parent / "scripts" / "benchmark.py"
 SHORT = ["data=text", "data.path=my.txt", "tokenizer=char", "trainer.batch_size=4", "trainer.global_batch_size=4"]
@@ -118,3 +121,47 @@ class GPT(torch.nn.Module):
         assert re.search(r"ours [\d,]+ tokens/s, Hugging Face [\d,]+ tokens/s, nanoGPT [\d,]+ tokens/s", row)
         assert re.search(r"[\d.]+ times Hugging Face \([\d.]+ to [\d.]+\)", row)
     assert 0.1 < float(last.split()[2]) < 60
+
+
+def test_a_dry_run_tries_every_part_of_what_a_gpu_will_show(run, tmp_path):
+    (tmp_path / "peer").mkdir()
+    # What nanoGPT prints of each step, from what it is told; it reads the tokens that were written for it.
+    peer = """
+        import numpy, sys
+        told = dict(flag.removeprefix("--").split("=") for flag in sys.argv[1:])
+        assert len(numpy.memmap(f"data/{told['dataset']}/train.bin", dtype=numpy.uint16)) > int(told["block_size"])
+        for step in range(int(told["max_iters"]) + 1):
+            print(f"iter {step}: loss 10.1234, time {100 + step}.00ms, mfu 1.00%")
+    """
+    (tmp_path / "peer" / "train.py").write_text(textwrap.dedent(peer))
+    for name in ("model", "configurator"):
+        (tmp_path / "peer" / f"{name}.py").write_text("")
+
+    result = run("gpu", "--dry-run", "--peer-nanogpt", "peer", "--shakespeare", "my.txt")
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = json.loads((tmp_path / "gpu.json").read_text())
+    assert [row for row in rows if row["status"] not in ("measured", "passed")] == []
+    parts = ["machine", "checks", "runs", "ladder_gpt2", "ladder_modern", "peer", "kernels", "sampling"]
+    assert list(dict.fromkeys(row["part"] for row in rows)) == parts
+    assert len([row for row in rows if row["part"] == "kernels"]) == 11
+    (theirs, *_) = [row for row in rows if row["row"] == "nanoGPT, turn 1"]
+    assert theirs["ms_a_step"] == 104  # the median of steps 2 to 6: 102, 103, 104, 105, 106
+    assert theirs["tokens_per_second"] == pytest.approx(8 * 32 / 0.104)
+    for row in rows:
+        if row["part"].startswith("ladder"):
+            assert row["tokens_per_second"] > 0
+
+
+def test_a_gpu_is_needed_for_what_is_no_dry_run(run):
+    if torch.cuda.is_available():
+        pytest.skip("a GPU is here")
+    result = run("gpu", "--only", "machine")
+    assert result.returncode == 2
+    assert "none is here; --dry-run tries every part on the CPU" in result.stderr
+
+
+def test_a_part_for_which_the_minutes_will_not_do_is_not_begun(run, tmp_path):
+    result = run("gpu", "--dry-run", "--only", "machine", "ladder_gpt2", "--minutes", "0.0001")
+    assert result.returncode == 0
+    rows = json.loads((tmp_path / "gpu.json").read_text())
+    assert {row["status"] for row in rows if row["part"] == "ladder_gpt2"} == {"no time left"}

@@ -28,6 +28,7 @@ MODELS = {
         "logit_softcap": 15.0,
     },
 }
+SIZES = {"context_length": 5, "d_model": 12, "n_layers": 2, "n_heads": 3}
 OPTIMIZERS = {
     "adamw": partial(adamw, lr=0.01, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1),
     "muon": partial(
@@ -95,19 +96,11 @@ def train(store, tmp_path):
         watch=None,
         folder=tmp_path,
         state=None,
+        sizes=SIZES,
         **settings,
     ):
         settings = TrainerSettings(**SETTINGS | settings)
-        config = GPTConfig(
-            vocab_size=257,
-            context_length=5,
-            d_model=12,
-            n_layers=2,
-            n_heads=3,
-            init="gpt2",
-            dropout=dropout,
-            **MODELS[kind],
-        )
+        config = GPTConfig(vocab_size=257, init="gpt2", dropout=dropout, **sizes, **MODELS[kind])
         module, data = assemble(
             store,
             config,
@@ -116,6 +109,7 @@ def train(store, tmp_path):
             schedule=partial(cosine, warmup_steps=2, final_fraction=0.1),
             seed=seed,
             compile=settings.compile,
+            device=settings.device,
             precision=settings.precision,
             state=state,
         )
@@ -125,7 +119,7 @@ def train(store, tmp_path):
         trainer = build_trainer(
             module.settings,
             folder,
-            device="cpu",
+            device=settings.device,
             precision=settings.precision,
             callbacks=list(callbacks),
             loggers=list(loggers),

@@ -1,0 +1,39 @@
+"""What the checks of a GPU compute on, and the tiny run of the training room, at sizes that a GPU's kernels take."""
+
+import os
+from functools import partial
+
+import pytest
+import torch
+
+from tests.training.conftest import store, train
+
+__all__ = ["store", "train"]
+
+SIZES = {"context_length": 64, "d_model": 64, "n_layers": 2, "n_heads": 4}
+TRY_ON_CPU = os.environ.get("GPTMINI_GPU_CHECKS") == "cpu"
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """Cuda; where GPTMINI_GPU_CHECKS=cpu a CPU, on which the checks prove nothing but that their lines run."""
+    if TRY_ON_CPU:
+        monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # inductor takes a minute
+        yield "cpu"
+        return
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA GPU")
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")  # no TF32, unless a check asks for it
+    yield "cuda"
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.fixture
+def run(train, device):
+    """Train a small model on the device; options as for train."""
+
+    def on_device(kind="modern", *, sizes=SIZES, **options):
+        return train(kind, sizes=sizes, **{"device": device, "batch_size": 4} | options)
+
+    return on_device
