@@ -128,4 +128,5 @@ def momentum_at(count: Tensor, first: float, last: float, warmup_steps: int) -> 
     if count.device.type != "mps":
         count = count.double()
     rising = first + (last - first) * count / max(1, warmup_steps)
-    return torch.where(count >= warmup_steps, last, rising)
+    # The number as a tensor on the device: torch.where would copy a plain one there, and wait for it.
+    return torch.where(count >= warmup_steps, torch.full_like(rising, last), rising)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gptmini.checks import UserError, number, whole
+from gptmini.checks import UserError, number, shown, whole
 
 MOST_THREADS = 1024  # torch starts as many as it is told, until the system refuses
 LARGEST_BATCH = 2**31  # sequences; with as many steps their numbers still fit into 64 bits
@@ -40,10 +40,9 @@ class TrainerSettings:
         if self.batch_size == "auto":
             share_of(self.global_batch_size, self.devices)
         else:
-            if type(self.batch_size) is str:
-                got = self.batch_size
-                raise UserError(f"trainer.batch_size must be a whole number of at least 1, or auto, got {got!r}")
-            whole("trainer.batch_size", self.batch_size)
+            if type(self.batch_size) is not int or self.batch_size < 1:
+                got = shown(self.batch_size)
+                raise UserError(f"trainer.batch_size must be a whole number of at least 1, or auto, got {got}")
             micro_steps(self.global_batch_size, self.batch_size, self.devices)
 
     def validation_due(self, step: int) -> bool:

@@ -21,7 +21,6 @@ WATCHED = (
     "schedule.warmup_steps=2",
     "trainer.max_steps=4",
     "trainer.global_batch_size=4",
-    "trainer.batch_size=4",
     "trainer.val_every_steps=2",
     "trainer.val_tokens=64",
     "callbacks.scalars.every_steps=1",

@@ -79,7 +79,7 @@ def test_a_sweep_that_an_experiment_describes_is_checked_and_run(script, short, 
 
 
 def test_jobs_of_several_processes_run_in_processes_of_their_own(sweep, tmp_path):
-    result = sweep("name=two", "trainer.devices=2", "trainer.batch_size=2", "optimizer.lr=1e-3,3e-4")
+    result = sweep("name=two", "trainer.devices=2", "optimizer.lr=1e-3,3e-4")
     assert result.returncode == 0, result.stderr
     runs = sorted((tmp_path / "runs" / "two").iterdir())
     assert [yaml.safe_load((run / "config.yaml").read_text())["optimizer"]["lr"] for run in runs] == [1e-3, 3e-4]

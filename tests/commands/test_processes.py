@@ -22,13 +22,7 @@ def test_a_run_goes_on_with_more_or_fewer_processes(script, short, tmp_path, bef
     assert script("train", *short, "name=straight").code == 0
 
     def train(*arguments, devices):
-        command = [
-            sys.executable,
-            TRAIN,
-            *arguments,
-            f"trainer.devices={devices}",
-            f"trainer.batch_size={4 // devices}",
-        ]
+        command = [sys.executable, TRAIN, *arguments, f"trainer.devices={devices}", "trainer.batch_size=auto"]
         return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=120).stdout
 
     stopped = train(*short, "name=moved", AT_ONCE, devices=before)

@@ -78,7 +78,7 @@ def test_a_run_of_two_processes_is_started_by_the_program(script, short, tmp_pat
     program = Path(sys.executable).with_name("gptmini")
     if not program.exists():
         pytest.skip("the program gptmini is not beside this Python; pip install puts it there")
-    command = [str(program), "train", *short, "trainer.devices=2", "trainer.batch_size=2"]
+    command = [str(program), "train", *short, "trainer.devices=2"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
     assert result.returncode == 0, result.stderr
     (folder,) = (tmp_path / "runs" / "default").iterdir()
@@ -111,7 +111,7 @@ def test_a_run_that_python_stopped_says_so_and_goes_on(script, short):
     [
         (["trainer.max_step=3"], r"the key trainer\.max_step; the nearest is trainer\.max_steps"),
         (
-            ["trainer.devices=2", "trainer.batch_size=2"],
+            ["trainer.devices=2"],
             r"trainer\.devices must be 1 in gptmini\.train, got 2",
         ),
         (["experiment=absent"], "Could not find 'experiment/absent'"),

@@ -165,13 +165,15 @@ def test_sampling_and_evaluating_load_neither_lightning_nor_hydra(script, short,
 @pytest.mark.slow
 def test_two_processes_share_a_run_and_train_the_same_weights_as_one(script, short, tmp_path):
     script("train", *short, "name=one")
-    arguments = [*short, "name=two", "trainer.devices=2", "trainer.batch_size=2"]
+    arguments = [*short, "name=two", "trainer.devices=2"]
     command = [sys.executable, str(ROOT / "scripts" / "train.py"), *arguments]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     states = []
     for name in ("one", "two"):
         (folder,) = (tmp_path / "runs" / name).iterdir()
         states.append(torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"])
+        batch_size = 4 if name == "one" else 2  # of a global batch of 4, found by trainer.batch_size=auto
+        assert f"  batch_size: {batch_size}\n" in (folder / "config.yaml").read_text()
     for name in states[0]:
         torch.testing.assert_close(states[0][name], states[1][name], atol=1e-5, rtol=0)
 

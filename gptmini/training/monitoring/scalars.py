@@ -96,7 +96,8 @@ class Scalars(L.Callback):
         # Sums stay on the device until they are logged: a look at them would keep a GPU waiting in every step.
         applied = 1 - pl_module.not_finite
         limit = pl_module.settings.gradient_clip or math.inf
-        self._losses = self._losses + torch.where(applied > 0, pl_module.step_loss, 0.0)
+        nothing = torch.zeros_like(pl_module.step_loss)  # torch.where would copy a plain 0.0 to a GPU, and wait
+        self._losses = self._losses + torch.where(applied > 0, pl_module.step_loss, nothing)
         self._steps = self._steps + applied
         self._clipped = self._clipped + applied * (pl_module.grad_norm > limit)
         if self._due(trainer.global_step, pl_module):

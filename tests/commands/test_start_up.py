@@ -1,0 +1,50 @@
+"""The garbage collector is off while a command imports, and on again when it trains."""
+
+import gc
+
+from gptmini.commands.start_up import collector_paused, resume_collector
+
+
+def test_a_run_trains_with_the_collector_on(script, short, monkeypatch):
+    seen = []
+    monkeypatch.setattr("gptmini.commands.train.fit", lambda *_, **__: seen.append(gc.isenabled()) or Fitted())
+    monkeypatch.setattr("gptmini.commands.train.check", noting(seen))
+    assert script("train", *short).code == 0
+    assert seen == [False, True]
+    assert gc.isenabled()
+
+
+class Fitted:
+    exit_code = 0
+    best = None
+
+
+def noting(seen):
+    """plan.check, which imports what is heavy, with a note of whether the collector was on."""
+    from gptmini.commands.plan import check
+
+    def checked(config):
+        seen.append(gc.isenabled())
+        return check(config)
+
+    return checked
+
+
+def test_the_collector_is_on_again_after_a_mistake(script):
+    assert script("train", "trainer.max_step=1").code == 2
+    assert gc.isenabled()
+
+
+def test_what_runs_leave_behind_is_collected():
+    class Cycle:
+        pass
+
+    for _ in range(2):
+        with collector_paused():
+            resume_collector()
+            frozen = gc.get_freeze_count()
+            cycle = Cycle()
+            cycle.itself = cycle
+            del cycle
+    assert gc.collect() > 0
+    assert gc.get_freeze_count() == frozen  # only the first start-up of a process is set aside
