@@ -26,7 +26,7 @@ class Hardware:
 
     @property
     def tf32(self) -> bool:
-        """Whether products of float32 matrices round their factors to TF32, which has bf16's speed by half."""
+        """Whether products of float32 matrices round their factors to TF32, NVIDIA's shorter and faster float32."""
         return self.device == "cuda" and torch.cuda.get_device_capability() >= TF32_SINCE
 
     def __str__(self) -> str:

@@ -17,7 +17,7 @@ def training_loss(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
     """next_token_loss(model(tokens), targets), holding at most LOGITS_AT_ONCE logits; compiled code holds them all."""
     if targets.numel() * model.config.vocab_size <= LOGITS_AT_ONCE or torch.compiler.is_compiling():
         return next_token_loss(model(tokens), targets)
-    return _PiecewiseLoss.apply(model.hidden(tokens), model.unembedding_weight, targets, model)
+    return PiecewiseLoss.apply(model.hidden(tokens), model.unembedding_weight, targets, model)
 
 
 def rounded_training_loss(model: GPT, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
@@ -54,11 +54,15 @@ def row_pieces(model: GPT, hidden: Tensor, targets: Tensor) -> Iterator[tuple[Te
     return zip(hidden.flatten(0, 1).unsqueeze(0).split(n_rows, dim=1), targets.flatten().split(n_rows), strict=True)
 
 
-class _PiecewiseLoss(torch.autograd.Function):
-    """Loss of hidden states, piece by piece, each piece's gradients computed while its logits are there."""
+class PiecewiseLoss(torch.autograd.Function):
+    """Mean loss of hidden states (B, T, C), piece by piece, each piece's gradients computed while its logits are there.
+
+    apply(hidden, unembedding_weight, targets, model); targets are int64 (B, T).
+    """
 
     @staticmethod
     def forward(ctx, hidden: Tensor, weight: Tensor, targets: Tensor, model: GPT) -> Tensor:
+        """Compute the loss, and keep the gradients of it."""
         loss, hidden_grads, weight_grad = 0.0, [], None
         if weight.requires_grad:  # summed over many pieces: in float32, whatever the precision of a piece
             weight_grad = torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
@@ -79,6 +83,7 @@ class _PiecewiseLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Scale the gradients that were kept."""
         hidden_grad, weight_grad = ctx.saved_tensors
         return grad * hidden_grad, None if weight_grad is None else grad * weight_grad, None, None
 

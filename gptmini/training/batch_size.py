@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
+from gptmini.checks import UserError
 from gptmini.model import GPT, rounded_training_loss, training_loss
 from gptmini.training.settings import share_of
 
@@ -62,7 +63,9 @@ def largest_fitting(
     try:
         one = peak(1)
         each = max(1, peak(2) - one)  # bytes that each further sequence takes
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:
+        if not ran_out(error):
+            raise
         return 1
 
     for size in sizes:
@@ -76,9 +79,26 @@ def largest_fitting(
         try:
             if peak(size) <= budget:
                 return size
-        except torch.OutOfMemoryError:
-            continue
+        except RuntimeError as error:
+            if not ran_out(error):
+                raise
     return 1
+
+
+def ran_out(error: RuntimeError) -> bool:
+    """Whether an error says that a GPU's memory did not suffice: torch's own, or one of a library that it calls."""
+    return isinstance(error, torch.OutOfMemoryError) or "_ALLOC_FAILED" in str(error)
+
+
+def check_equal_on_all_ranks(batch_size: int, device: torch.device) -> None:
+    """Raise UserError unless every rank cuts its batches into micro-steps of the same size."""
+    extremes = torch.tensor((batch_size, -batch_size), dtype=torch.float32, device=device)
+    torch.distributed.all_reduce(extremes, op=torch.distributed.ReduceOp.MAX)
+    most, least = int(extremes[0]), -int(extremes[1])
+    if least != most:
+        raise UserError(
+            f"trainer.batch_size=auto found {least} on one device and {most} on another; give trainer.batch_size"
+        )
 
 
 def divisors(number: int) -> list[int]:
@@ -88,10 +108,14 @@ def divisors(number: int) -> list[int]:
 
 
 class _Trial:
-    """Forward and backward passes on a GPU, with all that a training step keeps there."""
+    """Eager forward and backward passes on a GPU, with memory set aside for what else a training step keeps there."""
 
     def __init__(self, model: GPT, gpu: torch.device, *, precision: str, compile: bool, n_copies: int) -> None:
-        """Copy the model there; n_copies is how often a step keeps its weights' size beside weights and gradients."""
+        """Copy the model to the GPU.
+
+        n_copies is how many times the size of all weights is set aside, beside weights and gradients themselves: once
+        for each of the optimizer's moments, and once for the buckets in which several GPUs exchange gradients.
+        """
         self.gpu = gpu
         self.compile = compile
         self.precision = precision
@@ -100,7 +124,7 @@ class _Trial:
         self.kept = [torch.empty(n_copies * weights, dtype=torch.uint8, device=gpu)]
 
     def peak(self, batch_size: int) -> int:
-        """Bytes of tensors at the peak of two micro-steps."""
+        """Bytes at the peak of two micro-steps: measured, plus an estimate of its logits for compiled code."""
         config = self.model.config
         tokens = torch.zeros(batch_size, config.context_length, dtype=torch.int64, device=self.gpu)
         torch.cuda.reset_peak_memory_stats(self.gpu)

@@ -16,6 +16,7 @@ from gptmini.model import GPT, rounded_training_loss, training_loss
 from gptmini.model.checkpoint import WEIGHTS_PREFIX, TrainingState, header
 from gptmini.optim import leave_out, set_learning_rate
 from gptmini.optim.muon import MOMENTS
+from gptmini.training.batch_size import check_equal_on_all_ranks
 from gptmini.training.outcomes import BadStep, Outcome, Outcomes
 from gptmini.training.settings import TrainerSettings
 
@@ -121,13 +122,7 @@ class GPTModule(L.LightningModule):
         """Take the way of reading steps that suits the device; UserError unless all ranks cut the same batches."""
         self.outcomes = Outcomes(late=self.device.type == "cuda")
         if self.trainer.world_size > 1:
-            own = torch.tensor(float(self.settings.batch_size), device=self.device)
-            least = int(self.trainer.strategy.reduce(own, reduce_op="min"))
-            most = int(self.trainer.strategy.reduce(own, reduce_op="max"))
-            if least != most:
-                raise UserError(
-                    f"trainer.batch_size must be the same on every device, found {least} and {most}; give it"
-                )
+            check_equal_on_all_ranks(self.settings.batch_size, self.device)
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Seed dropout from its position: (seed, step, micro-step, rank)."""

@@ -122,6 +122,8 @@ def build_trainer(
         enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         use_distributed_sampler=False,
     )
+    # Between several ranks Lightning would pass on a SIGTERM, and wait for it, in every micro-step; Stopping does that.
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
     trainer.fit_loop.epoch_loop.batch_progress.total.ready = step * n_micro_steps
     trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed = step
     return trainer

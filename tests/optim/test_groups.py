@@ -1,12 +1,13 @@
 """Parameter groups, and AdamW against the formula in float64."""
 
+import math
 import re
 
 import pytest
 import torch
 from torch import nn
 
-from gptmini.optim import adamw, set_learning_rate
+from gptmini.optim import adamw, leave_out, set_learning_rate
 
 SETTINGS = {"lr": 0.03, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.4}
 
@@ -101,3 +102,36 @@ def test_betas_must_be_two_numbers_below_one(betas):
     got = re.escape(repr(betas))
     with pytest.raises(ValueError, match=rf"^betas must be two numbers from 0 to below 1, got {got}$"):
         adamw(Tied(), **SETTINGS | {"betas": betas})
+
+
+class Flag:
+    """A flag on a device that this machine may not have."""
+
+    def __init__(self, value, kind):
+        self.value, self.device = value, torch.device(kind)
+
+    def item(self):
+        return self.value
+
+
+@pytest.mark.parametrize(("kind", "fused"), [("cpu", False), ("mps", True)])
+def test_an_optimizer_that_ignores_the_flag_finds_no_gradients(kind, fused):
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.AdamW([weight], fused=True) if fused else torch.optim.SGD([weight], lr=0.1)
+    weight.grad = torch.ones(3)
+    leave_out(optimizer, Flag(0.0, kind))
+    assert weight.grad is not None
+    leave_out(optimizer, Flag(1.0, kind))
+    assert weight.grad is None
+    assert getattr(optimizer, "found_inf", None) is None
+
+
+def test_a_fused_optimizer_is_given_the_flag_and_not_waited_for():
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.AdamW([weight], fused=True)
+    for flag, moved in ((1.0, False), (0.0, True)):
+        weight.grad = torch.full((3,), math.nan if flag else 1.0)
+        leave_out(optimizer, torch.tensor(flag))
+        optimizer.step()
+        assert (not weight.equal(torch.ones(3))) == moved
+    assert optimizer.state[weight]["step"] == 1

@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from gptmini.model import GPTConfig, new_gpt
-from gptmini.training.batch_size import _Trial, choose_batch_size, divisors, largest_fitting
+from gptmini.training.batch_size import (
+    _Trial,
+    check_equal_on_all_ranks,
+    choose_batch_size,
+    divisors,
+    largest_fitting,
+)
 from gptmini.training.settings import TrainerSettings
 from tests.training.conftest import MODELS, SETTINGS
 
@@ -107,3 +113,38 @@ def test_a_trial_runs_a_micro_step_and_gives_its_memory_back(gpu, precision):
     assert gpu["emptied"]
     assert all(map(torch.equal, model.parameters(), before))
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("other", [16, 64])
+def test_ranks_that_found_different_sizes_are_told(monkeypatch, other):
+    def with_another_rank(tensor, op):
+        assert op is torch.distributed.ReduceOp.MAX
+        tensor.copy_(torch.maximum(tensor, torch.tensor((other, -other), dtype=tensor.dtype)))
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", with_another_rank)
+    if other == 16:
+        check_equal_on_all_ranks(16, torch.device("cpu"))
+    else:
+        with pytest.raises(ValueError, match=r"found 16 on one device and 64 on another; give trainer\.batch_size"):
+            check_equal_on_all_ranks(16, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True),
+        (RuntimeError("CUDA error: device-side assert triggered"), False),
+    ],
+)
+def test_only_a_lack_of_memory_makes_a_size_too_large(error, expected):
+    def peak(size):
+        if size > 2:
+            raise error
+        return 10 * size
+
+    if expected:
+        assert largest_fitting([4, 2, 1], peak, 1000, seconds=20) == 2
+    else:
+        with pytest.raises(RuntimeError, match="device-side"):
+            largest_fitting([4, 2, 1], peak, 1000, seconds=20)

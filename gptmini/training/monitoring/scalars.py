@@ -83,8 +83,8 @@ class Scalars(L.Callback):
         self._mark("optimizer")
         step_done = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         validation_follows = step_done and pl_module.settings.validation_due(trainer.global_step)
-        if self._times is not None or validation_follows:
-            wait_for(pl_module.device)  # what is counted now has been computed, not only asked for
+        if self._times is not None or validation_follows or self._ended is None:
+            wait_for(pl_module.device)  # an interval begins and ends when its work is done, not when it was asked for
         now = time.perf_counter()
         if self._ended is not None:
             self._seconds += now - self._ended
