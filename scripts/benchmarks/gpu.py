@@ -34,7 +34,7 @@ from gptmini.commands.launching import compose_checked
 from gptmini.commands.plan import check
 from gptmini.files import replacing
 from gptmini.hardware import choose_hardware, clock, keep_freed_memory, memory, peak_flops, peak_memory, use_tf32
-from gptmini.model.loss import _PiecewiseLoss
+from gptmini.model.loss import PiecewiseLoss
 from gptmini.training import GPTModule, build_trainer
 from gptmini.training.trainer import assemble
 
@@ -42,6 +42,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PARTS = ("machine", "checks", "runs", "ladder_gpt2", "ladder_modern", "peer", "kernels", "sampling")
 GAIN = 1.01  # of the speed, from which on a lever is said to help
 KERNELS = 10  # of a profile that are shown
+RUNG_SECONDS = 75.0  # that a fit is expected to take before one was measured: compiling, and 60 steps
+CHECKS_SHARE = 0.5  # of the time left that the checks may take when other parts follow
 ON_THE_CPU = {"default": 3.5222, "shakespeare_char": 1.4335}  # validation losses, as docs/results.md has them
 
 
@@ -65,7 +67,7 @@ FULL = Scale(
     n_vocab=50257,
     steps=60,
     first=20,
-    sequences=128,  # 131,072 tokens, a quarter of the experiments': four micro-steps of 32
+    sequences=128,  # 131,072 tokens, a quarter of the experiments', so that a rung is over in a minute
     batch_sizes=(16, 32, 64),
     product=8192,
     runs=(),
@@ -100,9 +102,12 @@ class Table:
     rows: list[dict] = field(default_factory=list)
     longest: dict[str, float] = field(default_factory=dict)  # seconds of a part's longest row so far
 
-    def measure(self, part: str, row: str, function: Callable[[], dict]) -> dict | None:
-        """Add a row of what the function returns; one that fails is a row too, and returns None."""
-        if self.left() < self.longest.get(part, 0.0):
+    def measure(self, part: str, row: str, function: Callable[[], dict], *, expected: float = 0.0) -> dict | None:
+        """Add a row of what the function returns; one that fails is a row too, and returns None.
+
+        It is not begun where less time is left than the part's longest row took, or than is expected of its first.
+        """
+        if self.left() < self.longest.get(part, expected):
             self.add(part, row, "no time left")
             return None
 
@@ -141,6 +146,11 @@ class Setting:
     nanogpt: Path | None
     shakespeare: Path | None
     folder: Path  # for whatever is written meanwhile
+    checks_share: float  # of the time left that the checks may take
+
+    def expected(self) -> float:
+        """Seconds that a fit is expected to take before one was measured."""
+        return 0.0 if self.dry else RUNG_SECONDS
 
     @property
     def dry(self) -> bool:
@@ -168,6 +178,8 @@ def main() -> None:
         raise UserError("this measures a CUDA GPU, and none is here; --dry-run tries every part on the CPU")
 
     table = Table(arguments.out, deadline=time.monotonic() + 60 * arguments.minutes)
+    if arguments.out.is_file():  # other parts may have been measured before
+        table.rows = [row for row in json.loads(arguments.out.read_text()) if row["part"] not in arguments.only]
     keep_freed_memory()
     with tempfile.TemporaryDirectory() as folder:
         setting = Setting(
@@ -177,6 +189,7 @@ def main() -> None:
             nanogpt=arguments.peer_nanogpt,
             shakespeare=arguments.shakespeare,
             folder=Path(folder),
+            checks_share=1.0 if list(arguments.only) == ["checks"] else CHECKS_SHARE,
         )
         # Inductor takes half a minute a graph on a CPU, and proves nothing there.
         compiler = patch("torch.compile", partial(torch.compile, backend="eager")) if setting.dry else nullcontext()
@@ -241,17 +254,26 @@ def do_checks(setting: Setting) -> None:
     """The tests that need a GPU: a row each, with what they print."""
     table = setting.table
     report = setting.folder / "checks.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/gpu", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-v", "-m", "gpu", "tests/gpu", "-p", "no:cacheprovider"]
     command += [f"--junitxml={report}", "-o", "junit_logging=system-out"]
     environment = dict(os.environ)
     if setting.dry:
         environment["GPTMINI_GPU_CHECKS"] = "cpu"
     try:
         result = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=table.left()
+            command,
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=table.left() * setting.checks_share,
         )
-    except subprocess.TimeoutExpired:
-        table.add("checks", "all of them", "failed", error="no time left")
+    except subprocess.TimeoutExpired as error:
+        done = re.findall(r"::test_(\S+) (PASSED|FAILED|SKIPPED|ERROR)", (error.stdout or b"").decode())
+        for name, status in done:
+            table.add("checks", name, "failed" if status == "ERROR" else status.lower())
+        table.add("checks", "those that are left", "no time left")
         return
     if not report.is_file():
         lines = (result.stderr or result.stdout).splitlines() or ["nothing said"]
@@ -386,7 +408,7 @@ def fit(
             f"trainer.val_every_steps={steps}",
             "trainer.val_tokens=1",
             f"trainer.device={setting.device}",
-            f"trainer.global_batch_size={scale.sequences}",
+            f"trainer.global_batch_size={scale.sequences}",  # unless the overrides say otherwise
             f"trainer.compile={'true' if setting.dry else 'auto'}",
             f"trainer.precision={'bf16' if setting.dry else 'auto'}",
             *scale.sizes,
@@ -426,7 +448,7 @@ def fit(
     trainer.fit(module, data)
 
     seconds = statistics.median(steps_clock.seconds()[scale.first - 1 :])
-    speed = scale.sequences * sizes.context_length / seconds
+    speed = module.settings.global_batch_size * sizes.context_length / seconds
     flops = speed * module.model.flops_per_token
     peak = peak_flops(torch.device(setting.device), "bf16")
     return {
@@ -434,6 +456,7 @@ def fit(
         "share_of_peak": 0.0 if peak is None else flops / peak,
         "memory_gb": (peak_memory(torch.device(setting.device)) or 0) / 1e9,
         "ms_a_step": 1000 * seconds,
+        "sequences": module.settings.global_batch_size,
         "batch_size": module.settings.batch_size,
         "loss": float(module.step_loss),
         "seconds_in_all": time.monotonic() - begun,
@@ -470,7 +493,7 @@ def loss_in_pieces(module: GPTModule) -> None:
     hidden = torch.compile(model.hidden, dynamic=False, fullgraph=True)
 
     def compute(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return _PiecewiseLoss.apply(hidden(tokens), model.unembedding_weight, targets, model)
+        return PiecewiseLoss.apply(hidden(tokens), model.unembedding_weight, targets, model)
 
     module.compute_loss = compute
 
@@ -494,20 +517,28 @@ def levers(scale: Scale, preset: str) -> list[Lever]:
 
 
 def do_ladder(setting: Setting, preset: str) -> None:
-    """One lever at a time beside the configuration as it is, then all that helped together."""
+    """The configuration at a quarter of its batch, as it is, one lever at a time, then all that helped together."""
     part = f"ladder_{preset}"
     table = setting.table
-    base = table.measure(part, "as configured", partial(fit, setting, preset))
-    other = table.measure(part, "as configured, seed 2", partial(fit, setting, preset, ("seed=2",)))
+    sequences = compose_checked("train", [f"experiment={preset}_124m", "data.path=synthetic"]).trainer.global_batch_size
+    whole = (f"trainer.global_batch_size={sequences}",) if not setting.dry else ()
+    base = table.measure(part, "base", partial(fit, setting, preset), expected=setting.expected())
     if base is None:
         return
-    noise = abs(other["loss"] - base["loss"]) if other else 0.0
+    table.measure(part, "as configured", partial(fit, setting, preset, whole))
+
+    losses = [base["loss"]]
+    for seed in (2, 3):
+        figures = table.measure(part, f"base, seed {seed}", partial(fit, setting, preset, (f"seed={seed}",)))
+        if figures:
+            losses.append(figures["loss"])
+    noise = max(losses) - min(losses)
 
     helped: list[tuple[float, Lever]] = []
     for lever in levers(setting.scale, preset):
         figures = table.measure(part, lever.name, partial(rung, setting, preset, [lever], base))
-        if figures and figures["times_as_configured"] >= GAIN and abs(figures["loss"] - base["loss"]) <= noise:
-            helped.append((figures["times_as_configured"], lever))
+        if figures and figures["times_base"] >= GAIN and abs(figures["loss"] - base["loss"]) <= noise:
+            helped.append((figures["times_base"], lever))
 
     chosen = best_of_each_kind(helped)
     if chosen:
@@ -523,6 +554,8 @@ def best_of_each_kind(helped: Sequence[tuple[float, Lever]]) -> list[Lever]:
     for gain, lever in helped:
         words = lever.name.split()
         kind = next((word for word in ("micro-batch", "attention") if word in words), lever.name)
+        if lever.name in ("bf16 stream", "loss in pieces"):  # the second computes its loss under autocast
+            kind = "loss"
         if kind not in fastest or gain > fastest[kind][0]:
             fastest[kind] = (gain, lever)
     return [lever for _, lever in fastest.values()]
@@ -537,9 +570,11 @@ def rung(setting: Setting, preset: str, chosen: Sequence[Lever], base: dict) -> 
         for change in adapts:
             change(module)
 
-    with all_of([lever.around for lever in chosen]):
+    # The cache of compiled code does not know which attention was asked for: each rung has its own part of it.
+    names = "+".join(lever.name for lever in chosen)
+    with torch.compiler.config.patch(cache_key_tag=names), all_of([lever.around for lever in chosen]):
         figures = fit(setting, preset, overrides, adapt=adapt)
-    return {"times_as_configured": figures["tokens_per_second"] / base["tokens_per_second"], **figures}
+    return {"times_base": figures["tokens_per_second"] / base["tokens_per_second"], **figures}
 
 
 @contextmanager
@@ -558,7 +593,9 @@ def do_peer(setting: Setting) -> None:
         return
     ratios = []
     for turn in (1, 2):
-        ours = setting.table.measure("peer", f"ours, turn {turn}", partial(fit, setting, "gpt2"))
+        ours = setting.table.measure(
+            "peer", f"ours, turn {turn}", partial(fit, setting, "gpt2"), expected=setting.expected()
+        )
         theirs = setting.table.measure("peer", f"nanoGPT, turn {turn}", partial(nanogpt, setting, ours))
         if ours and theirs:
             ratios.append(ours["tokens_per_second"] / theirs["tokens_per_second"])
@@ -568,6 +605,7 @@ def do_peer(setting: Setting) -> None:
 
 def nanogpt(setting: Setting, ours: dict | None) -> dict:
     """Speed of nanoGPT's own loop over the steps that ours is timed on, in micro-batches of the same size."""
+    start_of_all(setting.device)  # our own memory is given back first
     scale = setting.scale
     work = setting.folder / "nanogpt"
     if not work.exists():
@@ -581,7 +619,7 @@ def nanogpt(setting: Setting, ours: dict | None) -> dict:
     for split in ("train", "val"):
         tokens.tofile(data / f"{split}.bin")
 
-    batch_size = ours["batch_size"] if ours else scale.batch_sizes[-1]
+    batch_size = min(ours["batch_size"] if ours else scale.sequences, scale.batch_sizes[-1])  # it holds more logits
     options = {
         "dataset": "synthetic",
         "batch_size": batch_size,
@@ -615,32 +653,35 @@ class Profile(L.Callback):
     """Profiles the kernels of three steps, when compiling and warming up are over."""
 
     def __init__(self, first: int) -> None:
+        """Profile three steps after so many."""
         self.first = first
+        self.done = False
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         self.profile = torch.profiler.profile(activities=activities)
 
     def on_train_batch_start(self, trainer: L.Trainer, module: GPTModule, batch: object, number: int) -> None:
-        """Begin with the first step."""
+        """Start the profiler with the step that follows the first ones."""
         if trainer.global_step == self.first and number % trainer.accumulate_grad_batches == 0:
             self.profile.start()
 
     def on_train_batch_end(self, trainer: L.Trainer, *batch: object) -> None:
-        """End three steps later."""
-        if trainer.global_step == self.first + 3 and self.profile is not None and not self.done:
+        """Stop the profiler after three steps."""
+        if trainer.global_step == self.first + 3 and not self.done:
             self.done = True
             self.profile.stop()
-
-    done = False
 
 
 def do_kernels(setting: Setting) -> None:
     """The kernels that take the most time of three steps of modern_124m."""
-    profile = Profile(first=1 if setting.dry else 8)
-    steps = 5 if setting.dry else 12
+    first = setting.scale.first
+    profile = Profile(first=first)
     figures = setting.table.measure(
-        "kernels", "profiled run", partial(fit, setting, "modern", callbacks=[profile], steps=steps)
+        "kernels",
+        "profiled run",
+        partial(fit, setting, "modern", callbacks=[profile], steps=first + 5),
+        expected=setting.expected(),
     )
     if figures is None:
         return
@@ -648,7 +689,11 @@ def do_kernels(setting: Setting) -> None:
     def spent(event: object) -> float:
         return event.self_device_time_total if setting.device == "cuda" else event.self_cpu_time_total
 
-    events = sorted(profile.profile.key_averages(), key=spent, reverse=True)
+    events = list(profile.profile.key_averages())
+    if setting.device == "cuda":  # the processor's operations have their kernels' times too
+        on_gpu = torch.autograd.DeviceType.CUDA
+        events = [event for event in events if event.device_type == on_gpu and not event.is_user_annotation]
+    events.sort(key=spent, reverse=True)
     total = sum(map(spent, events))
     for event in events[:KERNELS]:
         setting.table.add("kernels", event.key[:36], "measured", share=spent(event) / total, calls=event.count)
@@ -661,16 +706,19 @@ def do_sampling(setting: Setting) -> None:
 
 def sample(setting: Setting) -> dict:
     """Add a row for each size and batch size; returns how many."""
+    start_of_all(setting.device)  # our own memory is given back first
     path = setting.folder / "sampling.json"
     script = ROOT / "scripts" / "benchmark.py"
     arguments = [*setting.scale.sampling, "--device", setting.device, "--json", str(path)]
     if setting.nanogpt is not None and not setting.dry:
         arguments += ["--nanogpt", str(setting.nanogpt.resolve())]
-    finished([sys.executable, str(script), "sampling", *arguments], timeout=setting.table.left())
-    rows = json.loads(path.read_text())
-    for row in rows:
-        figures = {name: value for name, value in row.items() if name not in ("size", "batch_size")}
-        setting.table.add("sampling", f"{row['size']}, batch {row['batch_size']}, tokens/s", "measured", **figures)
+    try:
+        finished([sys.executable, str(script), "sampling", *arguments], timeout=setting.table.left())
+    finally:  # a row that was measured before time was over is worth having
+        rows = json.loads(path.read_text()) if path.is_file() else []
+        for row in rows:
+            figures = {name: value for name, value in row.items() if name not in ("size", "batch_size")}
+            setting.table.add("sampling", f"{row['size']}, batch {row['batch_size']}, tokens/s", "measured", **figures)
     return {"rows": len(rows)}
 
 

@@ -69,11 +69,16 @@ def test_logits_and_gradients_equal_the_cpus(device, kind):
 def test_bf16_trains_as_well_as_fp32(run, kind, precision):
     steps = 6 if TRY_ON_CPU else 60
     options = {"max_steps": steps, "val_every_steps": steps}
-    losses = [run(kind, seed=seed, **options).lightning_module.evaluation.loss for seed in (1, 2, 3)]
-    rounded = run(kind, precision=precision, **options).lightning_module.evaluation.loss
-    spread = max(losses) - min(losses)
-    print(f"{rounded:.4f} in {precision}, {losses[0]:.4f} in fp32, {spread:.4f} apart over three seeds")
-    assert abs(rounded - losses[0]) <= spread
+    means = {}
+    spread = 0.0
+    for name in ("fp32", precision):
+        losses = [
+            run(kind, seed=seed, precision=name, **options).lightning_module.evaluation.loss for seed in (1, 2, 3)
+        ]
+        means[name] = sum(losses) / 3
+        spread = spread or max(losses) - min(losses)
+    print(f"mean of three seeds {means[precision]:.4f}, in fp32 {means['fp32']:.4f}, its seeds {spread:.4f} apart")
+    assert abs(means[precision] - means["fp32"]) <= spread / 2
 
 
 @KINDS
@@ -109,9 +114,9 @@ def test_the_loss_is_compiled_once_whatever_validation_and_samples_do(run):
 @pytest.mark.parametrize("compile", [False, True])
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(run, tmp_path, compile):
     options = {"max_steps": 9, "precision": "bf16", "dropout": 0.1, "optimizer": "muon", "compile": compile}
-    straight, again = Losses(), Losses()
-    run(callbacks=[straight, RunCheckpoints(4)], folder=tmp_path / "straight", **options)
-    run(callbacks=[again, RunCheckpoints(4)], folder=tmp_path / "again", **options)
+    straight = [Losses() for _ in range(3)]
+    for i, losses in enumerate(straight):
+        run(callbacks=[losses, RunCheckpoints(4)], folder=tmp_path / f"straight-{i}", **options)
 
     folder = tmp_path / "killed"
     folder.mkdir()
@@ -123,15 +128,19 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(run, tmp_path, compile)
     resumed = Losses()
     run(callbacks=[resumed, RunCheckpoints(4)], folder=folder, state=state, **options)
 
-    apart = max(abs(loss - straight.of[step]) for step, loss in resumed.of.items())
-    by_itself = max(abs(loss - straight.of[step]) for step, loss in again.of.items())
-    kernels = unsteady_kernels(lambda: run(folder=tmp_path / "told", **options | {"max_steps": 2}))
-    print(f"resumed and straight differ by {apart:.2g}, two straight runs by {by_itself:.2g}; unsteady: {kernels}")
     assert sorted(resumed.of) == [5, 6, 7, 8, 9]
-    if by_itself == 0:
-        assert apart == 0  # the kernels give the same bits each time, so a resumed run must too
-    else:
-        assert apart <= 4 * by_itself
+    apart = largest_difference(resumed, straight[0])
+    by_themselves = max(largest_difference(straight[i], straight[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
+    kernels = unsteady_kernels(lambda: run(folder=tmp_path / "told", **options | {"max_steps": 2}))
+    print(f"resumed differs by {apart:.2g}, straight runs by {by_themselves:.2g}; unsteady: {kernels or 'none'}")
+    if TRY_ON_CPU:
+        assert apart == by_themselves == 0
+    # What is summed in another order each time differs in a run by itself, and a little more or less when resumed.
+    assert apart <= (4 * by_themselves + 1e-3 if by_themselves or kernels else 0)
+
+
+def largest_difference(ours, theirs):
+    return max(abs(ours.of[step] - theirs.of[step]) for step in ours.of.keys() & theirs.of.keys())
 
 
 def unsteady_kernels(function):
@@ -143,7 +152,8 @@ def unsteady_kernels(function):
             function()
         finally:
             torch.use_deterministic_algorithms(False)
-    return {str(warning.message).split(" does not")[0] for warning in told if "determinist" in str(warning.message)}
+    texts = [str(warning.message) for warning in told]
+    return {text.split(" does not")[0] for text in texts if " does not have a deterministic implementation" in text}
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -170,7 +180,10 @@ class NoWaiting(L.Callback):
         if trainer.global_step == self.first and batch_idx % trainer.accumulate_grad_batches == 0:
             self.set("error")
 
-    def on_train_batch_end(self, trainer, *batch):
+    def on_train_batch_end(self, trainer, module, *batch):
+        # An event is waited for without torch's knowledge: so look that the newest step was not.
+        if self.first < trainer.global_step <= self.last and torch.cuda.is_available():
+            assert module.outcome.step == trainer.global_step - 1
         if trainer.global_step == self.last:
             self.set("default")
 
@@ -211,7 +224,7 @@ def test_one_rank_of_ddp_equals_none(run, monkeypatch):
 
     monkeypatch.setattr("gptmini.training.trainer.Trainer", with_ddp)
     try:
-        run(callbacks=[one_rank])
+        run(callbacks=[one_rank, Agreeing()])
     finally:
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
@@ -231,6 +244,18 @@ def test_utilisation_is_a_hand_count_over_the_makers_peak(run, device):
     by_data_sheet = {"NVIDIA H200": 989e12, "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA A100-SXM4-80GB": 312e12}
     expected = 1e12 if TRY_ON_CPU else by_data_sheet.get(torch.cuda.get_device_name(), implied)
     assert implied == pytest.approx(expected, rel=1e-6)
+
+
+class Agreeing(L.Callback):
+    """Has the one rank agree with itself in every step, as several do."""
+
+    def on_before_optimizer_step(self, trainer, module, optimizer):
+        module.not_finite = torch.zeros((), device=module.device)
+        module.stop_request = lambda: (15, True)
+        module._agree()
+        assert module.not_finite.item() == 0
+        assert module._request.tolist() == [15, 1]
+        module.stop_request = lambda: (0, False)
 
 
 class Work(Seen):
@@ -261,12 +286,13 @@ class Walled(L.Callback):
 
 
 def test_the_parts_of_a_step_add_up_to_its_wall_time(run):
-    large = {"context_length": 128, "d_model": 512, "n_layers": 6, "n_heads": 8}
+    large = {"context_length": 64, "d_model": 1024, "n_layers": 6, "n_heads": 16}  # busier than what starts its kernels
     if TRY_ON_CPU:
         large = SIZES
     seen, wall = Work(), Walled()
-    options = {"batch_size": 8, "max_steps": 12, "val_every_steps": 12}
-    run("gpt2", sizes=large, precision="bf16", callbacks=[Scalars(1), wall], loggers=[seen], **options)
+    options = {"global_batch_size": 128, "batch_size": 128, "max_steps": 12, "val_every_steps": 12}
+    # Only the last step is logged, so that no logging falls into it; the wall is read before Scalars computes its own.
+    run("gpt2", sizes=large, precision="bf16", callbacks=[wall, Scalars(12)], loggers=[seen], **options)
     parts = sum(value for tag, value in seen.newest.items() if tag.startswith("work/ms/"))
     print(f"parts {parts:.2f} ms, wall {wall.spent:.2f} ms")
     if not TRY_ON_CPU:
