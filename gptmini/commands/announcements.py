@@ -56,7 +56,8 @@ class Announcer:
         n_micro_steps = micro_steps(settings.global_batch_size, settings.batch_size, settings.devices)
         if n_micro_steps * settings.devices > 1:
             each = f" on each of {settings.devices} devices" if settings.devices > 1 else ""
-            parts = f"{n_micro_steps} micro-steps of {settings.batch_size}{each}"
+            plural = "s" if n_micro_steps > 1 else ""
+            parts = f"{n_micro_steps} micro-step{plural} of {settings.batch_size}{each}"
             self.say("batch", f"{settings.global_batch_size} sequences a step, in {parts}")
         self.say("run", str(run.folder), f"watch it: tensorboard --logdir {runs_dir}")
         if run.resumed:

@@ -145,7 +145,7 @@ def composer(config_dir: str | None) -> Iterator[Callable[..., "DictConfig"]]:
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
-    extra = [] if config_dir is None else [f"hydra.searchpath=[{_quoted(f'file://{Path(config_dir).resolve()}')}]"]
+    extra = [] if config_dir is None else [f"hydra.searchpath=[{quoted(f'file://{Path(config_dir).resolve()}')}]"]
     running = GlobalHydra.instance().hydra
 
     def told(name: str, overrides: list[str], **options: bool) -> "DictConfig":
@@ -167,7 +167,7 @@ def composer(config_dir: str | None) -> Iterator[Callable[..., "DictConfig"]]:
         GlobalHydra.instance().hydra = running
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """Text as a value of Hydra's override grammar, whatever its characters."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

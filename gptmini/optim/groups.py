@@ -106,12 +106,12 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, multiplier: float) -> No
 def leave_out(optimizer: torch.optim.Optimizer, not_finite: Tensor) -> None:
     """Have the next step change nothing if not_finite, a scalar on the weights' device, is 1.0 rather than 0.0.
 
-    An optimizer that reads such a flag on the device, as torch's fused ones do for its GradScaler, is given it, and the
-    host need not wait. Of another the gradients are dropped, after a look at the flag; and on Apple's GPUs, where
-    torch's fused ones are given the flag and ignore it.
+    Muon and torch's fused AdamW read such a flag on the device, where torch's GradScaler leaves it too, and the host
+    need not wait. Of another optimizer the gradients are dropped, after a look at the flag: torch's fused SGD would
+    begin with momentum that nothing was written to. So are they on Apple's GPUs, where AdamW ignores the flag.
     """
-    reads_flag = getattr(optimizer, "_step_supports_amp_scaling", False)
-    if reads_flag and not_finite.device.type != "mps":
+    fused = isinstance(optimizer, torch.optim.Adam) and getattr(optimizer, "_step_supports_amp_scaling", False)
+    if (fused or isinstance(optimizer, MuonAdamW)) and not_finite.device.type != "mps":
         optimizer.found_inf = not_finite
     elif not_finite.item():
         optimizer.zero_grad(set_to_none=True)  # an optimizer leaves alone what has no gradient

@@ -42,7 +42,6 @@ class MuonAdamW(torch.optim.Optimizer):
             group["capturable"] = True  # torch's word for counts that lie on the device, also after load_state_dict
         super().__init__(groups, {})  # complete ones: nothing has a default
         self.found_inf: Tensor | None = None
-        self._step_supports_amp_scaling = True  # torch's word for "reads found_inf"
 
     @torch.no_grad()
     def step(self, closure=None) -> Tensor | None:

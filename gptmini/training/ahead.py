@@ -32,7 +32,8 @@ def batches_ahead(
         cut(number, buffers[side].numpy())
         return buffers[side]
 
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as thread:
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
+    try:
         number = 0
         filled = thread.submit(fill, number)
         while True:
@@ -43,3 +44,5 @@ def batches_ahead(
             number += 1
             filled = thread.submit(fill, number)
             yield windows[:, :-1].long(), windows[:, 1:].long()
+    finally:  # the thread ends by itself after the batch that it is cutting; a Ctrl-C need not wait for that
+        thread.shutdown(wait=False, cancel_futures=True)

@@ -77,6 +77,8 @@ class GPTModule(L.LightningModule):
             loss = rounded_training_loss(self.model, torch.bfloat16)
         if compile:
             # Validation and samples come in other shapes; they stay eager, so that nothing is compiled again for them.
+            # What earlier runs of this process compiled is dropped: torch keeps eight graphs of one function at most.
+            torch.compiler.reset()
             loss = torch.compile(loss, dynamic=False, fullgraph=True)
         if not rounds_weights:
             return loss

@@ -29,13 +29,14 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gptmini.checks import UserError
+from gptmini.commands.configuration import quoted
 from gptmini.commands.errors import Parser
 from gptmini.commands.launching import compose_checked
 from gptmini.commands.plan import check
 from gptmini.files import replacing
 from gptmini.hardware import choose_hardware, clock, keep_freed_memory, memory, peak_flops, peak_memory, use_tf32
 from gptmini.model.loss import PiecewiseLoss
-from gptmini.training import GPTModule, build_trainer
+from gptmini.training import GPTModule, Stopping, build_trainer
 from gptmini.training.trainer import assemble
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -174,6 +175,10 @@ def main() -> None:
         parser.error("--minutes must be above 0")
     if arguments.peer_nanogpt is not None and not (arguments.peer_nanogpt / "train.py").is_file():
         parser.error(f"--peer-nanogpt must be a checkout of nanoGPT with its train.py, got {arguments.peer_nanogpt}")
+    if arguments.shakespeare is not None and not arguments.shakespeare.is_file():
+        parser.error(f"--shakespeare must be a file, got {arguments.shakespeare}")
+    if arguments.out.is_dir() or not arguments.out.parent.is_dir():
+        parser.error(f"--out must be a file in a folder that is there, got {arguments.out}")
     if not arguments.dry_run and not torch.cuda.is_available():
         raise UserError("this measures a CUDA GPU, and none is here; --dry-run tries every part on the CPU")
 
@@ -253,6 +258,9 @@ def best_seconds(device: str, function: Callable[[], object]) -> float:
 def do_checks(setting: Setting) -> None:
     """The tests that need a GPU: a row each, with what they print."""
     table = setting.table
+    if table.left() <= 0:
+        table.add("checks", "all of them", "no time left")
+        return
     report = setting.folder / "checks.xml"
     command = [sys.executable, "-m", "pytest", "-v", "-m", "gpu", "tests/gpu", "-p", "no:cacheprovider"]
     command += [f"--junitxml={report}", "-o", "junit_logging=system-out"]
@@ -299,7 +307,7 @@ def do_runs(setting: Setting) -> None:
     """The default run and the baby GPT to their ends, as a user starts them."""
     shakespeare = ["experiment=shakespeare_char"]
     if setting.shakespeare is not None:
-        shakespeare.append(f"data.path={setting.shakespeare.resolve()}")
+        shakespeare.append(f"data.path={quoted(str(setting.shakespeare.resolve()))}")
     if setting.dry:
         shakespeare.append("data=text")  # in a dry run any text will do
     for name, overrides in (("default", []), ("shakespeare_char", shakespeare)):
@@ -308,7 +316,8 @@ def do_runs(setting: Setting) -> None:
 
 def whole_run(setting: Setting, name: str, overrides: Sequence[str]) -> dict:
     """Time of the command, and its best validation loss beside the one that a CPU reached."""
-    more = [f"runs_dir={setting.folder}/runs", f"data_dir={setting.folder}/data", "console=lines", *setting.scale.runs]
+    places = [f"{key}={quoted(str(setting.folder / key))}" for key in ("runs_dir", "data_dir")]
+    more = [*places, "console=lines", *setting.scale.runs]
     if setting.dry:
         more.append("trainer.device=cpu")
     command = [sys.executable, "-m", "gptmini", "train", *overrides, *more]
@@ -437,15 +446,17 @@ def fit(
     if adapt is not None:
         adapt(module)
     steps_clock = StepClock(setting.device)
+    stopping = Stopping(None, plan.settings.max_bad_steps)
     trainer = build_trainer(
         module.settings,
         setting.folder,
         device=plan.hardware.device,
         precision=plan.hardware.precision,
-        callbacks=[steps_clock, *callbacks],
+        callbacks=[steps_clock, stopping, *callbacks],
         loggers=[],
     )
-    trainer.fit(module, data)
+    if stopping.fit(trainer, module, data).reason is not None:
+        raise KeyboardInterrupt
 
     seconds = statistics.median(steps_clock.seconds()[scale.first - 1 :])
     speed = module.settings.global_batch_size * sizes.context_length / seconds

@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
@@ -137,7 +138,8 @@ def test_a_dry_run_tries_every_part_of_what_a_gpu_will_show(run, tmp_path):
     for name in ("model", "configurator"):
         (tmp_path / "peer" / f"{name}.py").write_text("")
 
-    result = run("gpu", "--dry-run", "--peer-nanogpt", "peer", "--shakespeare", "my.txt")
+    (tmp_path / "my.txt").rename(tmp_path / "mein, tëxt.txt")
+    result = run("gpu", "--dry-run", "--peer-nanogpt", "peer", "--shakespeare", "mein, tëxt.txt")
     assert result.returncode == 0, result.stdout + result.stderr
     rows = json.loads((tmp_path / "gpu.json").read_text())
     assert [row for row in rows if row["status"] not in ("measured", "passed")] == []
@@ -158,6 +160,27 @@ def test_a_gpu_is_needed_for_what_is_no_dry_run(run):
     result = run("gpu", "--only", "machine")
     assert result.returncode == 2
     assert "none is here; --dry-run tries every part on the CPU" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--minutes", "0"], "--minutes must be above 0"),
+        (["--peer-nanogpt", "absent"], "--peer-nanogpt must be a checkout of nanoGPT with its train.py, got absent"),
+        (["--shakespeare", "absent.txt"], "--shakespeare must be a file, got absent.txt"),
+        (["--out", "."], "--out must be a file in a folder that is there, got ."),
+        (["--out", "absent/gpu.json"], "--out must be a file in a folder that is there, got absent/gpu.json"),
+        (["--only", "nothing"], "invalid choice: 'nothing'"),
+    ],
+)
+def test_what_a_gpu_is_not_asked(monkeypatch, capsys, tmp_path, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(BENCHMARK), "gpu", "--dry-run", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_path(str(BENCHMARK), run_name="__main__")
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert message in said
 
 
 def test_a_part_for_which_the_minutes_will_not_do_is_not_begun(run, tmp_path):

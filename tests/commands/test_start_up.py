@@ -48,3 +48,14 @@ def test_what_runs_leave_behind_is_collected():
             del cycle
     assert gc.collect() > 0
     assert gc.get_freeze_count() == frozen  # only the first start-up of a process is set aside
+
+
+def test_a_collector_that_the_caller_turned_off_stays_off():
+    gc.disable()
+    try:
+        with collector_paused():
+            resume_collector()
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -114,10 +115,18 @@ class Flag:
         return self.value
 
 
-@pytest.mark.parametrize(("kind", "fused"), [("cpu", False), ("mps", True)])
-def test_an_optimizer_that_ignores_the_flag_finds_no_gradients(kind, fused):
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        ("cpu", partial(torch.optim.SGD, lr=0.1)),
+        ("cpu", partial(torch.optim.SGD, lr=0.1, momentum=0.9, fused=True)),  # its first momentum would be unwritten
+        ("cpu", torch.optim.AdamW),
+        ("mps", partial(torch.optim.AdamW, fused=True)),
+    ],
+)
+def test_an_optimizer_that_does_not_bear_the_flag_finds_no_gradients(kind, make):
     weight = torch.nn.Parameter(torch.ones(3))
-    optimizer = torch.optim.AdamW([weight], fused=True) if fused else torch.optim.SGD([weight], lr=0.1)
+    optimizer = make([weight])
     weight.grad = torch.ones(3)
     leave_out(optimizer, Flag(0.0, kind))
     assert weight.grad is not None

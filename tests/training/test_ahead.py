@@ -45,6 +45,9 @@ def test_the_thread_ends_with_its_batches():
     next(batches)
     assert any(thread.name.startswith("batches") for thread in threading.enumerate())
     batches.close()
+    for thread in threading.enumerate():
+        if thread.name.startswith("batches"):
+            thread.join(timeout=5)
     assert not any(thread.name.startswith("batches") for thread in threading.enumerate())
 
 
