@@ -58,6 +58,7 @@ class GPTModule(L.LightningModule):
         self.grad_norm: Tensor | None = None  # before clipping
         self.not_finite: Tensor | None = None  # 1.0 if the newest step is not applied, else 0.0; the same on all ranks
         self.stop_request: Callable[[], tuple[int, bool]] = lambda: (0, False)  # of this rank: signal, over its time
+        self._request: Tensor | None = None  # what all ranks together were asked in the newest step, (2,); None for one
         self.outcomes = Outcomes(late=False)
         self.outcome: Outcome | None = None  # newest that the host knows of
         self.untold: list[BadStep] = []  # bad steps that nobody was told of yet
@@ -159,7 +160,7 @@ class GPTModule(L.LightningModule):
 
         finite = torch.isfinite(self.grad_norm) & torch.isfinite(self.step_loss)
         self.not_finite = (~finite).float()
-        self._request: Tensor | None = None
+        self._request = None
         if self.trainer.world_size > 1:
             self._agree()
         leave_out(optimizer, self.not_finite)
