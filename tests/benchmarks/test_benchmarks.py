@@ -149,9 +149,10 @@ def test_a_dry_run_tries_every_part_of_what_a_gpu_will_show(run, tmp_path):
     (theirs, *_) = [row for row in rows if row["row"] == "nanoGPT, turn 1"]
     assert theirs["ms_a_step"] == 104  # the median of steps 2 to 6: 102, 103, 104, 105, 106
     assert theirs["tokens_per_second"] == pytest.approx(8 * 32 / 0.104)
-    for row in rows:
-        if row["part"].startswith("ladder"):
-            assert row["tokens_per_second"] > 0
+    for part in ("ladder_gpt2", "ladder_modern"):
+        ladder = [row for row in rows if row["part"] == part]
+        assert all(row["tokens_per_second"] > 0 for row in ladder)
+        assert ladder[-1]["row"].count(" + ") >= 3  # all that helped, together
 
 
 def test_a_gpu_is_needed_for_what_is_no_dry_run(run):
