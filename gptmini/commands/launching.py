@@ -29,7 +29,7 @@ def run_configured(
 
     Args:
         command: train or prepare, which is also the name of the root configuration.
-        task: what a job does; what it returns is what a sweeper sees. It calls resume_collector after its imports.
+        task: what a job does; what it returns is what a sweeper sees. After its imports a task calls resume_collector.
         check: raises UserError for values that do not fit.
         arguments: flags and overrides; None for those of the command line.
     """

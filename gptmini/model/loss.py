@@ -63,7 +63,9 @@ class PiecewiseLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden: Tensor, weight: Tensor, targets: Tensor, model: GPT) -> Tensor:
         """Compute the loss, and keep the gradients of it."""
-        loss, hidden_grads, weight_grad = 0.0, [], None
+        loss = 0.0
+        hidden_grads = []
+        weight_grad = None
         if weight.requires_grad:  # summed over many pieces: in float32, whatever the precision of a piece
             weight_grad = torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
         for rows, row_targets in row_pieces(model, hidden, targets):

@@ -108,7 +108,7 @@ def leave_out(optimizer: torch.optim.Optimizer, not_finite: Tensor) -> None:
 
     Muon and torch's fused AdamW read such a flag on the device, where torch's GradScaler leaves it too, and the host
     need not wait. Of another optimizer the gradients are dropped, after a look at the flag: torch's fused SGD would
-    begin with momentum that nothing was written to. So are they on Apple's GPUs, where AdamW ignores the flag.
+    begin with momentum that nothing was written to. On Apple's GPUs AdamW ignores the flag, and gradients are dropped.
     """
     fused = isinstance(optimizer, torch.optim.Adam) and getattr(optimizer, "_step_supports_amp_scaling", False)
     if (fused or isinstance(optimizer, MuonAdamW)) and not_finite.device.type != "mps":

@@ -97,7 +97,7 @@ class MuonAdamW(torch.optim.Optimizer):
             momentum = self.state[matrix]["momentum"]
             gradient = matrix.grad
             if self.found_inf is not None:
-                gradient = torch.where(applied > 0, gradient, momentum)  # moving towards itself it stays as it is
+                gradient = torch.where(applied > 0, gradient, momentum)  # the momentum moves towards itself: nowhere
             momentum.lerp_(gradient, of_gradient)
             change = gradient.lerp(momentum, of_momentum)  # Nesterov's
             n_rows, n_columns = matrix.shape

@@ -57,7 +57,8 @@ class GPTModule(L.LightningModule):
         self.step_loss: Tensor | None = None  # mean over the micro-steps of the newest optimizer step
         self.grad_norm: Tensor | None = None  # before clipping
         self.not_finite: Tensor | None = None  # 1.0 if the newest step is not applied, else 0.0; the same on all ranks
-        self.stop_request: Callable[[], tuple[int, bool]] = lambda: (0, False)  # of this rank: signal, over its time
+        # What this rank was asked: the number of a signal, 0 for none, and whether its time is over.
+        self.stop_request: Callable[[], tuple[int, bool]] = lambda: (0, False)
         self._request: Tensor | None = None  # what all ranks together were asked in the newest step, (2,); None for one
         self.outcomes = Outcomes(late=False)
         self.outcome: Outcome | None = None  # newest that the host knows of
@@ -122,7 +123,7 @@ class GPTModule(L.LightningModule):
             raise UserError(f"the optimizer's state of {name} must be {wanted}, got {found}")
 
     def on_fit_start(self) -> None:
-        """Take the way of reading steps that suits the device; UserError unless all ranks cut the same batches."""
+        """Read each step late on a CUDA GPU, at once elsewhere; UserError unless all ranks cut the same batches."""
         self.outcomes = Outcomes(late=self.device.type == "cuda")
         if self.trainer.world_size > 1:
             check_equal_on_all_ranks(self.settings.batch_size, self.device)

@@ -1,6 +1,6 @@
 """What came of each optimizer step, brought from the device to the host without keeping the device waiting."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -63,7 +63,11 @@ class Outcomes:
         for step, numbers, arrived in ready:
             if arrived is not None:
                 arrived.synchronize()
-            bad, loss, grad_norm, *request = numbers.tolist()
-            signal, late = request or (0, 0)
-            outcomes.append(Outcome(step, bool(bad), loss, grad_norm, int(signal), bool(late)))
+            values = numbers.tolist()
+            bad, loss, grad_norm = values[:3]
+            outcome = Outcome(step=step, bad=bool(bad), loss=loss, grad_norm=grad_norm)
+            if len(values) > 3:  # several ranks were asked too
+                signal, late = values[3:]
+                outcome = replace(outcome, signal=int(signal), late=bool(late))
+            outcomes.append(outcome)
         return outcomes

@@ -4,6 +4,7 @@ Prints a table, and writes it as JSON, row by row. Starts no row for which its m
 a check failed. --dry-run does every part on the CPU, at toy sizes, so that no line of it meets a GPU untried.
 """
 
+import argparse
 import gc
 import json
 import os
@@ -15,11 +16,12 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from unittest.mock import patch
 
@@ -161,8 +163,8 @@ class Setting:
         return self.scale is TOY
 
 
-def main() -> None:
-    """Do the parts that were asked for, and say whether a check failed."""
+def parse() -> argparse.Namespace:
+    """The command line, checked."""
     parser = Parser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}"
@@ -170,9 +172,11 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=9.0, help="after which no row begins (default: %(default)s)")
     parser.add_argument("--peer-nanogpt", type=Path, metavar="FOLDER", help="a checkout of nanoGPT to measure beside")
     parser.add_argument("--shakespeare", type=Path, metavar="FILE", help="tinyshakespeare's text, where no network is")
-    parser.add_argument("--out", type=Path, default=Path("gpu.json"), help="the table as JSON (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="the table as JSON (default: gpu.json; of a dry run gpu-dry-run.json)")
     parser.add_argument("--dry-run", action="store_true", help="try every part on the CPU, at toy sizes")
     arguments = parser.parse_args()
+    if arguments.out is None:
+        arguments.out = Path("gpu-dry-run.json" if arguments.dry_run else "gpu.json")
     if not arguments.minutes > 0:
         parser.error("--minutes must be above 0")
     if arguments.peer_nanogpt is not None and not (arguments.peer_nanogpt / "train.py").is_file():
@@ -183,10 +187,27 @@ def main() -> None:
         parser.error(f"--out must be a file in a folder that is there, got {arguments.out}")
     if not arguments.dry_run and not torch.cuda.is_available():
         raise UserError("this measures a CUDA GPU, and none is here; --dry-run tries every part on the CPU")
+    return arguments
 
-    table = Table(arguments.out, deadline=time.monotonic() + 60 * arguments.minutes)
-    if arguments.out.is_file():  # other parts may have been measured before
-        table.rows = [row for row in json.loads(arguments.out.read_text()) if row["part"] not in arguments.only]
+
+def earlier_rows(path: Path, parts: Sequence[str]) -> list[dict]:
+    """Rows of a table that was saved before, but for those of some parts; UserError if the file holds no table."""
+    if not path.is_file():
+        return []
+    try:
+        return [row for row in json.loads(path.read_text(encoding="utf-8")) if row["part"] not in parts]
+    except (ValueError, TypeError, KeyError):
+        raise UserError(f"--out must be a table of this command or a new file, got {path}") from None
+
+
+def main() -> None:
+    """Do the parts that were asked for, and say whether a check failed."""
+    arguments = parse()
+    table = Table(
+        arguments.out,
+        deadline=time.monotonic() + 60 * arguments.minutes,
+        rows=earlier_rows(arguments.out, arguments.only),
+    )
     keep_freed_memory()
     with tempfile.TemporaryDirectory() as folder:
         setting = Setting(
@@ -266,6 +287,7 @@ def do_checks(setting: Setting) -> None:
     report = setting.folder / "checks.xml"
     command = [sys.executable, "-m", "pytest", "-v", "-m", "gpu", "tests/gpu", "-p", "no:cacheprovider"]
     command += [f"--junitxml={report}", "-o", "junit_logging=system-out"]
+
     environment = dict(os.environ)
     if setting.dry:
         environment["GPTMINI_GPU_CHECKS"] = "cpu"
@@ -289,7 +311,11 @@ def do_checks(setting: Setting) -> None:
         lines = (result.stderr or result.stdout).splitlines() or ["nothing said"]
         table.add("checks", "all of them", "failed", error=lines[-1])
         return
+    add_checks(table, report)
 
+
+def add_checks(table: Table, report: Path) -> None:
+    """Add a row for each test of pytest's report, with its time, its last line, and why it failed or was skipped."""
     for case in ElementTree.parse(report).iter("testcase"):
         name = case.get("name", "").removeprefix("test_")
         problem = next((child for child in case if child.tag in ("failure", "error", "skipped")), None)
@@ -300,9 +326,10 @@ def do_checks(setting: Setting) -> None:
             figures["said"] = own_lines[-1]
         if problem is None:
             table.add("checks", name, "passed", **figures)
-        else:
-            status = "skipped" if problem.tag == "skipped" else "failed"
-            table.add("checks", name, status, **figures, error=" ".join((problem.get("message") or "").split())[:300])
+            continue
+        status = "skipped" if problem.tag == "skipped" else "failed"
+        reason = " ".join((problem.get("message") or "").split())[:300]
+        table.add("checks", name, status, **figures, error=reason)
 
 
 def do_runs(setting: Setting) -> None:
@@ -393,8 +420,8 @@ class StepClock(L.Callback):
         """Time of every step but the first."""
         if self.device == "cuda":
             torch.cuda.synchronize()
-            return [a.elapsed_time(b) / 1000 for a, b in zip(self.ends, self.ends[1:], strict=False)]
-        return [b - a for a, b in zip(self.ends, self.ends[1:], strict=False)]
+            return [start.elapsed_time(end) / 1000 for start, end in pairwise(self.ends)]
+        return [end - start for start, end in pairwise(self.ends)]
 
 
 def fit(
@@ -429,8 +456,7 @@ def fit(
     plan = check(config)
     if plan.hardware.tf32:
         use_tf32()
-    torch._dynamo.reset()
-    start_of_all(setting.device)
+    give_back_memory(setting.device)
     sizes = plan.model(vocab_size=scale.n_vocab)
     store = SyntheticTokens(scale.n_vocab, n_tokens=64 * scale.sequences * sizes.context_length)
     begun = time.monotonic()
@@ -476,8 +502,8 @@ def fit(
     }
 
 
-def start_of_all(device: str) -> None:
-    """Forget the memory of the rung before."""
+def give_back_memory(device: str) -> None:
+    """Give back what earlier rungs took of a GPU, and count its peak anew."""
     gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()
@@ -490,6 +516,7 @@ class Lever:
 
     name: str
     overrides: tuple[str, ...] = ()
+    kind: str | None = None  # of levers of one kind only one can be pulled; None: it goes with all others
     around: Callable[[], AbstractContextManager] = nullcontext  # what holds while the rung trains
     adapt: Callable[[GPTModule], None] | None = None  # what is changed of the module
 
@@ -512,16 +539,26 @@ def loss_in_pieces(module: GPTModule) -> None:
 
 
 def levers(scale: Scale, preset: str) -> list[Lever]:
-    """The rungs of a ladder, each beside the configuration as it is."""
+    """The levers of a preset, each of which makes a rung of its ladder."""
     inductor = torch._inductor.config
-    rungs = [Lever(f"micro-batch {size}", (f"trainer.batch_size={size}",)) for size in scale.batch_sizes]
+    rungs = [
+        Lever(f"micro-batch {size}", (f"trainer.batch_size={size}",), kind="micro-batch") for size in scale.batch_sizes
+    ]
     rungs += [
-        Lever("bf16 stream", ("trainer.precision=bf16_stream",)),
+        Lever("bf16 stream", ("trainer.precision=bf16_stream",), kind="loss"),
         Lever("batches cut when needed", around=lambda: patch("gptmini.training.datamodule.CUT_AHEAD_FOR", ())),
-        Lever("flash attention", around=lambda: sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH])),
-        Lever("cuDNN attention", around=lambda: sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH])),
+        Lever(
+            "flash attention",
+            kind="attention",
+            around=lambda: sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]),
+        ),
+        Lever(
+            "cuDNN attention",
+            kind="attention",
+            around=lambda: sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH]),
+        ),
         Lever("coordinate descent tuning", around=lambda: inductor.patch(coordinate_descent_tuning=True)),
-        Lever("loss in pieces", adapt=loss_in_pieces),
+        Lever("loss in pieces", kind="loss", adapt=loss_in_pieces),  # under autocast, whatever the precision
         Lever("not compiled", ("trainer.compile=false",)),
     ]
     if preset == "modern":
@@ -530,7 +567,10 @@ def levers(scale: Scale, preset: str) -> list[Lever]:
 
 
 def do_ladder(setting: Setting, preset: str) -> None:
-    """The configuration at a quarter of its batch, as it is, one lever at a time, then all that helped together."""
+    """Speed of a base with a quarter of the experiment's batch, of the experiment itself, and of one lever at a time.
+
+    The last rung pulls all levers together that made the base faster and left its loss within what seeds differ.
+    """
     part = f"ladder_{preset}"
     table = setting.table
     sequences = compose_checked("train", [f"experiment={preset}_124m", "data.path=synthetic"]).trainer.global_batch_size
@@ -564,20 +604,17 @@ def do_ladder(setting: Setting, preset: str) -> None:
 
 
 def best_of_each_kind(helped: Sequence[tuple[float, Lever]]) -> list[Lever]:
-    """Levers that can be pulled together: of several micro-batches, and of several attentions, the fastest."""
+    """Levers that can be pulled together: of each kind the one that gained most."""
     fastest: dict[str, tuple[float, Lever]] = {}
     for gain, lever in helped:
-        words = lever.name.split()
-        kind = next((word for word in ("micro-batch", "attention") if word in words), lever.name)
-        if lever.name in ("bf16 stream", "loss in pieces"):  # the second computes its loss under autocast
-            kind = "loss"
+        kind = lever.kind or lever.name
         if kind not in fastest or gain > fastest[kind][0]:
             fastest[kind] = (gain, lever)
     return [lever for _, lever in fastest.values()]
 
 
 def rung(setting: Setting, preset: str, chosen: Sequence[Lever], base: dict) -> dict:
-    """Figures of a fit with some levers pulled, and its speed beside that of the configuration as it is."""
+    """Figures of a fit with some levers pulled, and how many times as fast as the base it is."""
     overrides = [override for lever in chosen for override in lever.overrides]
     adapts = [lever.adapt for lever in chosen if lever.adapt is not None]
 
@@ -585,20 +622,14 @@ def rung(setting: Setting, preset: str, chosen: Sequence[Lever], base: dict) -> 
         for change in adapts:
             change(module)
 
-    # The cache of compiled code does not know which attention was asked for: each rung has its own part of it.
     names = "+".join(lever.name for lever in chosen)
-    with torch.compiler.config.patch(cache_key_tag=names), all_of([lever.around for lever in chosen]):
+    with ExitStack() as pulled:
+        # The cache of compiled code does not know which attention was asked for: each rung has its own part of it.
+        pulled.enter_context(torch.compiler.config.patch(cache_key_tag=names))
+        for lever in chosen:
+            pulled.enter_context(lever.around())
         figures = fit(setting, preset, overrides, adapt=adapt)
     return {"times_base": figures["tokens_per_second"] / base["tokens_per_second"], **figures}
-
-
-@contextmanager
-def all_of(makers: Sequence[Callable[[], AbstractContextManager]]) -> Iterator[None]:
-    """Hold several contexts at once."""
-    with ExitStack() as stack:
-        for make in makers:
-            stack.enter_context(make())
-        yield
 
 
 def do_peer(setting: Setting) -> None:
@@ -620,7 +651,7 @@ def do_peer(setting: Setting) -> None:
 
 def nanogpt(setting: Setting, ours: dict | None) -> dict:
     """Speed of nanoGPT's own loop over the steps that ours is timed on, in micro-batches of the same size."""
-    start_of_all(setting.device)  # our own memory is given back first
+    give_back_memory(setting.device)
     scale = setting.scale
     work = setting.folder / "nanogpt"
     if not work.exists():
@@ -721,7 +752,7 @@ def do_sampling(setting: Setting) -> None:
 
 def sample(setting: Setting) -> dict:
     """Add a row for each size and batch size; returns how many."""
-    start_of_all(setting.device)  # our own memory is given back first
+    give_back_memory(setting.device)
     path = setting.folder / "sampling.json"
     script = ROOT / "scripts" / "benchmark.py"
     arguments = [*setting.scale.sampling, "--device", setting.device, "--json", str(path)]

@@ -141,7 +141,7 @@ def test_a_dry_run_tries_every_part_of_what_a_gpu_will_show(run, tmp_path):
     (tmp_path / "my.txt").rename(tmp_path / "mein, tëxt.txt")
     result = run("gpu", "--dry-run", "--peer-nanogpt", "peer", "--shakespeare", "mein, tëxt.txt")
     assert result.returncode == 0, result.stdout + result.stderr
-    rows = json.loads((tmp_path / "gpu.json").read_text())
+    rows = json.loads((tmp_path / "gpu-dry-run.json").read_text())
     assert [row for row in rows if row["status"] not in ("measured", "passed")] == []
     parts = ["machine", "checks", "runs", "ladder_gpt2", "ladder_modern", "peer", "kernels", "sampling"]
     assert list(dict.fromkeys(row["part"] for row in rows)) == parts
@@ -171,11 +171,13 @@ def test_a_gpu_is_needed_for_what_is_no_dry_run(run):
         (["--shakespeare", "absent.txt"], "--shakespeare must be a file, got absent.txt"),
         (["--out", "."], "--out must be a file in a folder that is there, got ."),
         (["--out", "absent/gpu.json"], "--out must be a file in a folder that is there, got absent/gpu.json"),
+        (["--out", "my.txt"], "--out must be a table of this command or a new file, got my.txt"),
         (["--only", "nothing"], "invalid choice: 'nothing'"),
     ],
 )
 def test_what_a_gpu_is_not_asked(monkeypatch, capsys, tmp_path, arguments, message):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.txt").write_text("Once upon a time.")
     monkeypatch.setattr(sys, "argv", [str(BENCHMARK), "gpu", "--dry-run", *arguments])
     with pytest.raises(SystemExit, match="2"):
         runpy.run_path(str(BENCHMARK), run_name="__main__")
@@ -187,5 +189,5 @@ def test_what_a_gpu_is_not_asked(monkeypatch, capsys, tmp_path, arguments, messa
 def test_a_part_for_which_the_minutes_will_not_do_is_not_begun(run, tmp_path):
     result = run("gpu", "--dry-run", "--only", "machine", "ladder_gpt2", "--minutes", "0.0001")
     assert result.returncode == 0
-    rows = json.loads((tmp_path / "gpu.json").read_text())
+    rows = json.loads((tmp_path / "gpu-dry-run.json").read_text())
     assert {row["status"] for row in rows if row["part"] == "ladder_gpt2"} == {"no time left"}

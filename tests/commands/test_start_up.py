@@ -7,14 +7,16 @@ from gptmini.commands.start_up import collector_paused, resume_collector
 
 def test_a_run_trains_with_the_collector_on(script, short, monkeypatch):
     seen = []
-    monkeypatch.setattr("gptmini.commands.train.fit", lambda *_, **__: seen.append(gc.isenabled()) or Fitted())
+    monkeypatch.setattr("gptmini.commands.train.fit", lambda *_, **__: seen.append(gc.isenabled()) or Result())
     monkeypatch.setattr("gptmini.commands.train.check", noting(seen))
     assert script("train", *short).code == 0
     assert seen == [False, True]
     assert gc.isenabled()
 
 
-class Fitted:
+class Result:
+    """What the command reads of a TrainingResult."""
+
     exit_code = 0
     best = None
 
