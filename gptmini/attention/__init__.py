@@ -1,9 +1,19 @@
 """Attention, from the written-out formula to the module that trains the GPT. Needs torch alone."""
 
-from gptmini.attention.cache import History, KVCache, LayerCache
+from gptmini.attention.cache import KVCache, LayerCache, Slots
 from gptmini.attention.causal import CausalMultiHeadAttention
 from gptmini.attention.functional import attention, attention_weights, causal_mask
 from gptmini.attention.rotary import Rotary, rotary_table, rotate
 
-__all__ = ["CausalMultiHeadAttention", "History", "KVCache", "LayerCache", "Rotary"]
-__all__ += ["attention", "attention_weights", "causal_mask", "rotary_table", "rotate"]
+__all__ = [
+    "CausalMultiHeadAttention",
+    "KVCache",
+    "LayerCache",
+    "Rotary",
+    "Slots",
+    "attention",
+    "attention_weights",
+    "causal_mask",
+    "rotary_table",
+    "rotate",
+]

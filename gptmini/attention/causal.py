@@ -14,9 +14,14 @@ QK_NORM_EPS = 1e-6  # nanochat's; far below the mean square of any trained query
 def check_heads(d_model: int, n_heads: int, n_kv_heads: int) -> None:
     """Raise UserError unless n_heads divides d_model and n_kv_heads divides n_heads."""
     if d_model % n_heads:
-        raise UserError(f"d_model must be a multiple of n_heads, got d_model={d_model} and n_heads={n_heads}")
+        raise UserError(
+            f"d_model must be a multiple of n_heads, got d_model={d_model} and n_heads={n_heads}"
+        )
     if n_heads % n_kv_heads:
-        raise UserError(f"n_heads must be a multiple of n_kv_heads, got n_heads={n_heads} and n_kv_heads={n_kv_heads}")
+        raise UserError(
+            "n_heads must be a multiple of n_kv_heads, "
+            f"got n_heads={n_heads} and n_kv_heads={n_kv_heads}"
+        )
 
 
 class CausalMultiHeadAttention(nn.Module):
@@ -38,40 +43,63 @@ class CausalMultiHeadAttention(nn.Module):
         qk_norm: bool = False,
         scale: float | None = None,
     ) -> None:
-        """Create the two projections; UserError if H does not divide C, or G does not divide H.
+        """Create the two projections.
 
         Args:
-            d_model, n_heads, n_kv_heads: C, width of input and output; H, each D = C / H wide; G, None for H.
-            bias, dropout: of both projections; probability of dropping an attention weight, in training only.
-            qk_norm, scale: RMS-normalise each query and key; factor on the scores, None for 1 / sqrt(D).
+            d_model: C, width of input and output.
+            n_heads: H, query heads, each D = C / H wide.
+            n_kv_heads: G, key and value heads, each of which serves H / G query heads; None for H.
+            bias: whether both projections have one.
+            dropout: probability of dropping an attention weight, in training only.
+            qk_norm: whether each query and key is RMS-normalised.
+            scale: factor on the scores; None for 1 / sqrt(D).
+
+        Raises UserError: H does not divide C, or G does not divide H.
         """
         super().__init__()
-        n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+        if n_kv_heads is None:
+            n_kv_heads = n_heads
         check_heads(d_model, n_heads, n_kv_heads)
-        self.d_model, self.n_heads, self.n_kv_heads, self.d_head = d_model, n_heads, n_kv_heads, d_model // n_heads
-        self.dropout, self.qk_norm, self.scale = dropout, qk_norm, scale
+
+        self.d_model = d_model
+        self.n_heads = n_heads
+        self.n_kv_heads = n_kv_heads
+        self.d_head = d_model // n_heads
+        self.dropout = dropout
+        self.qk_norm = qk_norm
+        self.scale = scale
+
         self.qkv = nn.Linear(d_model, (n_heads + 2 * n_kv_heads) * self.d_head, bias=bias)
         self.output = nn.Linear(d_model, d_model, bias=bias)
 
-    def forward(self, x: Tensor, *, rotary: Rotary | None = None, cache: LayerCache | None = None) -> Tensor:
-        """Map the newest T positions, (B, T, C), to (B, T, C); ValueError if x is not C wide.
+    def forward(
+        self, x: Tensor, *, rotary: Rotary | None = None, cache: LayerCache | None = None
+    ) -> Tensor:
+        """Attend from the newest T positions to themselves and all earlier ones.
 
-        rotary holds the angles of these positions, None leaves queries and keys as projected; cache the keys and values
-        of earlier positions, and takes the new ones into the slots that were taken for them.
+        Args:
+            x: the newest positions, (B, T, C).
+            rotary: the angles of these positions; None leaves queries and keys as projected.
+            cache: keys and values of earlier positions; those of x are written into the slots that were taken for them.
+
+        Returns (B, T, C). Raises ValueError: x is not C wide.
         """
         queries, keys, values = self._project(x, rotary)  # (B, T, H or G, D)
         mask = None
         if cache is not None:
             keys, values = cache.append(keys, values)  # (B, S, G, D) each
             mask = cache.slots.mask
+
+        # is_causal aligns its mask to the top-left corner, which is right only for T == S. Where T < S, either the
+        # cache has a mask, or there is one query, which may see every key.
+        is_causal = mask is None and x.size(1) > 1
         context = F.scaled_dot_product_attention(
-            queries.transpose(1, 2),
-            keys.transpose(1, 2),
-            values.transpose(1, 2),
+            queries.transpose(1, 2),  # (B, H, T, D)
+            keys.transpose(1, 2),  # (B, G, S, D)
+            values.transpose(1, 2),  # (B, G, S, D)
             attn_mask=mask,
             dropout_p=self.dropout if self.training else 0.0,
-            # Aligned to the top-left corner, so right only for T == S; else a cache has a mask, or there is one query.
-            is_causal=mask is None and x.size(1) > 1,
+            is_causal=is_causal,
             scale=self.scale,
             enable_gqa=self.n_kv_heads != self.n_heads,
         )  # (B, H, T, D)
@@ -79,20 +107,29 @@ class CausalMultiHeadAttention(nn.Module):
 
     def attention_weights(self, x: Tensor, *, rotary: Rotary | None = None) -> Tensor:
         """Weights (B, H, T, T) of forward(x, rotary=rotary), without dropout, by the written-out formula."""
-        queries, keys, _ = (part.transpose(1, 2) for part in self._project(x, rotary))  # (B, H or G, T, D)
-        mask = functional.causal_mask(x.size(1), x.size(1), device=x.device)
-        return functional.attention_weights(queries, keys, mask=mask, scale=self.scale)
+        queries, keys, _ = self._project(x, rotary)  # (B, T, H or G, D)
+        n_tokens = x.size(1)
+        return functional.attention_weights(
+            queries.transpose(1, 2),  # (B, H, T, D)
+            keys.transpose(1, 2),  # (B, G, T, D)
+            mask=functional.causal_mask(n_tokens, n_tokens, device=x.device),
+            scale=self.scale,
+        )
 
     def _project(self, x: Tensor, rotary: Rotary | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (B, T, H, D), keys and values (B, T, G, D), turned and normalised as attention needs them."""
         if x.ndim != 3 or x.size(-1) != self.d_model:
             raise ValueError(f"x must be (B, T, C={self.d_model}), got {tuple(x.shape)}")
+
         n_qk_heads = self.n_heads + self.n_kv_heads
-        heads = self.qkv(x).unflatten(-1, (n_qk_heads + self.n_kv_heads, self.d_head))  # (B, T, H+2G, D)
+        n_all_heads = n_qk_heads + self.n_kv_heads
+        heads = self.qkv(x).unflatten(-1, (n_all_heads, self.d_head))  # (B, T, H + 2 G, D)
         if rotary is None and not self.qk_norm:
-            return heads.split((self.n_heads, self.n_kv_heads, self.n_kv_heads), dim=2)  # (B, T, H or G, D)
+            sizes = (self.n_heads, self.n_kv_heads, self.n_kv_heads)
+            return heads.split(sizes, dim=2)  # (B, T, H or G, D)
 
         # Queries and keys are rotated and normalised together, in one operation for both.
-        qk, values = heads.split((n_qk_heads, self.n_kv_heads), dim=2)  # (B, T, H+G, D), (B, T, G, D)
+        qk, values = heads.split((n_qk_heads, self.n_kv_heads), dim=2)  # (B, T, H + G or G, D)
         if rotary is not None:
             qk = rotate(qk, rotary)
         if self.qk_norm:

@@ -7,14 +7,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gptmini.attention import KVCache, Rotary, rotary_table
+from gptmini.attention import Rotary, rotary_table
 from gptmini.checks import whole
 from gptmini.model.block import Block
+from gptmini.model.cache import GPTCache
 from gptmini.model.config import GPTConfig
-from gptmini.model.layers import NORM, Smear
+from gptmini.model.layers import NORM
+from gptmini.model.smear import Smear
 
-GPT2_STD = 0.02  # Radford et al. 2019 keep GPT's N(0, 0.02)
-VOCABULARY = ("embedding.weight", "unembedding.weight")  # weights with a row for each token id, and rows of padding
+GPT2_STD = 0.02  # Radford et al. 2019 keep the N(0, 0.02) of GPT
+
+# Weights that have a row for each token id, and further rows that pad the vocabulary.
+VOCABULARY = ("embedding.weight", "unembedding.weight")
 
 
 class GPT(nn.Module):
@@ -24,55 +28,81 @@ class GPT(nn.Module):
         """Create the modules and draw their first weights from torch's global generator."""
         super().__init__()
         self.config = config
+
         self.embedding = nn.Embedding(config.padded_vocab_size, config.d_model)
-        self.smear = Smear(config.smear, config.d_model) if config.smear else None
+        self.smear = None
+        if config.smear > 0:
+            self.smear = Smear(config.smear, config.d_model)
         if config.position == "learned":
             self.position_embedding = nn.Embedding(config.context_length, config.d_model)
         else:
             table = rotary_table(config.context_length, config.d_head, config.rotary_base)
             self.register_buffer("rotary_cos", table.cos, persistent=False)  # (context_length, D/2)
             self.register_buffer("rotary_sin", table.sin, persistent=False)  # (context_length, D/2)
-        self.embedding_norm = NORM[config.norm](config.d_model, config.bias) if config.embedding_norm else nn.Identity()
+        self.embedding_norm: nn.Module = nn.Identity()
+        if config.embedding_norm:
+            self.embedding_norm = NORM[config.norm](config.d_model, config.bias)
         self.dropout = nn.Dropout(config.dropout)
+
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
+
         self.norm = NORM[config.norm](config.d_model, config.bias)
         if not config.tie_embeddings:
             self.unembedding = nn.Linear(config.d_model, config.padded_vocab_size, bias=False)
         self._initialise()
 
-    def forward(self, tokens: Tensor, cache: KVCache | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, cache: GPTCache | None = None) -> Tensor:
         """Logits (B, T, V) of the token after each of int64 (B, T); a cache holds earlier positions and takes these.
 
         Raises ValueError: the positions exceed context_length, or the cache's room.
         """
         return self.unembed(self.hidden(tokens, cache))
 
-    def hidden(self, tokens: Tensor, cache: KVCache | None = None) -> Tensor:
+    def hidden(self, tokens: Tensor, cache: GPTCache | None = None) -> Tensor:
         """Residual stream after the last norm: (B, T) to (B, T, C); arguments and errors as for forward."""
         n_tokens = tokens.size(1)
         if n_tokens > self.config.context_length:
-            raise ValueError(f"input must fit context_length={self.config.context_length} tokens, got {n_tokens}")
+            raise ValueError(
+                f"input must fit context_length={self.config.context_length} tokens, got {n_tokens}"
+            )
+
         positions: slice | Tensor = slice(0, n_tokens)
         if cache is not None:
             cache.slots.take(n_tokens)
             positions = cache.slots.positions
+
         x = self.embedding(tokens)  # (B, T, C)
-        x = x if self.smear is None else self.smear(x, cache and cache.history)
+        if self.smear is not None:
+            x = self.smear(x, None if cache is None else cache.smear)
         rotary = None
         if self.config.position == "learned":
             x = x + self.position_embedding.weight[positions]  # (T, C), or (B, T, C) of ragged rows
         else:
-            rotary = Rotary(self.rotary_cos[positions], self.rotary_sin[positions])  # ([B,] T, D/2) each
+            # ([B,] T, D/2) each
+            rotary = Rotary(self.rotary_cos[positions], self.rotary_sin[positions])
         x = self.dropout(self.embedding_norm(x))
+
         for i, block in enumerate(self.blocks):
-            x = block(x, rotary=rotary, cache=None if cache is None else cache.layers[i])
+            if cache is None:
+                x = block(x, rotary=rotary)
+            else:
+                x = block(
+                    x,
+                    rotary=rotary,
+                    cache=cache.attention.layers[i],
+                    history=cache.mlp_smears[i],
+                )
         return self.norm(x)
 
     def unembed(self, hidden: Tensor) -> Tensor:
         """Logits (B, T, V) of hidden states (B, T, C), soft-capped where the config says so."""
-        logits = F.linear(hidden, self.unembedding_weight)[..., : self.config.vocab_size]  # (B, T, V)
-        cap = self.config.logit_softcap
-        return logits if cap is None else float(cap) * torch.tanh(logits / float(cap))
+        padded = F.linear(hidden, self.unembedding_weight)  # (B, T, V padded)
+        logits = padded[..., : self.config.vocab_size]  # (B, T, V)
+        if self.config.logit_softcap is None:
+            return logits
+
+        cap = float(self.config.logit_softcap)
+        return cap * torch.tanh(logits / cap)
 
     @property
     def unembedding_weight(self) -> nn.Parameter:
@@ -82,32 +112,49 @@ class GPT(nn.Module):
     @torch.no_grad()
     def attention_weights(self, tokens: Tensor, layers: Sequence[int]) -> Tensor:
         """What each head of some blocks attends to in int64 (B, T), by the written-out formula: (L, B, H, T, T)."""
-        attentions, weights = [self.blocks[i].attention for i in layers], {}
+        attentions = [self.blocks[i].attention for i in layers]
+        weights = {}
 
         def keep(module: nn.Module, arguments: tuple, options: dict) -> None:
             weights[module] = module.attention_weights(*arguments, rotary=options["rotary"])
 
-        hooks = [attention.register_forward_pre_hook(keep, with_kwargs=True) for attention in attentions]
+        hooks = []
+        for attention in attentions:
+            hooks.append(attention.register_forward_pre_hook(keep, with_kwargs=True))
         try:
             self.hidden(tokens)
         finally:
             for hook in hooks:
                 hook.remove()
-        return torch.stack([weights[attention] for attention in attentions])
+        return torch.stack([weights[attention] for attention in attentions])  # (L, B, H, T, T)
 
-    def new_cache(self, batch_size: int, capacity: int | None = None, *, static: bool = False) -> KVCache:
-        """Empty cache in the model's dtype, on its device, for capacity tokens a row; None for context_length."""
-        config, weight = self.config, self.embedding.weight
-        sizes = {"n_kv_heads": config.n_kv_heads or config.n_heads, "d_head": config.d_head, "d_model": config.d_model}
-        sizes |= {"smear": config.smear, "mlp_smear": config.mlp_smear, "batch_size": batch_size}
-        sizes["capacity"] = config.context_length if capacity is None else min(capacity, config.context_length)
-        return KVCache(config.n_layers, **sizes, static=static, device=weight.device, dtype=weight.dtype)
+    def new_cache(
+        self, batch_size: int, capacity: int | None = None, *, static: bool = False
+    ) -> GPTCache:
+        """Empty cache in the model's dtype, on its device.
+
+        Args:
+            batch_size: B, rows.
+            capacity: tokens that each row can hold, at most context_length; None for context_length.
+            static: keep every shape the same from pass to pass, as a compiled step needs.
+        """
+        weight = self.embedding.weight
+        longest = self.config.context_length
+        return GPTCache(
+            self.config,
+            batch_size=batch_size,
+            capacity=longest if capacity is None else min(capacity, longest),
+            static=static,
+            device=weight.device,
+            dtype=weight.dtype,
+        )
 
     @property
     def n_parameters(self) -> int:
         """Trained numbers, a tied matrix once, rows of padded vocabulary not counted."""
-        matrices = 1 if self.config.tie_embeddings else 2
-        padding = matrices * (self.config.padded_vocab_size - self.config.vocab_size) * self.config.d_model
+        n_matrices = 1 if self.config.tie_embeddings else 2
+        n_padding_rows = self.config.padded_vocab_size - self.config.vocab_size
+        padding = n_matrices * n_padding_rows * self.config.d_model
         return sum(parameter.numel() for parameter in self.parameters()) - padding
 
     @property
@@ -116,9 +163,10 @@ class GPT(nn.Module):
 
         Source: Chowdhery et al. 2022, appendix B; embedding look-ups are free, the unembedding is not.
         """
+        config = self.config
         blocks = sum(p.numel() for p in self.blocks.parameters() if p.ndim == 2)
-        unembedding = self.config.vocab_size * self.config.d_model
-        attention = 12 * self.config.n_layers * self.config.d_model * self.config.context_length
+        unembedding = config.vocab_size * config.d_model
+        attention = 12 * config.n_layers * config.d_model * config.context_length
         return 6 * (blocks + unembedding) + attention
 
     def _initialise(self) -> None:
@@ -126,18 +174,23 @@ class GPT(nn.Module):
         gpt2 = self.config.init == "gpt2"
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                # Without GPT-2's 0.02, outputs keep the variance of their inputs: 1 / sqrt(fan in).
-                nn.init.normal_(module.weight, std=GPT2_STD if gpt2 else module.in_features**-0.5)
+                # 1 / sqrt(fan in) gives outputs the variance of their inputs; GPT-2 has one number for all widths.
+                std = GPT2_STD if gpt2 else module.in_features**-0.5
+                nn.init.normal_(module.weight, std=std)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
             elif isinstance(module, nn.Embedding):
                 nn.init.normal_(module.weight, std=GPT2_STD if gpt2 else 1.0)
+
         for block in self.blocks:
             for projection in (block.attention.output, block.mlp.output):
                 if gpt2:
-                    nn.init.normal_(projection.weight, std=GPT2_STD / math.sqrt(2 * self.config.n_layers))
+                    # The residual stream adds up 2 N outputs, which would otherwise let it grow with the depth.
+                    std = GPT2_STD / math.sqrt(2 * self.config.n_layers)
+                    nn.init.normal_(projection.weight, std=std)
                 else:
                     nn.init.zeros_(projection.weight)
+
         if not gpt2 and not self.config.tie_embeddings:
             nn.init.zeros_(self.unembedding.weight)
 
@@ -146,7 +199,8 @@ def new_gpt(config: GPTConfig, seed: int) -> GPT:
     """GPT whose first weights follow from the seed alone, 0 to 2^63 - 1; torch's global generator stays as it was."""
     check_seed(seed)
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # the CPU's alone; torch.manual_seed would reach every device
+        # The CPU's generator alone: torch.manual_seed would reach every device.
+        torch.default_generator.manual_seed(seed)
         return GPT(config)
 
 

@@ -3,11 +3,8 @@
 from collections.abc import Callable
 from functools import partial
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from gptmini.attention import History
 
 RMS_NORM_EPS = 1e-6  # nanochat's
 
@@ -17,36 +14,27 @@ def relu2(x: Tensor) -> Tensor:
     return F.relu(x).square()
 
 
+def layernorm(d_model: int, bias: bool) -> nn.LayerNorm:
+    """Layer norm with a learned gain, and a learned offset where bias is true (Ba et al. 2016)."""
+    return nn.LayerNorm(d_model, bias=bias)
+
+
+def rmsnorm(d_model: int, bias: bool) -> nn.RMSNorm:
+    """RMS norm without any weights, whatever bias says (Zhang and Sennrich 2019, section 4, without the gain)."""
+    return nn.RMSNorm(d_model, eps=RMS_NORM_EPS, elementwise_affine=False)
+
+
 NORM: dict[str, Callable[[int, bool], nn.Module]] = {
-    "layernorm": lambda d_model, bias: nn.LayerNorm(d_model, bias=bias),
-    # Zhang and Sennrich 2019, section 4, without the gain.
-    "rmsnorm": lambda d_model, bias: nn.RMSNorm(d_model, eps=RMS_NORM_EPS, elementwise_affine=False),
+    "layernorm": layernorm,
+    "rmsnorm": rmsnorm,
 }
 ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": partial(F.gelu, approximate="tanh"),  # the form that GPT-2's weights were trained with
-    "gelu_exact": F.gelu,  # nanoGPT's; on a CPU a third of the time of the tanh form
+    # The tanh form, which GPT-2's weights were trained with.
+    "gelu": partial(F.gelu, approximate="tanh"),
+    # nanoGPT's form; on a CPU it takes a third of the time of the tanh form.
+    "gelu_exact": F.gelu,
     "relu2": relu2,
 }
-
-
-class Smear(nn.Module):
-    """Adds to each position the K before it, each times a learned gain a channel, 0 at first: a short convolution.
-
-    Source: K = 1 on embeddings, with a gate instead of gains, in modded-nanogpt and nanochat.
-    """
-
-    def __init__(self, n_previous: int, d_model: int) -> None:
-        """Create K = n_previous gains of C each."""
-        super().__init__()
-        self.gains = nn.ParameterList(nn.Parameter(torch.zeros(d_model)) for _ in range(n_previous))
-
-    def forward(self, x: Tensor, history: History | None = None) -> Tensor:
-        """Map (B, T, C) to (B, T, C); history gives the positions before x, zeros at first, and takes those of x."""
-        n_previous, n_tokens = len(self.gains), x.size(1)
-        padded = F.pad(x, (0, 0, n_previous, 0)) if history is None else history.append(x)  # (B, K + T, C)
-        for i, gain in enumerate(self.gains, start=1):
-            x = x + gain * padded[:, n_previous - i : n_previous - i + n_tokens]  # (B, T, C), i positions back
-        return x
 
 
 class MLP(nn.Module):

@@ -6,136 +6,225 @@ layers are cut at once, and what can be is done in place.
 
 import warnings
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gptmini.attention import CausalMultiHeadAttention, History, KVCache
+from gptmini.attention import CausalMultiHeadAttention
 from gptmini.attention.causal import QK_NORM_EPS
 from gptmini.model.block import Block
+from gptmini.model.cache import GPTCache
 from gptmini.model.gpt import GPT
-from gptmini.model.layers import RMS_NORM_EPS, Smear
+from gptmini.model.layers import RMS_NORM_EPS
+from gptmini.model.smear import Smear, SmearHistory
+
+Function = Callable[[Tensor], Tensor]
 
 
-def store_by_column(model: GPT) -> GPT:
-    """Keep a model's matrices in memory column by column, where a product with one row is faster; returns the model."""
-    for matrix in (*(m.weight for m in model.modules() if isinstance(m, nn.Linear)), model.unembedding_weight):
-        matrix.data = matrix.data.t().contiguous().t()
-    return model
+class BoundAttention(NamedTuple):
+    """The attention of one layer, its weights and the memory of its results bound once."""
+
+    norm: Function  # (B, C) to (B, C)
+    qkv: Function  # (B, C) to (B, (H + 2 G) D), which leaves its result in heads
+    heads: Tensor  # (B, H + 2 G, D), the result of qkv
+    queries: Tensor  # (B, H, 1, D), the queries in heads
+    keys_and_values: Tensor  # (B, 2 G, D), the keys and values in heads
+    output: Function  # (B, C) to (B, C)
 
 
 class DecodingStep:
     """Logits after one more token in each row of a cache that is not static."""
 
-    def __init__(self, model: GPT, cache: KVCache, *, int8: bool = False) -> None:
+    def __init__(self, model: GPT, cache: GPTCache, *, int8: bool = False) -> None:
         """Bind the weights of a model in eval mode, as they are now, and the cache's room.
 
-        int8 rounds copies of the matrices to 8 bits, for torch's own dynamic quantisation, on a CPU in float32; what
-        goes into them is rounded by the largest number of all rows, so that neighbours count, a little.
+        int8 rounds copies of the matrices to 8 bits, for torch's own dynamic quantisation, on a CPU in float32. Their
+        inputs are rounded by the largest number of all rows, so a row's result depends a little on its neighbours.
         """
-        self.cache, self.config, self.int8 = cache, model.config, int8
+        self.cache = cache
+        self.config = model.config
         self.n_kv_heads = model.config.n_kv_heads or model.config.n_heads
+        self.int8 = int8
+
         self.embedding = model.embedding.weight.detach()
-        self.smear = _smear(model.smear, cache.history)
-        self.positions = None
+        self.smear = _bind_smear(model.smear, cache.smear)
+        self.positions: Tensor | None = None
         if model.config.position == "learned":
             self.positions = model.position_embedding.weight.detach()  # (context_length, C)
-        else:  # both halves of a head at once: x * cos + (second, first) * (sin, -sin)
-            cos, sin = (table.to(self.embedding.dtype) for table in (model.rotary_cos, model.rotary_sin))
-            self.cos, self.sin = torch.cat((cos, cos), dim=-1), torch.cat((sin, -sin), dim=-1)  # (context_length, D)
-        self.embedding_norm, self.norm = _norm(model.embedding_norm), _norm(model.norm)
-        self.attentions = [self._attention(block.attention, _norm(block.attention_norm)) for block in model.blocks]
-        self.mlps = [self._mlp(block, layer.history) for block, layer in zip(model.blocks, cache.layers, strict=True)]
-        self.unembed, _ = self._linear(model.unembedding_weight)
+        else:
+            # Both halves of a head are turned at once: x * cos + (second, first) * (sin, -sin).
+            cos = model.rotary_cos.to(self.embedding.dtype)  # (context_length, D/2)
+            sin = model.rotary_sin.to(self.embedding.dtype)  # (context_length, D/2)
+            self.cos = torch.cat((cos, cos), dim=-1)  # (context_length, D)
+            self.sin = torch.cat((sin, -sin), dim=-1)  # (context_length, D)
+        self.embedding_norm = _bind_norm(model.embedding_norm)
+
+        self.attentions = []
+        self.mlps = []
+        for block, history in zip(model.blocks, cache.mlp_smears, strict=True):
+            self.attentions.append(self._bind_attention(block.attention, block.attention_norm))
+            self.mlps.append(self._bind_mlp(block, history))
+
+        self.norm = _bind_norm(model.norm)
+        self.unembed, _ = self._bind_linear(model.unembedding_weight)
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """Logits (B, V), until the next call, after int64 (B,), in inference mode; ValueError if the cache is full."""
-        slots, room = self.cache.slots, self.cache.room  # (N, B, capacity, 2 G, D)
+        """Logits (B, V) after int64 (B,), in inference mode; the next call overwrites them.
+
+        Raises ValueError: the cache is full.
+        """
+        slots = self.cache.slots
         slots.take(1)
-        even = isinstance(slots.positions, slice)
-        position = slots.positions.start if even else slots.positions.squeeze(1)  # of all rows, or (B,)
+        position = self._position()
+
         x = self.smear(torch.embedding(self.embedding, tokens))  # (B, C)
         cos = sin = None
         if self.positions is not None:
             x = x + self.positions[position]
         else:
-            cos, sin = self.cos[position].unsqueeze(-2), self.sin[position].unsqueeze(-2)  # ([B,] 1, D)
+            cos = self.cos[position].unsqueeze(-2)  # ([B,] 1, D)
+            sin = self.sin[position].unsqueeze(-2)  # ([B,] 1, D)
         x = self.embedding_norm(x)
+
+        # Cut for all layers at once: the keys and values that may be seen, and the place of the new ones.
+        room = self.cache.attention.room  # (N, B, capacity, 2 G, D)
         seen = room.narrow(2, 0, slots.visible).transpose(2, 3)  # (N, B, 2 G, S, D)
-        parts = (part.unbind(0) for part in seen.split(self.n_kv_heads, dim=2))  # of each layer (B, G, S, D), twice
-        new = room.select(2, position).unbind(0) if even else room.unbind(0)
+        all_keys, all_values = seen.split(self.n_kv_heads, dim=2)  # (N, B, G, S, D) each
+        in_one_place = isinstance(position, int)
+        new = room.select(2, position) if in_one_place else room  # (N, B, [capacity,] 2 G, D)
+        layers = zip(
+            self.attentions,
+            self.mlps,
+            all_keys.unbind(0),  # (B, G, S, D) each
+            all_values.unbind(0),  # (B, G, S, D) each
+            new.unbind(0),  # (B, [capacity,] 2 G, D) each
+            strict=True,
+        )
+
+        turned = cos is not None or self.config.qk_norm
         grouped = self.n_kv_heads != self.config.n_heads
-        scale, mask, turned = self.config.attention_scale, slots.mask, cos is not None or self.config.qk_norm
-        for attention, mlp, slot, keys, values in zip(self.attentions, self.mlps, new, *parts, strict=True):
-            norm, qkv, heads, queries, keys_and_values, output = attention
-            qkv(norm(x))
+        for attention, mlp, keys, values, slot in layers:
+            attention.qkv(attention.norm(x))
+            queries = attention.queries
+            keys_and_values = attention.keys_and_values
             if turned:
-                queries, keys_and_values = self._turn(heads, cos, sin)
-            if even:
+                queries, keys_and_values = self._turn(attention.heads, cos, sin)
+
+            if in_one_place:
                 slot.copy_(keys_and_values)  # (B, 2 G, D)
             else:
-                slot[slots.index] = keys_and_values.unsqueeze(1)
+                slot[slots.index] = keys_and_values.unsqueeze(1)  # (B, 1, 2 G, D)
             context = F.scaled_dot_product_attention(
-                queries, keys, values, attn_mask=mask, scale=scale, enable_gqa=grouped
+                queries,
+                keys,
+                values,
+                attn_mask=slots.mask,
+                scale=self.config.attention_scale,
+                enable_gqa=grouped,
             )  # (B, H, 1, D)
-            x.add_(output(context.reshape(x.shape)))
+            x.add_(attention.output(context.reshape(x.shape)))  # (B, C)
             x.add_(mlp(x))
-        logits, cap = self.unembed(self.norm(x))[:, : self.config.vocab_size], self.config.logit_softcap
+
+        logits = self.unembed(self.norm(x))[:, : self.config.vocab_size]  # (B, V)
+        cap = self.config.logit_softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
-    def _attention(self, module: CausalMultiHeadAttention, norm: Callable) -> tuple:
-        """Norm; projection; its result (B, H + 2 G, D), queries (B, H, 1, D) of it, the others; last projection."""
-        qkv, heads = self._linear(module.qkv.weight, module.qkv.bias)
-        heads = heads.view(len(heads), module.n_heads + 2 * module.n_kv_heads, module.d_head)
-        queries, keys_and_values = heads[:, : module.n_heads], heads[:, module.n_heads :]
-        output, _ = self._linear(module.output.weight, module.output.bias)
-        return norm, qkv, heads, queries.unsqueeze(2), keys_and_values, output
+    def _position(self) -> int | Tensor:
+        """Position of the new token: a number where all rows are equally long, else int64 (B,)."""
+        positions = self.cache.slots.positions
+        if isinstance(positions, slice):
+            return positions.start
+        return positions.squeeze(1)  # (B,)
 
-    def _mlp(self, block: Block, history: History | None) -> Callable[[Tensor], Tensor]:
-        norm, smear, activation = _norm(block.mlp_norm), _smear(block.mlp_smear, history), block.mlp.activation
-        first, last = (self._linear(module.weight, module.bias)[0] for module in (block.mlp.input, block.mlp.output))
+    def _bind_attention(self, module: CausalMultiHeadAttention, norm: nn.Module) -> BoundAttention:
+        qkv, result = self._bind_linear(module.qkv.weight, module.qkv.bias)
+        n_heads = module.n_heads + 2 * module.n_kv_heads
+        heads = result.view(len(result), n_heads, module.d_head)  # (B, H + 2 G, D)
+        output, _ = self._bind_linear(module.output.weight, module.output.bias)
+        return BoundAttention(
+            norm=_bind_norm(norm),
+            qkv=qkv,
+            heads=heads,
+            queries=heads[:, : module.n_heads].unsqueeze(2),  # (B, H, 1, D)
+            keys_and_values=heads[:, module.n_heads :],  # (B, 2 G, D)
+            output=output,
+        )
+
+    def _bind_mlp(self, block: Block, history: SmearHistory | None) -> Function:
+        norm = _bind_norm(block.mlp_norm)
+        smear = _bind_smear(block.mlp_smear, history)
+        first, _ = self._bind_linear(block.mlp.input.weight, block.mlp.input.bias)
+        activation = block.mlp.activation
+        last, _ = self._bind_linear(block.mlp.output.weight, block.mlp.output.bias)
         return lambda x: last(activation(first(smear(norm(x)))))
 
-    def _linear(self, weight: Tensor, bias: Tensor | None = None) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-        """What computes x W^T + b (B, out), and the memory where it leaves that each time."""
-        output = weight.detach().new_empty(self.cache.slots.batch_size, len(weight))
-        weight, bias = weight.detach(), None if bias is None else bias.detach()
-        if self.int8:  # each row in steps of a 127th of its largest number
-            steps, zeros = weight.abs().amax(dim=1).clamp(min=1e-12).double() / 127, torch.zeros(len(weight)).long()
-            with warnings.catch_warnings():  # deprecated for torchao, which is slower than float32 here
-                warnings.simplefilter("ignore", UserWarning)
-                rounded = torch.quantize_per_channel(weight.contiguous(), steps, zeros, 0, torch.qint8)
-            packed = torch.ops.quantized.linear_prepack(rounded, bias)
-            return lambda x: output.copy_(torch.ops.quantized.linear_dynamic(x, packed, reduce_range=True)), output
-        weight = weight.t()
+    def _bind_linear(self, weight: Tensor, bias: Tensor | None = None) -> tuple[Function, Tensor]:
+        """A function that computes x W^T + b (B, out), and the memory in which it leaves each result."""
+        weight = weight.detach()
+        output = weight.new_empty(self.cache.slots.batch_size, len(weight))  # (B, out)
+        if self.int8:
+            linear = _bind_int8_linear(weight, bias)
+            return lambda x: output.copy_(linear(x)), output
+
+        transposed = weight.t()  # (in, out)
         if bias is None:
-            return lambda x: torch.mm(x, weight, out=output), output
-        return lambda x: torch.addmm(bias, x, weight, out=output), output
+            return lambda x: torch.mm(x, transposed, out=output), output
+
+        bias = bias.detach()
+        return lambda x: torch.addmm(bias, x, transposed, out=output), output
 
     def _turn(self, heads: Tensor, cos: Tensor | None, sin: Tensor | None) -> tuple[Tensor, Tensor]:
         """Queries (B, H, 1, D), and keys and values (B, 2 G, D), of heads (B, H + 2 G, D) as attention needs them."""
-        n_heads, n_qk_heads = self.config.n_heads, self.config.n_heads + self.n_kv_heads
-        qk, values = heads[:, :n_qk_heads], heads[:, n_qk_heads:]  # (B, H + G, D), (B, G, D)
+        n_heads = self.config.n_heads
+        n_qk_heads = n_heads + self.n_kv_heads
+        qk = heads[:, :n_qk_heads]  # (B, H + G, D)
+        values = heads[:, n_qk_heads:]  # (B, G, D)
+
         if cos is not None:
-            qk = torch.addcmul(qk * cos, qk.roll(qk.size(-1) // 2, -1), sin)
+            swapped = qk.roll(qk.size(-1) // 2, -1)  # (B, H + G, D), second half first
+            qk = torch.addcmul(qk * cos, swapped, sin)
         if self.config.qk_norm:
             qk = torch.rms_norm(qk, qk.shape[-1:], None, QK_NORM_EPS)
-        return qk[:, :n_heads].unsqueeze(2), torch.cat((qk[:, n_heads:], values), dim=1)
+
+        queries = qk[:, :n_heads].unsqueeze(2)  # (B, H, 1, D)
+        return queries, torch.cat((qk[:, n_heads:], values), dim=1)  # (B, 2 G, D)
 
 
-def _norm(module: nn.Module) -> Callable[[Tensor], Tensor]:
+def _bind_int8_linear(weight: Tensor, bias: Tensor | None) -> Function:
+    """A function that computes x W^T + b by torch's dynamic quantisation, W (out, in) rounded to 8 bits."""
+    # Each row is rounded in steps of a 127th of its largest number.
+    steps = weight.abs().amax(dim=1).clamp(min=1e-12).double() / 127  # (out,)
+    zeros = torch.zeros(len(weight), dtype=torch.int64)
+    with warnings.catch_warnings():
+        # Torch deprecates this function in favour of torchao, which is slower than float32 on a CPU.
+        warnings.simplefilter("ignore", UserWarning)
+        rounded = torch.quantize_per_channel(weight.contiguous(), steps, zeros, 0, torch.qint8)
+
+    packed = torch.ops.quantized.linear_prepack(rounded, None if bias is None else bias.detach())
+    return lambda x: torch.ops.quantized.linear_dynamic(x, packed, reduce_range=True)
+
+
+def _bind_norm(module: nn.Module) -> Function:
     if isinstance(module, nn.RMSNorm):
         return lambda x: torch.rms_norm(x, x.shape[-1:], None, RMS_NORM_EPS)
+
     if isinstance(module, nn.LayerNorm):
-        shape, weight, bias, eps = module.normalized_shape, module.weight, module.bias, module.eps
+        shape = module.normalized_shape
+        weight = module.weight
+        bias = module.bias
+        eps = module.eps
         return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
+
     return lambda x: x
 
 
-def _smear(module: Smear | None, history: History | None) -> Callable[[Tensor], Tensor]:
-    """The module's output for one position (B, C)."""
-    if module is None:
+def _bind_smear(module: Smear | None, history: SmearHistory | None) -> Function:
+    """A function that computes the module's output for one position (B, C)."""
+    if module is None or history is None:
         return lambda x: x
-    gains = torch.stack([torch.ones_like(module.gains[0]), *module.gains]).detach().flip(0)  # (K + 1, C), newest last
-    return lambda x: (history.append(x.unsqueeze(1)) * gains).sum(dim=1)
+
+    own = torch.ones_like(module.gains[0])  # (C,), the gain of the newest position itself
+    gains = torch.stack([own, *module.gains]).detach().flip(0)  # (K + 1, C), newest position last
+    return lambda x: (history.append(x.unsqueeze(1)) * gains).sum(dim=1)  # (B, C)

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from gptmini.model import GPT, GPTConfig, new_gpt, next_token_loss, rounded_training_loss, training_loss
-from gptmini.model.layers import ACTIVATION, Smear
+from gptmini.model.layers import ACTIVATION
+from gptmini.model.smear import Smear
 
 N, G, D, B, H, V, T, C, F = 2, 3, 4, 5, 6, 11, 13, 24, 40
 SIZES = {"vocab_size": V, "context_length": T, "d_model": C, "n_layers": N, "n_heads": H}

@@ -1,0 +1,62 @@
+"""What a GPT keeps of the positions that it has seen while it decodes."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gptmini.attention import KVCache
+from gptmini.model.config import GPTConfig
+from gptmini.model.smear import SmearHistory
+
+
+class GPTCache:
+    """Keys and values of every block, and the inputs of every smear; all of them share their slots."""
+
+    def __init__(
+        self,
+        config: GPTConfig,
+        *,
+        batch_size: int,
+        capacity: int,
+        static: bool,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        """Reserve room for capacity tokens in each of batch_size rows; static is as for gptmini.attention.Slots."""
+        self.attention = KVCache(
+            config.n_layers,
+            batch_size=batch_size,
+            n_kv_heads=config.n_kv_heads or config.n_heads,
+            capacity=capacity,
+            d_head=config.d_head,
+            static=static,
+            device=device,
+            dtype=dtype,
+        )
+        self.slots = self.attention.slots
+
+        def new_history(n_previous: int) -> SmearHistory | None:
+            if n_previous == 0:
+                return None
+            return SmearHistory(self.slots, n_previous, config.d_model, device=device, dtype=dtype)
+
+        self.smear = new_history(config.smear)
+        self.mlp_smears = [new_history(config.mlp_smear) for _ in range(config.n_layers)]
+
+    @property
+    def histories(self) -> list[SmearHistory]:
+        """The histories of all smears that the model has."""
+        return [history for history in (self.smear, *self.mlp_smears) if history is not None]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that is kept of positions, each (B, capacity or K + capacity, ...)."""
+        return self.attention.tensors + [history.room for history in self.histories]
+
+    def fill(self, rows: Sequence[int], other: "GPTCache", n_tokens: int) -> None:
+        """Copy the first n_tokens positions of other's rows, one for each of rows; the caller sets lengths."""
+        index = torch.tensor(rows, device=self.slots.device)  # (n,)
+        self.attention.fill(index, other.attention, n_tokens)
+        for mine, theirs in zip(self.histories, other.histories, strict=True):
+            mine.fill(index, theirs, n_tokens)

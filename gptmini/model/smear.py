@@ -1,0 +1,73 @@
+"""Smears: each position adds those before it, channel by channel, which a model learns more cheaply than attention."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gptmini.attention import Slots
+
+
+class SmearHistory:
+    """The inputs that a smear has seen, position by position, for decoding."""
+
+    def __init__(
+        self,
+        slots: Slots,
+        n_previous: int,
+        d_model: int,
+        *,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Reserve (B, K + capacity, C); the K = n_previous slots before the first position stay 0."""
+        shape = (slots.batch_size, n_previous + slots.capacity, d_model)
+        self.room = torch.zeros(shape, device=device, dtype=dtype)
+        self.n_previous = n_previous
+        self.slots = slots
+
+    def append(self, x: Tensor) -> Tensor:
+        """Store T positions (B, T, C) in the slots taken; return them after the K before them, (B, K + T, C)."""
+        positions = self.slots.positions
+        self.room[:, self.n_previous :][self.slots.index] = x
+        if isinstance(positions, slice):
+            return self.room[:, positions.start : positions.stop + self.n_previous]
+
+        rows = self.slots.index[0]  # (B, 1)
+        ahead = torch.arange(self.n_previous + x.size(1), device=x.device)  # (K + T,)
+        return self.room[rows, positions[:, :1] + ahead]  # (B, K + T, C)
+
+    def fill(self, rows: Tensor, other: "SmearHistory", n_tokens: int) -> None:
+        """Copy the first n_tokens positions of other's rows into these rows, int64 (n,)."""
+        n_slots = self.n_previous + n_tokens
+        self.room[rows, :n_slots] = other.room[:, :n_slots]
+
+
+class Smear(nn.Module):
+    """Adds to each position the K before it, each times a learned gain a channel, 0 at first: a short convolution.
+
+    y_t = x_t + sum_k gain_k * x_{t-k}, k from 1 to K.
+    Source: K = 1 on embeddings, with a gate instead of gains, in modded-nanogpt and nanochat.
+    """
+
+    def __init__(self, n_previous: int, d_model: int) -> None:
+        """Create K = n_previous gains of C each."""
+        super().__init__()
+        self.gains = nn.ParameterList(nn.Parameter(torch.zeros(d_model)) for _ in range(n_previous))
+
+    def forward(self, x: Tensor, history: SmearHistory | None = None) -> Tensor:
+        """Map (B, T, C) to (B, T, C).
+
+        history gives the positions before x, which are zeros at the start of a text, and takes those of x; without a
+        history x starts the text.
+        """
+        n_previous = len(self.gains)
+        n_tokens = x.size(1)
+        if history is None:
+            padded = F.pad(x, (0, 0, n_previous, 0))  # (B, K + T, C)
+        else:
+            padded = history.append(x)  # (B, K + T, C)
+
+        for i, gain in enumerate(self.gains, start=1):
+            first = n_previous - i
+            x = x + gain * padded[:, first : first + n_tokens]  # (B, T, C), i positions back
+        return x
