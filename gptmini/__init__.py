@@ -1,4 +1,7 @@
-"""Train, watch and sample a GPT from any text on one machine; names load when first used, so that importing is free."""
+"""Train, watch and sample a GPT from any text on one machine.
+
+The names of this package load when they are first used, so that `import gptmini` itself loads no torch.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -28,15 +31,19 @@ def load(path: "str | Path") -> "tuple[GPT, Tokenizer]":
     Raises UserError: nothing there, not a checkpoint, damaged, or holding pickled code.
     """
     from gptmini.checks import UserError
+    from gptmini.generation import store_by_column
     from gptmini.model.checkpoint import build_model, find_checkpoint, read_checkpoint
-    from gptmini.model.step import store_by_column
     from gptmini.tokenizer import from_dict
 
     checkpoint = read_checkpoint(find_checkpoint(path))
-    model, tokenizer = build_model(checkpoint), from_dict(checkpoint["gptmini"].get("tokenizer", {}))
-    n_vocab, vocab_size = tokenizer.n_vocab, model.config.vocab_size
+    model = build_model(checkpoint)
+    tokenizer = from_dict(checkpoint["gptmini"].get("tokenizer", {}))
+    n_vocab = tokenizer.n_vocab
+    vocab_size = model.config.vocab_size
     if n_vocab != vocab_size:
-        raise UserError(f"{path}: the tokenizer's {n_vocab} ids must equal the model's vocab_size={vocab_size}")
+        raise UserError(
+            f"{path}: the tokenizer's {n_vocab} ids must equal the model's vocab_size={vocab_size}"
+        )
     return store_by_column(model), tokenizer
 
 

@@ -1,7 +1,17 @@
 """Sampling: rules as pure functions of logits, decoding over the key/value cache, text that streams."""
 
-from gptmini.generation.decoding import Decoder, uniforms
+from gptmini.generation.decoding import Decoder, store_by_column, uniforms
 from gptmini.generation.rules import Rules, choose
 from gptmini.generation.text import Piece, TextStream, generate_stream, prompt_ids
 
-__all__ = ["Decoder", "Piece", "Rules", "TextStream", "choose", "generate_stream", "prompt_ids", "uniforms"]
+__all__ = [
+    "Decoder",
+    "Piece",
+    "Rules",
+    "TextStream",
+    "choose",
+    "generate_stream",
+    "prompt_ids",
+    "store_by_column",
+    "uniforms",
+]

@@ -2,31 +2,57 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from gptmini.attention import KVCache
 from gptmini.checks import UserError, whole
 from gptmini.generation.rules import Rules, choose
 from gptmini.model import GPT
+from gptmini.model.cache import GPTCache
 from gptmini.model.step import DecodingStep
+
+SEED_STRIDE = 1_000_003  # a prime, so that the streams of neighbouring seeds do not coincide
+UNIFORMS_AT_ONCE = 64  # a call for each number would cost as much as a layer of a small model
 
 
 def uniforms(seed: int, stream: int) -> Iterator[float]:
     """Endless random numbers in [0, 1): the same for a seed and the number of a stream, whatever else is drawn."""
-    generator = torch.Generator().manual_seed((seed * 1_000_003 + stream) % 2**63)  # a prime apart: neighbours differ
-    while True:  # 64 at once, because a call for each would cost as much as a small model's layer
-        yield from torch.rand(64, dtype=torch.float64, generator=generator).tolist()
+    generator = torch.Generator().manual_seed((seed * SEED_STRIDE + stream) % 2**63)
+    while True:
+        numbers = torch.rand(UNIFORMS_AT_ONCE, dtype=torch.float64, generator=generator)
+        yield from numbers.tolist()
+
+
+def store_by_column(model: GPT) -> GPT:
+    """Keep a model's matrices in memory column by column, where a CPU multiplies them with one row faster.
+
+    The matrices change their places in memory, not their values. For decoding on a CPU; training wants them by row.
+    Returns the model.
+    """
+    matrices = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
+    for matrix in (*matrices, model.unembedding_weight):
+        matrix.data = matrix.data.t().contiguous().t()
+    return model
+
+
+class Drawn(NamedTuple):
+    """What one step draws, for each row of the batch."""
+
+    tokens: Tensor  # int64 (B,)
+    highest: Tensor  # (B,), highest logit of each row, which shows whether the logits are finite
+    log_probabilities: (
+        Tensor | None
+    )  # float64 (B,), of the tokens under the model alone; None unless asked for
 
 
 class Decoder:
-    """Draws the tokens of many samples, batch_size at a time; who ends makes room for who waits.
+    """Draws the tokens of many samples, batch_size at a time; a sample that ends makes room for one that waits.
 
-    A sample's text may outgrow the context: when the cache is full, the newest half of what it holds is encoded again
-    in one pass. What a sample becomes follows from its prompt, the rules, the seed and its stream, not from the others.
+    A sample may outgrow the context: when the cache is full, the newest half of what it holds is encoded again in one
+    pass. The text of a sample follows from its prompt, the rules, the seed and its stream, not from the other samples.
     """
 
     def __init__(
@@ -42,52 +68,69 @@ class Decoder:
         compile: bool = False,
         int8: bool = False,
     ) -> None:
-        """Reserve the cache; no token is drawn yet. The model is in eval mode; options are as for generate_stream.
+        """Reserve the cache; no token is drawn yet.
 
         Args:
-            prompts: ids to continue, at least one each; of a longer one the newest context_length are seen.
+            model: in eval mode.
+            prompts: ids to continue, at least one each; of a longer prompt the newest context_length ids are seen.
             rules: how tokens are drawn; the caller ends a sample after max_new_tokens, for which there is room.
-            streams: number of each prompt's random stream, one for each; seed is of all streams.
+            streams: number of each prompt's random stream, one for each prompt.
+            seed: of all streams.
+            batch_size: most samples at a time.
+            log_probabilities, compile, int8: as for generate_stream.
 
-        Raises UserError: a number out of range, an empty prompt, or an id in it that the model has not.
+        Raises UserError: a number out of range, an empty prompt, or an id that is not in the model's vocabulary.
         """
+        self.device = model.embedding.weight.device
         whole("seed", seed, least=None)
         whole("batch_size", batch_size)
-        weight = model.embedding.weight
-        if int8 and (compile or weight.dtype != torch.float32 or weight.device.type != "cpu"):
-            raise UserError(f"int8 needs float32, a CPU, no compile, got {weight.dtype}, {weight.device}, {compile=}")
+        if int8:
+            _check_int8(model, compile=compile)
         for prompt in prompts:
-            if not prompt or not 0 <= min(prompt) <= max(prompt) < model.config.vocab_size:
-                got = f"{min(prompt)} to {max(prompt)}" if prompt else "none"
-                highest = model.config.vocab_size - 1
-                raise UserError(f"a prompt must hold at least one id, all from 0 to {highest}, got {got}")
+            _check_prompt(prompt, model.config.vocab_size)
 
         self.model = model
         self.prompts = prompts
+        self.rules = rules
         self.seed = seed
         self.streams = streams
-        self.draws: dict[int, Iterator[float]] = {}  # of the samples in the batch
+        self.log_probabilities = log_probabilities
+
+        # Which samples wait, and which sample each row of the batch draws; None for a free row.
         self.waiting = list(reversed(range(len(prompts))))
-        self.rows: list[int | None] = [None] * min(batch_size, len(prompts))  # the sample in each row of the batch
-        self.ids: dict[int, list[int]] = {}  # prompt and tokens of the samples in the batch
-        self.lengths = [0] * len(self.rows)  # positions that the cache holds of each row
+        n_rows = min(batch_size, len(prompts))
+        self.rows: list[int | None] = [None] * n_rows
+
+        # Of the samples in the batch: their random numbers, and the ids of prompt and sample.
+        self.draws: dict[int, Iterator[float]] = {}
+        self.ids: dict[int, list[int]] = {}
 
         longest = max((len(prompt) for prompt in prompts), default=0)
-        n_slots = None if rules.max_new_tokens is None else longest + rules.max_new_tokens
-        self.device = weight.device
-        self.cache = model.new_cache(len(self.rows), n_slots, static=compile)
-        self.rules_device = self.device if self.device.type != "mps" else torch.device("cpu")  # where float64 is
-        seen = torch.zeros(len(self.rows), model.config.vocab_size, dtype=torch.bool, device=self.rules_device)
-        self.seen = seen if rules.repetition_penalty != 1 else None  # (B, V), ids that prompt and sample hold
+        n_slots = None
+        if rules.max_new_tokens is not None:
+            n_slots = longest + rules.max_new_tokens
+        self.cache = model.new_cache(n_rows, n_slots, static=compile)
+        self.lengths = [0] * n_rows  # positions that the cache holds of each row
 
-        if compile:  # one graph, recorded over tensors that stay where they are
-            for tensor in (self.cache.slots.lengths, *self.cache.tensors, *([] if self.seen is None else [self.seen])):
-                torch._dynamo.mark_static_address(tensor)
-            compiled = torch.compile(_draw, mode="reduce-overhead", fullgraph=True)
-            score, draw = lambda tokens: model(tokens.unsqueeze(1), self.cache)[:, -1], compiled
+        # Rules compute in float64, which Apple's GPUs do not have.
+        self.rules_device = self.device
+        if self.device.type == "mps":
+            self.rules_device = torch.device("cpu")
+
+        # Ids that prompt and sample hold, bool (B, V); only the repetition penalty asks for them.
+        self.seen: Tensor | None = None
+        if rules.repetition_penalty != 1:
+            shape = (n_rows, model.config.vocab_size)
+            self.seen = torch.zeros(shape, dtype=torch.bool, device=self.rules_device)
+
+        self._score: Callable[[Tensor], Tensor]
+        self._draw: Callable[..., Drawn]
+        if compile:
+            self._score = self._score_by_forward
+            self._draw = self._compiled_draw()
         else:
-            score, draw = DecodingStep(model, self.cache, int8=int8), _draw
-        self._draw = partial(draw, score, rules, log_probabilities)
+            self._score = DecodingStep(model, self.cache, int8=int8)
+            self._draw = _draw
 
     @torch.inference_mode()
     def draw(self) -> list[tuple[int, int, float | None]]:
@@ -97,68 +140,151 @@ class Decoder:
         """
         if not self._refill():
             return []
+
         active = [(row, sample) for row, sample in enumerate(self.rows) if sample is not None]
-        newest = [0 if sample is None else self.ids[sample][-1] for sample in self.rows]
-        uniform = [0.0 if sample is None else next(self.draws[sample]) for sample in self.rows]
-        given = torch.tensor(newest, device=self.device)
-        chances = torch.tensor(uniform, dtype=torch.float64, device=self.rules_device)
-        drawn, highest, log_probabilities = self._draw(given, chances, self.seen)
-        tokens, highest = drawn.tolist(), highest.tolist()
-        known = [None] * len(tokens) if log_probabilities is None else log_probabilities.tolist()
+        newest = [0] * len(self.rows)
+        uniform = [0.0] * len(self.rows)
+        for row, sample in active:
+            newest[row] = self.ids[sample][-1]
+            uniform[row] = next(self.draws[sample])
+
+        drawn = self._draw(
+            self._score,
+            self.rules,
+            self.log_probabilities,
+            torch.tensor(newest, device=self.device),
+            torch.tensor(uniform, dtype=torch.float64, device=self.rules_device),
+            self.seen,
+        )
+        tokens = drawn.tokens.tolist()
+        highest = drawn.highest.tolist()
+        log_probabilities: list[float | None] = [None] * len(tokens)
+        if drawn.log_probabilities is not None:
+            log_probabilities = drawn.log_probabilities.tolist()
         self.lengths = [length + 1 for length in self.lengths]
+
         if not all(math.isfinite(highest[row]) for row, _ in active):
-            raise UserError("logits must be finite, got others: the model has diverged or its checkpoint is damaged")
+            raise UserError(
+                "logits must be finite, got others: "
+                "the model has diverged or its checkpoint is damaged"
+            )
         for row, sample in active:
             self.ids[sample].append(tokens[row])
-        return [(sample, tokens[row], known[row]) for row, sample in active]
+        return [(sample, tokens[row], log_probabilities[row]) for row, sample in active]
 
     def end(self, sample: int) -> None:
         """Draw no more for a sample in the batch."""
-        self.rows[self.rows.index(sample)] = None
-        del self.ids[sample], self.draws[sample]
+        row = self.rows.index(sample)
+        self.rows[row] = None
+        del self.ids[sample]
+        del self.draws[sample]
 
     def _refill(self) -> bool:
-        """Give free rows to waiting samples and full rows their newest half; False if no sample is left."""
-        context_length, windows = self.model.config.context_length, {}
+        """Give free rows to waiting samples, and encode the newest half of full rows again; False if none is left."""
+        context_length = self.model.config.context_length
+        windows = {}  # ids to encode, by row
         for row, sample in enumerate(self.rows):
             if sample is None and self.waiting:
-                sample = self.rows[row] = self.waiting.pop()
-                self.ids[sample] = list(self.prompts[sample])
-                self.draws[sample] = uniforms(self.seed, self.streams[sample])
-                windows[row] = self.ids[sample][-context_length:]
-                if self.seen is not None:
-                    self.seen[row] = False
-                    self.seen[row, self.ids[sample]] = True
+                ids = self._begin(self.waiting.pop(), row)
+                windows[row] = ids[-context_length:]
             elif sample is not None and self.lengths[row] == context_length:
-                windows[row] = self.ids[sample][-max(1, context_length // 2) :]
+                n_kept = max(1, context_length // 2)
+                windows[row] = self.ids[sample][-n_kept:]
         if windows:
             _encode(self.model, self.cache, windows)
-        if windows or self.cache.slots.capacity in self.lengths:  # a row that nobody needs has come to the end
-            done = {row: len(window) - 1 for row, window in windows.items()}  # the newest token is the next step's
-            done |= {row: 0 for row, sample in enumerate(self.rows) if sample is None}
-            self.lengths = [done.get(row, length) for row, length in enumerate(self.lengths)]
-            self.cache.slots.set_lengths(self.lengths)
+
+        # A free row is decoded with the others, so that it too comes to the end of the cache.
+        if windows or self.cache.slots.capacity in self.lengths:
+            self._set_lengths(windows)
         return bool(self.ids)
 
+    def _begin(self, sample: int, row: int) -> list[int]:
+        """Give a row to a sample, and return the ids of its prompt."""
+        ids = list(self.prompts[sample])
+        self.rows[row] = sample
+        self.ids[sample] = ids
+        self.draws[sample] = uniforms(self.seed, self.streams[sample])
+        if self.seen is not None:
+            self.seen[row] = False
+            self.seen[row, ids] = True
+        return ids
 
-def _encode(model: GPT, cache: KVCache, windows: dict[int, list[int]]) -> None:
+    def _set_lengths(self, windows: dict[int, list[int]]) -> None:
+        """Let each row that was encoded go on after its window, and each free row begin anew."""
+        for row, sample in enumerate(self.rows):
+            if row in windows:
+                self.lengths[row] = len(windows[row]) - 1  # the next step takes the newest token
+            elif sample is None:
+                self.lengths[row] = 0
+        self.cache.slots.set_lengths(self.lengths)
+
+    def _score_by_forward(self, tokens: Tensor) -> Tensor:
+        """Logits (B, V) after int64 (B,), by the model's own forward."""
+        return self.model(tokens.unsqueeze(1), self.cache)[:, -1]
+
+    def _compiled_draw(self) -> Callable[..., Drawn]:
+        """_draw as one CUDA graph, which is recorded over tensors that must stay where they are."""
+        fixed = [self.cache.slots.lengths, *self.cache.tensors]
+        if self.seen is not None:
+            fixed.append(self.seen)
+        for tensor in fixed:
+            torch._dynamo.mark_static_address(tensor)
+        return torch.compile(_draw, mode="reduce-overhead", fullgraph=True)
+
+
+def _check_int8(model: GPT, *, compile: bool) -> None:
+    """Raise UserError unless torch's dynamic quantisation can decode with the model."""
+    weight = model.embedding.weight
+    if compile or weight.dtype != torch.float32 or weight.device.type != "cpu":
+        raise UserError(
+            f"int8 needs float32, a CPU, no compile, got {weight.dtype}, {weight.device}, {compile=}"
+        )
+
+
+def _check_prompt(prompt: Sequence[int], vocab_size: int) -> None:
+    """Raise UserError unless a prompt holds ids, all of them in the vocabulary."""
+    if prompt and 0 <= min(prompt) <= max(prompt) < vocab_size:
+        return
+    got = f"{min(prompt)} to {max(prompt)}" if prompt else "none"
+    raise UserError(
+        f"a prompt must hold at least one id, all from 0 to {vocab_size - 1}, got {got}"
+    )
+
+
+def _encode(model: GPT, cache: GPTCache, windows: dict[int, list[int]]) -> None:
     """Fill rows of the cache with all but the newest token of their windows, in one pass."""
     known = [torch.tensor(window[:-1], dtype=torch.int64) for window in windows.values()]
-    tokens = pad_sequence(known, batch_first=True)  # (n, T); what pads a row on the right changes nothing before it
-    own = model.new_cache(*tokens.shape)
+
+    # What pads a shorter row stands to its right, where it changes nothing before it.
+    tokens = pad_sequence(known, batch_first=True)  # (n, T)
+    n_rows, n_tokens = tokens.shape
+    own = model.new_cache(n_rows, n_tokens)
     if tokens.numel():
         model.hidden(tokens.to(cache.slots.device), own)
-    cache.fill(list(windows), own, tokens.size(1))
+    cache.fill(list(windows), own, n_tokens)
 
 
 def _draw(
-    score: Callable, rules: Rules, log_probabilities: bool, tokens: Tensor, uniform: Tensor, seen: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Tokens after the newest, highest logits, and log-probabilities if asked for, (B,) each; marks what is seen."""
-    logits, drawn_at = score(tokens).to(uniform.device), None  # (B, V)
-    drawn = choose(logits, uniform, rules, seen).clamp(max=logits.size(-1) - 1)  # a row of nan yields V
+    score: Callable[[Tensor], Tensor],
+    rules: Rules,
+    log_probabilities: bool,
+    tokens: Tensor,
+    uniform: Tensor,
+    seen: Tensor | None,
+) -> Drawn:
+    """Score the newest tokens, int64 (B,), and draw those after them; tokens that are drawn are marked in seen."""
+    logits = score(tokens).to(uniform.device)  # (B, V)
+    chosen = choose(logits, uniform, rules, seen)  # (B,); V of a row of nan
+    chosen = chosen.clamp(max=logits.size(-1) - 1)
     if seen is not None:
-        seen.scatter_(1, drawn.unsqueeze(1), True)
+        seen.scatter_(1, chosen.unsqueeze(1), True)
+
+    of_chosen = None
     if log_probabilities:
-        drawn_at = logits.double().log_softmax(dim=-1).gather(-1, drawn.unsqueeze(1)).squeeze(1)
-    return drawn, logits.amax(dim=-1), drawn_at
+        all_tokens = logits.double().log_softmax(dim=-1)  # (B, V)
+        of_chosen = all_tokens.gather(-1, chosen.unsqueeze(1)).squeeze(1)  # (B,)
+    return Drawn(
+        tokens=chosen,
+        highest=logits.amax(dim=-1),
+        log_probabilities=of_chosen,
+    )

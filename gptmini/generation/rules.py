@@ -7,7 +7,8 @@ from torch import Tensor
 
 from gptmini.checks import number, whole
 
-LIKELY = 1024  # tokens among which top-p looks first: to sort a vocabulary of 50,000 takes a fifth of a token's time
+# Tokens among which top-p looks first: to sort a vocabulary of 50,000 would take a fifth of a token's time.
+LIKELY = 1024
 
 
 def apply_repetition_penalty(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
@@ -15,7 +16,8 @@ def apply_repetition_penalty(logits: Tensor, seen: Tensor, penalty: float) -> Te
 
     Source: Keskar et al. 2019, section 4.1, with the sign minded.
     """
-    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+    penalised = torch.where(logits > 0, logits / penalty, logits * penalty)
+    return torch.where(seen, penalised, logits)
 
 
 def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
@@ -32,34 +34,47 @@ def apply_top_k(logits: Tensor, top_k: int) -> Tensor:
 def apply_top_p(logits: Tensor, top_p: float) -> Tensor:
     """Set all but the likeliest tokens that together reach top_p to -inf (Holtzman et al. 2020, section 3.1)."""
     if top_p == 1:
-        return logits  # where rounding would drop some of the least probable
-    likely = () if torch.compiler.is_compiling() else (min(LIKELY, logits.size(-1)),)
-    for n_candidates in (*likely, logits.size(-1)):
-        ordered, order = logits.topk(n_candidates, dim=-1)  # (..., n), highest first
-        probabilities = (ordered - logits.logsumexp(dim=-1, keepdim=True)).exp()
-        reached = probabilities.cumsum(dim=-1)
-        if n_candidates == logits.size(-1) or (reached[..., -1] >= top_p).all():
+        return logits  # the sum below would round, and drop some of the least probable tokens
+
+    # Compiled code cannot branch on what the first look finds, and sorts the whole vocabulary at once.
+    vocab_size = logits.size(-1)
+    n_candidates = vocab_size if torch.compiler.is_compiling() else min(LIKELY, vocab_size)
+    while True:
+        ordered, order = logits.topk(n_candidates, dim=-1)  # (..., n) each, highest first
+        probabilities = (ordered - logits.logsumexp(dim=-1, keepdim=True)).exp()  # (..., n)
+        reached = probabilities.cumsum(dim=-1)  # (..., n)
+        if n_candidates == vocab_size or (reached[..., -1] >= top_p).all():
             break
-    kept = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, reached - probabilities < top_p)
+        n_candidates = vocab_size
+
+    # A token is kept if the likelier ones have not reached top_p before it.
+    within = reached - probabilities < top_p  # (..., n)
+    kept = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, within)  # (..., V)
     return logits.masked_fill(~kept, -torch.inf)
 
 
 def apply_min_p(logits: Tensor, min_p: float) -> Tensor:
     """Set tokens less than min_p times as probable as the likeliest to -inf (Nguyen et al. 2024, section 3)."""
-    probabilities = logits.softmax(dim=-1)
-    return logits.masked_fill(probabilities < min_p * probabilities.amax(dim=-1, keepdim=True), -torch.inf)
+    probabilities = logits.softmax(dim=-1)  # (..., V)
+    highest = probabilities.amax(dim=-1, keepdim=True)  # (..., 1)
+    return logits.masked_fill(probabilities < min_p * highest, -torch.inf)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """Length of a sample, and what is done to its logits, in the order of the fields; UserError for a wrong value."""
+    """Length of a sample, and what is done to its logits, in the order of the fields.
+
+    Raises UserError: a value of the wrong type or out of range.
+    """
 
     max_new_tokens: int | None = None  # None goes on until something else ends the sample
-    repetition_penalty: float = 1.0  # above 1 makes what prompt and sample hold less probable
-    temperature: float = 1.0  # at least 0; 0 is greedy
-    top_k: int | None = None  # keep so many most probable tokens
-    top_p: float | None = None  # keep the smallest set with so much probability
-    min_p: float | None = None  # keep what is so many times as probable as the most probable
+    repetition_penalty: float = 1.0  # above 1 makes tokens that prompt or sample hold less probable
+    temperature: float = 1.0  # at least 0; at 0 the most probable token is taken
+    top_k: int | None = None  # number of most probable tokens to keep
+    top_p: float | None = None  # probability that the smallest set of tokens to keep has together
+    min_p: float | None = (
+        None  # least probability to keep, as a share of that of the most probable token
+    )
 
     def __post_init__(self) -> None:
         """Check each value."""
@@ -84,15 +99,21 @@ def choose(logits: Tensor, uniform: Tensor, rules: Rules, seen: Tensor | None = 
     if rules.repetition_penalty != 1:
         logits = apply_repetition_penalty(logits.double(), seen, rules.repetition_penalty)
     if rules.temperature == 0:
-        return logits.argmax(dim=-1)
-    logits = logits.double()  # bfloat16 would round what the rules compare
+        return logits.argmax(dim=-1)  # (B,)
+
+    # In float64, because bfloat16 would round what the rules compare; relative to the highest logit, because then no
+    # temperature makes a logit infinite.
+    logits = logits.double()
     highest = logits.amax(dim=-1, keepdim=True)  # (B, 1)
-    logits = apply_temperature(logits - highest, rules.temperature)  # no temperature makes it infinite
+    logits = apply_temperature(logits - highest, rules.temperature)
+
     if rules.top_k is not None:
         logits = apply_top_k(logits, rules.top_k)
     if rules.top_p is not None:
         logits = apply_top_p(logits, rules.top_p)
     if rules.min_p is not None:
         logits = apply_min_p(logits, rules.min_p)
+
     cumulative = logits.softmax(dim=-1).cumsum(dim=-1)  # (B, V)
-    return torch.searchsorted(cumulative, uniform.unsqueeze(-1) * cumulative[:, -1:], right=True).squeeze(-1)
+    places = uniform.unsqueeze(-1) * cumulative[:, -1:]  # (B, 1)
+    return torch.searchsorted(cumulative, places, right=True).squeeze(-1)  # (B,)

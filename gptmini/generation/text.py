@@ -7,21 +7,24 @@ from gptmini.checks import UserError, whole
 from gptmini.generation.decoding import Decoder
 from gptmini.generation.rules import Rules
 from gptmini.model import GPT
+from gptmini.tokenizer import REPLACEMENT, Tokenizer
 
 
 class Piece(NamedTuple):
     """What one more token adds to a sample."""
 
     sample: int  # number of the sample: those of the first prompt, then those of the second
-    text: str  # what is now certain of it; often empty, as within a character
+    text: str  # text that has become certain with this token; often empty, as within a character
     token: int
-    log_probability: float | None  # in nats, under the model alone, before any rule; if it was asked for
+    log_probability: (
+        float | None
+    )  # in nats, under the model alone, before any rule; None unless asked for
     finish: str | None  # with the last piece: end_of_text, stop or length
 
 
 def generate_stream(
     model: GPT,
-    tokenizer,
+    tokenizer: Tokenizer,
     prompts: str | Sequence[str],
     *,
     num_samples: int = 1,
@@ -38,33 +41,47 @@ def generate_stream(
 
     Args:
         model, tokenizer: as load gives them; the model is in eval mode until the stream ends or is closed.
-        prompts: one text or several; an empty one starts a document.
-        num_samples, batch_size: samples of each prompt; most samples at a time.
-        seed: fixes a sample, with its number among those of its prompt; its neighbours do not, but for rounding.
+        prompts: one text or several; an empty text starts a document.
+        num_samples: samples of each prompt.
+        batch_size: most samples at a time.
+        seed: fixes a sample, together with its prompt and its number among the samples of that prompt. Other samples in
+            the batch change it only where rounding decides.
         stop: texts that end a sample where one first stands complete in what was generated; they are not part of it.
         ignore_end_of_text: whether to go on when the end of a document is drawn, instead of ending the sample there.
-        log_probabilities, compile: whether pieces have them; whether the step is compiled, a minute that pays on a GPU.
-        int8: whether each token's step computes with weights in 8 bits: a CPU reads a quarter of the memory.
-        rules: fields of Rules: max_new_tokens, temperature and their like.
+        log_probabilities: whether each piece has the log-probability of its token.
+        compile: whether the step of one token is compiled, which takes about a minute and pays on a GPU.
+        int8: whether the step of one token computes with weights in 8 bits: a CPU reads a quarter of the memory.
+        rules: fields of Rules: max_new_tokens, temperature and the like.
 
     Raises UserError, when a piece is asked for: an argument out of range, an unknown character, logits not finite.
     """
     whole("num_samples", num_samples)
     checked = Rules(**rules)
-
     texts = [prompts] if isinstance(prompts, str) else list(prompts)
-    ids = []
-    for i, text in enumerate(texts, start=1):
-        try:
-            ids.append(prompt_ids(tokenizer, text))
-        except UserError as error:
-            raise UserError(f"prompt {i}: " * (len(texts) > 1) + str(error)) from None
-    ids = [prompt for prompt in ids for _ in range(num_samples)]  # of each sample
-    numbers = [*range(num_samples)] * len(texts)  # of each sample among those of its prompt
+    if stop is None:
+        stop = ()
+    elif isinstance(stop, str):
+        stop = [stop]
 
-    options = {"log_probabilities": log_probabilities, "compile": compile, "int8": int8}
-    decoder = Decoder(model, ids, checked, streams=numbers, seed=seed, batch_size=batch_size, **options)
-    stop = [stop] if isinstance(stop, str) else stop or ()
+    # One entry for each sample: the ids of its prompt, and its number among the samples of that prompt.
+    ids = []
+    numbers = []
+    for prompt in _encode_prompts(tokenizer, texts):
+        for number in range(num_samples):
+            ids.append(prompt)
+            numbers.append(number)
+
+    decoder = Decoder(
+        model,
+        ids,
+        checked,
+        streams=numbers,
+        seed=seed,
+        batch_size=batch_size,
+        log_probabilities=log_probabilities,
+        compile=compile,
+        int8=int8,
+    )
     streams = {sample: TextStream(tokenizer, stop) for sample in range(len(ids))}
     n_drawn = [0] * len(ids)
 
@@ -73,24 +90,28 @@ def generate_stream(
     try:
         while drawn := decoder.draw():
             for sample, token, log_probability in drawn:
-                text, finish = streams[sample], None
                 n_drawn[sample] += 1
-                if token == tokenizer.end_of_text and not ignore_end_of_text:
-                    new, finish = text.finish(), "end_of_text"
-                else:
-                    new = text.push(token)
-                    if not text.stopped and n_drawn[sample] == checked.max_new_tokens:
-                        new, finish = new + text.finish(), "length"
-                finish = "stop" if text.stopped else finish
-                if finish:
+                text, finish = _next_text(
+                    streams[sample],
+                    token,
+                    ends_document=token == tokenizer.end_of_text and not ignore_end_of_text,
+                    is_last=n_drawn[sample] == checked.max_new_tokens,
+                )
+                if finish is not None:
                     decoder.end(sample)
                     del streams[sample]
-                yield Piece(sample, new, token, log_probability, finish)
+                yield Piece(
+                    sample=sample,
+                    text=text,
+                    token=token,
+                    log_probability=log_probability,
+                    finish=finish,
+                )
     finally:
         model.train(was_training)
 
 
-def prompt_ids(tokenizer, prompt: str) -> list[int]:
+def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
     """Ids of a prompt; of an empty one what starts a document: end-of-text, or id 0 where there is none."""
     return tokenizer.encode(prompt) or [tokenizer.end_of_text or 0]
 
@@ -98,41 +119,102 @@ def prompt_ids(tokenizer, prompt: str) -> list[int]:
 class TextStream:
     """Turns ids that arrive one at a time into text that never ends within a character or a stop string."""
 
-    def __init__(self, tokenizer, stop: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
         """Take the stop strings; UserError for one that is empty."""
         if not all(stop):
             raise UserError("a stop string must not be empty")
-        self.tokenizer, self.stop = tokenizer, stop
-        self.stopped = False  # whether a stop string was met; nothing is to be pushed after it
-        self._pending: list[int] = []
-        self._decoded = 0  # characters of the pending ids' text that are certain
+        self.tokenizer = tokenizer
+        self.stop = stop
+        self.stopped = False  # whether a stop string was met; nothing may be pushed after it
+        self._pending: list[int] = []  # newest ids, the last of which may end within a character
+        self._n_certain = 0  # characters in the text of the pending ids that are certain
         self._held = ""  # certain characters with which a stop string might begin
 
     def push(self, token: int) -> str:
         """Text that is certain now that token has come."""
         self._pending.append(token)
         text = self.tokenizer.decode(self._pending)
-        certain = text.removesuffix("�")  # an incomplete character decodes to one of these, at the end
-        piece, self._decoded = certain[self._decoded :], len(certain)
+
+        # A character that is not complete yet decodes to one replacement character, at the end.
+        certain = text.removesuffix(REPLACEMENT)
+        piece = certain[self._n_certain :]
         if certain == text:
-            self._pending, self._decoded = [], 0
+            self._pending = []
+            self._n_certain = 0
+        else:
+            self._n_certain = len(certain)
         return self._before_stop(piece)
 
     def finish(self) -> str:
-        """Whatever is left, incomplete or not."""
-        text = self._before_stop(self.tokenizer.decode(self._pending)[self._decoded :])
-        rest, self._pending, self._decoded, self._held = self._held, [], 0, ""
-        return text if self.stopped else text + rest
+        """Whatever text is left, complete characters or not."""
+        rest = self.tokenizer.decode(self._pending)[self._n_certain :]
+        text = self._before_stop(rest)
+        if not self.stopped:
+            text += self._held
+
+        self._pending = []
+        self._n_certain = 0
+        self._held = ""
+        return text
 
     def _before_stop(self, piece: str) -> str:
-        """What may be shown of held and new text: up to a stop string, or to what might become one."""
+        """What may be shown of the held text and a new piece: up to a stop string, or to what might become one."""
         text = self._held + piece
-        met = [(start + len(stop), start) for stop in self.stop if (start := text.find(stop)) >= 0]
-        if met:
-            self.stopped, self._held = True, ""
-            return text[: min(met)[1]]  # of the one that is complete first
+
+        # Of several stop strings, the one that is complete first ends the sample.
+        ends_and_starts = []
+        for stop in self.stop:
+            start = text.find(stop)
+            if start >= 0:
+                ends_and_starts.append((start + len(stop), start))
+        if ends_and_starts:
+            self.stopped = True
+            self._held = ""
+            _, start = min(ends_and_starts)
+            return text[:start]
+
+        n_shown = len(text) - self._n_begun(text)
+        self._held = text[n_shown:]
+        return text[:n_shown]
+
+    def _n_begun(self, text: str) -> int:
+        """Number of characters at the end of a text with which a stop string begins; the most, where several fit."""
         longest = max((len(stop) for stop in self.stop), default=1) - 1
-        begun = (n for n in range(min(longest, len(text)), 0, -1) if any(s.startswith(text[-n:]) for s in self.stop))
-        n_held = next(begun, 0)
-        self._held = text[len(text) - n_held :]
-        return text[: len(text) - n_held]
+        for n_characters in range(min(longest, len(text)), 0, -1):
+            ending = text[-n_characters:]
+            if any(stop.startswith(ending) for stop in self.stop):
+                return n_characters
+        return 0
+
+
+def _encode_prompts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Ids of each prompt; a UserError names the prompt where there are several."""
+    encoded = []
+    for number, text in enumerate(texts, start=1):
+        try:
+            encoded.append(prompt_ids(tokenizer, text))
+        except UserError as error:
+            if len(texts) == 1:
+                raise
+            raise UserError(f"prompt {number}: {error}") from None
+    return encoded
+
+
+def _next_text(
+    stream: TextStream, token: int, *, ends_document: bool, is_last: bool
+) -> tuple[str, str | None]:
+    """Text that one more token makes certain, and how the sample ends with it: end_of_text, stop, length or None."""
+    if ends_document:
+        text = stream.finish()
+        finish = "end_of_text"
+    else:
+        text = stream.push(token)
+        finish = None
+        if is_last and not stream.stopped:
+            text += stream.finish()
+            finish = "length"
+
+    # A stop string may stand complete only in what finish gives.
+    if stream.stopped:
+        finish = "stop"
+    return text, finish

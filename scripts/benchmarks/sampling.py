@@ -22,12 +22,12 @@ from gptmini.checks import UserError
 from gptmini.commands.errors import Parser
 from gptmini.data import TokenStore
 from gptmini.data.batches import gather
-from gptmini.generation import Decoder, Rules
+from gptmini.generation import Decoder, Rules, store_by_column
 from gptmini.hardware import DTYPES, choose_device, choose_dtype, clock
 from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.model import GPT, GPTConfig, new_gpt
 from gptmini.model.checkpoint import build_model, find_checkpoint, header, read_checkpoint, write_checkpoint
-from gptmini.model.step import DecodingStep, store_by_column
+from gptmini.model.step import DecodingStep
 from gptmini.tokenizer import CharTokenizer
 
 CLASSIC = {"norm": "layernorm", "position": "learned", "mlp": "gelu", "bias": True, "tie_embeddings": True}

@@ -5,9 +5,9 @@ import itertools
 import pytest
 import torch
 
-from gptmini.generation import Decoder, Rules, choose, uniforms
+from gptmini.generation import Decoder, Rules, choose, store_by_column, uniforms
 from gptmini.model import GPTConfig, new_gpt
-from gptmini.model.step import DecodingStep, store_by_column
+from gptmini.model.step import DecodingStep
 
 V, T = 11, 13
 SIZES = {"vocab_size": V, "context_length": T, "d_model": 24, "n_layers": 2, "n_heads": 6}
