@@ -8,14 +8,21 @@ from gptmini.optim.muon import MuonAdamW
 
 
 def adamw(
-    model: nn.Module, *, lr: float, betas: tuple[float, float], eps: float, weight_decay: float
+    model: nn.Module,
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
 ) -> torch.optim.AdamW:
-    """AdamW for a model's trainable parameters, with weight decay on matrices alone, in one fused kernel.
+    """Build AdamW for a model's trained parameters, with weight decay on matrices alone, in one fused kernel.
 
     Args:
-        lr: peak learning rate; a schedule multiplies it.
-        betas, eps: decay rates of the two moments, each in [0, 1); what is added to the root of the second.
-        weight_decay: shrinks matrices by lr * weight_decay a step; gains and biases are left alone.
+        model: parameters of two and more dimensions count as matrices; frozen parameters are left out.
+        lr: peak learning rate, at least 0; a schedule multiplies it.
+        betas: decay rates of the first and of the second moment, each in [0, 1).
+        eps: number, at least 0, that is added to the root of the second moment.
+        weight_decay: a step shrinks every matrix by the factor 1 - lr * weight_decay; at least 0.
 
     Raises UserError: a value of the wrong type or out of range.
     Source: Loshchilov and Hutter 2019; decay on matrices alone as in Brown et al. 2020, appendix B.
@@ -27,12 +34,12 @@ def adamw(
 
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     matrices = [parameter for parameter in trained if parameter.ndim >= 2]
-    others = [parameter for parameter in trained if parameter.ndim < 2]
+    scalars = [parameter for parameter in trained if parameter.ndim < 2]
     groups = [
-        {"name": "matrices", "params": matrices, "weight_decay": weight_decay},
-        {"name": "scalars", "params": others, "weight_decay": 0.0},
+        {"name": "matrices", "params": matrices, "weight_decay": weight_decay, "peak_lr": lr},
+        {"name": "scalars", "params": scalars, "weight_decay": 0.0, "peak_lr": lr},
     ]
-    groups = [group | {"peak_lr": lr} for group in groups if group["params"]]
+    groups = [group for group in groups if group["params"]]
     return torch.optim.AdamW(groups, lr=lr, betas=tuple(betas), eps=eps, fused=True)
 
 
@@ -51,21 +58,28 @@ def muon(
     betas: tuple[float, float],
     eps: float,
 ) -> MuonAdamW:
-    """Muon for the trained matrices inside model.blocks; AdamW, without weight decay, for all else that is trained.
+    """Build Muon for the trained matrices inside model.blocks, and AdamW without weight decay for all other parameters.
 
     Args:
-        lr: peak learning rate of Muon; the next three are AdamW's: unembedding_lr of a tied matrix too.
-        momentum: of Muon, each in [0, 1): on the first step, and from momentum_warmup_steps on.
-        ns_steps: of Newton-Schulz, for each orthogonalization.
-        weight_decay: shrinks Muon's matrices by lr * weight_decay a step.
-        cautious: decay only numbers that the step itself moves towards 0 (Chen et al. 2025).
-        betas, eps: as for adamw.
+        model: a GPT; frozen parameters are left out.
+        lr: peak learning rate of Muon, at least 0; a schedule multiplies it, as it does the three rates of AdamW.
+        embedding_lr: peak learning rate of the token and position embeddings.
+        unembedding_lr: peak learning rate of the unembedding, and of the token embedding where the two are tied.
+        scalar_lr: peak learning rate of gains, biases and every other parameter.
+        momentum: Muon's momentum on the first step, and from momentum_warmup_steps on; each in [0, 1).
+        momentum_warmup_steps: optimizer steps over which the momentum changes linearly.
+        ns_steps: iterations of Newton-Schulz in each orthogonalization, at least 1.
+        weight_decay: a step shrinks Muon's matrices by the factor 1 - lr * weight_decay; at least 0.
+        cautious: decay only those numbers that the step itself moves towards 0 (Chen et al. 2025).
+        betas: decay rates of AdamW's two moments, each in [0, 1).
+        eps: number, at least 0, that AdamW adds to the root of the second moment.
 
     Raises UserError: a value of the wrong type or out of range.
     """
-    rates = {"lr": lr, "embedding_lr": embedding_lr, "unembedding_lr": unembedding_lr, "scalar_lr": scalar_lr}
-    for name, rate in rates.items():
-        number(name, rate, least=0)
+    number("lr", lr, least=0)
+    number("embedding_lr", embedding_lr, least=0)
+    number("unembedding_lr", unembedding_lr, least=0)
+    number("scalar_lr", scalar_lr, least=0)
     number("weight_decay", weight_decay, least=0)
     number("eps", eps, least=0)
     _check_pair("betas", betas)
@@ -75,49 +89,114 @@ def muon(
     if type(cautious) is not bool:
         raise UserError(f"cautious must be true or false, got {cautious!r}")
 
-    names = dict(zip(rates, ("matrices", "embedding", "unembedding", "scalars"), strict=True))
-    groups = {key: {"name": names[key], "params": [], "lr": rate, "peak_lr": rate} for key, rate in rates.items()}
+    sorted_parameters = _sort_parameters(model)
 
-    untied = hasattr(model, "unembedding")
-    for name, parameter in filter(lambda item: item[1].requires_grad, model.named_parameters()):
-        if parameter.ndim == 2 and name.startswith("blocks."):
-            group = "lr"
-        elif name == ("unembedding.weight" if untied else "embedding.weight"):
-            group = "unembedding_lr"
-        elif name.endswith("embedding.weight"):
-            group = "embedding_lr"
-        else:
-            group = "scalar_lr"
-        groups[group]["params"].append(parameter)
-
-    groups["lr"] |= {"kind": "muon", "momentum": list(momentum), "momentum_warmup_steps": momentum_warmup_steps}
-    groups["lr"] |= {"ns_steps": ns_steps, "weight_decay": weight_decay, "cautious": cautious}
-    for name in rates.keys() - {"lr"}:
-        groups[name] |= {"kind": "adamw", "betas": tuple(betas), "eps": eps, "weight_decay": 0.0, "fused": True}
-    return MuonAdamW([group for group in groups.values() if group["params"]])
+    # Checkpoints store the optimizer's state by the order of these groups, so that new groups belong at the end.
+    groups = [
+        {
+            "name": "matrices",
+            "params": sorted_parameters["matrices"],
+            "lr": lr,
+            "peak_lr": lr,
+            "kind": "muon",
+            "momentum": list(momentum),
+            "momentum_warmup_steps": momentum_warmup_steps,
+            "ns_steps": ns_steps,
+            "weight_decay": weight_decay,
+            "cautious": cautious,
+        },
+        {
+            "name": "embedding",
+            "params": sorted_parameters["embedding"],
+            "lr": embedding_lr,
+            "peak_lr": embedding_lr,
+            "kind": "adamw",
+            "betas": tuple(betas),
+            "eps": eps,
+            "weight_decay": 0.0,
+            "fused": True,
+        },
+        {
+            "name": "unembedding",
+            "params": sorted_parameters["unembedding"],
+            "lr": unembedding_lr,
+            "peak_lr": unembedding_lr,
+            "kind": "adamw",
+            "betas": tuple(betas),
+            "eps": eps,
+            "weight_decay": 0.0,
+            "fused": True,
+        },
+        {
+            "name": "scalars",
+            "params": sorted_parameters["scalars"],
+            "lr": scalar_lr,
+            "peak_lr": scalar_lr,
+            "kind": "adamw",
+            "betas": tuple(betas),
+            "eps": eps,
+            "weight_decay": 0.0,
+            "fused": True,
+        },
+    ]
+    return MuonAdamW([group for group in groups if group["params"]])
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, multiplier: float) -> None:
-    """Set each group's lr to multiplier times its peak."""
+    """Set the lr of each group to multiplier times the group's peak_lr."""
     for group in optimizer.param_groups:
         group["lr"] = multiplier * group["peak_lr"]
 
 
 def leave_out(optimizer: torch.optim.Optimizer, not_finite: Tensor) -> None:
-    """Have the next step change nothing if not_finite, a scalar on the weights' device, is 1.0 rather than 0.0.
+    """Make the optimizer's next step change nothing if not_finite is 1.0; prepare an ordinary step if it is 0.0.
 
-    Muon and torch's fused AdamW read such a flag on the device, where torch's GradScaler leaves it too, and the host
-    need not wait. Of another optimizer the gradients are dropped, after a look at the flag: torch's fused SGD would
-    begin with momentum that nothing was written to. On Apple's GPUs AdamW ignores the flag, and gradients are dropped.
+    Muon and torch's fused Adam and AdamW read the flag on the device, as they do with torch's GradScaler, so that the
+    host need not wait for it. For every other optimizer the host reads the flag and drops the gradients: torch's
+    fused SGD, given the flag on its first step, would go on with a momentum that was never written. Adam and AdamW on
+    Apple's GPUs ignore the flag, so that there the gradients are dropped too.
+
+    Args:
+        not_finite: scalar on the weights' device, 1.0 where the loss or a gradient is not finite, otherwise 0.0.
     """
-    fused = isinstance(optimizer, torch.optim.Adam) and getattr(optimizer, "_step_supports_amp_scaling", False)
-    if (fused or isinstance(optimizer, MuonAdamW)) and not_finite.device.type != "mps":
+    is_adam = isinstance(optimizer, torch.optim.Adam)
+    is_fused_adam = is_adam and getattr(optimizer, "_step_supports_amp_scaling", False)
+    reads_flag = is_fused_adam or isinstance(optimizer, MuonAdamW)
+
+    if reads_flag and not_finite.device.type != "mps":
         optimizer.found_inf = not_finite
     elif not_finite.item():
-        optimizer.zero_grad(set_to_none=True)  # an optimizer leaves alone what has no gradient
+        # An optimizer leaves a parameter without a gradient as it is.
+        optimizer.zero_grad(set_to_none=True)
+
+
+def _sort_parameters(model: nn.Module) -> dict[str, list[nn.Parameter]]:
+    """Put each trained parameter of a GPT into exactly one list, under the name of its group."""
+    is_tied = not hasattr(model, "unembedding")
+    unembedding_name = "embedding.weight" if is_tied else "unembedding.weight"
+
+    lists = {"matrices": [], "embedding": [], "unembedding": [], "scalars": []}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if parameter.ndim == 2 and name.startswith("blocks."):
+            lists["matrices"].append(parameter)
+        elif name == unembedding_name:
+            lists["unembedding"].append(parameter)
+        elif name.endswith("embedding.weight"):
+            lists["embedding"].append(parameter)
+        else:
+            lists["scalars"].append(parameter)
+    return lists
 
 
 def _check_pair(name: str, value: object) -> None:
-    pair = isinstance(value, list | tuple) and len(value) == 2
-    if not pair or not all(type(part) in (int, float) and 0 <= part < 1 for part in value):
+    """Raise UserError unless value is two numbers in [0, 1)."""
+    is_pair = isinstance(value, list | tuple) and len(value) == 2
+    if not is_pair or not all(_is_below_one(part) for part in value):
         raise UserError(f"{name} must be two numbers from 0 to below 1, got {shown(value)}")
+
+
+def _is_below_one(value: object) -> bool:
+    """Whether value is a number in [0, 1)."""
+    return type(value) in (int, float) and 0 <= value < 1

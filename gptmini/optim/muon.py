@@ -1,77 +1,110 @@
-"""Muon for the matrices inside the blocks and AdamW for everything else: one optimizer, whose groups say which."""
+"""Muon for the matrices inside the blocks and AdamW for everything else, in one optimizer whose groups say which."""
+
+from collections import defaultdict
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-# a x + b (x x^T) x + c (x x^T)^2 x, repeated, sends singular values in (0, 1] towards 1 (Jordan et al. 2024).
-QUINTIC, TINY = (3.4445, -4.7750, 2.0315), 1e-7
-MOMENTS = {"muon": ("momentum",), "adamw": ("exp_avg", "exp_avg_sq")}  # kept for each parameter, beside its step
+# a, b and c of a x + b (x x^T) x + c (x x^T)^2 x, which sends singular values in (0, 1] towards 1 when it is repeated.
+# Source: Jordan et al. 2024.
+QUINTIC = (3.4445, -4.7750, 2.0315)
+SMALLEST_NORM = 1e-7  # a matrix of zeros is divided by this number instead of by 0
+# Tensors that the optimizer keeps for each parameter by the kind of its group, beside its number of steps.
+MOMENTS = {"muon": ("momentum",), "adamw": ("exp_avg", "exp_avg_sq")}
 
 
 def orthogonalize(matrices: Tensor, ns_steps: int) -> Tensor:
-    """Nearly the closest matrices with orthonormal rows, by Newton-Schulz in the dtype given.
+    """Nearly the closest matrices with orthonormal rows, by Newton-Schulz iteration in the dtype of the matrices.
 
-    matrices are (n, rows, columns), rows at most columns; 5 ns_steps bring all but the smallest singular values to
-    within about 0.3 of 1.
+    Args:
+        matrices: (n, rows, columns), with no more rows than columns.
+        ns_steps: iterations; 5 bring all but the smallest singular values to within about 0.3 of 1.
+
+    Returns (n, rows, columns).
     Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks".
     """
     a, b, c = QUINTIC
-    x = matrices / matrices.norm(dim=(-2, -1), keepdim=True).clamp(min=TINY)
+    norms = matrices.norm(dim=(-2, -1), keepdim=True)  # (n, 1, 1)
+    x = matrices / norms.clamp(min=SMALLEST_NORM)  # (n, rows, columns)
     for _ in range(ns_steps):
         gram = x @ x.mT  # (n, rows, rows)
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)  # (n, rows, columns)
+        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)  # (n, rows, rows)
+        x = torch.baddbmm(x, polynomial, x, beta=a)  # (n, rows, columns)
     return x
+
+
+class _Update(NamedTuple):
+    """A matrix and the direction in which Muon changes it, both transposed where there are more rows than columns."""
+
+    matrix: Tensor  # (rows, columns), a view of the parameter
+    direction: Tensor  # (rows, columns), before its orthogonalization
+    rate_factor: float  # factor on the group's learning rate
 
 
 class MuonAdamW(torch.optim.Optimizer):
     """Steps groups of kind "muon" along their orthogonalized momentum, and groups of kind "adamw" as AdamW does.
 
-    A muon group has lr, momentum, momentum_warmup_steps, ns_steps, weight_decay and cautious; an adamw group has lr,
-    betas, eps, weight_decay and fused. Queries, keys and values count as one matrix: apart they learn no faster. On a
-    GPU that computes in bfloat16 momentum is orthogonalized in it, whatever the precision of training.
+    Queries, keys and values of a block are one matrix to Muon: as three matrices they learn no faster. On a GPU that
+    computes in bfloat16, directions are orthogonalized in bfloat16, whatever the precision of training.
 
-    found_inf, as torch's GradScaler sets it on a fused optimizer, is a scalar on the weights' device: where it is 1.0
-    the next step changes nothing, neither weights nor moments nor counts, and the host need not know. Counts lie beside
-    the weights for that reason.
+    found_inf is None or a scalar on the weights' device, as torch's GradScaler sets it on a fused optimizer. Where it
+    is 1.0 the next step changes nothing: no weight, no moment and no count of steps. The host does not wait for the
+    flag, and for that reason the counts of steps lie on the device too.
+
+    Args:
+        groups: dicts with params and kind. Kind "muon" also needs lr, momentum (a pair), momentum_warmup_steps,
+            ns_steps, weight_decay and cautious; kind "adamw" needs lr, betas, eps, weight_decay and fused.
     """
 
     def __init__(self, groups: list[dict]) -> None:
-        muon_groups = [group for group in groups if group["kind"] == "muon"]
-        for group in muon_groups:
-            group["capturable"] = True  # torch's word for counts that lie on the device, also after load_state_dict
-        super().__init__(groups, {})  # complete ones: nothing has a default
+        for group in groups:
+            if group["kind"] == "muon":
+                # torch's name for counts of steps that lie on the device; load_state_dict then leaves them there.
+                group["capturable"] = True
+        super().__init__(groups, {})  # no defaults: every group is complete
         self.found_inf: Tensor | None = None
 
     @torch.no_grad()
     def step(self, closure=None) -> Tensor | None:
         """Update every parameter that has a gradient; closure computes the gradients first and its loss is returned."""
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
 
         for group in self.param_groups:
             trained = [parameter for parameter in group["params"] if parameter.grad is not None]
-            for parameter in trained:
-                if parameter not in self.state:
-                    moments = {name: torch.zeros_like(parameter) for name in MOMENTS[group["kind"]]}
-                    count = torch.zeros((), dtype=torch.float32, device=parameter.device)
-                    self.state[parameter] = moments | {"step": count}
-            if trained and group["kind"] == "muon":
+            if not trained:
+                continue
+            self._create_missing_state(group, trained)
+            if group["kind"] == "muon":
                 self._step_muon(group, trained)
-            elif trained:
+            else:
                 self._step_adamw(group, trained)
         return loss
 
+    def _create_missing_state(self, group: dict, trained: list[Tensor]) -> None:
+        """Give moments of zeros and a count of 0 to each parameter that takes its first step."""
+        for parameter in trained:
+            if parameter in self.state:
+                continue
+            state = {name: torch.zeros_like(parameter) for name in MOMENTS[group["kind"]]}
+            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+            self.state[parameter] = state
+
     def _step_adamw(self, group: dict, trained: list[Tensor]) -> None:
-        first_moments, second_moments = ([self.state[p][name] for p in trained] for name in MOMENTS["adamw"])
+        states = [self.state[parameter] for parameter in trained]
         beta1, beta2 = group["betas"]
+
         adamw(
-            trained,
-            [parameter.grad for parameter in trained],
-            first_moments,
-            second_moments,
-            [],
-            [self.state[parameter]["step"] for parameter in trained],
+            params=trained,
+            grads=[parameter.grad for parameter in trained],
+            exp_avgs=[state["exp_avg"] for state in states],
+            exp_avg_sqs=[state["exp_avg_sq"] for state in states],
+            max_exp_avg_sqs=[],
+            state_steps=[state["step"] for state in states],
             fused=group["fused"],
             amsgrad=False,
             maximize=False,
@@ -85,47 +118,86 @@ class MuonAdamW(torch.optim.Optimizer):
 
     def _step_muon(self, group: dict, trained: list[Tensor]) -> None:
         counts = [self.state[matrix]["step"] for matrix in trained]
-        # All matrices of the group have taken the same steps, so that one of their counts is that of all.
-        beta = momentum_at(counts[0], *group["momentum"], group["momentum_warmup_steps"])
-        dtype = trained[0].dtype
-        of_gradient, of_momentum = (1 - beta).to(dtype), beta.to(dtype)
-        applied = torch.ones_like(counts[0]) if self.found_inf is None else 1 - self.found_inf
+        # All matrices of a group have taken the same number of steps, so that the first count stands for all.
+        momentum = momentum_at(counts[0], *group["momentum"], group["momentum_warmup_steps"])
+
+        # 1.0 where this step is taken and 0.0 where it is left out; a tensor, because the host must not wait for it.
+        applied = torch.ones_like(counts[0])
+        if self.found_inf is not None:
+            applied = 1 - self.found_inf
         torch._foreach_add_(counts, [applied] * len(counts))
 
-        by_shape: dict[torch.Size, list[tuple[Tensor, Tensor, float]]] = {}  # matrix, its change, the change's scale
+        # Matrices of one shape are orthogonalized together, as one batch.
+        updates_by_shape = defaultdict(list)
+        for update in self._updates(trained, momentum, applied):
+            updates_by_shape[update.matrix.shape].append(update)
+
+        for updates in updates_by_shape.values():
+            directions = torch.stack([update.direction for update in updates])  # (n, rows, columns)
+            directions = directions.mul_(applied)  # zeros in a step that is left out
+            directions = _orthogonalize_fast(directions, group["ns_steps"])  # (n, rows, columns)
+            for update, direction in zip(updates, directions, strict=True):
+                _change_matrix(update, direction, group, applied)
+
+    def _updates(self, trained: list[Tensor], momentum: Tensor, applied: Tensor) -> list[_Update]:
+        """Advance the momentum of each matrix, and return each matrix with its direction, Nesterov's momentum."""
+        dtype = trained[0].dtype
+        weight_of_gradient = (1 - momentum).to(dtype)
+        weight_of_momentum = momentum.to(dtype)
+
+        updates = []
         for matrix in trained:
-            momentum = self.state[matrix]["momentum"]
+            kept_momentum = self.state[matrix]["momentum"]
             gradient = matrix.grad
             if self.found_inf is not None:
-                gradient = torch.where(applied > 0, gradient, momentum)  # the momentum moves towards itself: nowhere
-            momentum.lerp_(gradient, of_gradient)
-            change = gradient.lerp(momentum, of_momentum)  # Nesterov's
-            n_rows, n_columns = matrix.shape
-            scale = max(1.0, n_rows / n_columns) ** 0.5  # so that the rate suits outputs of any width
-            if n_rows > n_columns:
-                matrix, change = matrix.mT, change.mT
-            by_shape.setdefault(matrix.shape, []).append((matrix, change, scale))
+                # In a step that is left out the momentum moves towards itself, and so stays as it is.
+                gradient = torch.where(applied > 0, gradient, kept_momentum)
+            kept_momentum.lerp_(gradient, weight_of_gradient)
+            direction = gradient.lerp(kept_momentum, weight_of_momentum)
 
-        for matrices in by_shape.values():
-            changes = torch.stack([change for _, change, _ in matrices])  # (n, rows, columns)
-            changes = changes.mul_(applied)  # no change at all in a step that is left out
-            native = changes.is_cuda and torch.cuda.is_bf16_supported(including_emulation=False)
-            changes = orthogonalize(changes.bfloat16() if native else changes, group["ns_steps"]).to(changes.dtype)
-            for (matrix, _, scale), change in zip(matrices, changes, strict=True):
-                if group["weight_decay"]:
-                    shrinking = matrix * change > 0 if group["cautious"] else applied  # decay where the step agrees
-                    matrix.sub_(matrix * shrinking, alpha=group["lr"] * group["weight_decay"])
-                matrix.add_(change, alpha=-group["lr"] * scale)
+            # For inputs of size 1, an orthogonalized change with more rows (outputs) than columns (inputs) moves each
+            # output by sqrt(columns / rows) only. The factor is its inverse: one rate suits outputs of any width.
+            n_rows, n_columns = matrix.shape
+            rate_factor = max(1.0, n_rows / n_columns) ** 0.5
+            if n_rows > n_columns:
+                updates.append(_Update(matrix.mT, direction.mT, rate_factor))
+            else:
+                updates.append(_Update(matrix, direction, rate_factor))
+        return updates
 
 
 def momentum_at(count: Tensor, first: float, last: float, warmup_steps: int) -> Tensor:
-    """Momentum after count steps: a straight line from first, at none, to last, at warmup_steps and after.
+    """Momentum after count steps: a straight line from first to last over warmup_steps steps, then last.
 
-    count is a scalar on a device, and is not read from there; the momentum is a float64 scalar beside it, or float32 on
-    Apple's GPUs, which have no float64.
+    Args:
+        count: scalar on any device, which the host does not read.
+        first: momentum at count 0.
+        last: momentum from count warmup_steps on.
+        warmup_steps: length of the line in optimizer steps; 0 for last at once.
+
+    Returns a scalar on the device of count, float64; float32 on Apple's GPUs, which have no float64.
     """
     if count.device.type != "mps":
         count = count.double()
     rising = first + (last - first) * count / max(1, warmup_steps)
-    # The number as a tensor on the device: torch.where would copy a plain one there, and wait for it.
+    # torch.where would copy a plain number to the device and make the host wait, so that last becomes a tensor there.
     return torch.where(count >= warmup_steps, torch.full_like(rising, last), rising)
+
+
+def _orthogonalize_fast(directions: Tensor, ns_steps: int) -> Tensor:
+    """Orthogonalize in bfloat16 where a GPU computes in it, otherwise in the dtype given; return the dtype given."""
+    in_bfloat16 = directions.is_cuda and torch.cuda.is_bf16_supported(including_emulation=False)
+    if not in_bfloat16:
+        return orthogonalize(directions, ns_steps)
+    return orthogonalize(directions.bfloat16(), ns_steps).to(directions.dtype)
+
+
+def _change_matrix(update: _Update, direction: Tensor, group: dict, applied: Tensor) -> None:
+    """Decay a matrix, then move it against its orthogonalized direction; applied is 0.0 in a step that is left out."""
+    matrix = update.matrix
+    if group["weight_decay"]:
+        decaying = applied
+        if group["cautious"]:
+            decaying = matrix * direction > 0  # where the step itself moves a number towards 0
+        matrix.sub_(matrix * decaying, alpha=group["lr"] * group["weight_decay"])
+    matrix.add_(direction, alpha=-group["lr"] * update.rate_factor)
