@@ -1,4 +1,4 @@
-"""What this machine computes on: chosen, asked for time and memory, and told to its user."""
+"""The device that this machine computes on: how it is chosen, and its clock, memory and speed."""
 
 from gptmini.hardware.choices import (
     DTYPES,

@@ -12,7 +12,21 @@ from gptmini.checks import UserError
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = ("fp32", "bf16", "bf16_stream")
 TF32_SINCE = (8, 0)  # compute capability of the first GPUs with TF32 products, Ampere
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp64": torch.float64, "int8": torch.float32}
+TRITON_SINCE = (7, 0)  # compute capability of the oldest GPUs that Triton compiles for, Volta
+CPP_COMPILERS = ("c++", "g++", "clang++")  # torch.compile needs one of them to compile for a CPU
+# Why device=auto chose a device; mps means Apple's GPUs.
+DEVICE_REASONS = {
+    "cuda": "a GPU is here",
+    "mps": "no CUDA device here",
+    "cpu": "no CUDA or MPS device here",
+}
+# dtype of the weights to sample with; int8 weights are loaded in float32 and rounded later
+DTYPES = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp64": torch.float64,
+    "int8": torch.float32,
+}
 
 
 @dataclass(frozen=True)
@@ -20,9 +34,10 @@ class Hardware:
     """A choice of device, precision and compilation."""
 
     device: str  # cpu, cuda or mps
-    precision: str  # fp32; bf16, autocast over fp32 weights; bf16_stream, each fp32 weight rounded where it is used
+    # fp32; bf16, autocast over fp32 weights; or bf16_stream, each fp32 weight rounded where it is used
+    precision: str
     compile: bool  # whether the loss is compiled
-    reasons: Mapping[str, str]  # why each automatic choice fell as it did, by field
+    reasons: Mapping[str, str]  # by field, why an automatic choice fell as it did
 
     @property
     def tf32(self) -> bool:
@@ -30,58 +45,95 @@ class Hardware:
         return self.device == "cuda" and torch.cuda.get_device_capability() >= TF32_SINCE
 
     def __str__(self) -> str:
-        """One line for the user."""
-        precision = f"{self.precision}, products in TF32" if self.precision == "fp32" and self.tf32 else self.precision
+        """Return one line for the user."""
+        precision = self.precision
+        if precision == "fp32" and self.tf32:
+            precision += ", products in TF32"
         parts = [self.device, precision, "compiled" if self.compile else "eager"]
         if self.device == "cpu":
             parts.append(f"{torch.get_num_threads()} threads")
-        reasons = f" ({'; '.join(self.reasons.values())})" if self.reasons else ""
-        return ", ".join(parts) + reasons
+
+        line = ", ".join(parts)
+        if self.reasons:
+            line += f" ({'; '.join(self.reasons.values())})"
+        return line
 
 
 def choose_device(device: str) -> str:
-    """Return device, or for auto cuda, else mps, else cpu; UserError if it is unknown or not here."""
+    """Return device; for auto the first of cuda, mps and cpu that this machine has.
+
+    Raises UserError: an unknown name, or a device that this machine does not have.
+    """
     _check_name("device", device, DEVICES)
-    here = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    # The faster device comes first.
+    present = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
     if device == "auto":
-        return next(name for name, is_here in here.items() if is_here)
-    if not here[device]:
+        return next(name for name in present if present[name])
+    if not present[device]:
         raise UserError(f"device={device} is not on this machine; use device=auto")
     return device
 
 
-def choose_hardware(device: str, precision: str, compile: bool | str, devices: int = 1) -> Hardware:
-    """Resolve each auto: cuda, else mps, else cpu; bf16 on a GPU that computes in it; compiled where Triton can.
+def choose_hardware(
+    device: str,
+    precision: str,
+    compile: bool | str,
+    devices: int = 1,
+) -> Hardware:
+    """Replace each auto by what suits this machine.
 
-    On the CPU devices counts processes, and is not limited.
-    Raises UserError: an unknown name, or more devices than are here.
+    Args:
+        device: cpu, cuda, mps, or auto for the first of cuda, mps and cpu that this machine has.
+        precision: fp32, bf16, bf16_stream, or auto for bf16 on a GPU that computes in bf16 and fp32 elsewhere.
+        compile: true, false, or auto for compiling on a GPU for which Triton compiles.
+        devices: number of GPUs; on the CPU the number of processes, which is not limited.
+
+    Raises UserError: an unknown name, or more devices than this machine has.
     """
     _check_name("precision", precision, ("auto", *PRECISIONS))
     _check_name("compile", compile, ("auto", True, False))
+
     reasons = {}
     chosen = choose_device(device)
     if device == "auto":
-        missing = "CUDA or MPS" if chosen == "cpu" else "CUDA"
-        reasons["device"] = "a GPU is here" if chosen == "cuda" else f"no {missing} device here"
+        reasons["device"] = DEVICE_REASONS[chosen]
 
-    here = {"cuda": torch.cuda.device_count(), "mps": 1}.get(chosen, devices)
-    if devices > here:
-        raise UserError(f"trainer.devices must be at most the {here} of {chosen} that are here, got {devices}")
+    present = _count_devices(chosen)
+    if present is not None and devices > present:
+        raise UserError(
+            f"trainer.devices must be at most the {present} of {chosen} that are here, "
+            f"got {devices}"
+        )
 
-    if precision == "auto":
-        fast = _computes_in_bf16(chosen)
-        precision = "bf16" if fast else "fp32"
-        reasons["precision"] = "bf16 is native here" if fast else "bf16 pays only on a GPU that computes in it"
-    if compile == "auto":
-        compile = chosen == "cuda" and _triton_compiles()
-        reasons["compile"] = "Triton compiles here" if compile else "compiling pays only on a GPU with Triton"
-    return Hardware(chosen, precision, compile, reasons)
+    if precision == "auto" and _computes_in_bf16(chosen):
+        precision = "bf16"
+        reasons["precision"] = "bf16 is native here"
+    elif precision == "auto":
+        precision = "fp32"
+        reasons["precision"] = "bf16 pays only on a GPU that computes in it"
+
+    if compile == "auto" and chosen == "cuda" and _triton_compiles():
+        compile = True
+        reasons["compile"] = "Triton compiles here"
+    elif compile == "auto":
+        compile = False
+        reasons["compile"] = "compiling pays only on a GPU with Triton"
+
+    return Hardware(device=chosen, precision=precision, compile=compile, reasons=reasons)
 
 
 def choose_dtype(dtype: str, device: str) -> torch.dtype | None:
-    """Dtype of weights to sample with: of auto bf16 on a GPU that computes in it, else None, the checkpoint's own.
+    """Return the dtype of weights to sample with; None for the dtype of the checkpoint.
 
-    int8 rounds float32 later. Raises UserError: fp64 on a device that has it not.
+    Args:
+        dtype: a key of DTYPES, or auto for bf16 on a GPU that computes in bf16 and the checkpoint's dtype elsewhere.
+        device: cpu, cuda or mps.
+
+    Raises UserError: fp64 on Apple's GPUs, which have no float64.
     """
     if dtype == "auto":
         return torch.bfloat16 if _computes_in_bf16(device) else None
@@ -92,15 +144,29 @@ def choose_dtype(dtype: str, device: str) -> torch.dtype | None:
 
 def check_compiler(device: str) -> None:
     """Raise UserError unless torch.compile finds what it needs: Triton on a GPU, a C++ compiler elsewhere."""
-    if device == "cuda" and not _triton_compiles():
-        raise UserError("compiling needs Triton, a C compiler and compute capability 7.0, not all of them here")
-    if device != "cuda" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
+    if device == "cuda":
+        if not _triton_compiles():
+            raise UserError(
+                "compiling needs Triton, a C compiler and compute capability 7.0, "
+                "not all of them here"
+            )
+    elif not any(shutil.which(name) for name in CPP_COMPILERS):
         raise UserError("compiling needs a C++ compiler, got none of c++, g++ and clang++")
 
 
 def _check_name(name: str, value: object, known: tuple) -> None:
-    if not any(value is choice or (value == choice and type(value) is type(choice)) for choice in known):
+    # The type counts too: 1 equals True, but is not a name for it.
+    if not any(type(value) is type(choice) and value == choice for choice in known):
         raise UserError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}")
+
+
+def _count_devices(device: str) -> int | None:
+    """Return the number of devices of a kind on this machine; None for the CPU, which any number of processes share."""
+    if device == "cuda":
+        return torch.cuda.device_count()
+    if device == "mps":
+        return 1
+    return None
 
 
 def _computes_in_bf16(device: str) -> bool:
@@ -108,6 +174,8 @@ def _computes_in_bf16(device: str) -> bool:
 
 
 def _triton_compiles() -> bool:
-    recent = torch.cuda.get_device_capability() >= (7, 0)  # Triton's oldest target, Volta
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")  # Triton builds a launcher in C
-    return recent and importlib.util.find_spec("triton") is not None and compiler is not None
+    is_recent = torch.cuda.get_device_capability() >= TRITON_SINCE
+    is_installed = importlib.util.find_spec("triton") is not None
+    # Triton compiles a launcher of each kernel with the machine's C compiler.
+    has_compiler = any(shutil.which(name) for name in ("cc", "gcc", "clang"))
+    return is_recent and is_installed and has_compiler

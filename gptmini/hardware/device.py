@@ -1,4 +1,4 @@
-"""What a device can be asked: its time, its memory, and how fast its maker says that it is."""
+"""What a device can be asked: the time, its memory, and the speed that its maker states."""
 
 import ctypes
 import os
@@ -8,7 +8,8 @@ import time
 
 import torch
 
-# Dense bf16 by NVIDIA's data sheets, under the names that the driver gives; Lightning's table mistakes L40S for L4.
+# Dense operations a second in bf16 by NVIDIA's data sheets, under the names that the driver gives.
+# Lightning's table is not used because it mistakes L40S for L4.
 PEAKS = {
     "NVIDIA A100-SXM4-40GB": 312e12,
     "NVIDIA A100-SXM4-80GB": 312e12,
@@ -21,17 +22,20 @@ PEAKS = {
     "NVIDIA L40S": 362e12,
     "NVIDIA GeForce RTX 4090": 165e12,
 }
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+
+# Numbers of two parameters of mallopt, from glibc's malloc.h.
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
 
 
 def clock(device: str) -> float:
-    """Seconds of a clock that runs on steadily, read once the device has done all that it was asked."""
+    """Wait until the device has finished its queued work, and return the seconds of a steady clock."""
     wait_for(torch.device(device))
     return time.perf_counter()
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait until a device has done all that it was asked; a CPU always has."""
+    """Wait until a device has finished its queued work; a CPU has no queue."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -39,23 +43,27 @@ def wait_for(device: torch.device) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep what a step frees for the next one, instead of asking the system for it anew; elsewhere nothing.
+    """Have glibc keep the memory that one training step frees for the next step, instead of returning it to the system.
 
-    Tensors above 32 MB, of which a large model's step has many at once, still go back.
+    Tensors above 32 MB still go back to the system when they are freed: a large model's step has many of them at
+    once. With another C library nothing changes.
     """
-    if platform.libc_ver()[0] == "glibc":
-        libc = ctypes.CDLL(None)
-        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-        libc.mallopt(M_MMAP_THRESHOLD, 2**25)
+    if platform.libc_ver()[0] != "glibc":
+        return
+
+    # Freed memory at the end of the heap stays there, and tensors of up to 32 MB are put into the heap.
+    libc = ctypes.CDLL(None)
+    libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)  # bytes; the largest int
+    libc.mallopt(M_MMAP_THRESHOLD, 2**25)  # bytes
 
 
 def use_tf32() -> None:
-    """Let products of float32 matrices round their factors to TF32, on GPUs that can; norms and sums stay float32."""
+    """Let GPUs that have TF32 round the factors of float32 matrix products to TF32; norms and sums stay float32."""
     torch.set_float32_matmul_precision("high")
 
 
 def memory(device: torch.device) -> int | None:
-    """Bytes that a device has in all: of a CUDA GPU its own, else the machine's; None where the system says nothing."""
+    """Total bytes of a CUDA GPU's memory, otherwise of the machine's; None where the system does not tell."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     try:
@@ -65,16 +73,20 @@ def memory(device: torch.device) -> int | None:
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Most bytes so far: of tensors on a CUDA GPU, else of this process; None where the system keeps no count."""
+    """Most bytes so far of tensors on a CUDA GPU, otherwise of this process; None where the system keeps no count."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if sys.platform == "win32":
         return None
-    import resource
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    import resource  # does not exist on Windows
+
+    bytes_per_unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * bytes_per_unit
 
 
 def peak_flops(device: torch.device, precision: str) -> float | None:
-    """Operations a second of a GPU in bf16, by its maker; None for another precision or a GPU that is not in PEAKS."""
-    return PEAKS.get(torch.cuda.get_device_name(device)) if device.type == "cuda" and "bf16" in precision else None
+    """Operations a second of a GPU in bf16 as its maker states them; None for fp32 and for a device not in PEAKS."""
+    if device.type != "cuda" or "bf16" not in precision:
+        return None
+    return PEAKS.get(torch.cuda.get_device_name(device))
