@@ -11,24 +11,38 @@ class UserError(ValueError):
     """
 
 
-def whole(name: str, value: object, *, least: int | None = 1, most: int | None = None, null: str = "") -> int | None:
-    """Return value if it is a whole number from least to most (None: without bound); True and 2.0 are none.
+def whole(
+    name: str,
+    value: object,
+    *,
+    least: int | None = 1,
+    most: int | None = None,
+    null: str = "",
+) -> int | None:
+    """Return value if it is a whole number from least to most; True and 2.0 do not count as whole numbers.
 
-    null says what None stands for, as in "no limit", and lets it pass; where null is empty, None is refused.
+    Args:
+        name: what the error message calls the value.
+        value: the value to check, of any type.
+        least: smallest number that is allowed; None for no lower bound.
+        most: largest number that is allowed; None for no upper bound.
+        null: what None stands for, as in "no limit". None is refused where null is empty, and returned otherwise.
+
     Raises UserError: another type, or out of range.
     """
     if value is None and null:
         return None
+    if type(value) is int and _is_within(value, least=least, most=most):
+        return value
 
-    fits = type(value) is int and (least is None or value >= least) and (most is None or value <= most)
-    if not fits:
-        if least is not None and most is not None:
-            bounds = [f"from {least} to {most}"]
-        else:
-            bounds = [f"of at least {least}"] if least is not None else []
-            bounds += [f"of at most {most}"] if most is not None else []
-        raise UserError(_wanted(name=name, kind="a whole number", bounds=bounds, null=null, value=value))
-    return value
+    bounds = []
+    if least is not None and most is not None:
+        bounds.append(f"from {least} to {most}")
+    elif least is not None:
+        bounds.append(f"of at least {least}")
+    elif most is not None:
+        bounds.append(f"of at most {most}")
+    raise _refusal(name=name, kind="a whole number", bounds=bounds, null=null, value=value)
 
 
 def number(
@@ -41,60 +55,89 @@ def number(
     below: float | None = None,
     null: str = "",
 ) -> float | None:
-    """Return value if it is finite, at least least, above above, at most most and below below, where they are given.
+    """Return value if it is a finite number within its bounds, whole or not; True, text and infinities are refused.
 
-    A whole number will do; True, text and an infinity will not. null is as for whole.
+    Args:
+        name: what the error message calls the value.
+        value: the value to check, of any type.
+        least: smallest number that is allowed; None for no such bound.
+        above: number that the value must be greater than; None for no such bound.
+        most: largest number that is allowed; None for no such bound.
+        below: number that the value must be less than; None for no such bound.
+        null: what None stands for, as in "no limit". None is refused where null is empty, and returned otherwise.
+
     Raises UserError: another type, or out of range.
     """
     if value is None and null:
         return None
 
-    # A comparison with the largest float refuses what is no number or infinite, and takes a whole number of any size.
-    finite = type(value) in (int, float) and abs(value) <= sys.float_info.max
-    fits = (
-        finite
-        and (least is None or value >= least)
-        and (above is None or value > above)
-        and (most is None or value <= most)
-        and (below is None or value < below)
-    )
-    if not fits:
-        if least is not None and most is not None:
-            bounds = [f"from {least:g} to {most:g}"]
-        else:
-            bounds = [f"of at least {least:g}"] if least is not None else []
-            bounds += [f"above {above:g}"] if above is not None else []
-            bounds += [f"at most {most:g}"] if most is not None else []
-            bounds += [f"below {below:g}"] if below is not None else []
-        kind = "a finite number" if most is None and below is None else "a number"
-        raise UserError(_wanted(name=name, kind=kind, bounds=bounds, null=null, value=value))
-    return value
+    # The comparison with the largest float refuses NaN and infinities; it works for whole numbers of any size.
+    is_finite = type(value) in (int, float) and abs(value) <= sys.float_info.max
+    if is_finite and _is_within(value, least=least, above=above, most=most, below=below):
+        return value
+
+    bounds = []
+    if least is not None and most is not None:
+        bounds.append(f"from {least:g} to {most:g}")
+    else:
+        if least is not None:
+            bounds.append(f"of at least {least:g}")
+        if above is not None:
+            bounds.append(f"above {above:g}")
+        if most is not None:
+            bounds.append(f"at most {most:g}")
+        if below is not None:
+            bounds.append(f"below {below:g}")
+    # An upper bound says already that an infinity is refused.
+    kind = "a finite number" if most is None and below is None else "a number"
+    raise _refusal(name=name, kind=kind, bounds=bounds, null=null, value=value)
 
 
 def text(name: str, value: object) -> str:
-    """Return value if it is text, perhaps empty; UserError for another type."""
+    """Return value if it is text, which may be empty; UserError for another type."""
     if type(value) is not str:
         raise UserError(f"{name} must be text, got {shown(value)}")
     return value
 
 
-def shown(value: object) -> str:
-    """A value as an error message shows it: its repr, whatever a stranger's file holds."""
-    try:
-        return repr(value)
-    except ValueError:  # Python writes no whole number of more than 4300 digits
-        return "a number of thousands of digits"
-
-
-def _wanted(*, name: str, kind: str, bounds: list[str], null: str, value: object) -> str:
-    """The sentence that refuses a number."""
-    range_of_values = f" {' and '.join(bounds)}" if bounds else ""
-    alternative = f", or null for {null}" if null else ""
-    return f"{name} must be {kind}{range_of_values}{alternative}, got {shown(value)}"
-
-
 def file_name(name: str, value: object) -> str:
-    """Return value if it is a plain name of a file or folder, which leads nowhere else; UserError otherwise."""
+    """Return value if it is the plain name of a file or folder, without a path; UserError otherwise."""
     if text(name, value) in ("", ".", "..") or set(value) & set("/\\\0"):
         raise UserError(f"{name} must be a plain file name, got {shown(value)}")
     return value
+
+
+def shown(value: object) -> str:
+    """Return the text that stands for a value in an error message: its repr, or a phrase where repr fails."""
+    try:
+        return repr(value)
+    except ValueError:  # Python refuses to write a whole number of more than 4300 digits
+        return "a number of thousands of digits"
+
+
+def _is_within(
+    value: float,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+) -> bool:
+    """Whether value keeps every bound that is not None."""
+    if least is not None and value < least:
+        return False
+    if above is not None and value <= above:
+        return False
+    if most is not None and value > most:
+        return False
+    return below is None or value < below
+
+
+def _refusal(*, name: str, kind: str, bounds: list[str], null: str, value: object) -> UserError:
+    """Build the error that says what kind of number is wanted, within which bounds."""
+    requirement = kind
+    if bounds:
+        requirement += f" {' and '.join(bounds)}"
+    if null:
+        requirement += f", or null for {null}"
+    return UserError(f"{name} must be {requirement}, got {shown(value)}")
