@@ -9,15 +9,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-ABANDONED = 3600  # seconds without a byte written, after which a folder that is being made has no maker any more
+# Seconds after the last write when a temporary folder counts as left behind by a process that was killed.
+ABANDONED = 3600
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file that takes the place of path when the block ends: a reader sees the old file or the new one.
+    """Open a new file that takes the name path when the block ends: a reader sees the old file or the new one.
 
-    When the block raises, path stays as it was and the new file is removed. The bytes are flushed to disk before the
-    file takes its place; flush_folder makes the renaming survive a power cut too.
+    The bytes are flushed to disk before the new file takes its name. When the block raises, the old file stays as it
+    was and the new one is removed. The renaming itself survives a power cut only after flush_folder.
     """
     temporary = temporary_beside(path)
     try:
@@ -31,45 +32,48 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Make a folder that takes the name path when the block ends: it is complete or not there.
+    """Make a folder that takes the name path when the block ends: the folder is complete or absent.
 
-    Yields the folder under its temporary name. If another process has made path meanwhile, that one stays. When the
-    block raises, nothing is left; what a killed process left is removed by the next one, an hour later.
+    Yields the folder under its temporary name. If another process has made path meanwhile, that folder stays. When the
+    block raises, the new folder is removed. A temporary folder that a killed process left is removed by the next call
+    for the same path, once the temporary folder is an hour old.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    for left in path.parent.glob(f".{path.name}.*.tmp"):
-        with suppress(FileNotFoundError):  # its process has just finished
-            newest = max(entry.stat().st_mtime for entry in (left, *left.iterdir()))
-            if time.time() - newest > ABANDONED:
-                shutil.rmtree(left)
+    for left_over in path.parent.glob(f".{path.name}.*.tmp"):
+        _remove_if_abandoned(left_over)
 
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
     try:
         yield temporary
-        temporary.chmod(0o755)  # mkdtemp's folder is its owner's alone
+        temporary.chmod(0o755)  # mkdtemp makes a folder that only its owner can read
         try:
             temporary.rename(path)
         except OSError:
-            if not path.exists():  # otherwise another process was faster, and made the same
+            # If path exists, another process has made the same folder first, and this one is not needed.
+            if not path.exists():
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def replace_by_link(source: Path, target: Path) -> None:
-    """Make target another name of source's file, in one step for whoever looks; OSError leaves target as it was."""
+    """Make target a hard link to source's file: a reader of target sees the old file or the new one.
+
+    Raises OSError: the file system refuses; target is as it was.
+    """
     temporary = temporary_beside(target)
     temporary.unlink(missing_ok=True)
     os.link(source, temporary)
     try:
         temporary.replace(target)
     finally:
-        temporary.unlink(missing_ok=True)  # a rename does nothing where both names already are of one file
+        # If target was a link to the same file already, the rename has left both names in place.
+        temporary.unlink(missing_ok=True)
     flush_folder(target.parent)
 
 
 def replace_by_symlink(destination: str, link: Path) -> None:
-    """Make link a symbolic link to destination, in one step for whoever looks."""
+    """Make link a symbolic link to destination: a reader sees the old link or the new one."""
     temporary = temporary_beside(link)
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(destination)
@@ -77,15 +81,15 @@ def replace_by_symlink(destination: str, link: Path) -> None:
 
 
 def flush_file(file: BinaryIO) -> None:
-    """Make what was written to a file survive a power cut."""
+    """Flush the bytes written to a file to disk, so that they survive a power cut."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def flush_folder(folder: Path) -> None:
-    """Make renames and links inside the folder survive a power cut."""
+    """Flush a folder to disk, so that renames and links inside the folder survive a power cut."""
     if os.name != "posix":
-        return  # other systems have no handle on a folder to flush
+        return  # other systems cannot open a folder to flush it
 
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -95,5 +99,13 @@ def flush_folder(folder: Path) -> None:
 
 
 def temporary_beside(path: Path) -> Path:
-    """The name under which this process writes a file or a folder before it takes the name path."""
+    """Return the hidden name under which this process writes a file before the file takes the name path."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+def _remove_if_abandoned(folder: Path) -> None:
+    """Remove a temporary folder if nothing in it was written within the last hour."""
+    with suppress(FileNotFoundError):  # the process that made the folder has just renamed it
+        times = [entry.stat().st_mtime for entry in (folder, *folder.iterdir())]
+        if time.time() - max(times) > ABANDONED:
+            shutil.rmtree(folder)
