@@ -1,6 +1,6 @@
-"""The folder of a run: runs/<name>/<time>/, which one process writes at a time, and runs/latest that leads to it.
+"""The folder of a run, runs/<name>/<time>/, which one process writes at a time, and runs/latest, which leads to it.
 
-Which of its checkpoints a resumed run goes on from, and what becomes of the others, is decided here too.
+This module also decides from which checkpoint a resumed run goes on, and what becomes of the run's other checkpoints.
 """
 
 import datetime
@@ -15,27 +15,35 @@ from gptmini import __version__
 from gptmini.checks import UserError
 from gptmini.files import replace_by_link, replace_by_symlink, replacing
 
-if TYPE_CHECKING:  # torch takes seconds, and whoever only looks for a run needs none
+if TYPE_CHECKING:  # importing torch takes seconds, and finding a run needs no torch
     from gptmini.model.checkpoint import TrainingState
 
-CHECKPOINTS = ("last", "previous", "best")
-LINKED = ("config.yaml", "train.log", "checkpoints")  # what a person or a script opens
-FIRST_VERSION = "0.1.0"  # of gptmini, which did not yet write its version into a run
-OLDEST_RESUMABLE = (0, 2)  # earlier runs name modules that have moved since, and number the optimizer's state
-FORBIDDEN = set('/\\:*?"<>|')  # characters that some file system keeps for itself
+CHECKPOINTS = ("last", "previous", "best")  # names of a run's checkpoint files, without .ckpt
+LINKED = ("config.yaml", "train.log", "checkpoints")  # items that runs/latest links to
+FIRST_VERSION = "0.1.0"  # the only version of gptmini that did not write its version into a run
+# First major and minor version whose runs can be resumed. Older runs name modules that have moved since, and store the
+# optimizer's state by number instead of by name.
+OLDEST_RESUMABLE = (0, 2)
+FORBIDDEN = set('/\\:*?"<>|')  # characters that at least one file system does not allow in names
 
 
 def check_run_name(name: str) -> None:
-    """Raise UserError unless a run may be called so: a plain folder name."""
+    """Raise UserError unless name is a plain folder name other than latest."""
     is_plain = type(name) is str and name.isprintable() and not set(name) & FORBIDDEN
     if not is_plain or name in ("", ".", "..", "latest"):
         raise UserError(f"name must be a plain folder name other than latest, got name={name!r}")
 
 
 def new_run_folder(root: str | Path, name: str, config: str) -> Path:
-    """Make root/name/<time>, which nothing else has, with its config.yaml, and let root/latest lead to it.
+    """Make a run's folder, write its config.yaml, and let root/latest lead to it.
 
-    Raises UserError: root/latest is not ours, as for link_latest.
+    Args:
+        root: folder of all runs.
+        name: the run's name.
+        config: the run's configuration in YAML.
+
+    Returns root/name/<time>, or root/name/<time>_2 and so on where another run began in the same second.
+    Raises UserError: root/latest exists, and no earlier run has made it.
     """
     _check_latest(Path(root) / "latest")
     stamp = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
@@ -45,44 +53,53 @@ def new_run_folder(root: str | Path, name: str, config: str) -> Path:
         try:
             folder.mkdir(parents=True)
             break
-        except FileExistsError:  # another run began in this second
+        except FileExistsError:
             attempt += 1
             folder = folder.with_name(f"{stamp}_{attempt}")
 
-    write_config(config, folder)  # first, so that latest never leads to what cannot be resumed
+    # The configuration is written first: a run without one cannot be resumed, and latest must not lead to it.
+    write_config(config, folder)
     link_latest(root, folder)
     return folder
 
 
 def write_config(config: str, folder: Path) -> None:
-    """Keep a configuration, in YAML, in the run folder, under the version of gptmini that writes it."""
+    """Write config.yaml into a run folder: the version of gptmini that writes it, then the configuration in YAML."""
     text = f"version: {__version__} # of gptmini, which wrote this run\n{config}"
     with replacing(folder / "config.yaml") as file:
         file.write(text.encode("utf-8"))
 
 
 def read_config(folder: Path) -> str:
-    """Text of a run's configuration; UserError for one with aliases, a few of which could stand for terabytes."""
+    """Return the text of a run's config.yaml; UserError if it has YAML aliases, a few of which can mean terabytes."""
     import yaml
 
     path = folder / "config.yaml"
     text = path.read_text(encoding="utf-8")
-    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+    has_aliases = any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text))
+    if has_aliases:
         raise UserError(f"{path} must hold plain values, got aliases")
     return text
 
 
 def check_version(version: object, folder: Path) -> None:
-    """Raise UserError unless this version of gptmini can go on with a run that the given version wrote.
+    """Raise UserError unless this version of gptmini can go on with a run that another version wrote.
 
-    version is what config.yaml says, None if it says nothing.
+    Args:
+        version: the value of version in the run's config.yaml; None if there is none.
+        folder: the run's folder, for the error message.
     """
     written_by = FIRST_VERSION if version is None else version
     numbers = re.fullmatch(r"([0-9]{1,4})\.([0-9]{1,4})\.[0-9]{1,4}", str(written_by))
     if numbers is None:
-        raise UserError(f"{folder / 'config.yaml'} must name the version of gptmini that wrote it, got {version!r}")
+        raise UserError(
+            f"{folder / 'config.yaml'} must name the version of gptmini that wrote it, "
+            f"got {version!r}"
+        )
 
-    own = tuple(map(int, __version__.split(".")[:2]))
+    # The last number of a version never decides whether a run can be resumed.
+    own_major, own_minor = __version__.split(".")[:2]
+    own = (int(own_major), int(own_minor))
     theirs = (int(numbers[1]), int(numbers[2]))
     if not OLDEST_RESUMABLE <= theirs <= own:
         raise UserError(
@@ -92,9 +109,10 @@ def check_version(version: object, folder: Path) -> None:
 
 
 def link_latest(root: str | Path, folder: Path) -> None:
-    """Let root/latest lead to a run; UserError if it is something else than ours, which is left as it is.
+    """Make root/latest a folder of links into a run's folder.
 
-    It is a folder of links, and has none to the events: TensorBoard follows links, and would list the run twice.
+    There is no link to the event files: TensorBoard follows links, and would list the run twice.
+    Raises UserError: root/latest exists, and no earlier run has made it; it is left as it is.
     """
     latest = Path(root) / "latest"
     _check_latest(latest)
@@ -105,16 +123,30 @@ def link_latest(root: str | Path, folder: Path) -> None:
 
 
 def find_run(path: str | Path) -> Path:
-    """The run folder that a path means: itself, root/latest, or that of a .ckpt file; UserError if there is none."""
+    """Return the folder of the run that a path belongs to, relative to the working directory where it lies inside.
+
+    Args:
+        path: a run folder, root/latest, or a .ckpt file of a run.
+
+    Raises UserError: the path does not exist, or belongs to no run.
+    """
     path = Path(path)
     if not path.exists():
-        raise UserError(f"{path} does not exist; give a run folder (runs/latest) or a .ckpt file in one")
+        raise UserError(
+            f"{path} does not exist; give a run folder (runs/latest) or a .ckpt file in one"
+        )
 
-    folder = path.resolve().parent.parent if path.is_file() else (path / "config.yaml").resolve().parent
+    # The config.yaml of a folder is resolved, because that of root/latest is a link into the run's folder.
+    folder = (path / "config.yaml").resolve().parent
+    if path.is_file():
+        folder = path.resolve().parent.parent
+
     if not (folder / "config.yaml").is_file():
-        runs = sorted(found.parent for found in path.glob("*/config.yaml")) if path.is_dir() else []
-        hint = f"; did you mean {runs[-1]}?" if runs else "; a run keeps it beside its checkpoints folder"
-        raise UserError(f"{path} belongs to no run: {folder / 'config.yaml'} is missing{hint}")
+        runs = sorted(path.glob("*/config.yaml")) if path.is_dir() else []
+        hint = "a run keeps it beside its checkpoints folder"
+        if runs:
+            hint = f"did you mean {runs[-1].parent}?"
+        raise UserError(f"{path} belongs to no run: {folder / 'config.yaml'} is missing; {hint}")
 
     here = Path.cwd()
     return folder.relative_to(here) if folder.is_relative_to(here) else folder
@@ -122,7 +154,11 @@ def find_run(path: str | Path) -> Path:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out, until this one ends, however; UserError names the one that is in."""
+    """Lock a run folder during the block, so that one process at a time writes it.
+
+    The lock of a process that was killed is free again.
+    Raises UserError: another process has locked the folder; its id is named.
+    """
     from filelock import FileLock, Timeout
 
     path = folder / ".lock"
@@ -142,9 +178,12 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
-    """Find where a run goes on: at the given file, or the readable checkpoint of the latest step in a run folder.
+    """Read the training state that a run goes on from.
 
-    Returns None if nothing was saved yet, and a line on each damaged file that was passed over.
+    Args:
+        path: a .ckpt file, or a run folder, whose readable checkpoint of the latest step is taken.
+
+    Returns the state, None if nothing was saved yet, and a line about each damaged file that was passed over.
     Raises UserError: the file, or every checkpoint of the folder, is damaged or holds no training state.
     """
     from gptmini.model.checkpoint import TrainingState, read_checkpoint, step_of
@@ -152,7 +191,9 @@ def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
     files = [path]
     if path.is_dir():
         named = [path / "checkpoints" / f"{name}.ckpt" for name in CHECKPOINTS]
-        files = sorted(filter(Path.is_file, named), key=step_of, reverse=True)  # the damaged first, to be named
+        files = [file for file in named if file.is_file()]
+        # Latest first; a damaged file counts as of an infinite step, so that the user is told of every damaged file.
+        files.sort(key=step_of, reverse=True)
 
     damaged = []
     for file in files:
@@ -160,15 +201,20 @@ def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
             return TrainingState.parse(read_checkpoint(file), file), damaged
         except UserError as error:
             damaged.append(str(error))
+
     if damaged:
         raise UserError(f"no checkpoint to resume from: {'; '.join(damaged)}")
     return None, []
 
 
 def adopt(path: Path, step: int) -> list[Path]:
-    """Let a run go on from one of its checkpoints: it becomes last.ckpt, and what is later or damaged is set aside.
+    """Make a checkpoint the run's last.ckpt, and set aside the run's checkpoints that are later or damaged.
 
-    Returns the files set aside, under their new names, set-aside-<name>-<step>.ckpt, or inf for a damaged one.
+    Args:
+        path: the checkpoint that the run goes on from, in the run's checkpoints folder.
+        step: optimizer step of that checkpoint.
+
+    Returns the files set aside under their new names, set-aside-<name>-<step>.ckpt; the step of a damaged file is inf.
     """
     from gptmini.model.checkpoint import step_of
 
@@ -181,8 +227,9 @@ def adopt(path: Path, step: int) -> list[Path]:
         if other_step > step:
             aside.append(other.replace(other.with_name(f"set-aside-{name}-{other_step}.ckpt")))
 
-    for left in path.parent.glob(".*.tmp"):  # by a process that was killed while it wrote
-        left.unlink()
+    # The temporary files were left by a process that was killed while it wrote.
+    for left_over in path.parent.glob(".*.tmp"):
+        left_over.unlink()
 
     last = path.with_name("last.ckpt")
     if not last.exists() or not last.samefile(path):
@@ -191,6 +238,14 @@ def adopt(path: Path, step: int) -> list[Path]:
 
 
 def _check_latest(latest: Path) -> None:
-    files = [latest / item for item in LINKED if (latest / item).exists() and not (latest / item).is_symlink()]
-    if latest.is_symlink() or files or (latest.exists() and not latest.is_dir()):
-        raise UserError(f"{latest} must be absent or a folder of links that an earlier run made; move it away")
+    """Raise UserError unless latest is absent, or a folder whose items of a run are links."""
+    is_link_or_file = latest.is_symlink() or (latest.exists() and not latest.is_dir())
+    if is_link_or_file or any(_is_plain(latest / item) for item in LINKED):
+        raise UserError(
+            f"{latest} must be absent or a folder of links that an earlier run made; move it away"
+        )
+
+
+def _is_plain(path: Path) -> bool:
+    """Whether path is a file or folder itself, and not a link."""
+    return path.exists() and not path.is_symlink()
