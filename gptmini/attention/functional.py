@@ -9,14 +9,18 @@ from torch import Tensor
 def causal_mask(n_queries: int, n_keys: int, *, device: torch.device | None = None) -> Tensor:
     """Mask in which the last query sees every key, and each earlier query one key fewer.
 
-    Aligned to the bottom-right corner, so it also fits the T = n_queries newest of S = n_keys positions. Returns bool
-    (T, S), on the device, True where query t may attend to key s: s <= t + S - T.
+    The mask is aligned to the bottom-right corner, so that it also fits the T = n_queries newest of S = n_keys
+    positions. Returns bool (T, S), on the device, True where query t may attend to key s: s <= t + S - T.
     """
     return torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril(n_keys - n_queries)
 
 
 def attention_weights(
-    queries: Tensor, keys: Tensor, *, mask: Tensor | None = None, scale: float | None = None
+    queries: Tensor,
+    keys: Tensor,
+    *,
+    mask: Tensor | None = None,
+    scale: float | None = None,
 ) -> Tensor:
     """Softmax over the keys of scale * queries @ keys^T, zero wherever the mask is False.
 
@@ -30,7 +34,9 @@ def attention_weights(
     Source: Vaswani et al. 2017, section 3.2.1; grouped heads: Ainslie et al. 2023, section 2.2.
     """
     keys = _expand_heads(keys, queries)  # (..., H, S, D)
-    scale = 1 / math.sqrt(queries.size(-1)) if scale is None else scale
+    if scale is None:
+        scale = 1 / math.sqrt(queries.size(-1))
+
     scores = scale * (queries @ keys.transpose(-2, -1))  # (..., H, T, S)
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)
@@ -38,15 +44,28 @@ def attention_weights(
 
 
 def attention(
-    queries: Tensor, keys: Tensor, values: Tensor, *, mask: Tensor | None = None, scale: float | None = None
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    mask: Tensor | None = None,
+    scale: float | None = None,
 ) -> Tensor:
-    """Context vectors, (..., H, T, D_v): attention_weights(queries, keys) @ values, which are (..., G, S, D_v)."""
-    weights = attention_weights(queries, keys, mask=mask, scale=scale)
+    """Context vectors: attention_weights(queries, keys) @ values.
+
+    Args:
+        queries, keys, mask, scale: as for attention_weights.
+        values: (..., G, S, D_v), or (S, D_v) for one head and no batch.
+
+    Returns (..., H, T, D_v).
+    """
+    weights = attention_weights(queries, keys, mask=mask, scale=scale)  # (..., H, T, S)
     return weights @ _expand_heads(values, queries)  # (..., H, T, D_v)
 
 
 def _expand_heads(x: Tensor, queries: Tensor) -> Tensor:
-    """Repeat each of G heads until there are as many as the queries have."""
+    """Repeat each of G heads, (..., G, S, D), until there are as many heads as queries have, (..., H, S, D)."""
     if x.ndim == 2 or x.size(-3) == queries.size(-3):
         return x
-    return x.repeat_interleave(queries.size(-3) // x.size(-3), dim=-3)  # (..., H, S, D)
+    n_repeats = queries.size(-3) // x.size(-3)  # H / G
+    return x.repeat_interleave(n_repeats, dim=-3)  # (..., H, S, D)

@@ -9,27 +9,37 @@ from torch import Tensor
 class Rotary(NamedTuple):
     """Cosines and sines of the positions of one call."""
 
-    cos: Tensor  # (T, D / 2), or (B, T, D / 2) where rows differ in their positions
-    sin: Tensor  # as cos
+    cos: Tensor  # (T, D / 2), or (B, T, D / 2) where rows of a batch differ in their positions
+    sin: Tensor  # the shape of cos
 
 
 def rotary_table(length: int, d_head: int, base: float) -> Rotary:
-    """Angles position / base^(2i / d_head): a row for each of length positions, a column for each pair of channels i.
+    """Cosines and sines of the angles position / base^(2i / d_head), for each position and each pair of channels i.
 
-    The slowest pair turns once in about 2 pi base tokens. Returns float32 tables; take the rows that a call needs.
+    Args:
+        length: number of positions, from 0 on.
+        d_head: D, even.
+        base: the slowest pair turns once in about 2 pi base tokens.
+
+    Returns float32 tables on the CPU, (length, D / 2) each, of which a call takes the rows that it needs.
     """
-    frequencies = float(base) ** -(torch.arange(0, d_head, 2, dtype=torch.float32, device="cpu") / d_head)  # (D/2)
-    angles = torch.outer(torch.arange(length, dtype=torch.float32, device="cpu"), frequencies)  # (length, D/2)
+    channels = torch.arange(0, d_head, 2, dtype=torch.float32, device="cpu")  # (D/2)
+    frequencies = float(base) ** -(channels / d_head)  # (D/2)
+    positions = torch.arange(length, dtype=torch.float32, device="cpu")  # (length)
+    angles = torch.outer(positions, frequencies)  # (length, D/2)
     return Rotary(angles.cos(), angles.sin())
 
 
 def rotate(x: Tensor, rotary: Rotary) -> Tensor:
-    """Turn each pair (x[i], x[i + D/2]) of a head by minus the angle of its position: (B, T, H, D) to the same.
+    """Turn each pair (x[i], x[i + D/2]) of a head by minus the angle of its position: (B, T, H, D) to (B, T, H, D).
 
-    Source: Su et al. 2021, section 3.2.2, on halves instead of neighbours and with the sine negated, as nanochat does;
-    scores depend on differences of angles, so the sign changes no score's range, but exported weights need it.
+    Source: Su et al. 2021, section 3.2.2, with two deviations that are nanochat's: a pair takes one channel from each
+    half of the head instead of two neighbours, and the sine is negated. Scores depend on differences of angles alone,
+    so that either sign trains as well, but weights exported to nanochat need the negated one.
     """
     cos = rotary.cos.to(x.dtype).unsqueeze(-2)  # ([B,] T, 1, D/2)
     sin = rotary.sin.to(x.dtype).unsqueeze(-2)  # ([B,] T, 1, D/2)
     first, second = x.chunk(2, dim=-1)  # (B, T, H, D/2) each
-    return torch.cat((first * cos + second * sin, second * cos - first * sin), dim=-1)  # (B, T, H, D)
+    turned_first = first * cos + second * sin  # (B, T, H, D/2)
+    turned_second = second * cos - first * sin  # (B, T, H, D/2)
+    return torch.cat((turned_first, turned_second), dim=-1)  # (B, T, H, D)

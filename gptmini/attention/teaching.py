@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from gptmini.attention import functional
-from gptmini.attention.causal import CausalMultiHeadAttention  # noqa: F401  rung 7, to be had here as well
+from gptmini.attention.causal import CausalMultiHeadAttention  # noqa: F401  shown here as rung 7
 from gptmini.checks import UserError
 
 
@@ -35,9 +35,11 @@ class SelfAttention(nn.Module):
     def __init__(self, d_in: int, d_out_kq: int, d_out_v: int | None = None) -> None:
         """Draw three matrices from d_in to d_out_kq, d_out_kq and d_out_v (None: d_out_kq), uniform on [0, 1)."""
         super().__init__()
+        if d_out_v is None:
+            d_out_v = d_out_kq
         self.W_query = nn.Parameter(torch.rand(d_in, d_out_kq))
         self.W_key = nn.Parameter(torch.rand(d_in, d_out_kq))
-        self.W_value = nn.Parameter(torch.rand(d_in, d_out_kq if d_out_v is None else d_out_v))
+        self.W_value = nn.Parameter(torch.rand(d_in, d_out_v))
 
     def attention_weights(self, x: Tensor) -> Tensor:
         """Share of each token in each context vector: (..., T, d_in) to (..., T, T)."""
@@ -80,21 +82,31 @@ class SelfAttentionWrapper(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(..., T, d_in) to (..., T, H d_out_v)."""
         weights = self.attention_weights(x).unbind(-3)  # H times (..., T, T)
-        return torch.cat([w @ (x @ head.W_value) for w, head in zip(weights, self.heads, strict=True)], dim=-1)
+        contexts = [w @ (x @ head.W_value) for w, head in zip(weights, self.heads, strict=True)]
+        return torch.cat(contexts, dim=-1)  # (..., T, H d_out_v)
 
 
 class CausalAttention(LinearSelfAttention):
     """LinearSelfAttention in which a token attends to itself and to earlier tokens only."""
 
-    def __init__(self, d_in: int, d_out: int, context_length: int, dropout: float, qkv_bias: bool = False) -> None:
-        """Add to the projections the mask for up to context_length tokens; dropout is a probability."""
+    def __init__(
+        self,
+        d_in: int,
+        d_out: int,
+        context_length: int,
+        dropout: float,
+        qkv_bias: bool = False,
+    ) -> None:
+        """Create the three projections, and the mask for up to context_length tokens; dropout is a probability."""
         super().__init__(d_in, d_out, qkv_bias)
         self.dropout = nn.Dropout(dropout)
-        self.register_buffer("mask", functional.causal_mask(context_length, context_length), persistent=False)
+        mask = functional.causal_mask(context_length, context_length)
+        self.register_buffer("mask", mask, persistent=False)
 
     def attention_weights(self, x: Tensor) -> Tensor:
         """(..., T, d_in) to (..., T, T), zero above the diagonal; ValueError if T exceeds context_length."""
-        return functional.attention_weights(self.W_query(x), self.W_key(x), mask=_mask_for(x, self.mask))
+        mask = _mask_for(x, self.mask)  # (T, T)
+        return functional.attention_weights(self.W_query(x), self.W_key(x), mask=mask)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., T, d_in) to (..., T, d_out); in training, weights are dropped and the others scaled up."""
@@ -105,12 +117,18 @@ class MultiHeadAttentionWrapper(nn.Module):
     """num_heads CausalAttention heads, their context vectors side by side."""
 
     def __init__(
-        self, d_in: int, d_out: int, context_length: int, dropout: float, num_heads: int, qkv_bias: bool = False
+        self,
+        d_in: int,
+        d_out: int,
+        context_length: int,
+        dropout: float,
+        num_heads: int,
+        qkv_bias: bool = False,
     ) -> None:
         super().__init__()
-        self.heads = nn.ModuleList(
-            CausalAttention(d_in, d_out, context_length, dropout, qkv_bias) for _ in range(num_heads)
-        )
+        self.heads = nn.ModuleList()
+        for _ in range(num_heads):
+            self.heads.append(CausalAttention(d_in, d_out, context_length, dropout, qkv_bias))
 
     def attention_weights(self, x: Tensor) -> Tensor:
         """(..., T, d_in) to (..., H, T, T)."""
@@ -119,36 +137,55 @@ class MultiHeadAttentionWrapper(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(..., T, d_in) to (..., T, H d_out)."""
         weights = self.attention_weights(x).unbind(-3)  # H times (..., T, T)
-        contexts = [head.dropout(w) @ head.W_value(x) for w, head in zip(weights, self.heads, strict=True)]
-        return torch.cat(contexts, dim=-1)
+        contexts = []
+        for head, head_weights in zip(self.heads, weights, strict=True):
+            contexts.append(head.dropout(head_weights) @ head.W_value(x))  # (..., T, d_out)
+        return torch.cat(contexts, dim=-1)  # (..., T, H d_out)
 
 
 class MultiHeadAttention(CausalAttention):
-    """MultiHeadAttentionWrapper by weight splits: one product makes the queries of all heads, and so on."""
+    """MultiHeadAttentionWrapper by weight splits: the queries of all heads come from one product, which is then split.
+
+    Keys and values of all heads come from one product each, too.
+    """
 
     def __init__(
-        self, d_in: int, d_out: int, context_length: int, dropout: float, num_heads: int, qkv_bias: bool = False
+        self,
+        d_in: int,
+        d_out: int,
+        context_length: int,
+        dropout: float,
+        num_heads: int,
+        qkv_bias: bool = False,
     ) -> None:
-        """Add the projection that mixes the heads, together d_out wide; UserError unless num_heads divides d_out."""
+        """Create the layers of CausalAttention, and the projection that mixes the heads, d_out wide together.
+
+        Raises UserError: num_heads does not divide d_out.
+        """
         if d_out % num_heads:
-            raise UserError(f"d_out must be a multiple of num_heads, got d_out={d_out} and num_heads={num_heads}")
+            raise UserError(
+                f"d_out must be a multiple of num_heads, got d_out={d_out} and num_heads={num_heads}"
+            )
         super().__init__(d_in, d_out, context_length, dropout, qkv_bias)
         self.num_heads = num_heads
         self.out_proj = nn.Linear(d_out, d_out)
 
     def split_heads(self, x: Tensor) -> Tensor:
         """(..., T, d_out) to (..., H, T, D)."""
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(-3, -2)
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(-3, -2)  # (..., H, T, D)
 
     def attention_weights(self, x: Tensor) -> Tensor:
         """(..., T, d_in) to (..., H, T, T); ValueError if T exceeds context_length."""
-        queries, keys = self.split_heads(self.W_query(x)), self.split_heads(self.W_key(x))
+        queries = self.split_heads(self.W_query(x))  # (..., H, T, D)
+        keys = self.split_heads(self.W_key(x))  # (..., H, T, D)
         return functional.attention_weights(queries, keys, mask=_mask_for(x, self.mask))
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., T, d_in) to (..., T, d_out)."""
-        context = self.dropout(self.attention_weights(x)) @ self.split_heads(self.W_value(x))  # (..., H, T, D)
-        return self.out_proj(context.transpose(-3, -2).flatten(-2))
+        weights = self.dropout(self.attention_weights(x))  # (..., H, T, T)
+        values = self.split_heads(self.W_value(x))  # (..., H, T, D)
+        context = (weights @ values).transpose(-3, -2).flatten(-2)  # (..., T, d_out)
+        return self.out_proj(context)
 
 
 class SeparateWidthAttention(nn.Module):
@@ -163,23 +200,32 @@ class SeparateWidthAttention(nn.Module):
     ) -> None:
         """Create each head's three projections, then the one from all heads' values back to embedding_dimension."""
         super().__init__()
-        d_in, d_qk, d_v = embedding_dimension, queries_keys_hidden_dimension, values_hidden_dimension
-        self.heads = nn.ModuleList(
-            nn.ModuleDict({"query": nn.Linear(d_in, d_qk), "key": nn.Linear(d_in, d_qk), "value": nn.Linear(d_in, d_v)})
-            for _ in range(number_of_heads)
-        )
-        self.out_proj = nn.Linear(number_of_heads * d_v, d_in)
+        self.heads = nn.ModuleList()
+        for _ in range(number_of_heads):
+            head = nn.ModuleDict(
+                {
+                    "query": nn.Linear(embedding_dimension, queries_keys_hidden_dimension),
+                    "key": nn.Linear(embedding_dimension, queries_keys_hidden_dimension),
+                    "value": nn.Linear(embedding_dimension, values_hidden_dimension),
+                }
+            )
+            self.heads.append(head)
+        self.out_proj = nn.Linear(number_of_heads * values_hidden_dimension, embedding_dimension)
 
     def attention_weights(self, query: Tensor, key: Tensor) -> Tensor:
         """(..., T, C) and (..., S, C) to (..., H, T, S)."""
-        heads = [functional.attention_weights(head["query"](query), head["key"](key)) for head in self.heads]
-        return torch.stack(heads, dim=-3)
+        weights = []
+        for head in self.heads:
+            queries = head["query"](query)  # (..., T, D_qk)
+            keys = head["key"](key)  # (..., S, D_qk)
+            weights.append(functional.attention_weights(queries, keys))  # (..., T, S)
+        return torch.stack(weights, dim=-3)  # (..., H, T, S)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """(..., T, C), (..., S, C) and (..., S, C) to (..., T, C)."""
         weights = self.attention_weights(query, key).unbind(-3)  # H times (..., T, S)
         contexts = [w @ head["value"](value) for w, head in zip(weights, self.heads, strict=True)]
-        return self.out_proj(torch.cat(contexts, dim=-1))
+        return self.out_proj(torch.cat(contexts, dim=-1))  # (..., T, C)
 
 
 class CrossAttention(SelfAttention):
@@ -195,7 +241,7 @@ class CrossAttention(SelfAttention):
 
 
 def _mask_for(x: Tensor, mask: Tensor) -> Tensor:
-    """Corner of the mask for the T tokens of x; ValueError if they exceed it."""
+    """Top-left corner of a mask for the T tokens of x; ValueError if the mask has fewer than T rows."""
     n_tokens = x.size(-2)
     if n_tokens > mask.size(-1):
         raise ValueError(f"input must fit context_length={mask.size(-1)} tokens, got {n_tokens}")
