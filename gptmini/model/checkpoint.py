@@ -1,7 +1,7 @@
 """The checkpoint file: tensors and plain JSON types, written whole or not at all, checked before it is read.
 
-Layout: {"gptmini": {"format", "config", "tokenizer", ...}, "state_dict": {"model.<name>": tensor}, ...}; whatever else
-the trainer keeps (optimizer, loops) stands beside these two and is not needed to sample.
+Layout: {"gptmini": {"format", "config", "tokenizer", ...}, "state_dict": {"model.<name>": tensor}, ...}. Sampling needs
+these two entries; further entries hold what the trainer needs to go on, such as the state of the optimizer.
 """
 
 import math
@@ -19,15 +19,20 @@ from gptmini.files import flush_file, flush_folder, replace_by_link, replacing
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT
 
-FORMAT = 1
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # that a GPT computes in
+FORMAT = 1  # number of the layout; read_checkpoint refuses any other
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # dtypes of a GPT's weights
 WEIGHTS_PREFIX = "model."  # the name under which the training module holds the GPT
 
 
 def header(config: GPTConfig, tokenizer: dict, **more: object) -> dict:
-    """What a checkpoint says of itself, in plain values.
+    """Describe a checkpoint in plain values: the entry "gptmini" of the file.
 
-    These are its format, the version of gptmini that wrote it, asdict(config), the tokenizer's to_dict(), and more.
+    Args:
+        config: sizes and alternatives of the model.
+        tokenizer: the tokenizer's to_dict().
+        more: further entries.
+
+    Returns the format, the version of gptmini that runs, asdict(config), tokenizer, and more.
     """
     return {
         "format": FORMAT,
@@ -41,7 +46,7 @@ def header(config: GPTConfig, tokenizer: dict, **more: object) -> dict:
 def write_checkpoint(checkpoint: dict, path: Path, *, previous: Path | None = None) -> None:
     """Write a checkpoint whole or not at all: beside its name, flushed to disk, renamed.
 
-    The old file is called previous from then on, or gone if that is None.
+    An old file at path is called previous from then on; it is gone if previous is None.
     Raises OSError: no room, no permission; the old file is untouched and the partial one removed.
     """
     try:
@@ -51,7 +56,8 @@ def write_checkpoint(checkpoint: dict, path: Path, *, previous: Path | None = No
             if previous is not None and path.exists():
                 replace_by_link(path, previous)
     except (OSError, RuntimeError) as error:
-        cause = error if isinstance(error, OSError) else error.__context__  # the file's own, over which torch fails
+        # Where writing is cut short, torch raises a RuntimeError, whose context is the file's error or an interrupt.
+        cause = error if isinstance(error, OSError) else error.__context__
         if isinstance(cause, KeyboardInterrupt):
             raise cause from None
         if isinstance(cause, OSError):
@@ -61,30 +67,44 @@ def write_checkpoint(checkpoint: dict, path: Path, *, previous: Path | None = No
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """Resolve a checkpoint file, or a run folder to its best checkpoint, else its last; UserError if there is none."""
+    """Return a checkpoint file as it is, and for a run folder its best.ckpt, or else its last.ckpt.
+
+    Raises UserError: the path does not exist, or the folder holds neither checkpoint.
+    """
     path = Path(path)
     if path.is_file():
         return path
     if not path.is_dir():
         raise UserError(f"{path} does not exist; give a run folder (runs/latest) or a .ckpt file")
     for name in ("best.ckpt", "last.ckpt"):
-        if (candidate := path / "checkpoints" / name).is_file():
+        candidate = path / "checkpoints" / name
+        if candidate.is_file():
             return candidate
-    raise UserError(f"{path} holds no checkpoints/best.ckpt or checkpoints/last.ckpt; train first, or give a file")
+    raise UserError(
+        f"{path} holds no checkpoints/best.ckpt or checkpoints/last.ckpt; "
+        "train first, or give a file"
+    )
 
 
 def read_checkpoint(path: Path) -> dict:
-    """Read a checkpoint onto the CPU, running nothing in it; UserError: another format, damage, or pickled code."""
+    """Read a checkpoint onto the CPU without running any code in the file.
+
+    Raises UserError: another format, damage, or pickled code.
+    """
     check_archive(path)
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch names no common class for what a foreign file can raise
         raise UserError(
-            f"{path} must hold only tensors and plain data; refused without running it ({type(error).__name__})"
+            f"{path} must hold only tensors and plain data; "
+            f"refused without running it ({type(error).__name__})"
         ) from error
+
     own = checkpoint.get("gptmini") if isinstance(checkpoint, dict) else None
     if not isinstance(own, dict) or not isinstance(checkpoint.get("state_dict"), dict):
-        raise UserError(f"{path} is not a gptmini checkpoint: it lacks the gptmini header or the weights")
+        raise UserError(
+            f"{path} is not a gptmini checkpoint: it lacks the gptmini header or the weights"
+        )
     if type(own.get("format")) is not int or own["format"] != FORMAT:
         raise UserError(
             f"{path} has checkpoint format {own.get('format')!r}, this version reads {FORMAT}; "
@@ -97,44 +117,60 @@ def check_archive(path: Path) -> None:
     """Raise UserError unless path is a zip file as torch writes it, with every checksum right."""
     try:
         with zipfile.ZipFile(path) as archive:
-            # Torch stores plainly, and leaves the memory of what is marked as a folder (DOS attributes) as it was.
-            entries = archive.infolist()
-            odd = [e for e in entries if e.compress_type != zipfile.ZIP_STORED or e.external_attr & 0xFF]
+            odd = [entry for entry in archive.infolist() if not _is_plainly_stored(entry)]
             damaged = None if odd else archive.testzip()
     except (FileNotFoundError, PermissionError, IsADirectoryError):
         raise
     except zipfile.BadZipFile:
-        raise UserError(f"{path} is not a checkpoint, or is cut short: it has no zip directory") from None
-    except Exception as error:  # zipfile names no common class for what a damaged directory can raise
-        raise UserError(f"{path} is damaged: its zip directory makes no sense ({type(error).__name__})") from error
+        raise UserError(
+            f"{path} is not a checkpoint, or is cut short: it has no zip directory"
+        ) from None
+    except Exception as error:  # zipfile names no common class for a damaged directory
+        raise UserError(
+            f"{path} is damaged: its zip directory makes no sense ({type(error).__name__})"
+        ) from error
+
     if odd:
-        raise UserError(f"{path} is damaged, or no checkpoint: its entry {odd[0].filename} is not as torch writes it")
+        raise UserError(
+            f"{path} is damaged, or no checkpoint: "
+            f"its entry {odd[0].filename} is not as torch writes it"
+        )
     if damaged is not None:
         raise UserError(f"{path} is damaged: the CRC-32 of {damaged} does not match")
+
+
+def _is_plainly_stored(entry: zipfile.ZipInfo) -> bool:
+    """Whether an entry of a zip file is stored as torch stores it: not compressed, and with no DOS attributes.
+
+    For an entry that the DOS attributes mark as a folder, torch would read no bytes and leave a tensor's memory as it
+    happened to be.
+    """
+    has_dos_attributes = entry.external_attr & 0xFF
+    return entry.compress_type == zipfile.ZIP_STORED and not has_dos_attributes
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingState:
     """What a run goes on from: the training half of a checkpoint, parsed and checked once."""
 
-    path: Path  # of the checkpoint
+    path: Path  # the checkpoint file
     model: GPT  # in training mode, on the CPU
-    tokenizer: dict  # its to_dict()
-    data_folder: Path  # of the tokens that the run began with
-    data_fingerprint: str  # of their text, split and tokenizer
+    tokenizer: dict  # the tokenizer's to_dict()
+    data_folder: Path  # folder of the token files that the run began with
+    data_fingerprint: str  # fingerprint of the data's text, split and tokenizer
     step: int  # optimizer steps done
-    max_steps: int  # that the run was to do
+    max_steps: int  # optimizer steps that the run was to do
     validated_step: int  # newest step that a validation followed
     bad_steps: int  # steps that were not applied, because loss or gradient was not finite
-    bad_steps_in_a_row: int  # of them, those since the last step that was applied
-    optimizer: dict[str, dict[str, Tensor]]  # moments and number of steps, by the name of their parameter
-    callbacks: dict[str, dict]  # state_dict() of each callback, by its state_key
+    bad_steps_in_a_row: int  # bad steps since the last step that was applied
+    optimizer: dict[str, dict[str, Tensor]]  # by a parameter's name, its moments and step count
+    callbacks: dict[str, dict]  # by a callback's state_key, its state_dict()
 
     @classmethod
     def parse(cls, checkpoint: dict, path: Path) -> "TrainingState":
-        """Take apart a checkpoint that read_checkpoint returned.
+        """Build the training state of a checkpoint that read_checkpoint returned; path names the file in errors.
 
-        Raises UserError: it holds a model alone, or counts and tensors that do not belong together.
+        Raises UserError: the checkpoint holds a model alone, or counts and tensors that do not belong together.
         """
         try:
             own = checkpoint["gptmini"]
@@ -157,7 +193,7 @@ class TrainingState:
             consistent = state._is_consistent()
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
-        except Exception:  # of whatever class: the file may be a stranger's
+        except Exception:  # a file of unknown origin can lead to an error of any class
             consistent = False
 
         if not consistent:
@@ -166,19 +202,37 @@ class TrainingState:
 
     def _is_consistent(self) -> bool:
         """Whether every field is of its type, and the counts agree with what the optimizer has done."""
-        counts = (self.step, self.max_steps, self.validated_step, self.bad_steps, self.bad_steps_in_a_row)
-        if not all(type(count) is int and count >= 0 for count in counts):
-            return False
+        return self._counts_are_valid() and self._types_are_valid() and self._optimizer_agrees()
+
+    def _counts_are_valid(self) -> bool:
+        """Whether every number of steps is a whole number of at least 0."""
+        counts = (
+            self.step,
+            self.max_steps,
+            self.validated_step,
+            self.bad_steps,
+            self.bad_steps_in_a_row,
+        )
+        return all(type(count) is int and count >= 0 for count in counts)
+
+    def _types_are_valid(self) -> bool:
+        """Whether fingerprint, tokenizer and callbacks are of their types."""
         if type(self.data_fingerprint) is not str or type(self.tokenizer) is not dict:
             return False
-        if type(self.callbacks) is not dict or not all(type(key) is str for key in self.callbacks):
+        if type(self.callbacks) is not dict:
             return False
+        return all(type(key) is str for key in self.callbacks)
 
+    def _optimizer_agrees(self) -> bool:
+        """Whether the optimizer has counted, for each of its parameters, exactly the steps that were applied."""
         n_applied = self.step - self.bad_steps
         if not self.optimizer and n_applied:
             return False
+
         for name, moments in self.optimizer.items():
-            if type(name) is not str or not all(is_dense(tensor) for tensor in moments.values()):
+            if type(name) is not str:
+                return False
+            if not all(is_dense(tensor) for tensor in moments.values()):
                 return False
             if moments["step"] != n_applied:
                 return False
@@ -186,29 +240,47 @@ class TrainingState:
 
 
 def step_of(path: Path) -> float:
-    """Step that a file is of, its checksums right but its tensors not read; infinite if it is damaged."""
+    """Optimizer step at which a checkpoint was written; infinity for a damaged file.
+
+    The checksums of the whole file are checked, but its tensors are not read into memory.
+    """
     try:
         check_archive(path)
-        step = torch.load(path, map_location="cpu", mmap=True, weights_only=True)["global_step"]
-    except Exception:  # of whatever class: read_checkpoint will say how the file is damaged
+        checkpoint = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        step = checkpoint["global_step"]
+    except Exception:  # of any class; read_checkpoint tells how a file is damaged
         return math.inf
-    return step if type(step) is int and step >= 0 else math.inf
+
+    if type(step) is not int or step < 0:
+        return math.inf
+    return step
 
 
 def build_model(checkpoint: dict) -> GPT:
-    """GPT of a checkpoint that was read, in eval mode on the CPU; UserError unless config and weights fit."""
+    """Build the GPT of a checkpoint that read_checkpoint returned, in eval mode on the CPU.
+
+    Raises UserError: the config is no GPTConfig, or the weights do not fit the config.
+    """
     try:
         config = GPTConfig(**checkpoint["gptmini"].get("config"))
     except TypeError as error:
-        raise UserError(f"the checkpoint's config must have the fields of GPTConfig: {error}") from None
-    weights = _dense_weights(checkpoint["state_dict"])
-    embedding = weights.get("embedding.weight", torch.empty(0)).shape
-    if embedding != (config.padded_vocab_size, config.d_model) or config.n_layers > len(weights):
         raise UserError(
-            f"the checkpoint's weights do not fit its config: {config.n_layers} layers and an embedding of "
-            f"({config.padded_vocab_size}, {config.d_model}) are claimed, the embedding is {tuple(embedding)}"
+            f"the checkpoint's config must have the fields of GPTConfig: {error}"
+        ) from None
+
+    # Two cheap comparisons, before a config that claims millions of layers makes torch build them.
+    weights = _dense_weights(checkpoint["state_dict"])
+    claimed = (config.padded_vocab_size, config.d_model)
+    embedding = weights.get("embedding.weight", torch.empty(0)).shape
+    if embedding != claimed or config.n_layers > len(weights):
+        raise UserError(
+            "the checkpoint's weights do not fit its config: "
+            f"{config.n_layers} layers and an embedding of {claimed} are claimed, "
+            f"the embedding is {tuple(embedding)}"
         )
-    with torch.device("meta"), _Undrawn():  # shapes only: no memory is taken for what a header merely claims
+
+    # On the meta device tensors have shapes only: sizes that a file merely claims take no memory.
+    with torch.device("meta"), _Undrawn():
         model = GPT(config)
     try:
         model.load_state_dict(weights, assign=True)
@@ -219,25 +291,36 @@ def build_model(checkpoint: dict) -> GPT:
 
 
 class _Undrawn(TorchFunctionMode):
-    """Leaves normal weights undrawn: on the meta device torch would import its compiler to draw them, for a second."""
+    """Skips normal_ in a block: on the meta device torch would spend a second on importing its compiler for normal_."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        return kwargs["tensor"] if function is torch.nn.init.normal_ else function(*args, **(kwargs or {}))
+        if function is torch.nn.init.normal_:
+            return kwargs["tensor"]
+        return function(*args, **(kwargs or {}))
 
 
-def _dense_weights(state: dict) -> dict[str, torch.Tensor]:
-    """The GPT's tensors of a state dict by the GPT's own names; UserError unless all are dense floats of one dtype."""
-    ours = [name for name in state if isinstance(name, str) and name.startswith(WEIGHTS_PREFIX)]
-    weights = {name.removeprefix(WEIGHTS_PREFIX): state[name] for name in ours}
+def _dense_weights(state: dict) -> dict[str, Tensor]:
+    """Select a GPT's weights from the training module's state dict, under the names that they have in the GPT.
+
+    Raises UserError: a weight is not a dense floating-point tensor, or the weights are of several dtypes.
+    """
+    weights = {}
+    for name, tensor in state.items():
+        if isinstance(name, str) and name.startswith(WEIGHTS_PREFIX):
+            weights[name.removeprefix(WEIGHTS_PREFIX)] = tensor
+
     for name, tensor in weights.items():
         if not is_dense(tensor):
             raise UserError(f"the checkpoint's weight {name} must be a dense floating-point tensor")
-    if len({tensor.dtype for tensor in weights.values()}) > 1:
+    dtypes = {tensor.dtype for tensor in weights.values()}
+    if len(dtypes) > 1:
         raise UserError("the checkpoint's weights must be of one dtype, got several")
     return weights
 
 
 def is_dense(tensor: object) -> bool:
-    """Whether this is a tensor whose floating-point numbers are all in the CPU's memory."""
-    plain = isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and tensor.device.type == "cpu"
-    return plain and tensor.dtype in DTYPES
+    """Whether this is a strided tensor in the CPU's memory, of a floating-point dtype that a GPT can have."""
+    if not isinstance(tensor, Tensor):
+        return False
+    is_on_cpu = tensor.layout is torch.strided and tensor.device.type == "cpu"
+    return is_on_cpu and tensor.dtype in DTYPES
