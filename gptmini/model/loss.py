@@ -1,4 +1,4 @@
-"""Cross-entropy of the next token, whole or in pieces that never hold all logits of a large vocabulary at once."""
+"""Cross-entropy of the next token, at once or in pieces that never hold all logits of a large vocabulary."""
 
 from collections.abc import Callable, Iterator
 
@@ -10,22 +10,33 @@ from torch.nn import functional as F
 
 from gptmini.model.gpt import GPT
 
-LOGITS_AT_ONCE = 2**24  # 64 MB in float32, of which a loss needs several copies
+LOGITS_AT_ONCE = 2**24  # 64 MB in float32; a loss needs several times as much
 
 
 def training_loss(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
-    """next_token_loss(model(tokens), targets), holding at most LOGITS_AT_ONCE logits; compiled code holds them all."""
-    if targets.numel() * model.config.vocab_size <= LOGITS_AT_ONCE or torch.compiler.is_compiling():
+    """Compute next_token_loss(model(tokens), targets) with at most LOGITS_AT_ONCE logits in memory.
+
+    Compiled code is not cut into pieces, and holds all logits.
+
+    Args:
+        model: the GPT to train.
+        tokens: int64 (B, T).
+        targets: int64 (B, T), tokens shifted by one.
+
+    Returns the mean loss in nats per token, a scalar.
+    """
+    n_logits = targets.numel() * model.config.vocab_size
+    if n_logits <= LOGITS_AT_ONCE or torch.compiler.is_compiling():
         return next_token_loss(model(tokens), targets)
     return PiecewiseLoss.apply(model.hidden(tokens), model.unembedding_weight, targets, model)
 
 
 def rounded_training_loss(model: GPT, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
-    """training_loss of (tokens, targets) by the model with every weight rounded to dtype where it is used.
+    """Return training_loss as a function of (tokens, targets), with every weight rounded to dtype where it is used.
 
-    The residual stream, and all that is not summed up, is of that dtype then; torch's kernels keep the statistics of
-    norms and of the softmax in float32, and the loss is computed in it. Gradients reach the weights in the weights' own
-    dtype. Unlike under autocast nothing is decided by the kind of operation.
+    The residual stream and all other activations are of that dtype. The loss is computed in float32, and torch's
+    kernels keep the statistics of norms and of the softmax in float32. Gradients reach the weights in the weights' own
+    dtype. Autocast differs: it chooses a dtype for each kind of operation.
     """
     loss = _Loss(model)
     weights = dict(loss.named_parameters())
@@ -49,52 +60,79 @@ class _Loss(nn.Module):
 
 
 def row_pieces(model: GPT, hidden: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Hidden states (B, T, C) and targets (B, T) as rows, (1, n, C) and (n,), n * V being at most LOGITS_AT_ONCE."""
+    """Cut hidden states and targets into pieces of n positions whose n * V logits are at most LOGITS_AT_ONCE.
+
+    Args:
+        model: the GPT that will turn the hidden states into logits.
+        hidden: (B, T, C).
+        targets: int64 (B, T).
+
+    Returns an iterator over pairs of hidden states, (1, n, C), and targets, (n,).
+    """
     n_rows = max(1, LOGITS_AT_ONCE // model.config.vocab_size)
-    return zip(hidden.flatten(0, 1).unsqueeze(0).split(n_rows, dim=1), targets.flatten().split(n_rows), strict=True)
+    pieces = hidden.flatten(0, 1).unsqueeze(0).split(n_rows, dim=1)  # (1, n, C) each
+    target_pieces = targets.flatten().split(n_rows)  # (n,) each
+    return zip(pieces, target_pieces, strict=True)
 
 
 class PiecewiseLoss(torch.autograd.Function):
-    """Mean loss of hidden states (B, T, C), piece by piece, each piece's gradients computed while its logits are there.
+    """Mean loss of hidden states (B, T, C), piece by piece.
 
-    apply(hidden, unembedding_weight, targets, model); targets are int64 (B, T).
+    The gradients of a piece are computed in the forward pass, while the logits of the piece are in memory. Call as
+    PiecewiseLoss.apply(hidden, unembedding_weight, targets, model), with targets int64 (B, T).
     """
 
     @staticmethod
     def forward(ctx, hidden: Tensor, weight: Tensor, targets: Tensor, model: GPT) -> Tensor:
-        """Compute the loss, and keep the gradients of it."""
+        """Compute the loss and its gradients; keep the gradients for the backward pass."""
         loss = 0.0
         hidden_grads = []
         weight_grad = None
-        if weight.requires_grad:  # summed over many pieces: in float32, whatever the precision of a piece
-            weight_grad = torch.zeros_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
-        for rows, row_targets in row_pieces(model, hidden, targets):
+        if weight.requires_grad:
+            # The gradients of many pieces are summed in float32 or wider, so that the sum is not rounded at each piece.
+            wide = torch.promote_types(weight.dtype, torch.float32)
+            weight_grad = torch.zeros_like(weight, dtype=wide)  # (V padded, C)
+
+        for rows, row_targets in row_pieces(model, hidden, targets):  # (1, n, C), (n,)
             with torch.enable_grad():
                 rows = rows.detach().requires_grad_()  # (1, n, C)
-                share = next_token_loss(model.unembed(rows), row_targets, reduction="sum") / targets.numel()
-                rows_grad, *rest = torch.autograd.grad(share, [rows, weight] if weight.requires_grad else [rows])
-            hidden_grads.append(rows_grad)
-            for grad in rest:
-                weight_grad += grad
+                # The logits have no name here, so that they are freed before the next piece's are computed.
+                nats = next_token_loss(model.unembed(rows), row_targets, reduction="sum")
+                share = nats / targets.numel()  # summed over all pieces, the shares are the mean
+                inputs = [rows] if weight_grad is None else [rows, weight]
+                grads = torch.autograd.grad(share, inputs)
+            hidden_grads.append(grads[0])  # (1, n, C)
+            if weight_grad is not None:
+                weight_grad += grads[1]  # (V padded, C)
             loss += share.detach()
+
         if weight_grad is not None:
             weight_grad = weight_grad.to(weight.dtype)
-        ctx.save_for_backward(torch.cat(hidden_grads, dim=1).view_as(hidden), weight_grad)
+        hidden_grad = torch.cat(hidden_grads, dim=1).view_as(hidden)  # (B, T, C)
+        ctx.save_for_backward(hidden_grad, weight_grad)
         return loss
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Scale the gradients that were kept."""
+        """Scale the gradients that the forward pass kept by the gradient of the loss, a scalar."""
         hidden_grad, weight_grad = ctx.saved_tensors
-        return grad * hidden_grad, None if weight_grad is None else grad * weight_grad, None, None
+        if weight_grad is not None:
+            weight_grad = grad * weight_grad  # (V padded, C)
+        return grad * hidden_grad, weight_grad, None, None
 
 
 def next_token_loss(logits: Tensor, targets: Tensor, *, reduction: str = "mean") -> Tensor:
-    """Cross-entropy of targets, int64 (B, T), under logits (B, T, V), in nats per token, in float32 or wider.
+    """Cross-entropy of targets under logits, in nats per token, computed in float32 or wider.
 
-    reduction is mean or sum over all tokens, which give a scalar, or none, which gives (B * T,).
+    Args:
+        logits: (B, T, V).
+        targets: int64, (B, T) or (B * T,).
+        reduction: mean or sum over all tokens, or none.
+
+    Returns a scalar; for reduction none (B * T,).
     """
     logits = logits.flatten(0, 1)  # (B * T, V)
-    wide = logits if logits.dtype == torch.float64 else logits.float()
-    return F.cross_entropy(wide, targets.flatten(), reduction=reduction)
+    if logits.dtype != torch.float64:
+        logits = logits.float()
+    return F.cross_entropy(logits, targets.flatten(), reduction=reduction)
