@@ -27,7 +27,8 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = parse(arguments)
 
     from gptmini.files import replacing
-    from gptmini.report.page import ReportedRun, give_names, page_of
+    from gptmini.report.page import page_of
+    from gptmini.report.reported_run import ReportedRun, give_names
 
     runs = [ReportedRun(path) for path in arguments.compare or [arguments.run]]
     give_names(runs)

@@ -8,7 +8,8 @@ from html.parser import HTMLParser
 import pytest
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from gptmini.report.page import ReportedRun, figures_table, image, newest_first, table, thinned
+from gptmini.report.page import figures_table, image, newest_first, table, thinned
+from gptmini.report.reported_run import ReportedRun
 from gptmini.report.tags import LAYOUT
 
 

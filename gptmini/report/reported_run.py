@@ -1,0 +1,98 @@
+"""A run folder as a report reads it: its curves, texts and images from the event files, and its configuration."""
+
+import os
+from pathlib import Path
+
+from gptmini.checks import UserError
+from gptmini.report.reading import read_events
+from gptmini.report.tables import leaves
+from gptmini.run_folder import find_run, read_config
+
+MOST_TEXTS = 20  # under one heading of a report
+
+
+class ReportedRun:
+    """A run folder, read whole.
+
+    Attributes:
+        folder: of the run.
+        name: which the report calls the run; give_names sets it.
+        config: every value of the configuration, by its dotted key.
+        events: TensorBoard's EventAccumulator over all event files of the run.
+        tags: the tags that the event files hold, by TensorBoard's kinds: scalars, tensors, images and others.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Read a run folder, or the newest run in a folder of runs.
+
+        Raises UserError: path holds no run, or the run has nothing to show or no readable configuration.
+        """
+        import yaml
+
+        self.name = ""
+        self.folder = find_run(_newest_run(Path(path)))
+        self.events = read_events(self.folder)
+        self.tags = self.events.Tags()
+        if not any(self.tags[kind] for kind in ("scalars", "tensors", "images")):
+            raise UserError(f"{self.folder} has nothing to show yet: its event files hold nothing")
+
+        try:
+            self.config = dict(leaves(yaml.safe_load(read_config(self.folder))))
+        except (yaml.YAMLError, ValueError, AttributeError, RecursionError):
+            config_file = self.folder / "config.yaml"
+            raise UserError(f"{config_file} is not the configuration of a run") from None
+
+    def curve(self, tag: str) -> list[tuple[int, float]]:
+        """Every (step, value) point of a scalar; an empty list where the run has no such tag."""
+        if tag not in self.tags["scalars"]:
+            return []
+        return [(event.step, event.value) for event in self.events.Scalars(tag)]
+
+    def texts(self, tag: str, most: int = MOST_TEXTS) -> list[tuple[int, str]]:
+        """The newest texts under a tag, oldest first, as (step, HTML).
+
+        TensorBoard's own converter makes the HTML from the text's Markdown and removes what a browser would run.
+        """
+        from tensorboard.plugin_util import markdown_to_safe_html
+
+        name = f"{tag}/text_summary"
+        if name not in self.tags["tensors"]:
+            return []
+
+        texts = []
+        for event in self.events.Tensors(name)[-most:]:
+            for text in event.tensor_proto.string_val[:1]:  # none in a damaged event
+                markdown = text.decode("utf-8", errors="replace")
+                texts.append((event.step, markdown_to_safe_html(markdown)))
+        return texts
+
+
+def give_names(runs: list[ReportedRun]) -> None:
+    """Name each run by the shortest text that tells it from the others: runs/NAME/TIME is NAME, NAME/TIME or the path.
+
+    Raises UserError: a run is given twice.
+    """
+    folders = [run.folder.resolve() for run in runs]
+    if len(set(folders)) < len(folders):
+        raise UserError(f"runs to compare must differ, got {', '.join(map(str, folders))}")
+
+    short = [folder.parent.name for folder in folders]
+    with_time = [f"{folder.parent.name}/{folder.name}" for folder in folders]  # TensorBoard's names
+    paths = [str(folder) for folder in folders]
+    choices = [short, with_time, paths]
+    if len(runs) == 1:
+        choices = [with_time]  # a page on one run says which of its name's runs it shows
+
+    names = next(names for names in choices if len(set(names)) == len(runs))
+    for run, name in zip(runs, names, strict=True):
+        run.name = name
+
+
+def _newest_run(path: Path) -> Path:
+    """The newest run in a folder of runs, such as runs/demo; path itself where it is a run or holds none."""
+    if (path / "config.yaml").exists():
+        return path
+    configs = sorted(path.glob("*/config.yaml"), key=os.path.getmtime)
+    if not configs:
+        return path
+    return configs[-1].parent
