@@ -1,4 +1,4 @@
-"""What a run is, as tables: its configuration, its model layer by layer, its data; and what HParams compares."""
+"""A run's configuration, model and data as tables of text, and what TensorBoard's page HParams compares of runs."""
 
 import json
 import re
@@ -6,68 +6,131 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # a report needs neither, and torch takes seconds
+if TYPE_CHECKING:  # a report needs neither, and torch takes seconds to import
     from gptmini.data.store import TokenStore
     from gptmini.model import GPT
 
-# Columns of HParams that every run has, few enough that its figures stay in sight; beside them stands what was changed.
-FIXED = ("optimizer.lr", "parameters", "seed", "tokenizer", "trainer.global_batch_size", "trainer.max_steps")
-NAMES = ("name", "resume", "data_dir", "runs_dir", "console")  # what changes no figure
+# TensorBoard's page HParams has these columns for every run, beside columns of what the user changed. They are few, so
+# that the measured figures, which stand to the right of all these columns, stay in sight.
+FIXED = (
+    "optimizer.lr",
+    "parameters",
+    "seed",
+    "tokenizer",
+    "trainer.global_batch_size",
+    "trainer.max_steps",
+)
+NAMES = ("name", "resume", "data_dir", "runs_dir", "console")  # keys that change no measured figure
 
 
 def config_table(config: dict) -> list[list[str]]:
-    """Every value of a configuration by its dotted key."""
-    return [["key", "value"], *([key, _plain(value)] for key, value in leaves(config))]
+    """Rows of every value of a configuration by its dotted key, under a row of headings."""
+    rows = [["key", "value"]]
+    for key, value in leaves(config):
+        rows.append([key, _plain(value)])
+    return rows
 
 
 def model_table(model: "GPT") -> list[list[str]]:
-    """Every weight: those that all blocks have stand once."""
+    """Rows of a model's weights, between a row of headings and a row of totals.
+
+    All blocks have weights of the same shapes, so that a block's weight is one row, with the number of blocks in the
+    column "times". The padding of the vocabulary is not counted.
+    """
     from gptmini.model.gpt import VOCABULARY
 
-    rows, total, n_blocks = [], model.n_parameters, model.config.n_layers
+    total = model.n_parameters
+    rows = [["weight", "shape", "times", "parameters", "share"]]
     for name, weight in model.named_parameters():
+        shown_name = name
+        times = 1
         block = re.match(r"blocks\.(\d+)\.(.*)", name)
-        if block and block[1] != "0":
-            continue
-        shape = [model.config.vocab_size if name in VOCABULARY else weight.size(0), *weight.shape[1:]]
-        times = n_blocks if block else 1
-        count = times * int(weight[: shape[0]].numel())
-        shown = f"blocks.*.{block[2]}" if block else name
-        rows.append([shown, " x ".join(map(str, shape)), str(times), f"{count:,}", f"{count / total:.1%}"])
-    heading = ["weight", "shape", "times", "parameters", "share"]
-    return [heading, *rows, ["all", "", "", f"{total:,}", "100%"]]
+        if block:
+            number, name_in_block = block.groups()
+            if number != "0":
+                continue
+            shown_name = f"blocks.*.{name_in_block}"
+            times = model.config.n_layers
+
+        n_rows = model.config.vocab_size if name in VOCABULARY else weight.size(0)
+        counted = weight[:n_rows]
+        shape = " x ".join(str(size) for size in counted.shape)
+        count = times * counted.numel()
+        rows.append([shown_name, shape, str(times), f"{count:,}", f"{count / total:.1%}"])
+
+    rows.append(["all", "", "", f"{total:,}", "100%"])
+    return rows
 
 
 def data_card(store: "TokenStore") -> list[list[str]]:
-    """Where the tokens come from, how they are split, and how many there are."""
-    source, builder = dict(store.meta["source"]), dict(store.meta["builder"])
+    """Rows of where a store's tokens come from, how many each split has, and where they lie, under empty headings."""
+    rows = [["", ""]]
+
+    source = dict(store.meta["source"])
     files = source.pop("files", None)
-    rows = [["source", source.pop("corpus")], *([key, _plain(value)] for key, value in source.items())]
+    rows.append(["source", source.pop("corpus")])
+    for key, value in source.items():
+        rows.append([key, _plain(value)])
     if files is not None:
         rows.append(["files", f"{len(files):,}; sha256 of the first {files[0]}"])
-    rows.append(["tokenizer", ", ".join((builder.pop("name"), *(f"{key}={value}" for key, value in builder.items())))])
+
+    builder = dict(store.meta["builder"])
+    name = builder.pop("name")
+    arguments = [f"{key}={value}" for key, value in builder.items()]
+    rows.append(["tokenizer", ", ".join([name, *arguments])])
+
     for split in ("train", "val"):
-        counts = f"{store.meta[split]['documents']:,} documents, {store.n_bytes(split):,} bytes"
-        per_token = f"{store.n_tokens(split):,} tokens, {1 / store.tokens_per_byte(split):.3f} bytes a token"
-        rows.append([split, f"{counts}, {per_token}"])
-    return [["", ""], *rows, ["folder", str(store.folder)], ["fingerprint", store.fingerprint]]
+        n_documents = store.meta[split]["documents"]
+        bytes_per_token = 1 / store.tokens_per_byte(split)
+        counts = (
+            f"{n_documents:,} documents, {store.n_bytes(split):,} bytes, "
+            f"{store.n_tokens(split):,} tokens, {bytes_per_token:.3f} bytes a token"
+        )
+        rows.append([split, counts])
+
+    rows.append(["folder", str(store.folder)])
+    rows.append(["fingerprint", store.fingerprint])
+    return rows
 
 
 def comparison(
     config: dict, store: "TokenStore", model: "GPT", overrides: Sequence[str]
 ) -> tuple[dict[str, object], list[str], list[str]]:
-    """For HParams: every value of a run, the keys that its overrides (KEY=VALUE) changed, and those of FIXED."""
-    values = {key: value for key, value in leaves(config) if value is not None}
-    values |= {"tokenizer": store.meta["builder"]["name"], "parameters": model.n_parameters}
-    values |= {"overrides": shlex.join(overrides)}
-    typed = dict(override.lstrip("+").split("=", 1) for override in overrides if "=" in override)
-    changed = {key: value for key, value in typed.items() if key not in NAMES}
-    values = changed | values  # as typed where there is no value, as of experiment=NAME
-    return values, ["overrides", *changed], [key for key in FIXED if key in values and key not in changed]
+    """What TensorBoard's page HParams shows of a run, as EventLogger.log_comparison takes it.
+
+    Args:
+        config: the run's whole configuration, as nested dicts.
+        store, model: the run's tokens and model.
+        overrides: what the user typed, KEY=VALUE each.
+
+    Returns: every value of the run by its dotted key; the keys that the user changed; the keys of FIXED that the run
+    has and the user did not change.
+    """
+    typed = {}
+    for override in overrides:
+        key, equals, value = override.lstrip("+").partition("=")
+        if equals and key not in NAMES:
+            typed[key] = value
+
+    # A typed text stands in only for a key that has no value of its own, such as experiment=NAME.
+    values: dict[str, object] = dict(typed)
+    for key, value in leaves(config):
+        if value is not None:
+            values[key] = value
+    values["tokenizer"] = store.meta["builder"]["name"]
+    values["parameters"] = model.n_parameters
+    values["overrides"] = shlex.join(overrides)
+
+    changed = ["overrides", *typed]
+    others = [key for key in FIXED if key in values and key not in typed]
+    return values, changed, others
 
 
 def leaves(tree: dict, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Dotted key and value of everything that is not a group; what Hydra calls is left out."""
+    """Yield the dotted key and the value of everything in a configuration that is not a group.
+
+    Keys that end with an underscore, such as _target_, are Hydra's and are left out. Every key begins with prefix.
+    """
     for key, value in tree.items():
         if isinstance(value, dict):
             yield from leaves(value, f"{prefix}{key}.")
@@ -76,4 +139,7 @@ def leaves(tree: dict, prefix: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _plain(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    """A value of a configuration as a cell's text: text as it is, anything else as JSON."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value)
