@@ -1,92 +1,137 @@
-"""TensorBoard's event files of a run, read again: its curves, what was typed for it, what a resumed run replaces."""
+"""TensorBoard's event files of a run, read again, and rid of what a resumed run will log again."""
 
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gptmini.checks import UserError
 from gptmini.files import flush_file, temporary_beside
 from gptmini.report.tags import BEGINNING, VALIDATION
 
+if TYPE_CHECKING:  # TensorBoard takes long to import, and a new run reads nothing
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+EVENT_FILES = "events.out.tfevents.*"  # TensorBoard's own names, in the run folder
+
 
 def read_scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Every curve of a run as (step, value) points, by tag."""
-    read = read_events(folder, images=1)
-    return {tag: [(event.step, event.value) for event in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
+    """Read every curve of a run, as (step, value) points by tag."""
+    events = read_events(folder, images=1)
+    curves = {}
+    for tag in events.Tags()["scalars"]:
+        curves[tag] = [(event.step, event.value) for event in events.Scalars(tag)]
+    return curves
 
 
 def read_overrides(folder: Path) -> list[str]:
-    """What was typed for a run so far, KEY=VALUE each, from its entry in HParams; nothing if it has none."""
+    """Read what the user typed for a run so far, KEY=VALUE each; an empty list where the run logged no overrides.
+
+    Raises UserError: the run's entry in TensorBoard's HParams is damaged.
+    """
     from google.protobuf.message import DecodeError
     from tensorboard.plugins.hparams.error import HParamsError
-    from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG, parse_session_start_info_plugin_data
+    from tensorboard.plugins.hparams.metadata import (
+        SESSION_START_INFO_TAG,
+        parse_session_start_info_plugin_data,
+    )
 
     entries = read_events(folder, images=1).summary_metadata
     if SESSION_START_INFO_TAG not in entries:
         return []
 
+    content = entries[SESSION_START_INFO_TAG].plugin_data.content
     try:
-        start = parse_session_start_info_plugin_data(entries[SESSION_START_INFO_TAG].plugin_data.content)
+        start = parse_session_start_info_plugin_data(content)
     except (DecodeError, HParamsError):
-        raise UserError(f"HParams in {folder} hold what TensorBoard never wrote; move its events away") from None
+        raise UserError(
+            f"HParams in {folder} hold what TensorBoard never wrote; move its events away"
+        ) from None
 
     typed = start.hparams["overrides"].string_value
     try:
         return shlex.split(typed)
     except ValueError:
-        raise UserError(f"HParams in {folder} must hold what was typed, got {typed!r}; move its events away") from None
+        raise UserError(
+            f"HParams in {folder} must hold what was typed, got {typed!r}; move its events away"
+        ) from None
 
 
-def read_events(folder: Path, *, images: int = 0):
-    """TensorBoard's own EventAccumulator over all events of a run; of each image the newest so many, 0 for all."""
+def read_events(folder: Path, *, images: int = 0) -> "EventAccumulator":
+    """Read all events of a run with TensorBoard's own reader.
+
+    Args:
+        folder: of the run.
+        images: how many of the newest images are kept under each tag; 0 for all of them.
+
+    Raises UserError: an event file is damaged.
+    """
     from google.protobuf.message import DecodeError
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+    kept = {"scalars": 0, "tensors": 0, "images": images}
     try:
-        return EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0, "images": images}).Reload()
+        return EventAccumulator(str(folder), size_guidance=kept).Reload()
     except DecodeError:
-        raise UserError(f"an event file in {folder} holds what TensorBoard never wrote; move it away") from None
+        raise UserError(
+            f"an event file in {folder} holds what TensorBoard never wrote; move it away"
+        ) from None
 
 
 @contextmanager
 def dropping_later_events(folder: Path, step: int, *, validated: bool) -> Iterator[None]:
-    """Take what a resumed run logs again out of the event files: what it is, and all after a step.
+    """Remove from a run's event files what the run logs again when it is resumed at a step.
 
-    The step's validation too, if it was not validated.
+    That is every event after the step, the description of the run, and, unless validated, the validation of the step
+    itself. The new files are written before the block and take the places of the old ones after it, so that an error in
+    the block leaves everything as it was.
 
-    The files are written before the block and take their places after it, so that an error leaves everything as it was.
-    TensorBoard's own answer, a purge_step in the next file, hides scalars and images but not texts.
+    TensorBoard's own means, a purge_step in the next file, hides scalars and images but not texts.
     """
-    from google.protobuf.message import DecodeError
-    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.summary.writer.record_writer import RecordWriter
-
-    def superseded(record: bytes) -> bool:
-        try:
-            event = Event.FromString(record)
-        except DecodeError:  # no event at all
-            return True
-        tags = [value.tag for value in event.summary.value]
-        again = any(tag.startswith(BEGINNING) for tag in tags)
-        validation = any(tag.startswith(VALIDATION) for tag in tags)
-        return again or event.step > step or (event.step == step and validation and not validated)
-
-    replacements = {path: temporary_beside(path) for path in folder.glob("events.out.tfevents.*")}
+    replacements = {path: temporary_beside(path) for path in folder.glob(EVENT_FILES)}
     try:
         for path, temporary in replacements.items():
-            records = RawEventFileLoader(str(path)).Load()  # to where a killed process ended, even amid a record
-            with temporary.open("wb") as file:
-                writer = RecordWriter(file)
-                for record in records:
-                    if not superseded(record):
-                        writer.write(record)
-                flush_file(file)
+            _copy_lasting_events(path, temporary, step=step, validated=validated)
         yield
+
         for path, temporary in replacements.items():
-            if temporary.stat().st_size != path.stat().st_size:
+            lost_something = temporary.stat().st_size != path.stat().st_size
+            if lost_something:
                 temporary.replace(path)
     finally:
         for temporary in replacements.values():
             temporary.unlink(missing_ok=True)
+
+
+def _copy_lasting_events(source: Path, target: Path, *, step: int, validated: bool) -> None:
+    """Write to target the events of source that a run resumed at a step does not log again."""
+    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    records = RawEventFileLoader(str(source)).Load()  # ends early where a killed process broke off
+    with target.open("wb") as file:
+        writer = RecordWriter(file)
+        for record in records:
+            if not _is_logged_again(record, step=step, validated=validated):
+                writer.write(record)
+        flush_file(file)
+
+
+def _is_logged_again(record: bytes, *, step: int, validated: bool) -> bool:
+    """Whether a run resumed at a step logs this event again; True also for bytes that are no event."""
+    from google.protobuf.message import DecodeError
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    try:
+        event = Event.FromString(record)
+    except DecodeError:
+        return True
+
+    tags = [value.tag for value in event.summary.value]
+    if any(tag.startswith(BEGINNING) for tag in tags):
+        return True
+
+    if event.step == step and not validated:
+        return any(tag.startswith(VALIDATION) for tag in tags)
+    return event.step > step

@@ -1,9 +1,11 @@
-"""What TensorBoard is given: under which tags, and in which layout.
+"""The tags under which TensorBoard is given what a run shows, and the layout of its page Custom Scalars.
 
-TensorBoard orders groups by name: train, val, weights, work, and last the close looks of zoom; samples, then setup.
+TensorBoard orders groups of tags by name. Of scalars: train, val, weights, work; of images and texts: samples, setup,
+zoom, which holds what a validation looks at closely.
 """
 
-LAYOUT = {  # of the page Custom Scalars: regular expressions of tags by chart, by category
+# Of TensorBoard's page Custom Scalars: by category, and there by chart, regular expressions of the tags that are shown.
+LAYOUT = {
     "Is it learning?": {
         "loss, nats per token": ["^train/loss$", "^val/loss$"],
         "bits per byte": ["^val/bits_per_byte$"],
@@ -28,6 +30,12 @@ LAYOUT = {  # of the page Custom Scalars: regular expressions of tags by chart, 
         "passes over the data": ["^train/passes$"],
     },
 }
-COMPARED = ("val/loss", "val/bits_per_byte", "work/tokens_per_second")  # what the page HParams shows of each run
-VALIDATION = ("val/", "samples", "zoom/")  # how the tags begin that a validation writes
-BEGINNING = ("setup/", "_hparams_/", "custom_scalars__config__")  # of what each process of a run writes anew
+
+# Scalars that TensorBoard's page HParams shows beside each run.
+COMPARED = ("val/loss", "val/bits_per_byte", "work/tokens_per_second")
+
+# Prefixes of tags that every validation writes.
+VALIDATION = ("val/", "samples", "zoom/")
+
+# Prefixes of tags that every start of a run writes again.
+BEGINNING = ("setup/", "_hparams_/", "custom_scalars__config__")
