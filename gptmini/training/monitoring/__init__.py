@@ -1,1 +1,1 @@
-"""What a run shows of itself while it trains: callbacks that measure, and loggers that write it down."""
+"""What a run shows while it trains: callbacks that measure and draw, and loggers that write and print."""

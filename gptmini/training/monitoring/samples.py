@@ -1,4 +1,4 @@
-"""Text that the model writes at every validation."""
+"""Samples of text that the model writes at every validation."""
 
 import math
 
@@ -12,15 +12,29 @@ from gptmini.training.monitoring.logger import takers
 
 
 class Samples(L.Callback):
-    """Writes samples of text at every validation, always from the same prompts and random streams."""
+    """Writes samples of text at every validation, always from the same prompts and random streams.
 
-    def __init__(self, tokenizer: Tokenizer, prompts: list[str], seed: int, **rules: float | None) -> None:
-        """Take the arguments of generate_stream, rules being fields of Rules; an empty prompt starts a document.
+    The texts go to every logger that has log_samples(texts, step), and stay in the attribute texts until the next
+    validation.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, prompts: list[str], seed: int, **rules: float | None
+    ) -> None:
+        """Choose what is sampled.
+
+        Args:
+            tokenizer: of the run.
+            prompts: texts to continue, one sample each; an empty prompt starts a document.
+            seed: of the random draws; any whole number.
+            rules: fields of Rules, such as max_new_tokens and temperature.
 
         Raises UserError: an argument of the wrong type or out of range, or a prompt that cannot be encoded.
         """
-        texts = isinstance(prompts, list) and prompts and all(type(prompt) is str for prompt in prompts)
-        if not texts:
+        are_texts = (
+            isinstance(prompts, list) and prompts and all(type(prompt) is str for prompt in prompts)
+        )
+        if not are_texts:
             raise UserError(f"prompts must be a list of texts, got {prompts!r}")
         whole("seed", seed, least=None)
         whole("max_new_tokens", Rules(**rules).max_new_tokens)
@@ -34,13 +48,24 @@ class Samples(L.Callback):
         self.texts: list[str] = []  # newest samples, prompts included
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Draw the samples and log them as text."""
+        """Draw the samples and log them, on the first process alone and unless the validation loss is not finite."""
         if not trainer.is_global_zero or not math.isfinite(pl_module.evaluation.loss):
             return
+
+        # All samples are drawn side by side, as one batch; their pieces come in turns.
         texts = list(self.prompts)
-        options = {"seed": self.seed, "batch_size": len(texts), "ignore_end_of_text": True}  # short ones: show several
-        for piece in generate_stream(pl_module.model, self.tokenizer, self.prompts, **options, **self.rules):
+        pieces = generate_stream(
+            pl_module.model,
+            self.tokenizer,
+            self.prompts,
+            seed=self.seed,
+            batch_size=len(texts),
+            ignore_end_of_text=True,  # where documents are short, a sample shows several
+            **self.rules,
+        )
+        for piece in pieces:
             texts[piece.sample] += piece.text.replace(END_OF_TEXT, "\n\n")
+
         self.texts = texts
         for logger in takers(trainer, "log_samples"):
             logger.log_samples(texts, trainer.global_step)
