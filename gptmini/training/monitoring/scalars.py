@@ -17,26 +17,38 @@ from gptmini.training.monitoring.measures import StepTimes, by_kind
 
 
 class Scalars(L.Callback):
-    """Logs loss, gradients, weights and work on the first, the last and every few steps, and each validation.
+    """Logs loss, gradients, weights and work of some optimizer steps, and the figures of each validation.
 
-    Those steps alone are taken apart and timed; train/loss and weights/clipped are of all steps since the last point.
+    Logged are the first step, the last step and every every_steps-th step. The update of the weights and the time of a
+    step's parts are measured in these steps alone. train/loss and weights/clipped are means over all steps since the
+    last logged one, and work/tokens_per_second is the speed since then.
     """
 
     def __init__(self, every_steps: int, peak_tflops: float | None = None) -> None:
-        """Log every so many optimizer steps; work/mfu is of peak_tflops, 10^12 operations a second, None: the maker's.
+        """Choose how often to log, and against which peak the work is measured.
 
-        UserError unless every_steps is a whole number above 0 and peak_tflops a number above 0 or None.
+        Args:
+            every_steps: optimizer steps from one point of a curve to the next, at least 1.
+            peak_tflops: 10^12 operations a second that one device can do at most, above 0, for work/mfu; None for the
+                figure of the device's maker.
+
+        Raises UserError: a value of the wrong type or out of range.
         """
         self.every_steps = whole("every_steps", every_steps)
         self.peak_tflops = number("peak_tflops", peak_tflops, above=0, null="the maker's")
+
         self.train_loss: float | None = None  # newest point of train/loss
-        self._start_interval()
-        self._ended: float | None = None  # when the last micro-step ended; None when something else came between
+        # When the last micro-step ended; None at the start and where a validation ran since then.
+        self._ended: float | None = None
         self._times: StepTimes | None = None  # of the running step, if it will be logged
-        self._validated = False  # since the last micro-step
+        self._validated = False  # whether a validation ran since the last micro-step
+        self._start_interval()
 
     def state_dict(self) -> dict:
-        """What a resumed run must remember, for its curves to go on as if nothing had happened; the first rank's."""
+        """Sums since the last logged step, and the newest point of train/loss, from which a resumed run's curves go on.
+
+        The sums are those of this process; a checkpoint holds the first process's.
+        """
         return {
             "loss": float(self._losses),
             "steps": int(self._steps),
@@ -45,117 +57,188 @@ class Scalars(L.Callback):
         }
 
     def load_state_dict(self, state: dict) -> None:
-        """Restore state_dict(); UserError if it holds anything but numbers."""
+        """Restore state_dict(); UserError if the state holds anything but numbers of the right types."""
         numbers = [state[name] for name in ("loss", "steps", "clipped", "train_loss")]
-        self._losses, self._steps, self._clipped, self.train_loss = numbers
-        if [type(number) for number in numbers] not in ([float, int, int, float], [float, int, int, type(None)]):
+        types = [type(value) for value in numbers]
+        if types not in ([float, int, int, float], [float, int, int, type(None)]):
             raise UserError(f"a sum of losses, two counts and a loss must be numbers, got {state}")
+        self._losses, self._steps, self._clipped, self.train_loss = numbers
 
     def on_train_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Look up what stays as it is, and begin the first step."""
-        peak = 1e12 * self.peak_tflops if self.peak_tflops else peak_flops(pl_module.device, str(trainer.precision))
-        self._flops_of_token, self._peak = pl_module.model.flops_per_token, peak and peak * trainer.world_size
+        """Look up what stays the same in every step, and begin the first step."""
+        self._flops_per_token = pl_module.model.flops_per_token
+        if self.peak_tflops is None:
+            peak = peak_flops(pl_module.device, str(trainer.precision))
+        else:
+            peak = 1e12 * self.peak_tflops
+        self._peak = None if peak is None else peak * trainer.world_size  # of all devices together
         self._begin_step(trainer, pl_module)
 
-    def on_train_batch_start(self, trainer: L.Trainer, pl_module: GPTModule, batch: tuple, batch_idx: int) -> None:
-        """The batch is here; what came between is not charged to it."""
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: GPTModule, batch: tuple, batch_idx: int
+    ) -> None:
+        """Close the data phase. If a validation ran since the last micro-step, its time is not counted as data."""
         self._mark("between" if self._validated else "data")
         self._validated = False
 
     def on_before_backward(self, trainer: L.Trainer, pl_module: GPTModule, loss: Tensor) -> None:
-        """The loss is computed."""
+        """Close the forward phase: the loss is computed."""
         self._mark("forward")
 
     def on_after_backward(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """The gradients are."""
+        """Close the backward phase: the gradients are computed."""
         self._mark("backward")
 
-    def on_before_optimizer_step(self, trainer: L.Trainer, pl_module: GPTModule, optimizer: Optimizer) -> None:
-        """Keep the weights of a step that will be logged."""
-        if self._times is not None:
-            self._before = {kind: [w.clone() for w in weights] for kind, weights in by_kind(pl_module.model).items()}
-            self._mark("this copy")
+    def on_before_optimizer_step(
+        self, trainer: L.Trainer, pl_module: GPTModule, optimizer: Optimizer
+    ) -> None:
+        """Copy the weights of a step that will be logged; the time of the copy is not counted in any phase."""
+        if self._times is None:
+            return
+        for kind, weights in by_kind(pl_module.model).items():
+            self._before[kind] = [weight.clone() for weight in weights]
+        self._mark("copy")
 
     def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: GPTModule, outputs: object, batch: tuple, batch_idx: int
+        self,
+        trainer: L.Trainer,
+        pl_module: GPTModule,
+        outputs: object,
+        batch: tuple,
+        batch_idx: int,
     ) -> None:
-        """Count tokens and time of micro-steps that follow each other; log when the interval comes round."""
+        """Close the optimizer phase, count the micro-step, and log the step if it is due."""
         self._mark("optimizer")
         step_done = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         validation_follows = step_done and pl_module.settings.validation_due(trainer.global_step)
-        if self._times is not None or validation_follows or self._ended is None:
-            wait_for(pl_module.device)  # an interval begins and ends when its work is done, not when it was asked for
+
+        # A GPU works behind the host's clock. The host waits for it only where the measured time begins or ends.
+        interval_begins = self._ended is None
+        interval_ends = self._times is not None or validation_follows
+        if interval_begins or interval_ends:
+            wait_for(pl_module.device)
         now = time.perf_counter()
-        if self._ended is not None:
+        if not interval_begins:
             self._seconds += now - self._ended
             self._tokens += batch[0].numel() * trainer.world_size
         self._ended = now
+
         if not step_done:
             return
-
-        # Sums stay on the device until they are logged: a look at them would keep a GPU waiting in every step.
-        applied = 1 - pl_module.not_finite
-        limit = pl_module.settings.gradient_clip or math.inf
-        nothing = torch.zeros_like(pl_module.step_loss)  # torch.where would copy a plain 0.0 to a GPU, and wait
-        self._losses = self._losses + torch.where(applied > 0, pl_module.step_loss, nothing)
-        self._steps = self._steps + applied
-        self._clipped = self._clipped + applied * (pl_module.grad_norm > limit)
+        self._count_step(pl_module)
         if self._due(trainer.global_step, pl_module):
             log(trainer, self._metrics(trainer, pl_module))
             self._start_interval()
-            self._ended = time.perf_counter()  # what logging took is not training
+            self._ended = time.perf_counter()  # the time of logging is not counted as training
         self._begin_step(trainer, pl_module)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Keep validation out of the training speed."""
-        self._ended, self._validated = None, True
+        """Keep the validation's time out of the training speed and out of the data phase."""
+        self._ended = None
+        self._validated = True
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Log the validation."""
-        now = pl_module.evaluation
-        gap = {} if self.train_loss is None else {"val/gap": now.loss - self.train_loss}
-        log(trainer, {"val/loss": now.loss, "val/bits_per_byte": now.bits_per_byte, **gap})
+        """Log the validation, and begin the next step."""
+        evaluation = pl_module.evaluation
+        metrics = {"val/loss": evaluation.loss, "val/bits_per_byte": evaluation.bits_per_byte}
+        if self.train_loss is not None:
+            metrics["val/gap"] = evaluation.loss - self.train_loss
+        log(trainer, metrics)
         self._begin_step(trainer, pl_module)
 
     def _due(self, step: int, pl_module: GPTModule) -> bool:
-        return step in (1, pl_module.settings.max_steps) or step % self.every_steps == 0  # the first shows that it runs
+        """Whether a step is logged; the first one is, so that a user soon sees that the run works."""
+        return step in (1, pl_module.settings.max_steps) or step % self.every_steps == 0
 
     def _begin_step(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        self._times = StepTimes(pl_module.device) if self._due(trainer.global_step + 1, pl_module) else None
+        """Start to time the next step, if it will be logged."""
+        self._times = None
+        if self._due(trainer.global_step + 1, pl_module):
+            self._times = StepTimes(pl_module.device)
 
     def _start_interval(self) -> None:
-        self._losses: float | Tensor = 0.0  # summed over the steps that were applied
-        self._steps: int | Tensor = 0  # that were applied
-        self._clipped: int | Tensor = 0  # of them
-        self._seconds, self._tokens = 0.0, 0
-        self._before: dict[str, list[Tensor]] = {}  # weights of the step to be logged, before its update
+        """Set to zero what is summed from one logged step to the next."""
+        self._losses: float | Tensor = 0.0  # sum over the applied steps
+        self._steps: int | Tensor = 0  # number of applied steps
+        self._clipped: int | Tensor = 0  # number of applied steps whose gradient was clipped
+        self._seconds = 0.0  # of training, without validations and logging
+        self._tokens = 0  # trained on in these seconds
+        self._before: dict[str, list[Tensor]] = {}  # weights before a logged step's update, by kind
 
     def _mark(self, part: str) -> None:
+        """End a part of the running step here, if the step will be logged."""
         if self._times is not None:
             self._times.mark(part)
 
+    def _count_step(self, pl_module: GPTModule) -> None:
+        """Add the newest step to the sums of the interval, unless it was left out because it was not finite.
+
+        The sums stay on the device until a step is logged: to read them would make the host wait for a GPU every step.
+        """
+        applied = 1 - pl_module.not_finite  # 1.0 or 0.0
+        limit = pl_module.settings.gradient_clip or math.inf
+        # torch.where would copy a Python number to the GPU, and wait for it.
+        zero = torch.zeros_like(pl_module.step_loss)
+
+        self._losses = self._losses + torch.where(applied > 0, pl_module.step_loss, zero)
+        self._steps = self._steps + applied
+        self._clipped = self._clipped + applied * (pl_module.grad_norm > limit)
+
     def _metrics(self, trainer: L.Trainer, pl_module: GPTModule) -> dict[str, float]:
         """Every scalar of the newest step, by tag."""
-        n_steps = int(self._steps)
-        loss = self._losses / n_steps if n_steps else pl_module.step_loss  # or of a bad one
+        return (
+            self._training_metrics(trainer, pl_module)
+            | self._weight_metrics(pl_module)
+            | self._work_metrics(pl_module)
+        )
+
+    def _training_metrics(self, trainer: L.Trainer, pl_module: GPTModule) -> dict[str, float]:
+        """Loss, gradient, learning rates, and how far the run is; keeps the loss as the newest point of train/loss."""
+        settings = pl_module.settings
+        n_applied = int(self._steps)
+        # Where no step was applied, the curve shows the loss of the newest step, which is not finite.
+        loss = self._losses / n_applied if n_applied else pl_module.step_loss
         self.train_loss = float(trainer.strategy.reduce(loss, reduce_op="mean"))
-        step, settings, store = trainer.global_step, pl_module.settings, pl_module.store
-        n_tokens = step * settings.global_batch_size * pl_module.model.config.context_length
-        metrics = {"train/loss": self.train_loss, "weights/grad_norm": pl_module.grad_norm.item()}
-        if settings.gradient_clip is not None and n_steps:
-            metrics["weights/clipped"] = int(self._clipped) / n_steps
-        metrics |= {f"train/lr/{group['name']}": group["lr"] for group in trainer.optimizers[0].param_groups}
-        metrics |= {"train/tokens": n_tokens, "train/passes": n_tokens / store.n_tokens("train")}
+
+        metrics = {
+            "train/loss": self.train_loss,
+            "weights/grad_norm": pl_module.grad_norm.item(),
+        }
+        if settings.gradient_clip is not None and n_applied:
+            metrics["weights/clipped"] = int(self._clipped) / n_applied
+        for group in trainer.optimizers[0].param_groups:
+            metrics[f"train/lr/{group['name']}"] = group["lr"]
+
+        tokens_per_step = settings.global_batch_size * pl_module.model.config.context_length
+        n_tokens = trainer.global_step * tokens_per_step
+        metrics["train/tokens"] = n_tokens
+        metrics["train/passes"] = n_tokens / pl_module.store.n_tokens("train")
+        return metrics
+
+    def _weight_metrics(self, pl_module: GPTModule) -> dict[str, float]:
+        """Norm of the weights of each kind of layer, and the norm of the step's update as a share of it."""
+        metrics = {}
         for kind, weights in by_kind(pl_module.model).items():
-            size = metrics[f"weights/norm/{kind}"] = get_total_norm(weights).item()
-            changes = [new - old for new, old in zip(weights, self._before[kind], strict=True)]
-            change = get_total_norm(changes).item()
-            metrics[f"weights/update_ratio/{kind}"] = change / size if size else 0.0
+            norm = get_total_norm(weights).item()
+            pairs = zip(weights, self._before[kind], strict=True)
+            update = get_total_norm([after - before for after, before in pairs]).item()
+            metrics[f"weights/norm/{kind}"] = norm
+            metrics[f"weights/update_ratio/{kind}"] = update / norm if norm else 0.0
+        return metrics
+
+    def _work_metrics(self, pl_module: GPTModule) -> dict[str, float]:
+        """Speed since the last logged step, time of the newest step's parts, and memory, as far as they are known."""
+        metrics = {}
         if self._seconds:
-            speed = metrics["work/tokens_per_second"] = self._tokens / self._seconds
-            if self._peak:
-                metrics["work/mfu"] = speed * self._flops_of_token / self._peak
-        metrics |= {f"work/ms/{part}": spent for part, spent in self._times.milliseconds().items()}
-        if (memory := peak_memory(pl_module.device)) is not None:
+            tokens_per_second = self._tokens / self._seconds
+            metrics["work/tokens_per_second"] = tokens_per_second
+            if self._peak is not None:
+                metrics["work/mfu"] = tokens_per_second * self._flops_per_token / self._peak
+
+        for part, milliseconds in self._times.milliseconds().items():
+            metrics[f"work/ms/{part}"] = milliseconds
+
+        memory = peak_memory(pl_module.device)
+        if memory is not None:
             metrics["work/memory_gb"] = memory / 1e9
         return metrics
