@@ -2,8 +2,9 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -12,137 +13,230 @@ from torch.utils.tensorboard import SummaryWriter
 
 from gptmini.report.tags import BEGINNING, COMPARED, LAYOUT
 
-RETRY_SECONDS = 60.0  # between two attempts to write events to a disk that is full
-LARGEST_NUMBER = 2**53  # TensorBoard keeps numbers as float64
-SPECIAL = "\\`*_[]<>&|~\r\n"  # what Markdown or HTML would read as more than itself
+if TYPE_CHECKING:
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+RETRY_SECONDS = 60.0  # between two attempts to write events to a full disk
+SPECIAL = "\\`*_[]<>&|~\r\n"  # characters that Markdown or HTML would not show as themselves
+RULE = "\n\n---\n\n"  # Markdown's horizontal line, between two samples
+
+# TensorBoard keeps numbers as float64, which holds every whole number below this one.
+LARGEST_NUMBER = 2**53
 
 
 class EventLogger(TensorBoardLogger):
-    """TensorBoard events straight in the run folder, and nothing else there.
+    """Writes TensorBoard events straight into the run folder, and nothing else there.
 
-    When they cannot be written on_error is told, and a minute later it is tried again; without it OSError is raised.
+    Events that are handed over while the disk is full are lost, but for those that a run writes only once, such as its
+    configuration: these are written when the disk has room again.
     """
 
     def __init__(
-        self, save_dir: str, *, purge_step: int | None = None, on_error: Callable[[OSError], None] | None = None
+        self,
+        save_dir: str,
+        *,
+        purge_step: int | None = None,
+        on_error: Callable[[OSError], None] | None = None,
     ) -> None:
-        """Write to the folder save_dir; events there from purge_step on are superseded by those that follow."""
-        super().__init__(save_dir, name="", version="", default_hp_metric=False, purge_step=purge_step)
+        """Open no file yet; the first event does.
+
+        Args:
+            save_dir: folder of the event file.
+            purge_step: TensorBoard hides events of this step and later ones in the folder's earlier files; None to hide
+                nothing.
+            on_error: is told of an OSError; the next attempt to write is made RETRY_SECONDS later. None to raise the
+                error instead.
+        """
+        super().__init__(
+            save_dir,
+            name="",
+            version="",
+            default_hp_metric=False,
+            purge_step=purge_step,
+        )
         self._on_error = on_error
-        self._try_again = 0.0  # time.monotonic() before which the disk is taken for full
-        self._owed: list[Callable[[], None]] = []  # what is written only once and not known to be on the disk
-        self._handed = 0  # how many of them this file has
+        self._try_again = 0.0  # time.monotonic() before which nothing is written
+        self._owed: list[Callable[[], None]] = []  # writes an event that may not be on the disk yet
+        self._n_handed = 0  # how many of the owed events the open file was given
 
     @property
     def experiment(self) -> None:
-        """Lightning looks at it before it trains; the file is opened when something is written, where errors count."""
+        """None: Lightning would open the file before training, outside of the methods here that handle errors."""
 
     @property
     def _writer(self) -> SummaryWriter:
+        """The open event file; opens one if there is none."""
         return super().experiment
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Add scalars, not through Lightning, which takes every error for a value that cannot be logged."""
+        """Write scalars, by tag; unlike in Lightning's method, an OSError is not taken for a value of a wrong type."""
 
-        def add() -> None:
+        def write() -> None:
             for tag, value in metrics.items():
                 self._writer.add_scalar(tag, value, step)
 
-        self._attempt(add)
+        self._attempt(write)
 
     @rank_zero_only
     def log_samples(self, texts: Sequence[str], step: int) -> None:
-        """Add texts, each as a block that TensorBoard does not reformat."""
-        blocks = ("\n".join("    " + line for line in text.splitlines()) for text in texts)  # Markdown's code block
-        self._attempt(lambda: self._writer.add_text("samples", "\n\n---\n\n".join(blocks), step))
+        """Write texts one below the other, each as a block of code, which TensorBoard does not reformat."""
+        blocks = [_code_block(text) for text in texts]
+        self._attempt(lambda: self._writer.add_text("samples", RULE.join(blocks), step))
 
     @rank_zero_only
     def log_table(self, tag: str, rows: Sequence[Sequence[str]], step: int) -> None:
-        """Add a table whose first row are its headings."""
-        heading, *others = ("| " + " | ".join(map(_escaped, row)) + " |" for row in rows)
-        table = "\n".join((heading, "|---" * len(rows[0]) + "|", *others))
-        self._attempt(lambda: self._writer.add_text(tag, table, step), once=tag.startswith(BEGINNING))
+        """Write a table as text; the first row holds the headings."""
+        heading, *others = [_table_line(row) for row in rows]
+        separator = "|---" * len(rows[0]) + "|"
+        table = "\n".join([heading, separator, *others])
+
+        written_once = tag.startswith(BEGINNING)
+        self._attempt(lambda: self._writer.add_text(tag, table, step), once=written_once)
 
     @rank_zero_only
     def log_image(self, tag: str, image: np.ndarray, step: int) -> None:
-        """Add an image, uint8 (height, width, 3)."""
+        """Write an image, uint8 (height, width, 3)."""
         self._attempt(lambda: self._writer.add_image(tag, image, step, dataformats="HWC"))
 
     @rank_zero_only
     def log_layout(self) -> None:
-        """Say which charts the page Custom Scalars opens with."""
-        charts = {
-            category: {name: ["Multiline", tags] for name, tags in named.items()} for category, named in LAYOUT.items()
-        }
-        self._attempt(lambda: self._writer.add_custom_scalars(charts), once=True)
+        """Write which charts TensorBoard's page Custom Scalars opens with."""
+        layout: dict[str, dict[str, list]] = {}
+        for category, charts in LAYOUT.items():
+            layout[category] = {}
+            for title, patterns in charts.items():
+                layout[category][title] = ["Multiline", patterns]
+        self._attempt(lambda: self._writer.add_custom_scalars(layout), once=True)
 
     @rank_zero_only
-    def log_comparison(self, values: dict[str, object], changed: Sequence[str], others: Sequence[str]) -> None:
-        """Enter the run into the page HParams: all its values, and as columns what was changed, then the others.
+    def log_comparison(
+        self, values: dict[str, object], changed: Sequence[str], others: Sequence[str]
+    ) -> None:
+        """Enter the run into TensorBoard's page HParams.
 
-        TensorBoard takes the columns from one of the runs that it compares, and their contents from each.
+        Args:
+            values: every value of the run, by dotted key.
+            changed: keys that the user changed, which are the first columns of the page.
+            others: keys of the further columns.
         """
-        from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
-        from torch.utils.tensorboard.summary import hparams
+        plain = {key: _hparams_value(value) for key, value in values.items()}
+        columns, entry = _hparams_summaries(plain, changed, others)
 
-        plain = {key: value if type(value) in (float, str) else str(value) for key, value in values.items()}
-        plain |= {key: value for key, value in values.items() if type(value) is int and abs(value) < LARGEST_NUMBER}
-        columns, _, _ = hparams({key: plain[key] for key in (*changed, *others)}, dict.fromkeys(COMPARED))
-        _, start, _ = hparams(plain, {})
-        plugin = columns.value[0].metadata.plugin_data
-        content = HParamsPluginData.FromString(plugin.content)
-        for info in content.experiment.hparam_infos:
-            info.differs = info.name in changed  # what the page shows first
-        plugin.content = content.SerializeToString()
+        def write() -> None:
+            self._writer.file_writer.add_summary(columns, 0)
+            self._writer.file_writer.add_summary(entry, 0)
 
-        def add() -> None:
-            for summary in (columns, start):
-                self._writer.file_writer.add_summary(summary, 0)
-
-        self._attempt(add, once=True)
+        self._attempt(write, once=True)
 
     @rank_zero_only
     def save(self) -> None:
-        """Flush the events to disk; Lightning's hparams.yaml would repeat config.yaml."""
+        """Flush the events to disk; Lightning's method would write hparams.yaml too, which repeats config.yaml."""
         self._attempt(self._flush)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Flush and close."""
-        if (experiment := self._experiment) is not None:
+        """Flush and close the event file, if one is open."""
+        writer = self._experiment
+        if writer is not None:
             self._attempt(self._flush)
-            self._attempt(experiment.close)
+            self._attempt(writer.close)
 
     def _flush(self) -> None:
+        """Wait until all events are on the disk."""
         self._writer.flush()
-        for path in Path(self.log_dir).glob("events.out.tfevents.*"):
+        for path in self._event_files():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-        self._owed, self._handed = [], 0
 
-    def _attempt(self, call: Callable[[], None], *, once: bool = False) -> None:
-        """Write, unless the disk was full a moment ago; what is written only once is kept until it can be."""
+        self._owed = []
+        self._n_handed = 0
+
+    def _attempt(self, write: Callable[[], None], *, once: bool = False) -> None:
+        """Call write, which hands events to the file, unless the disk was full a moment ago.
+
+        With once, write is owed until a flush succeeds, and is called again for a new file after an error. Without
+        on_error the OSError of a full disk is raised.
+        """
         if once:
-            self._owed.append(call)
+            self._owed.append(write)
         if time.monotonic() < self._try_again:
             return
+
         try:
-            for owed in self._owed[self._handed :]:
-                owed()
-                self._handed += 1
+            self._hand_over_owed()
             if not once:
-                call()
-            self._kwargs["purge_step"] = None  # said by the first file; another would purge what we have written
+                write()
+            # The run's first file tells TensorBoard what to hide; said again, it would hide events of this run.
+            self._kwargs["purge_step"] = None
         except OSError as error:
             if self._on_error is None:
                 raise
-            self._experiment, self._handed, self._try_again = None, 0, time.monotonic() + RETRY_SECONDS
-            for path in Path(self.log_dir).glob("events.out.tfevents.*"):
-                if not path.stat().st_size:
-                    path.unlink()  # the next attempt makes another
+            self._give_up_file()
             self._on_error(error)
+
+    def _hand_over_owed(self) -> None:
+        """Write the owed events that the open file was not given yet."""
+        for write in self._owed[self._n_handed :]:
+            write()
+            self._n_handed += 1
+
+    def _give_up_file(self) -> None:
+        """Leave a file that cannot be written, and try again in a new one after RETRY_SECONDS."""
+        self._experiment = None
+        self._n_handed = 0
+        self._try_again = time.monotonic() + RETRY_SECONDS
+        for path in self._event_files():
+            if path.stat().st_size == 0:
+                path.unlink()
+
+    def _event_files(self) -> Iterator[Path]:
+        return Path(self.log_dir).glob("events.out.tfevents.*")
+
+
+def _hparams_value(value: object) -> float | str:
+    """A value as TensorBoard's page HParams takes it: a number or a text; True, None and lists become texts."""
+    is_exact = type(value) is int and abs(value) < LARGEST_NUMBER
+    if is_exact or type(value) in (float, str):
+        return value
+    return str(value)
+
+
+def _hparams_summaries(
+    values: dict[str, float | str], changed: Sequence[str], others: Sequence[str]
+) -> "tuple[Summary, Summary]":
+    """The columns of TensorBoard's page HParams, and a run's entry in them.
+
+    TensorBoard takes the columns from one of the runs that it compares, and the entries from each run.
+    """
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+    from torch.utils.tensorboard.summary import hparams
+
+    _, entry, _ = hparams(values, {})
+    shown = {key: values[key] for key in (*changed, *others)}
+    columns, _, _ = hparams(shown, dict.fromkeys(COMPARED))
+
+    plugin = columns.value[0].metadata.plugin_data
+    content = HParamsPluginData.FromString(plugin.content)
+    for info in content.experiment.hparam_infos:
+        info.differs = info.name in changed  # the page shows these columns first
+    plugin.content = content.SerializeToString()
+    return columns, entry
+
+
+def _code_block(text: str) -> str:
+    """Text as a block of code in Markdown, by an indent of four spaces."""
+    return "\n".join("    " + line for line in text.splitlines())
+
+
+def _table_line(cells: Sequence[str]) -> str:
+    """A row of a Markdown table whose cells show their texts as they are."""
+    return "| " + " | ".join(_escaped(cell) for cell in cells) + " |"
 
 
 def _escaped(text: str) -> str:
-    return "".join(f"&#{ord(character)};" if character in SPECIAL else character for character in str(text))
+    """Text with special characters of Markdown and HTML as numeric entities."""
+    escaped = ""
+    for character in str(text):
+        escaped += f"&#{ord(character)};" if character in SPECIAL else character
+    return escaped
