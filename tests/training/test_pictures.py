@@ -11,7 +11,8 @@ from gptmini.model import GPTConfig, new_gpt
 from gptmini.report import drawing
 from gptmini.report.tables import comparison, config_table, data_card, leaves, model_table
 from gptmini.tokenizer import byte
-from gptmini.training.monitoring.pictures import Pictures, TokenLosses, mispredicted, write_embedding
+from gptmini.training.monitoring.pictures import Pictures, write_embedding
+from gptmini.training.monitoring.token_losses import TokenLosses, mispredicted
 
 PICTURES = {"layers": [0, -1], "heads": None, "text": None, "max_tokens": 5, "embedding_tokens": 7}
 CONFIG = {

@@ -1,0 +1,75 @@
+"""What a validation finds token by token, and the table of the tokens that cost most."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+COSTLIEST = 25  # rows of the table of mispredicted tokens
+
+
+class TokenLosses(NamedTuple):
+    """Loss and prediction of every token of a validation; each array has the shape (n_tokens,)."""
+
+    losses: np.ndarray  # nats
+    positions: np.ndarray  # in their windows, counted from 0
+    targets: np.ndarray  # ids of the tokens
+    likeliest: np.ndarray  # ids that the model held likeliest in the targets' places
+
+
+def joined(batches: list[TokenLosses]) -> TokenLosses:
+    """Join what was found in the batches of one validation, in their order."""
+    return TokenLosses(
+        losses=np.concatenate([batch.losses for batch in batches]),
+        positions=np.concatenate([batch.positions for batch in batches]),
+        targets=np.concatenate([batch.targets for batch in batches]),
+        likeliest=np.concatenate([batch.likeliest for batch in batches]),
+    )
+
+
+def mispredicted(found: TokenLosses, label: Callable[[int], str]) -> list[list[str]]:
+    """Rows on the token kinds with the highest summed loss, under a row of headings.
+
+    Args:
+        found: of a validation.
+        label: gives the text of an id.
+    """
+    from gptmini.report.drawing import visible  # matplotlib takes half a second
+
+    n_times = np.bincount(found.targets)  # (V,)
+    n_right = np.bincount(found.targets, weights=found.targets == found.likeliest)  # (V,)
+    costs = np.bincount(found.targets, weights=found.losses)  # (V,)
+    total_cost = costs.sum()
+
+    rows = [
+        [
+            "token",
+            "times",
+            "right",
+            "mean loss, nats",
+            "share of all loss",
+            "likeliest when wrong",
+        ]
+    ]
+    for token in np.argsort(-costs)[:COSTLIEST]:
+        if n_times[token] == 0:  # tokens that did not occur cost nothing, and come last
+            break
+
+        is_wrong = (found.targets == token) & (found.likeliest != token)
+        predicted_instead = np.bincount(found.likeliest[is_wrong])
+        likeliest_instead = ""
+        if len(predicted_instead):
+            likeliest_instead = visible(label(int(predicted_instead.argmax())))
+
+        mean_loss = costs[token] / n_times[token]
+        rows.append(
+            [
+                visible(label(int(token))),
+                f"{n_times[token]:,}",
+                f"{n_right[token] / n_times[token]:.0%}",
+                f"{mean_loss:.2f}",
+                f"{costs[token] / total_cost:.1%}",
+                likeliest_instead,
+            ]
+        )
+    return rows
