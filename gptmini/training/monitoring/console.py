@@ -5,6 +5,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
@@ -12,11 +13,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
-PLAIN_SECONDS = 5.0  # between two plain progress lines: often enough to see life, rare enough to read
-BLOCKS, DIGITS = "▁▂▃▄▅▆▇█", "01234567"  # of a sparkline, lowest first; where only ASCII can be shown the second
+PLAIN_SECONDS = 5.0  # between two plain progress lines: often enough to see life, and readable
 SPARKS = 10  # validations in the sparkline
-ROWS = 8  # validations in the final table
-COLUMNS = {  # of the final table: the scalar, and how it is written
+ROWS = 8  # validations in the final table, the first and the last among them, and the best besides
+
+# Characters of a sparkline, lowest first.
+BLOCKS = "▁▂▃▄▅▆▇█"
+DIGITS = "01234567"
+
+# Columns of the final table: by heading the tag of a scalar and its format.
+COLUMNS = {
     "tokens": ("train/tokens", "{:,.0f}"),
     "train loss": ("train/loss", "{:.4f}"),
     "val loss": ("val/loss", "{:.4f}"),
@@ -25,163 +31,260 @@ COLUMNS = {  # of the final table: the scalar, and how it is written
 }
 
 
+class Signs(NamedTuple):
+    """Characters that show how the validation loss moves."""
+
+    down: str
+    up: str
+    levels: str  # of a sparkline, lowest first
+
+
+UNICODE_SIGNS = Signs(down="↓", up="↑", levels=BLOCKS)
+ASCII_SIGNS = Signs(down="v", up="^", levels=DIGITS)  # for consoles that show nothing else
+
+
 class LastingConsole(Console):
-    """A console that falls silent when its reader has gone: `| head` must not end a run."""
+    """A console that falls silent when nobody reads it any more, so that `| head` does not end a run."""
 
     def on_broken_pipe(self) -> None:
-        """Rich would leave the program here."""
+        """Print nothing from now on, where Rich would end the program."""
         self.quiet = True
 
 
 class ConsoleLogger(Logger):
-    """A progress bar on a terminal, plain lines elsewhere; every line goes to the log file too."""
+    """Shows a run as a progress bar on a terminal and as plain lines elsewhere; every line goes to train.log too."""
 
     def __init__(
-        self, console: Console, log_file: Console, max_steps: int, validations: Sequence[dict[str, float]] = ()
+        self,
+        console: Console,
+        log_file: Console,
+        max_steps: int,
+        validations: Sequence[dict[str, float]] = (),
     ) -> None:
-        """Take where to show what, the last step, and the validations before a resumed run: scalars, and their step."""
+        """Show nothing yet.
+
+        Args:
+            console: where the person who watches looks.
+            log_file: over the file train.log.
+            max_steps: last optimizer step of the run.
+            validations: of a resumed run, before it was resumed: scalars by tag, and the step under "step".
+        """
         super().__init__()
-        self.console, self.log_file, self.max_steps = console, log_file, max_steps
+        self.console = console
+        self.log_file = log_file
+        self.max_steps = max_steps
         self.validations = list(validations)
-        self._latest: dict[str, float] = {}
+        self._latest: dict[str, float] = {}  # newest value of each scalar
         self._bar: Progress | None = None
         self._start: tuple[float, int] | None = None  # time and step of the first metrics
-        self._spoke = -PLAIN_SECONDS
+        self._spoke = -PLAIN_SECONDS  # when the last progress line was written
 
     @property
     def name(self) -> str:
-        """Lightning wants one."""
+        """The logger's name, which Lightning asks for."""
         return "console"
 
     @property
     def version(self) -> int:
-        """Lightning wants one."""
+        """The logger's version, which Lightning asks for; always 0."""
         return 0
 
     def log_hyperparams(self, *args: object, **kwargs: object) -> None:
-        """Show nothing: the script has printed what the run is."""
+        """Show nothing: the command has already printed what the run is."""
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Show the newest loss, validation loss, speed and time left."""
+        """Show the newest loss, validation loss, speed and time left; scalars come by tag."""
         now = time.monotonic()
-        self._start = self._start or (now, step)
+        if self._start is None:
+            self._start = (now, step)
         self._latest.update(metrics)
         validated = "val/loss" in metrics
         if validated:
             self.validations.append(self._latest | {"step": step})
+
+        # A terminal has a bar that moves with every point; elsewhere every line stays, so lines are rarer.
         if self.console.is_terminal:
-            self._draw(step, now)
+            self._draw_bar(step, now)
         if validated or now - self._spoke >= PLAIN_SECONDS:
             self._spoke = now
-            line = Text(f"step {step}/{self.max_steps}  ").append_text(self._figures(step, now, validated))
+            line = Text(f"step {step}/{self.max_steps}  ")
+            line.append_text(self._figures(step, now, validated=validated))
             self.say(line, aloud=validated or not self.console.is_terminal)
 
     @rank_zero_only
     def say(self, line: str | Text, *, aloud: bool = True) -> None:
-        """Write a line to the log file and, aloud, to the console too; each hears of it when the other takes none."""
-        line = line if isinstance(line, Text) else printable(line)
-        places = {"train.log": self.log_file} | ({"the console": self.console} if aloud else {})
-        for name, place in places.items():
-            try:
-                place.print(line, markup=False, highlight=False)
-            except OSError as error:
-                other = self.console if place is self.log_file else self.log_file
-                with suppress(OSError):  # the same disk may hold both
-                    other.print(f"{name} not written: {error.strerror}", markup=False)
+        """Write a line to train.log and, where aloud, to the console too.
+
+        Where one of the two cannot be written, as on a full disk, the other one says so.
+        """
+        if not isinstance(line, Text):
+            line = printable(line)
+
+        self._print(line, self.log_file, place="train.log", other=self.console)
+        if aloud:
+            self._print(line, self.console, place="the console", other=self.log_file)
 
     def final_table(self) -> list[str]:
-        """The run's validations, the last and the best among them, in lines of at most 71 characters; or none."""
+        """A table of the run's validations, the last and the best among them, as lines of at most 71 characters.
+
+        The list is empty where the run has no validation.
+        """
         if not self.validations:
             return []
+
         last = len(self.validations) - 1
         best = min(range(last + 1), key=lambda i: _ordered(self.validations[i]["val/loss"]))
-        shown = sorted({best, *(round(i * last / (ROWS - 1)) for i in range(ROWS))})
-        used = {name: key for name, key in COLUMNS.items() if any(key[0] in row for row in self.validations)}
+        # Of a long run some validations are shown: the first, the last, others evenly between, and always the best.
+        evenly_spaced = [round(i * last / (ROWS - 1)) for i in range(ROWS)]
+        shown = sorted({best, *evenly_spaced})
+
+        logged = set().union(*self.validations)  # tags that any validation has
+        used = {name: column for name, column in COLUMNS.items() if column[0] in logged}
         rows = [["step", *used, ""]]
         for i in shown:
-            row = self.validations[i]
-            figures = [form.format(row[key]) if key in row else "" for key, form in used.values()]
-            rows.append([str(row["step"]), *figures, "best" if i == best and math.isfinite(row["val/loss"]) else ""])
+            validation = self.validations[i]
+            row = [str(validation["step"])]
+            for tag, form in used.values():
+                row.append(form.format(validation[tag]) if tag in validation else "")
+            is_best = i == best and math.isfinite(validation["val/loss"])
+            row.append("best" if is_best else "")
+            rows.append(row)
+
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return ["  ".join(map(str.rjust, row, widths)).rstrip() for row in rows]
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Take the bar off the terminal."""
+        """Remove the progress bar from the terminal."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
-    def _trend(self) -> Text:
-        """The newest validation loss, whether it is better than the one before, and the way that they took."""
-        losses = [row["val/loss"] for row in self.validations]
-        ascii_only = self.console.options.ascii_only
-        trend = Text(f"val loss {losses[-1]:.4f} ")
-        if len(losses) > 1:
-            better = _ordered(losses[-1]) < _ordered(losses[-2])
-            arrow = ("v" if better else "^") if ascii_only else ("↓" if better else "↑")
-            trend.append(arrow + " ", style="green" if better else "red")
-        return trend.append(sparkline(losses[-SPARKS:], DIGITS if ascii_only else BLOCKS))
+    def _print(self, line: str | Text, console: Console, *, place: str, other: Console) -> None:
+        """Print a line on a console, whose name is place; if that fails, tell the other console."""
+        try:
+            console.print(line, markup=False, highlight=False)
+        except OSError as error:
+            with suppress(OSError):  # both consoles may write to one disk
+                other.print(f"{place} not written: {error.strerror}", markup=False)
 
-    def _figures(self, step: int, now: float, validated: bool) -> Text:
-        """Loss, validation loss or speed (a line has no room for both), and time left, as far as they are known."""
-        parts, (start_time, start_step) = [], self._start
+    def _draw_bar(self, step: int, now: float) -> None:
+        """Show the progress bar, from the first metrics on, at a step."""
+        if self._bar is None:
+            self._bar = Progress(
+                TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+                BarColumn(bar_width=16),
+                TextColumn("{task.description}"),
+                console=self.console,
+                transient=True,
+            )
+            self._task = self._bar.add_task("", total=self.max_steps)
+            self._bar.start()
+
+        figures = self._figures(step, now, validated=False)
+        self._bar.update(self._task, completed=step, description=str(figures))
+
+    def _figures(self, step: int, now: float, *, validated: bool) -> Text:
+        """Loss, then validation loss or speed, and time left, as far as they are known.
+
+        A line of 80 characters has no room for both: the validation loss stands in lines on a validation, the speed in
+        all others.
+        """
+        parts = []
         if "train/loss" in self._latest:
             parts.append(Text(f"loss {self._latest['train/loss']:.4f}"))
         if validated:
             parts.append(self._trend())
         elif "work/tokens_per_second" in self._latest:
             parts.append(Text(f"{self._latest['work/tokens_per_second']:,.0f} tokens/s"))
+
+        start_time, start_step = self._start
         if step > start_step:
-            left = (now - start_time) / (step - start_step) * (self.max_steps - step)
-            parts.append(Text(f"{duration(left)} left"))
+            seconds_per_step = (now - start_time) / (step - start_step)
+            seconds_left = seconds_per_step * (self.max_steps - step)
+            parts.append(Text(f"{duration(seconds_left)} left"))
         return Text("  ").join(parts)
 
-    def _draw(self, step: int, now: float) -> None:
-        if self._bar is None:
-            columns = (TextColumn("step {task.completed:.0f}/{task.total:.0f}"), BarColumn(bar_width=16))
-            self._bar = Progress(*columns, TextColumn("{task.description}"), console=self.console, transient=True)
-            self._task = self._bar.add_task("", total=self.max_steps)
-            self._bar.start()
-        self._bar.update(self._task, completed=step, description=str(self._figures(step, now, False)))
+    def _trend(self) -> Text:
+        """The newest validation loss, an arrow down or up from the one before, and a sparkline of the newest ones."""
+        losses = [validation["val/loss"] for validation in self.validations]
+        signs = ASCII_SIGNS if self.console.options.ascii_only else UNICODE_SIGNS
+
+        trend = Text(f"val loss {losses[-1]:.4f} ")
+        if len(losses) > 1:
+            if _ordered(losses[-1]) < _ordered(losses[-2]):
+                trend.append(f"{signs.down} ", style="green")
+            else:
+                trend.append(f"{signs.up} ", style="red")
+        trend.append(sparkline(losses[-SPARKS:], signs.levels))
+        return trend
 
 
 def printable(text: str) -> str:
-    """Text that does nothing to a terminal but fill it: other characters than printable ones as their escapes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    """Text whose unprintable characters are written as escapes, so that a terminal obeys none of them."""
+    shown = ""
+    for character in text:
+        if character.isprintable():
+            shown += character
+        else:
+            shown += character.encode("unicode_escape").decode()
+    return shown
 
 
 def past_validations(curves: dict[str, list[tuple[int, float]]]) -> list[dict[str, float]]:
-    """What the final table shows of the validations that a run has behind it, from its curves, (step, value) by tag."""
-    rows = []
+    """Read from a run's curves what the final table shows of its validations.
+
+    Args:
+        curves: (step, value) points by tag, in the order of their steps.
+
+    Returns: a dict for each validation: the newest value of each scalar by its tag, and the step under "step".
+    """
+    validations = []
     for step, _ in curves.get("val/loss", []):
-        row = {"step": step}
+        validation = {"step": step}
         for tag, _ in COLUMNS.values():
             points = curves.get(tag, [])
-            if n := bisect_right(points, step, key=lambda point: point[0]):
-                row[tag] = points[n - 1][1]
-        rows.append(row)
-    return rows
+            # Training scalars are logged at steps of their own: the newest point until the validation counts.
+            n_until_step = bisect_right(points, step, key=lambda point: point[0])
+            if n_until_step:
+                _, validation[tag] = points[n_until_step - 1]
+        validations.append(validation)
+    return validations
 
 
 def sparkline(values: Sequence[float], levels: str) -> str:
-    """A sign for each value, levels[0] for the lowest; ? for one that is not finite."""
+    """Draw values as one character each.
+
+    Args:
+        values: of a curve.
+        levels: characters for the lowest value, the highest, and those between at equal distances; a value that is not
+            finite becomes "?".
+    """
     finite = [value for value in values if math.isfinite(value)]
-    low, high = min(finite, default=0.0), max(finite, default=0.0)
-    scale = (len(levels) - 1) / (high - low) if high > low else 0.0
-    return "".join(levels[round((value - low) * scale)] if math.isfinite(value) else "?" for value in values)
+    low = min(finite, default=0.0)
+    high = max(finite, default=0.0)
+    scale = 0.0  # equal values all have the lowest character
+    if high > low:
+        scale = (len(levels) - 1) / (high - low)
+
+    line = ""
+    for value in values:
+        line += levels[round((value - low) * scale)] if math.isfinite(value) else "?"
+    return line
 
 
 def _ordered(loss: float) -> float:
-    """A loss that compares: one that is no number is the worst."""
+    """A loss as a number that compares: one that is not finite counts as the worst."""
     return loss if math.isfinite(loss) else math.inf
 
 
 def duration(seconds: float) -> str:
-    """Hours, minutes and seconds, the largest two: 1 h 02 min, 3 min 05 s, 12 s."""
+    """The largest two of hours, minutes and seconds: 1 h 02 min, 3 min 05 s, 12 s."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
         return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"
+    if minutes:
+        return f"{minutes} min {seconds:02d} s"
+    return f"{seconds} s"
