@@ -1,1 +1,1 @@
-"""What a run shows, put into words, tables and pictures, and read again from its event files."""
+"""A run in words, tables, pictures and one HTML page, and TensorBoard's event files read again."""

@@ -90,13 +90,15 @@ def sections_of_one_run(run: ReportedRun) -> Iterator[tuple[str, str]]:
     yield "Where it stands", figures_table([run])
     yield from charts([run])
 
+    # What a validation writes: the newest is shown at once, earlier ones open on a click.
     yield "Samples", newest_first(run.texts("samples"))
     yield "What it mispredicts most", newest_first(run.texts("zoom/mispredicted"))
     for tag in run.tags["images"]:
         events = run.events.Images(tag)
-        shown = [events[0], events[-1]] if len(events) > 1 else events  # the first and the last
+        # The first and the last image show what training changed; all of them would make a large page.
+        shown = [events[0], events[-1]] if len(events) > 1 else events
         images = [(event.step, image("png", event.encoded_image_string)) for event in shown]
-        name = tag.partition("/")[2].replace("_", " ").capitalize()  # "Loss by position"
+        name = tag.partition("/")[2].replace("_", " ").capitalize()  # of zoom/loss_by_position
         yield name, newest_first(images)
 
     setup = {"Model": "setup/model", "Data": "setup/data", "Configuration": "setup/config"}
@@ -175,6 +177,7 @@ def _lines(
     Either name is empty where it would tell nothing: that of the only run, and that of a run's only tag.
     """
     is_shown = re.compile("|".join(patterns)).search
+
     lines = {}
     for run in runs:
         run_name = run.name if len(runs) > 1 else ""
@@ -188,6 +191,7 @@ def _lines(
             else:  # the tags of one pattern, such as work/ms/data and work/ms/forward, differ after it
                 tag_name = after
             lines[run_name, tag_name] = thinned(run.curve(tag))
+
     return lines
 
 

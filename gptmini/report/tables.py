@@ -47,7 +47,7 @@ def model_table(model: "GPT") -> list[list[str]]:
         block = re.match(r"blocks\.(\d+)\.(.*)", name)
         if block:
             number, name_in_block = block.groups()
-            if number != "0":
+            if number != "0":  # the row of block 0 stands for every block
                 continue
             shown_name = f"blocks.*.{name_in_block}"
             times = model.config.n_layers
@@ -66,6 +66,7 @@ def data_card(store: "TokenStore") -> list[list[str]]:
     """Rows of where a store's tokens come from, how many each split has, and where they lie, under empty headings."""
     rows = [["", ""]]
 
+    # Every corpus has its own keys; a list of thousands of files is shortened to a count.
     source = dict(store.meta["source"])
     files = source.pop("files", None)
     rows.append(["source", source.pop("corpus")])

@@ -73,6 +73,7 @@ def loss_histogram(losses: np.ndarray, title: str) -> Figure:
         losses: nats of n tokens, (n,).
         title: of the chart.
     """
+    # Losses may all be nearly one number, but the bins need a range that has room for their edges.
     low = float(losses.min())
     high = float(losses.max())
     width = max(high - low, LEAST_RANGE)
@@ -103,6 +104,7 @@ def curves(lines: dict[tuple[str, str], Sequence[tuple[int, float]]], title: str
         lines: (step, value) points, at least one a line, by (name of a run, tag). Either text may be empty.
         title: of the chart.
     """
+    # The legend stands below the axes, and the figure grows with its rows; a single line needs none.
     labels = [_curve_label(name, tag) for name, tag in lines]
     n_columns = max(1, LEGEND_WIDTH // (LEGEND_SAMPLE + max(map(len, labels))))
     n_legend_rows = 0
