@@ -124,7 +124,8 @@ def figures_table(runs: list[ReportedRun]) -> str:
     """An HTML table of the best and the last losses, the steps and the speed, with a column for each run."""
     rows = [["", *(run.name for run in runs)]]
     for row in FIGURES:
-        rows.append([row.heading, *(_figure(row, run.curve(row.tag)) for run in runs)])
+        cells = [_figure(row, run.curve(row.tag)) for run in runs]
+        rows.append([row.heading, *cells])
     return table(rows)
 
 
@@ -143,8 +144,12 @@ def _figure(row: FigureRow, points: Sequence[tuple[int, float]]) -> str:
 
 def differences_table(runs: list[ReportedRun]) -> str:
     """An HTML table of the configuration's values that are not equal in all runs, with a column for each run."""
+    keys = set()
+    for run in runs:
+        keys.update(run.config)
+
     rows = [["", *(run.name for run in runs)]]
-    for key in sorted({key for run in runs for key in run.config}):
+    for key in sorted(keys):
         values = [str(run.config.get(key, "")) for run in runs]
         if len(set(values)) > 1:
             rows.append([key, *values])

@@ -113,7 +113,7 @@ def curves(lines: dict[tuple[str, str], Sequence[tuple[int, float]]], title: str
 
     size = (5.4, 3 + LEGEND_ROW * n_legend_rows)
     figure, axes = _chart(size, title=title, x_label="optimizer step", y_label="")
-    if _needs_logarithm(value for points in lines.values() for _, value in points):
+    if _needs_logarithm(lines.values()):
         axes.set_yscale("log", nonpositive="mask")
     else:
         axes.ticklabel_format(axis="y", scilimits=(-3, 5))
@@ -184,9 +184,17 @@ def _curve_label(name: str, tag: str) -> str:
     return label
 
 
-def _needs_logarithm(values: Iterable[float]) -> bool:
-    """Whether the largest value dwarfs the others; False where a value is negative, which a logarithm would hide."""
-    finite = [value for value in values if np.isfinite(value)]
+def _needs_logarithm(lines: Iterable[Sequence[tuple[int, float]]]) -> bool:
+    """Whether the largest value of all lines' (step, value) points dwarfs the others, and no value is negative.
+
+    A logarithmic scale would hide negative values.
+    """
+    finite = []
+    for points in lines:
+        for _, value in points:
+            if np.isfinite(value):
+                finite.append(value)
+
     positive = [value for value in finite if value > 0]
     if not positive or min(finite) < 0:
         return False
