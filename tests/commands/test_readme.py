@@ -1,4 +1,4 @@
-"""What the README promises, typed as it says, on runs cut short."""
+"""What the README and the guides in docs/ promise, typed as they say, on runs cut short."""
 
 import io
 import json
@@ -14,9 +14,34 @@ import pytest
 import torch
 import yaml
 
+from gptmini.commands import COMMANDS
+from gptmini.commands.stored import RESUMABLE
+
 ROOT = Path(__file__).parent.parent.parent
-README = (ROOT / "README.md").read_text()
-COMMANDS = re.findall(r"^(?:python scripts/|gptmini\b(?! trains)|tensorboard |echo ).*$", README, re.MULTILINE)
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINKING = [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "data" / "README.md"]
+# How a line begins that the tests type. Lines of pip, pytest and python -m have tests of their own.
+TYPED = ("gptmini", "python scripts/", "tensorboard ", "echo ")
+
+
+def blocks(document, language):
+    """The contents of a document's fenced blocks in a language."""
+    fenced = rf"^```{language}\n(.*?)^```"
+    return re.findall(fenced, document.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def commands_of(documents):
+    """Every command in the documents' blocks of bash once, in their order, without its comment."""
+    commands = []
+    for document in documents:
+        for line in "".join(blocks(document, "bash")).splitlines():
+            command = line.partition(" #")[0].strip()
+            if command.startswith(TYPED) and command not in commands:
+                commands.append(command)
+    return commands
+
+
+DOCUMENTED = commands_of(DOCUMENTS)
 SHORTENED = {
     "train": [
         "trainer.max_steps=4",
@@ -32,42 +57,73 @@ WILD = ("optimizer=adamw", "optimizer.lr=1e30")  # Muon's steps and RMS norms be
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory):
-    """A folder as after a clone and the main job, cut short: the scripts, some text of one's own, a first run."""
+    """A folder as after the main job in a clone, cut short: the scripts, a text of the user's own, a first run."""
     folder = tmp_path_factory.mktemp("clone")
     (folder / "scripts").symlink_to(ROOT / "scripts")
+
     text = "".join(f"Line {i} says that {i} times {i} is {i * i}.\n" for i in range(900))
     (folder / "my.txt").write_text(text)
     (folder / "prompts.txt").write_text("The with statement\nReturn\n")
-    if shakespeare := os.environ.get("GPTMINI_SHAKESPEARE"):
+    shakespeare = os.environ.get("GPTMINI_SHAKESPEARE")
+    if shakespeare:
         shutil.copy(shakespeare, folder / "input.txt")
-    (folder / "my_configs" / "model").mkdir(parents=True)
-    (folder / "my_configs" / "model" / "wide.yaml").write_text("defaults: [modern, _self_]\nd_model: 48\nn_layers: 1\n")
-    (folder / "my_configs" / "experiment").mkdir()
-    (mine,) = re.findall(r"^```yaml\n(# @package _global_\n.*?)^```", README, re.MULTILINE | re.DOTALL)
-    (folder / "my_configs" / "experiment" / "mine.yaml").write_text(mine)
+
+    my_configs = folder / "my_configs"
+    (my_configs / "model").mkdir(parents=True)
+    wide = "defaults: [modern, _self_]\nd_model: 48\nn_layers: 1\n"
+    (my_configs / "model" / "wide.yaml").write_text(wide)
+    (my_configs / "experiment").mkdir()
+    (mine,) = blocks(ROOT / "docs" / "configuring.md", "yaml")
+    (my_configs / "experiment" / "mine.yaml").write_text(mine)
+
     main_job = [sys.executable, "scripts/train.py", *SHORTENED["train"]]
     subprocess.run(main_job, cwd=folder, check=True, capture_output=True)
     return folder
 
 
-def test_the_readme_names_every_script():
-    named = {re.search(r"scripts/(\w+)\.py", command).group(1) for command in COMMANDS if "scripts/" in command}
-    scripts = {path.stem for path in (ROOT / "scripts").glob("*.py") if "__main__" in path.read_text()}
-    assert named >= scripts
+def test_the_documents_type_every_command_and_a_measurement():
+    typed = {command.split()[1] for command in DOCUMENTED if command.startswith("gptmini ")}
+    assert typed >= set(COMMANDS)
+    assert any(command.startswith("python scripts/benchmark.py ") for command in DOCUMENTED)
+
+
+def test_the_guide_to_resuming_lists_the_keys_that_a_resumed_run_takes():
+    guide = (ROOT / "docs" / "resuming.md").read_text()
+    section = guide.partition("## What may change")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?) \| .* \|$", section, re.MULTILINE)
+    assert {key for row in rows for key in re.findall(r"`(.*?)`", row)} == set(RESUMABLE)
+
+
+def anchors_of(document):
+    """What GitHub lets a link to each heading of a document end in, after its #."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", LINKING, ids=lambda document: document.name)
+def test_links_between_documents_lead_somewhere(document):
+    for link in re.findall(r"\]\((?!http)(.*?)\)", document.read_text()):
+        path, _, anchor = link.partition("#")
+        target = document.parent / path if path else document
+        assert target.exists(), link
+        assert not anchor or anchor in anchors_of(target), link
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_readmes_commands_run(stranger, command):
-    command, _, _ = command.partition(" #")[0].strip().partition(" > ")  # what it prints is kept anyway
-    typed, _, command = command.rpartition(" | ")
+@pytest.mark.parametrize("command", DOCUMENTED)
+def test_the_documented_commands_run(stranger, command):
+    command, _, _ = command.partition(" > ")  # the output is captured anyway
+    typed, _, command = command.rpartition(" | ")  # as in echo "..." | gptmini sample ...
+
     if "input.txt" in command and not (stranger / "input.txt").exists():
         pytest.skip("GPTMINI_SHAKESPEARE must name the standard text of 1,115,394 characters")
     if "benchmark.py" in command:
         pytest.skip("measurements are run by hand; they take minutes")
+
     program, *arguments = shlex.split(command)
     if "hydra/launcher=joblib" in arguments:
-        pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="pip install 'gptmini[launchers]'")
+        plugin = "hydra_plugins.hydra_joblib_launcher"
+        pytest.importorskip(plugin, reason="pip install 'gptmini[launchers]'")
     if program == "tensorboard":
         arguments.append("--inspect")  # reads the same events, then ends
         program = [sys.executable, "-m", "tensorboard.main"]
@@ -77,6 +133,7 @@ def test_the_readmes_commands_run(stranger, command):
         if not {"--help", "--cfg"} & set(arguments):
             resumed = any(argument.startswith("resume=") for argument in arguments)
             arguments += ["trainer.max_steps=6"] if resumed else SHORTENED.get(name, [])
+
     typed = typed.removeprefix('echo "').removesuffix('"') or "Return\n"  # what --interactive reads
     options = {"cwd": stranger, "input": typed, "capture_output": True, "text": True}
     result = subprocess.run([*program, *arguments], check=False, **options)
@@ -99,7 +156,8 @@ def test_a_run_folder_holds_what_it_should(script, short, tmp_path):
 def test_the_end_names_folder_best_loss_sample_and_next_commands(script, short):
     out = script("train", *short).out
     assert re.search(r"^done     4 steps in .+ s$", out, re.MULTILINE)
-    assert re.search(r"^best     val loss \d\.\d{4}, \d\.\d{4} bits per byte, step 4$", out, re.MULTILINE)
+    best = r"^best     val loss \d\.\d{4}, \d\.\d{4} bits per byte, step 4$"
+    assert re.search(best, out, re.MULTILINE)
     assert re.search(r"^sample   ", out, re.MULTILINE)
     assert re.search(r"^next     python scripts/sample.py runs/default/\S+$", out, re.MULTILINE)
     assert re.search(r"^         python scripts/evaluate.py runs/default/\S+$", out, re.MULTILINE)
@@ -122,7 +180,8 @@ def test_evaluate_repeats_the_loss_that_training_saw(script, short):
 def test_a_sweep_gives_a_run_to_each_value(script, short, tmp_path):
     assert script("train", "-m", *short, "optimizer.lr=1e-3,3e-4", "name=sweep").code == 0
     runs = sorted((tmp_path / "runs" / "sweep").iterdir())
-    assert [yaml.safe_load((run / "config.yaml").read_text())["optimizer"]["lr"] for run in runs] == [1e-3, 3e-4]
+    configs = [yaml.safe_load((run / "config.yaml").read_text()) for run in runs]
+    assert [config["optimizer"]["lr"] for config in configs] == [1e-3, 3e-4]
 
 
 def test_prompts_from_argument_file_and_stdin_are_the_same(script, short, tmp_path, monkeypatch):
@@ -156,7 +215,9 @@ def test_sampling_and_evaluating_load_neither_lightning_nor_hydra(script, short,
         )
         command = [sys.executable, "-c", probe, str(ROOT / "scripts" / f"{name}.py")]
         environment = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
-        result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=True)
+        result = subprocess.run(
+            command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=True
+        )
         loaded = {module.partition(".")[0] for module in json.loads(result.stdout.splitlines()[-1])}
         assert "torch" in loaded
         assert not loaded & {"lightning", "hydra", "omegaconf", "tensorboard"}
@@ -171,17 +232,21 @@ def test_two_processes_share_a_run_and_train_the_same_weights_as_one(script, sho
     states = []
     for name in ("one", "two"):
         (folder,) = (tmp_path / "runs" / name).iterdir()
-        states.append(torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"])
-        batch_size = 4 if name == "one" else 2  # of a global batch of 4, found by trainer.batch_size=auto
+        last = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+        states.append(last["state_dict"])
+        # trainer.batch_size=auto finds a device's whole share of the global batch of 4.
+        batch_size = 4 if name == "one" else 2
         assert f"  batch_size: {batch_size}\n" in (folder / "config.yaml").read_text()
     for name in states[0]:
         torch.testing.assert_close(states[0][name], states[1][name], atol=1e-5, rtol=0)
 
 
 def test_a_diverged_run_stops_and_names_the_last_good_checkpoint(script, short, tmp_path):
-    result = script("train", *short, *WILD, "name=wild", "trainer.max_bad_steps=2", "schedule.warmup_steps=0")
+    settings = ("name=wild", "trainer.max_bad_steps=2", "schedule.warmup_steps=0")
+    result = script("train", *short, *WILD, *settings)
     assert result.code == 2
     assert result.err.count("\n") == 1
-    assert "error: 2 steps in a row, to step 3, had a loss or gradient that is not finite" in result.err
+    reason = "2 steps in a row, to step 3, had a loss or gradient that is not finite"
+    assert f"error: {reason}" in result.err
     (folder,) = (tmp_path / "runs" / "wild").iterdir()
     assert "step 2 not applied: loss" in (folder / "train.log").read_text()

@@ -1,4 +1,4 @@
-"""TensorBoard shows what the README documents: by its own reader, and in a real browser."""
+"""TensorBoard shows what docs/watching.md documents: by its own reader, and in a real browser."""
 
 import re
 import shutil
@@ -20,20 +20,27 @@ from gptmini.report.reading import read_events, read_scalars
 from gptmini.report.tags import COMPARED, LAYOUT
 from gptmini.training.monitoring.events import EventLogger
 
-README = (Path(__file__).parent.parent.parent / "README.md").read_text()
+GUIDE = (Path(__file__).parent.parent.parent / "docs" / "watching.md").read_text()
 BROWSER, DRIVER = shutil.which("chromium") or shutil.which("chromium-browser"), shutil.which("chromedriver")
 
 
 def documented():
-    """Tags of the README's table, a{b,c} standing for ab and ac; and those that a run has only sometimes."""
-    section = README.partition("## Watch it")[2].partition("\n## ")[0]
+    """Tags of the guide's table, those of every run and those of some runs; a{b,c} stands for ab and ac."""
+    section = GUIDE.partition("## Tags")[2].partition("\n## ")[0]
     always, sometimes = set(), set()
-    for first, text in re.findall(r"^\| (`.*?) \| (.*) \|$", section, re.MULTILINE):
-        for tag in re.findall(r"`(.*?)`", first):
-            choices = [part.split(",") for part in re.findall(r"\{(.*?)\}|([^{}]+)", tag) for part in part if part]
-            expanded = {"".join(parts) for parts in product(*choices)}
-            (sometimes if "where" in text else always).update(expanded)
+    for first, when in re.findall(r"^\| (`.*?) \| .* \| (.*) \|$", section, re.MULTILINE):
+        tags = always if when == "always" else sometimes
+        for pattern in re.findall(r"`(.*?)`", first):
+            tags.update(expanded(pattern))
     return always, sometimes
+
+
+def expanded(pattern):
+    """The tags that a pattern stands for: a{b,c} is ab and ac."""
+    choices = []
+    for braced, plain in re.findall(r"\{(.*?)\}|([^{}]+)", pattern):
+        choices.append(braced.split(",") if braced else [plain])
+    return {"".join(parts) for parts in product(*choices)}
 
 
 def test_a_run_writes_every_documented_tag_and_no_other(script, watched, tmp_path):
