@@ -264,7 +264,7 @@ def run(folder):
 def go_on(run, path):
     """Best validation, model and optimizer state, by parameter, with which a run goes on from a file."""
     state, _ = find_training_state(path)
-    plan = train.check(run.config)
+    plan = train.check_configuration(run.config)
     store = TokenStore(next(Path("data").iterdir()))
     fitted = train.build(plan, store, state)
     (kept,) = (callback for callback in fitted.callbacks if isinstance(callback, RunCheckpoints))
@@ -466,7 +466,7 @@ OVERRIDES = st.tuples(
 @fuzz(150)
 @given(overrides=st.lists(OVERRIDES.map("".join), min_size=1, max_size=2))
 def test_overrides_of_junk_make_a_configuration_or_are_refused_in_one_line(run, overrides):
-    refused(lambda: train.check(launching.compose_checked("train", overrides)))
+    refused(lambda: train.check_configuration(launching.compose_checked("train", overrides)))
 
 
 # Code in a checkpoint.

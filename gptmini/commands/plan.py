@@ -52,7 +52,7 @@ class Fitted:
     callbacks: "list[Callback]"
 
 
-def check(config: "DictConfig") -> Plan:
+def check_configuration(config: "DictConfig") -> Plan:
     """Everything of a configuration that can be checked and built before the text is read.
 
     Raises UserError: a value of the wrong type or out of range.

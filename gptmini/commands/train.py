@@ -11,7 +11,7 @@ from gptmini.checks import UserError
 from gptmini.commands.announcements import Announcer
 from gptmini.commands.errors import explain
 from gptmini.commands.launching import compose_checked, run_configured
-from gptmini.commands.plan import Fitted, Plan, build, check, open_loggers, open_tokens
+from gptmini.commands.plan import Fitted, Plan, build, check_configuration, open_loggers, open_tokens
 from gptmini.commands.start_up import resume_collector
 
 if TYPE_CHECKING:  # a mistake in a key is told before torch and Lightning are imported, which takes seconds
@@ -41,7 +41,7 @@ def train(config: "DictConfig", overrides: Sequence[str] = ()) -> TrainingResult
     overrides are what was typed, KEY=VALUE each, for whoever compares runs.
     """
     began = time.monotonic()
-    plan = check(config)
+    plan = check_configuration(config)
     resume_collector()
     prepare_process(plan)
 
@@ -96,7 +96,7 @@ def run_job(config: "DictConfig", overrides: Sequence[str]) -> float | None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Train for overrides, those of the command line if none are given."""
-    run_configured("train", run_job, arguments=arguments, check=check)
+    run_configured("train", run_job, arguments=arguments, check=check_configuration)
 
 
 def prepare_process(plan: Plan) -> None:

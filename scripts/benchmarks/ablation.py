@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 
 from gptmini.commands.errors import Parser
 from gptmini.commands.launching import compose_checked
-from gptmini.commands.plan import Plan, build, check, open_tokens
+from gptmini.commands.plan import Plan, build, check_configuration, open_tokens
 from gptmini.data import TokenStore
 from gptmini.hardware import keep_freed_memory
 from gptmini.training import build_trainer
@@ -95,7 +95,7 @@ def main() -> None:
     keep_freed_memory()
     torch.set_num_threads(arguments.threads)
     configs = {name: composed([RECIPE, *arguments.overrides], swaps) for name, swaps in TRICKS.items()}
-    plans = {name: check(config) for name, config in configs.items()}
+    plans = {name: check_configuration(config) for name, config in configs.items()}
     store, _ = open_tokens(configs["the whole recipe"], None)
 
     results: dict[str, list[tuple[float, float]]] = {name: [] for name in plans}

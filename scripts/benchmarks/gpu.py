@@ -34,7 +34,7 @@ from gptmini.checks import UserError
 from gptmini.commands.configuration import quoted
 from gptmini.commands.errors import Parser
 from gptmini.commands.launching import compose_checked
-from gptmini.commands.plan import check
+from gptmini.commands.plan import check_configuration
 from gptmini.files import replacing
 from gptmini.hardware import choose_hardware, clock, keep_freed_memory, memory, peak_flops, peak_memory, use_tf32
 from gptmini.model.loss import PiecewiseLoss
@@ -453,7 +453,7 @@ def fit(
             *overrides,
         ],
     )
-    plan = check(config)
+    plan = check_configuration(config)
     if plan.hardware.tf32:
         use_tf32()
     give_back_memory(setting.device)

@@ -17,7 +17,7 @@ import torch
 from gptmini.checks import UserError
 from gptmini.commands.errors import Parser
 from gptmini.commands.launching import compose_checked
-from gptmini.commands.plan import Plan, build, check, open_tokens
+from gptmini.commands.plan import Plan, build, check_configuration, open_tokens
 from gptmini.data import TokenStore
 from gptmini.hardware import Hardware, clock, keep_freed_memory, peak_memory
 from gptmini.model import GPT
@@ -83,7 +83,7 @@ def main() -> None:
         "trainer.devices=1",
     )
     config = compose_checked("train", [*arguments.overrides, *ours])
-    plan = replace(check(config), callbacks={})  # benchmark.py watching measures what scalars cost
+    plan = replace(check_configuration(config), callbacks={})  # benchmark.py watching measures what scalars cost
     keep_freed_memory()
     torch.set_num_threads(arguments.threads)
     store, _ = open_tokens(config, None)

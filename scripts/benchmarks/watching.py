@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 
 from gptmini.commands.errors import Parser
 from gptmini.commands.launching import compose_checked
-from gptmini.commands.plan import build, check, open_tokens
+from gptmini.commands.plan import build, check_configuration, open_tokens
 from gptmini.commands.train import describe
 from gptmini.hardware import clock, keep_freed_memory
 from gptmini.training import EventLogger, RunCheckpoints, Scalars, build_trainer
@@ -52,7 +52,7 @@ def time_hooks(callback: L.Callback, spent: list[float], device: str) -> None:
 
 def fit(config: DictConfig, folder: Path, *, watched: bool) -> Times:
     """Train in folder from the first step to the last, watched or with nothing but its checkpoints."""
-    plan = check(config)
+    plan = check_configuration(config)
     device = plan.hardware.device
     store, _ = open_tokens(config, None)
     if not watched:

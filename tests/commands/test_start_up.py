@@ -8,7 +8,7 @@ from gptmini.commands.start_up import collector_paused, resume_collector
 def test_a_run_trains_with_the_collector_on(script, short, monkeypatch):
     seen = []
     monkeypatch.setattr("gptmini.commands.train.fit", lambda *_, **__: seen.append(gc.isenabled()) or Result())
-    monkeypatch.setattr("gptmini.commands.train.check", noting(seen))
+    monkeypatch.setattr("gptmini.commands.train.check_configuration", noting(seen))
     assert script("train", *short).code == 0
     assert seen == [False, True]
     assert gc.isenabled()
@@ -22,12 +22,12 @@ class Result:
 
 
 def noting(seen):
-    """plan.check, which imports what is heavy, with a note of whether the collector was on."""
-    from gptmini.commands.plan import check
+    """plan.check_configuration, which imports what is heavy, with a note of whether the collector was on."""
+    from gptmini.commands.plan import check_configuration
 
     def checked(config):
         seen.append(gc.isenabled())
-        return check(config)
+        return check_configuration(config)
 
     return checked
 
