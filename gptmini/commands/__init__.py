@@ -7,7 +7,7 @@ import sys
 from importlib import import_module
 
 from gptmini import __version__
-from gptmini.commands.errors import MISUSE, show
+from gptmini.commands.errors import MISUSE, print_mistake
 
 COMMANDS = {
     "train": "train a GPT on a text, or go on with a run",
@@ -28,7 +28,7 @@ def main() -> None:
     elif name in ("--help", "-h"):
         print(usage())
     else:
-        show(f"gptmini has no command {name}; it has {', '.join(COMMANDS)}")
+        print_mistake(f"gptmini has no command {name}; it has {', '.join(COMMANDS)}")
         sys.exit(MISUSE)
 
 

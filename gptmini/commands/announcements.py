@@ -31,7 +31,7 @@ class Announcer:
             word = topic if i == 0 else ""
             self.console.say(f"{word:8} {text}")
 
-    def begin(
+    def say_start(
         self, run: "Run", module: "GPTModule", hardware: "Hardware", *, prepared_now: bool, runs_dir: str
     ) -> None:
         """Say what is trained, on what, from which step, and where it can be watched."""
@@ -61,9 +61,9 @@ class Announcer:
             self.say("batch", f"{settings.global_batch_size} sequences a step, in {parts}")
         self.say("run", str(run.folder), f"watch it: tensorboard --logdir {runs_dir}")
         if run.resumed:
-            self.resume(run.state, module)
+            self.say_resume(run.state, module)
 
-    def resume(self, state: "TrainingState | None", module: "GPTModule") -> None:
+    def say_resume(self, state: "TrainingState | None", module: "GPTModule") -> None:
         """Say from where the run goes on, and what a new number of steps does to the learning rate."""
         if state is None:
             self.say("resume", "nothing was saved yet: from the first step")
@@ -80,7 +80,7 @@ class Announcer:
             change = f"the learning rate of the next step was {before:.3g}, is {now:.3g}"
             self.say("", f"max_steps was {state.max_steps}, is {max_steps}: {change}")
 
-    def stop(self, ending: "Ending", step: int, run: "Run") -> None:
+    def say_stop(self, ending: "Ending", step: int, run: "Run") -> None:
         """Say why the run stopped, what was kept of it, and how it goes on."""
         last = run.folder / "checkpoints" / "last.ckpt"
         if ending.saved:
@@ -90,7 +90,7 @@ class Announcer:
         self.say("stopped", f"by {ending.reason} at step {step}; {kept}")
         self.say("next", resuming(run))
 
-    def done(self, trainer: "Trainer", run: "Run", *, n_steps: int, seconds: float) -> None:
+    def say_done(self, trainer: "Trainer", run: "Run", *, n_steps: int, seconds: float) -> None:
         """Say how long the run took, and whether a callback such as Lightning's EarlyStopping ended it early."""
         from gptmini.training.monitoring.console import duration
 
@@ -101,7 +101,7 @@ class Announcer:
             self.say("early", f"at step {trainer.global_step} of {trainer.max_steps}: {reason}")
             self.say("", f"to go on: {resuming(run)}")
 
-    def end(
+    def say_results(
         self,
         module: "GPTModule",
         *,

@@ -33,18 +33,18 @@ def one_line_errors() -> Iterator[None]:
         line = None if os.environ.get("GPTMINI_TRACEBACK") else explain(error)
         if line is None:
             raise
-        show(line)
+        print_mistake(line)
         sys.exit(MISUSE)
 
 
-def show(mistake: str) -> None:
+def print_mistake(mistake: str) -> None:
     """Tell a mistake in one line on stderr."""
     print(f"error: {' '.join(mistake.split())}", file=sys.stderr, flush=True)
 
 
 def refuse(message: str) -> NoReturn:
     """Tell what argparse finds wrong with a command line, and leave."""
-    show(f"{message}; --help lists what there is")
+    print_mistake(f"{message}; --help lists what there is")
     sys.exit(MISUSE)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini.checks import UserError
 from gptmini.commands.configuration import CONFIGS, check_overrides, composer, sweep_described
-from gptmini.commands.errors import MISUSE, explain, one_line_errors, refuse, show
+from gptmini.commands.errors import MISUSE, explain, one_line_errors, print_mistake, refuse
 from gptmini.commands.start_up import collector_paused
 from gptmini.commands.stored import stored_config
 
@@ -105,7 +105,9 @@ class _Job:
             if not here:
                 raise
             if self.flags.multirun and explain(error) is not None:
-                show(f"the job {' '.join(overrides)} failed: {explain(error)}")  # now, for the others may take hours
+                print_mistake(
+                    f"the job {' '.join(overrides)} failed: {explain(error)}"
+                )  # now, for the others may take hours
             self.failures.append(error)
             return None
 

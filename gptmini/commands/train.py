@@ -53,13 +53,13 @@ def train(config: "DictConfig", overrides: Sequence[str] = ()) -> TrainingResult
             store, prepared_now = open_tokens(config, run.state)
         fitted = build(plan, store, run.state)
         config.trainer.batch_size = fitted.module.settings.batch_size  # found, where it was auto
-        run.begin(stored_yaml(config), typed(overrides))
+        run.begin(stored_yaml(config), without_resume(overrides))
 
         announcer = open_announcer(console, run, plan)
         loggers = open_loggers(plan, run, announcer)
-        describe(loggers, config, fitted.module, run.overrides)
-        announcer.begin(run, fitted.module, plan.hardware, prepared_now=prepared_now, runs_dir=config.runs_dir)
-        return fit(plan, fitted, run, [*loggers, announcer.console], announcer, began=began)
+        log_setup(loggers, config, fitted.module, run.overrides)
+        announcer.say_start(run, fitted.module, plan.hardware, prepared_now=prepared_now, runs_dir=config.runs_dir)
+        return fit_and_announce(plan, fitted, run, [*loggers, announcer.console], announcer, began=began)
 
 
 def train_from_python(overrides: Sequence[str]) -> TrainingResult:
@@ -112,7 +112,7 @@ def prepare_process(plan: Plan) -> None:
         torch.set_num_threads(plan.settings.threads)
 
 
-def describe(loggers: "Sequence[Logger]", config: "DictConfig", module: "GPTModule", overrides: Sequence[str]) -> None:
+def log_setup(loggers: "Sequence[Logger]", config: "DictConfig", module: "GPTModule", overrides: Sequence[str]) -> None:
     """Write down what the run is, and how it compares with others: by what overrides changed."""
     from omegaconf import OmegaConf
 
@@ -133,7 +133,7 @@ def describe(loggers: "Sequence[Logger]", config: "DictConfig", module: "GPTModu
         logger.save()
 
 
-def fit(
+def fit_and_announce(
     plan: Plan, fitted: Fitted, run: "Run", loggers: "Sequence[Logger]", announcer: Announcer, *, began: float
 ) -> TrainingResult:
     """Train until the last step, or until a signal, the time limit or a callback ends the run; say how it ended."""
@@ -155,15 +155,15 @@ def fit(
     try:
         ending = stopping.fit(trainer, fitted.module, fitted.data)
     finally:
-        finish(loggers)
+        finish_loggers(loggers)
 
     checkpoints = _first(fitted.callbacks, RunCheckpoints)
     best = None if checkpoints is None else checkpoints.best
     if ending.reason is None:
         n_steps = trainer.global_step - run.step
-        announcer.done(trainer, run, n_steps=n_steps, seconds=time.monotonic() - began)
+        announcer.say_done(trainer, run, n_steps=n_steps, seconds=time.monotonic() - began)
         samples = _first(fitted.callbacks, Samples)
-        announcer.end(
+        announcer.say_results(
             fitted.module,
             best=best,
             keeps_best=checkpoints is not None,
@@ -171,7 +171,7 @@ def fit(
             folder=run.folder,
         )
     else:
-        announcer.stop(ending, trainer.global_step, run)
+        announcer.say_stop(ending, trainer.global_step, run)
     return TrainingResult(
         folder=run.folder,
         steps=trainer.global_step,
@@ -181,7 +181,7 @@ def fit(
     )
 
 
-def finish(loggers: "Sequence[Logger]") -> None:
+def finish_loggers(loggers: "Sequence[Logger]") -> None:
     """End what would outlive its run: Weights & Biases gives the next run of a process to the entry of the last."""
     for logger in loggers:
         end = getattr(getattr(logger, "experiment", None), "finish", None)
@@ -219,7 +219,7 @@ def stored_yaml(config: "DictConfig") -> str:
     return OmegaConf.to_yaml(OmegaConf.merge(config, {"resume": None}))
 
 
-def typed(overrides: Sequence[str]) -> list[str]:
+def without_resume(overrides: Sequence[str]) -> list[str]:
     """The overrides that say what a run is, not where it goes on."""
     return [override for override in overrides if not override.startswith("resume=")]
 

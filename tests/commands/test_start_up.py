@@ -7,7 +7,8 @@ from gptmini.commands.start_up import collector_paused, resume_collector
 
 def test_a_run_trains_with_the_collector_on(script, short, monkeypatch):
     seen = []
-    monkeypatch.setattr("gptmini.commands.train.fit", lambda *_, **__: seen.append(gc.isenabled()) or Result())
+    fit = "gptmini.commands.train.fit_and_announce"
+    monkeypatch.setattr(fit, lambda *_, **__: seen.append(gc.isenabled()) or Result())
     monkeypatch.setattr("gptmini.commands.train.check_configuration", noting(seen))
     assert script("train", *short).code == 0
     assert seen == [False, True]
