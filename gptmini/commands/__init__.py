@@ -19,9 +19,12 @@ COMMANDS = {
 
 
 def main() -> None:
-    """Run the command that the command line names, or list them."""
-    name, *arguments = sys.argv[1:] or ["--help"]
+    """Run the command that the command line names; without a name, list the commands."""
+    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    arguments = sys.argv[2:]
+
     if name in COMMANDS:
+        # Each command has its own module, which is imported only now: sample needs no Hydra, report no Lightning.
         import_module(f"gptmini.commands.{name}").main(arguments)
     elif name == "--version":
         print(__version__)
@@ -33,14 +36,15 @@ def main() -> None:
 
 
 def usage() -> str:
-    """The commands, a line each."""
-    lines = [f"  gptmini {name:9} {meaning}" for name, meaning in COMMANDS.items()]
-    return "\n".join(
-        (
-            f"gptmini {__version__}: train, watch and sample a GPT from any text",
-            "",
-            *lines,
-            "",
-            "gptmini NAME --help says more of one; gptmini --version names the version",
-        )
-    )
+    """The help text of gptmini, with one line for each command."""
+    lines = [
+        f"gptmini {__version__}: train, watch and sample a GPT from any text",
+        "",
+    ]
+    for name, meaning in COMMANDS.items():
+        lines.append(f"  gptmini {name:9} {meaning}")
+    lines += [
+        "",
+        "gptmini NAME --help says more of one; gptmini --version names the version",
+    ]
+    return "\n".join(lines)

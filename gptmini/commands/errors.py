@@ -10,27 +10,35 @@ from typing import NoReturn
 from gptmini.checks import UserError
 
 MISUSE = 2  # exit code of a mistake that the user can mend, as argparse's
-INTERRUPTED = 130  # 128 + SIGINT
+INTERRUPTED = 130  # exit code after Ctrl-C: 128 + the number of SIGINT
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn a mistake into one line on stderr and exit code 2; a traceback remains for a bug.
+    """Turn a user's mistake into one line on stderr and exit code 2; a bug keeps its traceback.
 
-    With GPTMINI_TRACEBACK set every error keeps its traceback, for whoever suspects that the one line hides a bug.
+    With the environment variable GPTMINI_TRACEBACK set, every error keeps its traceback. This helps where the one
+    line seems to hide a bug.
     """
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # neither closed nor replaced by something simpler
-            stream.reconfigure(errors="backslashreplace")  # whatever the system's encoding lacks
+        # A closed stream is None, and a stream that a caller put in place may lack this method.
+        if hasattr(stream, "reconfigure"):
+            # Print an escape sequence for a character that the system's encoding lacks, instead of failing.
+            stream.reconfigure(errors="backslashreplace")
+
     try:
         yield
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:
+        # The program that reads stdout, such as head, has closed the pipe and needs no more. Python flushes stdout
+        # when it exits, so stdout is sent to the null device, where that flush cannot fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
-        line = None if os.environ.get("GPTMINI_TRACEBACK") else explain(error)
+        if os.environ.get("GPTMINI_TRACEBACK"):
+            raise
+        line = explain(error)
         if line is None:
             raise
         print_mistake(line)
@@ -38,37 +46,40 @@ def one_line_errors() -> Iterator[None]:
 
 
 def print_mistake(mistake: str) -> None:
-    """Tell a mistake in one line on stderr."""
+    """Print a mistake as one line on stderr."""
     print(f"error: {' '.join(mistake.split())}", file=sys.stderr, flush=True)
 
 
 def refuse(message: str) -> NoReturn:
-    """Tell what argparse finds wrong with a command line, and leave."""
+    """Print what argparse finds wrong with a command line as one line on stderr, and exit with code 2."""
     print_mistake(f"{message}; --help lists what there is")
     sys.exit(MISUSE)
 
 
 def explain(error: BaseException) -> str | None:
-    """What to tell the user of an error; None if it is a bug."""
+    """The message for a user who can mend the cause of an error; None if the error is a bug."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, RecursionError):
         return "what was typed or read is nested too deeply"
     if _ran_out_of_memory(error):
-        return "memory ran out; lower batch_size (trainer.batch_size when training) or the model's sizes"
+        remedy = "lower batch_size (trainer.batch_size when training) or the model's sizes"
+        return f"memory ran out; {remedy}"
 
+    # Classes of libraries are told by their names: importing a library here would slow every command down. Hydra's
+    # errors are asked for before OSError, because some of them derive from OSError.
     name = type(error).__name__
     if name == "InstantiationException":
         return _explain_part(error)
     if type(error).__module__.startswith(("hydra.", "omegaconf.")):
-        hint = "; quote a value of other characters inside too: 'key=\"value\"'" if "override" in name.lower() else ""
-        reason = str(error).partition("Config search path")[0].partition("\n    full_key")[0]
-        return (reason or f"the configuration cannot be composed ({name})") + hint
-    if isinstance(error, OSError):  # after Hydra's, of which some are OSErrors too
+        return _explain_hydra(error)
+    if isinstance(error, OSError):
         return f"{os.fsdecode(error.filename or 'input or output')}: {error.strerror or error}"
 
-    # Lightning's own words for a callback or a logger that does not fit, or that needs a package that is not there.
-    if name == "MisconfigurationException" or str(error).startswith("Early stopping conditioned on metric"):
+    # Lightning explains in its own words why a callback or a logger does not fit, or which package it needs.
+    if name == "MisconfigurationException":
+        return str(error)
+    if str(error).startswith("Early stopping conditioned on metric"):
         return str(error)
     if isinstance(error, ModuleNotFoundError) and "pip install" in str(error):
         return str(error)
@@ -76,14 +87,25 @@ def explain(error: BaseException) -> str | None:
 
 
 def _ran_out_of_memory(error: BaseException) -> bool:
-    """Whether the processor's or a GPU's memory did not suffice; torch has no common class for that."""
+    """Whether the memory of the processor or of a GPU did not suffice; torch has no common class for that."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
-def _explain_part(error: Exception) -> str | None:
-    """What to tell of a part of a configuration that Hydra could not make; None if ours fails by a bug of its own."""
+def _explain_hydra(error: BaseException) -> str:
+    """The message for an error of Hydra or OmegaConf, without the search path and the key that Hydra lists below."""
+    name = type(error).__name__
+    reason = str(error).partition("Config search path")[0].partition("\n    full_key")[0]
+    if not reason:
+        reason = f"the configuration cannot be composed ({name})"
+    if "override" in name.lower():
+        reason += "; quote a value of other characters inside too: 'key=\"value\"'"
+    return reason
+
+
+def _explain_part(error: BaseException) -> str | None:
+    """The message for a part of a configuration that Hydra could not make; None if a class of gptmini has a bug."""
     cause = error.__cause__
     key = str(error).rpartition("full_key: ")[2]
     if isinstance(cause, TypeError):
@@ -98,8 +120,8 @@ def _explain_part(error: Exception) -> str | None:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with its complaints in one line as everyone's."""
+    """An argparse parser whose complaints are one line on stderr, as for every other mistake."""
 
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong and leave."""
+        """Print what is wrong with the command line as one line, and exit with code 2."""
         refuse(message)

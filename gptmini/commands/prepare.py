@@ -7,7 +7,12 @@ from gptmini.commands.start_up import resume_collector
 
 
 def tokenise(config, overrides: Sequence[str] = ()) -> None:
-    """Prepare the tokens, or find them prepared, and say where they are."""
+    """Tokenise a text, unless an earlier command has done so, and print the folder and the size of each split.
+
+    Args:
+        config: the composed configuration, with data, tokenizer and data_dir.
+        overrides: what was typed; not read, because every job of run_configured is called with it.
+    """
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
     from rich.console import Console
@@ -15,19 +20,27 @@ def tokenise(config, overrides: Sequence[str] = ()) -> None:
     from gptmini.data import prepare
     from gptmini.data.store import SPLITS
 
+    # The large imports are done, and from here on there is garbage to collect.
     resume_collector()
     OmegaConf.resolve(config)
+
     console = Console(soft_wrap=True, highlight=False)
     with console.status("reading text"):
         store, written = prepare(
-            instantiate(config.data), instantiate(config.tokenizer, _convert_="all"), config.data_dir
+            instantiate(config.data),
+            instantiate(config.tokenizer, _convert_="all"),
+            config.data_dir,
         )
-    console.print(f"{store.folder}, {'prepared now' if written else 'prepared before'}", markup=False)
+
+    origin = "prepared now" if written else "prepared before"
+    console.print(f"{store.folder}, {origin}", markup=False)
     for split in SPLITS:
-        n_tokens, n_bytes = store.n_tokens(split), store.n_bytes(split)
-        console.print(f"{split:5} {n_tokens:,} tokens, {n_bytes:,} bytes, {n_bytes / n_tokens:.2f} bytes a token")
+        n_tokens = store.n_tokens(split)
+        n_bytes = store.n_bytes(split)
+        sizes = f"{n_tokens:,} tokens, {n_bytes:,} bytes, {n_bytes / n_tokens:.2f} bytes a token"
+        console.print(f"{split:5} {sizes}")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Tokenise for overrides, those of the command line if none are given."""
+    """Tokenise as a list of overrides says; None takes the overrides of the command line."""
     run_configured("prepare", tokenise, arguments=arguments)

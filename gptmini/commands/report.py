@@ -8,22 +8,39 @@ from gptmini.commands.errors import Parser, one_line_errors
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Read the command line; argparse refuses what does not fit."""
+    """Read the command line, which names either one run or, after --compare, several."""
     parser = Parser(
-        prog="gptmini report", description="Write a run's curves, samples, pictures and configuration as one HTML page."
+        prog="gptmini report",
+        description="Write a run's curves, samples, pictures and configuration as one HTML page.",
     )
-    parser.add_argument("run", nargs="?", help="run folder, as in runs/latest, or runs/NAME for its newest run")
-    parser.add_argument("--compare", nargs="+", metavar="RUN", help="runs to lay over each other instead")
-    parser.add_argument("--out", type=Path, help="file (default: report.html in the run, or compare.html here)")
+    parser.add_argument(
+        "run",
+        nargs="?",
+        help="run folder, as in runs/latest, or runs/NAME for its newest run",
+    )
+    parser.add_argument(
+        "--compare",
+        nargs="+",
+        metavar="RUN",
+        help="runs to lay over each other instead",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="file (default: report.html in the run, or compare.html here)",
+    )
     arguments = parser.parse_args(arguments)
-    if (arguments.run is None) == (arguments.compare is None):
+
+    is_single = arguments.run is not None
+    is_comparison = arguments.compare is not None
+    if is_single == is_comparison:
         parser.error("name a run, or several after --compare")
     return arguments
 
 
 @one_line_errors()
 def main(arguments: list[str] | None = None) -> None:
-    """Read the runs, write the page, say where it is."""
+    """Read the runs, write the page, and print its file name and size."""
     arguments = parse(arguments)
 
     from gptmini.files import replacing
@@ -32,9 +49,18 @@ def main(arguments: list[str] | None = None) -> None:
 
     runs = [ReportedRun(path) for path in arguments.compare or [arguments.run]]
     give_names(runs)
-    out = arguments.out or (Path("compare.html") if arguments.compare else runs[0].folder / "report.html")
-    target = out.resolve()  # where a link leads
-    if not target.parent.is_dir() or (target.exists() and not target.is_file()):
+
+    if arguments.out is not None:
+        out = arguments.out
+    elif arguments.compare is not None:
+        out = Path("compare.html")
+    else:
+        out = runs[0].folder / "report.html"
+
+    # Follow a link, so that the file that the link leads to is replaced, and not the link itself.
+    target = out.resolve()
+    is_file_or_new = target.is_file() or not target.exists()
+    if not target.parent.is_dir() or not is_file_or_new:
         raise UserError(f"--out must be a file in a folder that exists, got {out}")
 
     page = page_of(runs, compare=arguments.compare is not None)

@@ -1,19 +1,22 @@
-"""Python's garbage collector, kept out of the way while a command imports what it needs.
+"""Python's garbage collector, kept out of the way while a command imports its libraries.
 
-Importing torch, Lightning and Hydra makes about a million objects that stay until the end. The collector would look
-through them again and again as they come, which takes a fifth of the time to a run's first step.
+Importing torch, Lightning and Hydra makes about a million objects that stay until the program ends. The collector
+would look through them again and again while they are made, which takes a fifth of the time to a run's first step.
 """
 
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_paused = False  # whether it is off because of collector_paused
+_paused = False  # whether collector_paused has turned the collector off
 
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Collect no garbage until resume_collector is called, or the block ends; who had it off before keeps it off."""
+    """Turn the garbage collector off until resume_collector is called, or else until the block ends.
+
+    A collector that the caller had already turned off stays off.
+    """
     global _paused
     if not gc.isenabled():
         yield
@@ -29,11 +32,18 @@ def collector_paused() -> Iterator[None]:
 
 
 def resume_collector() -> None:
-    """Collect garbage again, if it is paused; what the first start-up of a process made is never looked through."""
+    """Turn a paused garbage collector on again.
+
+    The first call in a process also excludes all objects that exist from later collections. They are those of the
+    libraries, and stay until the program ends.
+    """
     global _paused
     if not _paused:
         return
-    if gc.get_freeze_count() == 0:  # later ones would keep the garbage of earlier runs for ever
+
+    # Freeze only once: a second call would also freeze the garbage of the runs before it, which would then never be
+    # collected.
+    if gc.get_freeze_count() == 0:
         gc.freeze()
     _paused = False
     gc.enable()
