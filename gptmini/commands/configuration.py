@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,183 +14,258 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 PACKAGE = Path(__file__).resolve().parent.parent
-CONFIGS = next(folder for folder in (PACKAGE / "configs", PACKAGE.parent / "configs") if folder.is_dir())
-PART_GROUPS = ("callbacks", "logger")  # groups of parts by name, to which users add their own
+# An installed package holds its configs folder; in a clone that folder lies beside the package.
+CONFIG_PLACES = (PACKAGE / "configs", PACKAGE.parent / "configs")
+CONFIGS = next(folder for folder in CONFIG_PLACES if folder.is_dir())
+
+# Groups whose members are parts by name, to which a user adds parts of their own with +GROUP.NAME.
+PART_GROUPS = ("callbacks", "logger")
+
+# The parts of Hydra's own configuration that a user may change; gptmini sets the others, such as Hydra's log files.
 HYDRA_GROUPS = ("hydra.launcher", "hydra.sweeper", "hydra.sweep", "hydra.job", "hydra.verbose")
 
 
-def sweep_described(command: str, overrides: Sequence[str], config_dir: str | None = None) -> list[str]:
-    """The sweep that the chosen configurations themselves describe, KEY=VALUES each, in hydra.sweeper.params."""
+def sweep_described(
+    command: str, overrides: Sequence[str], config_dir: str | None = None
+) -> list[str]:
+    """The sweep that the chosen configuration files describe themselves, in hydra.sweeper.params.
+
+    Args:
+        command: the name of the root configuration.
+        overrides: what was typed; overrides that are sweeps themselves choose no configuration file.
+        config_dir: a folder of the user's own that adds options to the groups.
+
+    Returns:
+        One KEY=VALUES for each key that is swept.
+    """
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     fixed = [override.input_line for override in parsed if not override.is_sweep_override()]
+
     with composer(config_dir) as compose:
         sweeper = compose(command, fixed, return_hydra_config=True).hydra.sweeper
-        return [f"{key}={values}" for key, values in (sweeper.get("params") or {}).items()]
+        params = sweeper.get("params") or {}
+        return [f"{key}={values}" for key, values in params.items()]
 
 
 def check_overrides(
     command: str, overrides: Sequence[str], config_dir: str | None = None
 ) -> "Callable[[DictConfig], None]":
-    """Check the keys of overrides before anything is composed of them; returns the check of what is composed.
+    """Check the keys of overrides before a configuration is composed of them.
 
-    Each key must be one that the chosen groups define, or belong to a part of the user's own.
-    Raises UserError: another key, as does the check that is returned, or one for a value that must be given and is not.
+    Every key must be defined by the groups that the overrides choose, or belong to a callback or logger that the user
+    adds.
+
+    Args:
+        command: the name of the root configuration.
+        overrides: what was typed.
+        config_dir: a folder of the user's own that adds options to the groups.
+
+    Returns:
+        The check of the composed configuration. It raises UserError for a key that is not defined, and for a value
+        that must be given and is not.
+
+    Raises:
+        UserError: a key that is not defined, or an override that may not change its key.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import OmegaConf
 
     parsed = OverridesParser.create().parse_overrides(list(overrides))
-    folders = folders_of(config_dir)
+    choices = _choices_of_groups(parsed, folders_of(config_dir))
+
+    # Only the choices of groups are composed here, so that no other override can define the key that it sets.
+    with composer(config_dir) as compose:
+        known = set(_keys(OmegaConf.to_container(compose(command, choices))))
+
+    own_parts = own_parts_of(parsed, config_dir)
+    for override in parsed:
+        if override.input_line not in choices:
+            _check_key(override, known, own_parts)
+    return partial(_check_composed, known=known, own_parts=own_parts)
+
+
+def _choices_of_groups(parsed: "list[Override]", folders: list[Path]) -> list[str]:
+    """The overrides that choose an option of a group, as in optimizer=muon.
+
+    Raises:
+        UserError: an override that neither sets a key nor chooses one option of a group.
+    """
+    choices = []
     for override in parsed:
         is_group = _is_group(override.key_or_group, folders)
         if not override.key_or_group or (is_group and isinstance(override.value(), list)):
             raise UserError(f"{override.input_line} is no KEY=VALUE, and no GROUP=NAME")
-    groups = [
-        override.input_line
-        for override in parsed
-        if _is_group(override.key_or_group, folders) and not isinstance(override.value(), dict)
-    ]
-
-    with composer(config_dir) as compose:
-        known = set(_keys(OmegaConf.to_container(compose(command, groups))))
-    own_parts = own_parts_of(parsed, config_dir)
-    for override in parsed:
-        if override.input_line not in groups:
-            _check_key(override, known, own_parts)
-
-    def check_composed(config: "DictConfig") -> None:
-        keys = _keys(OmegaConf.to_container(config))
-        surplus = [key for key in keys if key not in known and not belongs(key, own_parts)]
-        if surplus:
-            raise UserError(f"no configuration here has the key {surplus[0]}{_nearest(surplus[0], known)}")
-        missing = sorted(OmegaConf.missing_keys(config))
-        if missing:
-            raise UserError(f"{missing[0]} must be given, as in {missing[0]}=VALUE")
-
-    return check_composed
+        if is_group and not isinstance(override.value(), dict):
+            choices.append(override.input_line)
+    return choices
 
 
 def _check_key(override: "Override", known: set[str], own_parts: dict[str, Any]) -> None:
-    """Raise UserError unless an override changes a value that is there, or adds a part of the user's own."""
+    """Raise UserError unless an override changes a value that is defined, or adds a part of the user's own."""
     key = override.key_or_group
     if is_hydras(key) or belongs(key, own_parts):
         return
-    if override.is_delete() and "." in key and not key.startswith("callbacks."):
+
+    # A whole group or a callback can be deleted; any other value is needed by the code that reads the key.
+    deletes_value = override.is_delete() and "." in key
+    if deletes_value and not key.startswith("callbacks."):
         raise UserError(f"{key} must have a value; change it with {key}=VALUE")
     if key.endswith("_") or override.package is not None:
-        raise UserError(f"{override.input_line} would change what a value is given to, which is fixed")
+        raise UserError(
+            f"{override.input_line} would change what a value is given to, which is fixed"
+        )
     if key not in known:
         raise UserError(f"no configuration here has the key {key}{_nearest(key, known)}")
 
 
-def own_parts_of(parsed: "list[Override]", config_dir: str | None) -> dict[str, Any]:
-    """Callbacks and loggers of a user's own that a command line adds with +, by key; null for one that it turns off.
+def _check_composed(config: "DictConfig", *, known: set[str], own_parts: dict[str, Any]) -> None:
+    """Raise UserError unless a composed configuration has only known keys, and every value that must be given."""
+    from omegaconf import OmegaConf
 
-    Only what was typed makes such a part, whatever a run folder says of it.
-    Raises UserError: one without a class to make it of.
+    for key in _keys(OmegaConf.to_container(config)):
+        if key not in known and not belongs(key, own_parts):
+            raise UserError(f"no configuration here has the key {key}{_nearest(key, known)}")
+
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        raise UserError(f"{missing[0]} must be given, as in {missing[0]}=VALUE")
+
+
+def own_parts_of(parsed: "list[Override]", config_dir: str | None) -> dict[str, Any]:
+    """The callbacks and loggers of the user's own that a command line adds with +.
+
+    Only a command line can add a part: nothing that a run folder names is taken for the user's own.
+
+    Args:
+        parsed: the overrides that were typed.
+        config_dir: a folder of the user's own that adds options to the groups.
+
+    Returns:
+        For the key of each part, as in callbacks.mine, its configuration; None for a part that is turned off.
+
+    Raises:
+        UserError: a part without a class.
     """
     from omegaconf import OmegaConf
 
-    ours = {f"{group}.{name}" for group in PART_GROUPS for name in names_of_parts(group, config_dir)}
-    typed = OmegaConf.create({group: {} for group in PART_GROUPS})
-    added = {}
+    ours = set()
+    for group in PART_GROUPS:
+        ours.update(f"{group}.{name}" for name in names_of_parts(group, config_dir))
+
+    # Several overrides may describe one part, so all of them are merged before any part is checked.
+    tree = OmegaConf.create({group: {} for group in PART_GROUPS})
+    last_lines = {}
     for override in parsed:
         group, _, rest = override.key_or_group.partition(".")
         name = rest.partition(".")[0]
         part = f"{group}.{name}"
-        is_added = override.is_add() or override.is_force_add()
-        if is_added and group in PART_GROUPS and name and part not in ours:
-            added[part] = override.input_line
-            OmegaConf.update(typed, override.key_or_group, override.value(), force_add=True)
+        is_part = group in PART_GROUPS and name != "" and part not in ours
+        if is_part and (override.is_add() or override.is_force_add()):
+            last_lines[part] = override.input_line
+            OmegaConf.update(tree, override.key_or_group, override.value(), force_add=True)
 
     parts = {}
-    for part, line in added.items():
-        value = OmegaConf.select(typed, part)
-        if value is not None and not (OmegaConf.is_dict(value) and type(value.get("_target_")) is str):
+    for part, line in last_lines.items():
+        value = OmegaConf.select(tree, part)
+        has_class = OmegaConf.is_dict(value) and type(value.get("_target_")) is str
+        if value is not None and not has_class:
             raise UserError(
                 f"{line} belongs to no part that gptmini has{_nearest(part, ours)}; "
-                f"a part of your own needs a class, as in +{part}._target_=lightning.pytorch.callbacks.EarlyStopping"
+                f"a part of your own needs a class, "
+                f"as in +{part}._target_=lightning.pytorch.callbacks.EarlyStopping"
             )
         parts[part] = value
     return parts
 
 
 def belongs(key: str, parts: Iterable[str]) -> bool:
-    """Whether a key is one of the parts, or lies in one."""
+    """Whether a key is one of the parts, or lies in one of them."""
     return any(key == part or key.startswith(f"{part}.") for part in parts)
 
 
 def names_of_parts(group: str, config_dir: str | None) -> set[str]:
-    """Names of the parts that the files of a group, or of an experiment, define."""
+    """The names of all parts that the files of a group define, or the files of an experiment for that group."""
     names = set()
     for folder in folders_of(config_dir):
         for file in folder.glob(f"{group}/*.yaml"):
-            names |= {name for name in read_yaml(file) if name != "defaults"}
+            names.update(read_yaml(file).keys() - {"defaults"})
         for file in folder.glob("experiment/*.yaml"):
-            names |= {name for name, _ in parts_of(read_yaml(file), group)}
+            names.update(parts_of(read_yaml(file), group))
     return names
 
 
-def parts_of(tree: dict, group: str) -> list[tuple[str, Any]]:
-    """Name and value of each part of a group in a configuration."""
+def parts_of(tree: dict, group: str) -> dict[str, Any]:
+    """The parts of a group in a configuration, by name; none where the group is missing or no mapping."""
     parts = tree.get(group)
-    return list(parts.items()) if isinstance(parts, dict) else []
+    return parts if isinstance(parts, dict) else {}
 
 
 @contextmanager
 def composer(config_dir: str | None) -> Iterator[Callable[..., "DictConfig"]]:
-    """Compose as Hydra would on the command line, whatever Hydra is doing in this process already."""
+    """Compose configurations as Hydra does for a command line, even while Hydra runs a job in this process.
+
+    The block is given a function of a root configuration's name, overrides and options of hydra.compose. The function
+    raises UserError where the configuration cannot be composed.
+    """
     import yaml
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
-    extra = [] if config_dir is None else [f"hydra.searchpath=[{quoted(f'file://{Path(config_dir).resolve()}')}]"]
-    running = GlobalHydra.instance().hydra
+    extra = []
+    if config_dir is not None:
+        address = quoted(f"file://{Path(config_dir).resolve()}")
+        extra.append(f"hydra.searchpath=[{address}]")
 
-    def told(name: str, overrides: list[str], **options: bool) -> "DictConfig":
+    def compose_or_refuse(name: str, overrides: list[str], **options: bool) -> "DictConfig":
+        # Hydra raises errors of these classes for files and values that it did not expect.
         try:
             return compose(name, [*overrides, *extra], **options)
-        except (
-            ValueError,
-            TypeError,
-            AssertionError,
-            yaml.YAMLError,
-        ) as error:  # as Hydra raises of odd files and values
+        except (ValueError, TypeError, AssertionError, yaml.YAMLError) as error:
             raise UserError(f"the configuration cannot be composed: {error}") from error
 
+    # Hydra's state is global, and initialising it twice is an error: set aside the state of a job that is running.
+    running = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            yield told
+            yield compose_or_refuse
     finally:
         GlobalHydra.instance().hydra = running
 
 
 def quoted(text: str) -> str:
-    """Text as a value of Hydra's override grammar, whatever its characters."""
+    """Text as a quoted value of Hydra's override grammar, whatever its characters."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
 def folders_of(config_dir: str | None) -> list[Path]:
-    """Where configurations lie: those of gptmini, and a folder of the user's own."""
-    return [CONFIGS] if config_dir is None else [CONFIGS, Path(config_dir)]
+    """The folders that hold configuration files: gptmini's own, and one of the user's if there is one."""
+    if config_dir is None:
+        return [CONFIGS]
+    return [CONFIGS, Path(config_dir)]
 
 
 def _is_group(key: str, folders: list[Path]) -> bool:
-    """Whether a key names a group of options, one of Hydra's own included, as hydra/launcher."""
-    return key.startswith("hydra/") or any((folder / key).is_dir() for folder in folders if key)
+    """Whether a key names a group of options, which may be one of Hydra's own, as hydra/launcher."""
+    if key.startswith("hydra/"):
+        return True
+    return key != "" and any((folder / key).is_dir() for folder in folders)
 
 
 def is_hydras(key: str) -> bool:
-    """Whether a key is one of Hydra's that may be changed; where it runs and what it writes is ours to say."""
+    """Whether a key is in Hydra's own configuration and may be changed."""
     return key.startswith("hydra/") or belongs(key, HYDRA_GROUPS)
 
 
 def read_yaml(file: Path) -> dict:
-    """What a configuration file holds; nothing for one that is empty or holds something else than keys."""
+    """The keys and values of a configuration file; empty for a file without keys.
+
+    Raises:
+        UserError: the file is no YAML.
+    """
     import yaml
 
     try:
@@ -200,28 +276,35 @@ def read_yaml(file: Path) -> dict:
 
 
 def items_of(tree: object, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Dotted name and value of every node of a configuration."""
+    """Dotted name and value of every node of a configuration, each node before the nodes in it."""
     if isinstance(tree, dict):
         entries = tree.items()
     elif isinstance(tree, list):
         entries = enumerate(tree)
     else:
         return
+
     for name, value in entries:
         yield f"{prefix}{name}", value
         yield from items_of(value, f"{prefix}{name}.")
 
 
 def _keys(tree: dict) -> list[str]:
-    """Names of a configuration's nodes; a list may be of any length."""
+    """Dotted names of a configuration's nodes, except the items of lists, whose number is free."""
     return [key for key, _ in items_of(tree) if not key.rpartition(".")[2].isdigit()]
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:
-    """The known key that a mistaken one was probably meant to be, as the end of a sentence."""
-    settable = sorted(name for name in known if not name.endswith("_"))  # not Hydra's own _target_ and _partial_
-    by_last_name = {name.rpartition(".")[2]: name for name in settable}
+    """The end of an error message: the known key that a mistaken key resembles, or where all keys are listed."""
+    # Names that end in an underscore are Hydra's, as _target_ and _partial_, and nobody may set them.
+    settable = sorted(name for name in known if not name.endswith("_"))
     close = difflib.get_close_matches(key, settable, n=1)
-    if not close:
-        close = [by_last_name[name] for name in difflib.get_close_matches(key.rpartition(".")[2], by_last_name, n=1)]
-    return f"; the nearest is {close[0]}" if close else "; --help lists them"
+    if close:
+        return f"; the nearest is {close[0]}"
+
+    # The last name of a key is often right where its group was forgotten, as in max_steps for trainer.max_steps.
+    by_last_name = {name.rpartition(".")[2]: name for name in settable}
+    close = difflib.get_close_matches(key.rpartition(".")[2], by_last_name, n=1)
+    if close:
+        return f"; the nearest is {by_last_name[close[0]]}"
+    return "; --help lists them"

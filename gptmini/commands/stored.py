@@ -1,4 +1,4 @@
-"""The configuration that a run folder keeps: what a resumed run takes of it, and of what is typed beside it.
+"""The configuration that a run folder keeps: what a resumed run takes from it, and from the command line.
 
 A run folder may come from a stranger, so nothing that only the folder names is called, written to or sent to.
 """
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
     from omegaconf import DictConfig
 
-RESUMABLE = (  # what a resumed run takes from its command line: how it is computed and watched, never what
+# Keys that may change when a run is resumed. They say how the run is computed and watched, never what is trained.
+RESUMABLE = (
     "trainer.max_steps",
     "trainer.max_time",
     "trainer.max_bad_steps",
@@ -43,15 +44,27 @@ RESUMABLE = (  # what a resumed run takes from its command line: how it is compu
     "callbacks.pictures",
     "console",
 )
-ONLY_OFF = ("callbacks.samples", "callbacks.pictures")  # of these: null is the only value
-LIVE = re.compile(r"(?<!\\)(?:\\\\)*\$\{")  # an interpolation that no backslash turns into text
+
+# Resumable keys whose only new value is null, which turns the callback off.
+ONLY_OFF = ("callbacks.samples", "callbacks.pictures")
+
+# An interpolation, ${...}, that is not turned into plain text by a backslash before it.
+LIVE = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
 
 
-def stored_config(run: str, overrides: Sequence[str], config_dir: str | None = None) -> "DictConfig":
-    """The configuration of a run, with what may change when it is resumed.
+def stored_config(
+    run: str, overrides: Sequence[str], config_dir: str | None = None
+) -> "DictConfig":
+    """The configuration that a run began with, changed by the overrides of the command that resumes the run.
 
-    Raises UserError: no run, a file that is not its configuration, one of an earlier version, one that names what no
-    configuration here names, or an override that would change the past.
+    Args:
+        run: a run folder, or a checkpoint file in one.
+        overrides: what was typed, KEY=VALUE each.
+        config_dir: a folder of the user's own that adds options to the groups.
+
+    Raises:
+        UserError: there is no such run, its file is damaged or of an earlier version, the file names a class that no
+            configuration names, or an override would change what was trained so far.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import OmegaConf
@@ -61,35 +74,40 @@ def stored_config(run: str, overrides: Sequence[str], config_dir: str | None = N
     folder = find_run(run)
     path = folder / "config.yaml"
     parsed = OverridesParser.create().parse_overrides(list(overrides))
+
+    # A damaged or hostile file can make YAML and OmegaConf raise an error of any class.
     try:
         config = OmegaConf.create(read_config(folder))
         version = config.pop("version", None)
         tree = OmegaConf.to_container(config)
         nodes = dict(items_of(tree))
-    except Exception as error:  # of whatever class: anything may stand in a file
-        raise UserError(f"{path} is not the configuration that the run began with ({type(error).__name__})") from None
+    except Exception as error:
+        kind = type(error).__name__
+        raise UserError(
+            f"{path} is not the configuration that the run began with ({kind})"
+        ) from None
     check_version(version, folder)
     _check_plain(tree, nodes, path)
 
+    # A part that was typed replaces the stored part of the same name whole, so that the file adds nothing to it.
     own_parts = own_parts_of(parsed, config_dir)
     for key, value in own_parts.items():
-        OmegaConf.update(config, key, value, merge=False, force_add=True)  # nothing is left of what the file says of it
-    _check_calls(tree, path, config_dir, typed=own_parts)
-    _check_loggers(tree, path, config_dir, typed=own_parts)
+        OmegaConf.update(config, key, value, merge=False, force_add=True)
+    _check_calls(tree, path, config_dir, own_parts=own_parts)
+    _check_loggers(tree, path, config_dir, own_parts=own_parts)
 
     for override in parsed:
         key = override.key_or_group
-        if is_hydras(key) or belongs(key, own_parts):
-            continue
-        _check_resumable(override, folder, nodes)
-        OmegaConf.update(config, key, override.value())
+        if not is_hydras(key) and not belongs(key, own_parts):
+            _check_resumable(override, folder, nodes)
+            OmegaConf.update(config, key, override.value())
     return config
 
 
 def _check_plain(tree: dict, nodes: dict[str, Any], path: Path) -> None:
-    """Raise UserError unless every key of a stored configuration is a name, and no value is computed when it is read.
+    """Raise UserError unless every key of a stored configuration is a name without dots, and every value is plain.
 
-    A key with a dot in it would look like a key of a part that it does not belong to.
+    A key with a dot in it would look like a key of another part. An interpolation would be computed when it is read.
     """
     for group in PART_GROUPS:
         if not isinstance(tree.get(group), dict | None):
@@ -106,96 +124,175 @@ def _every_key(tree: object) -> Iterator[object]:
     """Every key of every mapping in a tree of mappings and lists."""
     if isinstance(tree, dict):
         yield from tree
-        parts = list(tree.values())
+        branches = tree.values()
+    elif isinstance(tree, list):
+        branches = tree
     else:
-        parts = tree if isinstance(tree, list) else []
-    for part in parts:
-        yield from _every_key(part)
+        return
+
+    for branch in branches:
+        yield from _every_key(branch)
 
 
 def _check_resumable(override: "Override", folder: Path, nodes: dict[str, Any]) -> None:
-    """Raise UserError unless a resumed run may take an override; nodes are those of its own configuration."""
+    """Raise UserError unless a resumed run may take an override.
+
+    nodes are those of the stored configuration, by their dotted names.
+    """
     key = override.key_or_group
-    if key != "resume" and (key not in RESUMABLE or override.is_delete() or override.is_add()):
-        raise UserError(
-            f"{override.input_line} would change the past of {folder}; a resumed run takes only {', '.join(RESUMABLE)}"
-        )
+    if key != "resume":
+        changes_a_value = not override.is_delete() and not override.is_add()
+        if key not in RESUMABLE or not changes_a_value:
+            raise UserError(
+                f"{override.input_line} would change the past of {folder}; "
+                f"a resumed run takes only {', '.join(RESUMABLE)}"
+            )
+
     if key in ONLY_OFF and override.value() is not None:
-        raise UserError(f"{key} can only be turned off in a resumed run, with {key}=null, got {override.input_line}")
+        raise UserError(
+            f"{key} can only be turned off in a resumed run, with {key}=null, "
+            f"got {override.input_line}"
+        )
     if override.is_sweep_override():
         raise UserError(f"{override.input_line} is a sweep, which needs -m")
-    if key not in ("resume", *nodes):
-        raise UserError(f"{folder} was begun without {key.rpartition('.')[0]}, so it has no {key}")
+    if key != "resume" and key not in nodes:
+        group = key.rpartition(".")[0]
+        raise UserError(f"{folder} was begun without {group}, so it has no {key}")
 
 
-def _check_calls(tree: dict, path: Path, config_dir: str | None, *, typed: dict[str, Any]) -> None:
-    """Raise UserError unless everything that Hydra would import and call for a stored configuration is known.
+def _check_calls(
+    tree: dict, path: Path, config_dir: str | None, *, own_parts: dict[str, Any]
+) -> None:
+    """Raise UserError unless all that Hydra would import and call for a stored configuration is known.
 
-    Known is what a configuration of gptmini or of the user's own folder names for the same part, and what was typed.
+    A call is known if a configuration file of gptmini or of the user's own folder names the same call for the same
+    part.
+
+    Args:
+        tree: the stored configuration.
+        path: its file, for the error message.
+        config_dir: a folder of the user's own that adds options to the groups.
+        own_parts: the parts that the user typed, by key; they are not checked.
     """
-    called = _called(tree)
+    called = _calls_in(tree)
+    known = _known_calls(config_dir)
+    for part in _parts_to_call(tree) | called.keys():
+        if belongs(part, own_parts):
+            continue
+
+        call = called.get(part)
+        is_known = any(part in calls and calls[part] == call for calls in known)
+        if not is_known:
+            remedy = _remedy_for_own_part(part, config_dir)
+            raise UserError(
+                f"{path} names {call} for {part}, which no configuration here does{remedy}"
+            )
+
+
+def _known_calls(config_dir: str | None) -> list[dict[str, dict]]:
+    """The calls of every configuration file, of gptmini and of the user, as _calls_in gives them."""
     known = []
     for folder in folders_of(config_dir):
-        known += [_calls_of(file, folder) for file in folder.rglob("*.yaml")]
-    parts = {f"{group}.{name}" for group in PART_GROUPS for name, part in parts_of(tree, group) if part is not None}
-    parts |= {group.name for group in CONFIGS.iterdir() if group.is_dir() and group.name != "experiment"}
-    parts -= {*PART_GROUPS}
-    for part in parts | called.keys():
-        if belongs(part, typed) or any(part in other and other[part] == called.get(part) for other in known):
-            continue
-        group, _, rest = part.partition(".")
-        name = rest.partition(".")[0]
-        is_own = group in PART_GROUPS and name not in names_of_parts(group, config_dir)
-        own = f"+{group}.{name}"
-        remedy = ""
-        if is_own:
-            remedy = f"; if it is yours, type {own}=... or its --config-dir again, or {own}=null to go on without it"
-        raise UserError(f"{path} names {called.get(part)} for {part}, which no configuration here does{remedy}")
+        for file in folder.rglob("*.yaml"):
+            group = file.parent.relative_to(folder).as_posix()
+            # The keys of a root configuration and of an experiment begin at the root; those of a group lie below it.
+            prefix = "" if group in (".", "experiment") else f"{group}."
+            known.append(_calls_in(read_yaml(file), prefix))
+    return known
 
 
-def _check_loggers(tree: dict, path: Path, config_dir: str | None, *, typed: dict[str, Any]) -> None:
-    """Raise UserError where a stored logger would write elsewhere than in its run, or send what it logs to a stranger.
+def _calls_in(tree: dict, prefix: str = "") -> dict[str, dict]:
+    """What Hydra calls for each part of a configuration: the part's keys that end with an underscore, as _target_.
 
-    Its keys are those that a configuration here gives it, its folder is a plain name, and its server is the user's own.
+    prefix begins the dotted name of every part of the tree.
+    """
+    calls: dict[str, dict] = {}
+    for key, value in items_of(tree, prefix):
+        part, _, name = key.rpartition(".")
+        if name.endswith("_"):
+            calls.setdefault(part, {})[name] = value
+    return calls
+
+
+def _parts_to_call(tree: dict) -> set[str]:
+    """The parts for which a run calls something: every group, and every callback and logger that is not null.
+
+    These must have a call in the stored configuration, even where the file was changed to hold none.
+    """
+    parts = set()
+    for folder in CONFIGS.iterdir():
+        if folder.is_dir() and folder.name not in ("experiment", *PART_GROUPS):
+            parts.add(folder.name)
+    for group in PART_GROUPS:
+        for name, part in parts_of(tree, group).items():
+            if part is not None:
+                parts.add(f"{group}.{name}")
+    return parts
+
+
+def _remedy_for_own_part(part: str, config_dir: str | None) -> str:
+    """The end of an error message: how to go on with a part that the user had added; empty for a part of gptmini."""
+    group, _, rest = part.partition(".")
+    name = rest.partition(".")[0]
+    is_own = group in PART_GROUPS and name not in names_of_parts(group, config_dir)
+    if not is_own:
+        return ""
+
+    own = f"+{group}.{name}"
+    return (
+        f"; if it is yours, type {own}=... or its --config-dir again, "
+        f"or {own}=null to go on without it"
+    )
+
+
+def _check_loggers(
+    tree: dict, path: Path, config_dir: str | None, *, own_parts: dict[str, Any]
+) -> None:
+    """Raise UserError where a stored logger would write outside its run, or send what it logs to a stranger.
+
+    A stored logger may have only the arguments that a configuration file gives it, its folder must be a plain name, and
+    its server must be the user's own.
+
+    Args:
+        tree: the stored configuration.
+        path: its file, for the error message.
+        config_dir: a folder of the user's own that adds options to the groups.
+        own_parts: the parts that the user typed, by key; they are not checked.
     """
     from omegaconf import OmegaConf
 
     from gptmini.run_folder import check_run_name
 
-    for name, part in parts_of(tree, "logger"):
-        if part is None or belongs(f"logger.{name}", typed):
+    stored = parts_of(tree, "logger")
+    for name, part in stored.items():
+        if part is None or belongs(f"logger.{name}", own_parts):
             continue
-        known: set[str] = set()
-        for folder in folders_of(config_dir):
-            found = [read_yaml(file) for file in folder.glob("logger/*.yaml")]
-            found += [dict(parts_of(read_yaml(file), "logger")) for file in folder.glob("experiment/*.yaml")]
-            for loggers in found:
-                defined = loggers.get(name)
-                known |= set(defined) if isinstance(defined, dict) else set()
-        for key in part.keys() - known:
-            raise UserError(f"{path} gives logger.{name} the argument {key}, which no configuration here does")
+        for key in part.keys() - _known_arguments(name, config_dir):
+            raise UserError(
+                f"{path} gives logger.{name} the argument {key}, which no configuration here does"
+            )
 
-    stored = dict(parts_of(tree, "logger"))
     if stored.get("csv") is not None:
         check_run_name(stored["csv"].get("name"))
+
     if stored.get("mlflow") is not None:
         server = stored["mlflow"].get("tracking_uri")
         own = OmegaConf.create(read_yaml(CONFIGS / "logger" / "mlflow.yaml")).mlflow.tracking_uri
         if server != own:
-            raise UserError(f"{path} logs to {server!r}; if that is yours, set MLFLOW_TRACKING_URI to it (now {own})")
+            raise UserError(
+                f"{path} logs to {server!r}; "
+                f"if that is yours, set MLFLOW_TRACKING_URI to it (now {own})"
+            )
 
 
-def _calls_of(file: Path, folder: Path) -> dict[str, dict]:
-    group = "" if file.parent == folder else file.parent.relative_to(folder).as_posix()
-    return _called(read_yaml(file), group)
-
-
-def _called(tree: dict, group: str = "") -> dict[str, dict]:
-    """For each part of a configuration what Hydra calls for it: its keys that begin and end with an underscore."""
-    prefix = "" if group in ("", "experiment") else f"{group}."
-    called: dict[str, dict] = {}
-    for key, value in items_of(tree, prefix):
-        part, _, name = key.rpartition(".")
-        if name.endswith("_"):
-            called.setdefault(part, {})[name] = value
-    return called
+def _known_arguments(name: str, config_dir: str | None) -> set[str]:
+    """The keys that any configuration file gives the logger of a name."""
+    keys = set()
+    for folder in folders_of(config_dir):
+        groups = [read_yaml(file) for file in folder.glob("logger/*.yaml")]
+        groups += [parts_of(read_yaml(file), "logger") for file in folder.glob("experiment/*.yaml")]
+        for loggers in groups:
+            defined = loggers.get(name)
+            if isinstance(defined, dict):
+                keys.update(defined)
+    return keys
