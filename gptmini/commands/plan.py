@@ -1,4 +1,4 @@
-"""What a run is made of: a configuration, checked and built as far as that goes without the text, then with it."""
+"""What a run is made of: a configuration, checked and built as far as possible without the text, then with the text."""
 
 import inspect
 import json
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini.checks import UserError, text
 
-if TYPE_CHECKING:  # a mistake in a key is told before torch and Lightning are imported, which takes seconds
+# A mistake in a key is told before torch and Lightning are imported, which takes seconds.
+if TYPE_CHECKING:
     import torch
     from omegaconf import DictConfig
 
@@ -30,22 +31,22 @@ CONSOLES = ("auto", "lines", "quiet")
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A configuration, checked and built as far as that goes before the text is read."""
+    """A configuration, checked and built as far as possible before the text is read."""
 
     settings: "TrainerSettings"
-    max_seconds: float | None  # trainer.max_time
+    max_seconds: float | None  # the limit trainer.max_time in seconds; None for no limit
     hardware: "Hardware"
     seed: int
-    model: "Callable[..., GPTConfig]"  # waits for vocab_size
+    model: "Callable[..., GPTConfig]"  # a partial that waits for vocab_size
     optimizer: "Callable[[GPT], torch.optim.Optimizer]"
     schedule: Callable[..., float]
-    callbacks: Mapping[str, "Callback | partial"]  # by name; a partial one waits for the tokenizer
-    loggers: Mapping[str, "Logger | partial"]  # by name; a partial one waits for the run's folder
+    callbacks: Mapping[str, "Callback | partial"]  # by name; a partial waits for the tokenizer
+    loggers: Mapping[str, "Logger | partial"]  # by name; a partial waits for the run's folder
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """What Lightning's Trainer fits."""
+    """A plan built for a text: the arguments of Lightning's Trainer.fit, and the callbacks."""
 
     module: "GPTModule"
     data: "TokenDataModule"
@@ -53,9 +54,10 @@ class Fitted:
 
 
 def check_configuration(config: "DictConfig") -> Plan:
-    """Everything of a configuration that can be checked and built before the text is read.
+    """Check a configuration, and build all that can be built before the text is read.
 
-    Raises UserError: a value of the wrong type or out of range.
+    Raises:
+        UserError: a value of the wrong type or out of range, or a part that cannot be made.
     """
     from omegaconf import OmegaConf
 
@@ -71,16 +73,24 @@ def check_configuration(config: "DictConfig") -> Plan:
     check_seed(config.seed)
     check_run_name(config.name)
     for key in ("runs_dir", "data_dir"):
+        # No system has a file name with this character, and Python's own error for it would look like a bug.
         if "\0" in text(key, config[key]):
             raise UserError(f"{key} must be the name of a folder, got {config[key]!r}")
     if config.console not in CONSOLES:
         raise UserError(f"console must be one of {', '.join(CONSOLES)}, got {config.console!r}")
 
     settings = _build(config.trainer)
+    max_seconds = seconds_of(settings.max_time)
+    hardware = choose_hardware(
+        settings.device,
+        settings.precision,
+        settings.compile,
+        settings.devices,
+    )
     plan = Plan(
         settings=settings,
-        max_seconds=seconds_of(settings.max_time),
-        hardware=choose_hardware(settings.device, settings.precision, settings.compile, settings.devices),
+        max_seconds=max_seconds,
+        hardware=hardware,
         seed=config.seed,
         model=_build(config.model),
         optimizer=_build(config.optimizer),
@@ -88,23 +98,45 @@ def check_configuration(config: "DictConfig") -> Plan:
         callbacks=_build_parts(config, "callbacks"),
         loggers=_build_parts(config, "logger"),
     )
-    _try_out(plan, _build(config.tokenizer))
+
+    # Some parts wait for the text or the run. Their arguments are tried out now, before minutes go into reading text.
+    _try_out_partials(plan, _build(config.tokenizer))
+    _try_out_loggers(plan.loggers)
     return plan
 
 
 def open_tokens(config: "DictConfig", state: "TrainingState | None") -> "tuple[TokenStore, bool]":
-    """The tokens that a run began with, if they are still there, else prepared from the text; and whether they were."""
+    """Open the tokens of a run, and prepare them from the text if they are not there.
+
+    Args:
+        config: the configuration, with data, tokenizer and data_dir.
+        state: the state that a resumed run goes on from; its tokens are opened if they are still there.
+
+    Returns:
+        The tokens, and whether they were prepared by this call.
+    """
     from gptmini.data import TokenStore, prepare
 
     if state is not None and (state.data_folder / "meta.json").is_file():
         return TokenStore(state.data_folder), False
-    return prepare(_build(config.data), _build(config.tokenizer), config.data_dir)
+
+    return prepare(
+        _build(config.data),
+        _build(config.tokenizer),
+        config.data_dir,
+    )
 
 
 def build(plan: Plan, store: "TokenStore", state: "TrainingState | None") -> Fitted:
-    """Module, batches and callbacks of a plan on a text.
+    """Build the module, the batches and the callbacks of a plan for a text.
 
-    Raises UserError: the text is too short, the plan does not fit it, or the state is of another run.
+    Args:
+        plan: a checked configuration.
+        store: the tokens of the text.
+        state: the state that a resumed run goes on from; None for a run that starts at its first step.
+
+    Raises:
+        UserError: the text is too short, the plan does not fit the text, or the state is that of another run.
     """
     from gptmini.tokenizer import from_dict
     from gptmini.training.trainer import assemble, restore_callbacks
@@ -114,6 +146,7 @@ def build(plan: Plan, store: "TokenStore", state: "TrainingState | None") -> Fit
     callbacks = make_callbacks(plan.callbacks, tokenizer, sizes)
     if state is not None:
         restore_callbacks(callbacks, state)
+
     module, data = assemble(
         store,
         sizes,
@@ -132,10 +165,16 @@ def build(plan: Plan, store: "TokenStore", state: "TrainingState | None") -> Fit
 def make_callbacks(
     named: "Mapping[str, Callback | partial]", tokenizer: "Tokenizer", sizes: "GPTConfig"
 ) -> "list[Callback]":
-    """The callbacks of a plan; those that wait for the tokenizer are given it.
+    """Make the callbacks of a plan: those that wait for the tokenizer are called with it.
 
-    Raises UserError: arguments of a stored configuration that do not fit, pictures of what the model has not, or a
-    callback whose state no checkpoint may hold.
+    Args:
+        named: callbacks by name; a partial waits for the tokenizer.
+        tokenizer: the tokenizer of the run's text.
+        sizes: the model's sizes, which pictures of its attention must fit.
+
+    Raises:
+        UserError: the arguments of a callback do not fit, pictures name a layer or head that the model lacks, or the
+            state of a callback holds objects that no checkpoint may hold.
     """
     from gptmini.training import Pictures
     from gptmini.training.trainer import Callback, check_state_is_plain
@@ -147,8 +186,11 @@ def make_callbacks(
                 callback = callback(tokenizer=tokenizer)
             except TypeError as error:
                 raise UserError(f"callbacks.{name} does not fit: {error}") from None
+
         if not isinstance(callback, Callback):
-            raise UserError(f"callbacks.{name} must be a callback of Lightning's kind, got {callback!r}")
+            raise UserError(
+                f"callbacks.{name} must be a callback of Lightning's kind, got {callback!r}"
+            )
         if isinstance(callback, Pictures):
             callback.check(sizes)
         check_state_is_plain(callback)
@@ -157,35 +199,35 @@ def make_callbacks(
 
 
 def open_loggers(plan: Plan, run: "Run", announcer: "Announcer") -> "list[Logger]":
-    """The loggers of a plan; each that waits for the run is given what it takes of its folder, name and first step.
+    """Make the loggers of a plan; a partial is called with those values of the run that its parameters name.
 
-    The name is id for Weights & Biases, where a resumed run goes on in the same entry, and run_name for MLflow.
+    The run's name is offered under two parameters: Weights & Biases takes an id, under which a resumed run goes on in
+    the entry that it began, and MLflow takes a run_name.
     """
     name = f"{run.folder.parent.name}-{run.folder.name}"
-    allowed = re.sub(r"[^\w.-]", "-", name)  # Weights & Biases refuses some characters in an id
     offered = {
         "save_dir": str(run.folder),
         "purge_step": run.purge_step,
         "on_error": lambda error: announcer.say("events", f"not written: {error.strerror}"),
-        "id": allowed,
+        "id": re.sub(r"[^\w.-]", "-", name),  # Weights & Biases refuses other characters in an id
         "run_name": name,
     }
     return [_connected(logger, offered) for logger in plan.loggers.values()]
 
 
 def _build(config: "DictConfig") -> Any:
-    """What a part of a configuration describes."""
+    """The object that a part of a configuration describes."""
     from hydra.utils import instantiate
 
     return instantiate(config, _convert_="all")
 
 
 def _build_parts(config: "DictConfig", group: str) -> dict[str, Any]:
-    """What a group of a configuration describes, by name; parts that are null are left out.
+    """The objects that a group of a configuration describes, by name; parts that are null are left out.
 
-    Raises UserError: the group or one of its parts is no part, or what it names cannot be made.
+    Raises:
+        UserError: the group is no mapping, or one of its parts cannot be made.
     """
-    from hydra.errors import InstantiationException
     from omegaconf import OmegaConf
 
     parts = config[group]
@@ -196,65 +238,103 @@ def _build_parts(config: "DictConfig", group: str) -> dict[str, Any]:
 
     built = {}
     for name, part in parts.items():
-        if part is None:
-            continue
-        if not (OmegaConf.is_dict(part) and "_target_" in part):
-            raise UserError(f"{group}.{name} must be null or have its own keys, got {part!r}")
-        try:
-            built[name] = _build(part)
-        except InstantiationException as error:
-            cause = error.__cause__
-            if isinstance(cause, TypeError):
-                raise UserError(f"{group}.{name} does not fit: {cause}") from None
-            if isinstance(cause, ImportError):
-                raise UserError(f"{group}.{name} names {part._target_}, which cannot be imported: {cause}") from None
-            raise
+        if part is not None:
+            built[name] = _build_part(f"{group}.{name}", part)
     return built
 
 
+def _build_part(key: str, part: Any) -> Any:
+    """The callback or logger that the configuration under a key describes.
+
+    Raises:
+        UserError: the configuration names no class, one that cannot be imported, or arguments that do not fit.
+    """
+    from hydra.errors import InstantiationException
+    from omegaconf import OmegaConf
+
+    if not (OmegaConf.is_dict(part) and "_target_" in part):
+        raise UserError(f"{key} must be null or have its own keys, got {part!r}")
+
+    try:
+        return _build(part)
+    except InstantiationException as error:
+        cause = error.__cause__
+        if isinstance(cause, TypeError):
+            raise UserError(f"{key} does not fit: {cause}") from None
+        if isinstance(cause, ImportError):
+            raise UserError(
+                f"{key} names {part._target_}, which cannot be imported: {cause}"
+            ) from None
+        raise
+
+
 def _check_writable(config: "DictConfig") -> None:
-    """Raise UserError unless a run can keep every text: what is typed may hold bytes that are no character."""
+    """Raise UserError unless every text can be written as UTF-8, as the run folder keeps it.
+
+    Bytes of the command line that are no character, as in some file names, reach Python as lone surrogates.
+    """
     from omegaconf import OmegaConf
 
     try:
         json.dumps(OmegaConf.to_container(config), ensure_ascii=False, default=str).encode("utf-8")
     except UnicodeEncodeError as error:
         found = f"U+{ord(error.object[error.start]):04X}"
-        raise UserError(f"every value must be Unicode without lone surrogates, got {found}; rename the file") from None
+        raise UserError(
+            f"every value must be Unicode without lone surrogates, got {found}; rename the file"
+        ) from None
 
 
-def _try_out(plan: Plan, make_tokenizer: partial) -> None:
-    """Raise UserError unless what waits for the text or the run will take it; nothing of what is made here is kept."""
+def _try_out_partials(plan: Plan, make_tokenizer: partial) -> None:
+    """Raise UserError unless model, optimizer, schedule and tokenizer take the arguments that they will be called with.
+
+    Typed arguments were compared with the keys of the configuration files; those of a stored configuration were not.
+    """
     import torch
 
     from gptmini.optim import schedules
-    from gptmini.training.trainer import Logger
 
     try:
         plan.model(vocab_size=1)
         plan.optimizer(torch.nn.Linear(1, 1))
         schedules.check(**plan.schedule.keywords)
-        inspect.signature(make_tokenizer.func).bind((), (), **make_tokenizer.keywords)  # of two splits' texts
-    except TypeError as error:  # of a stored configuration; what is typed was compared with the YAML
+
+        # A builder of tokenizers is called with the texts of two splits.
+        signature = inspect.signature(make_tokenizer.func)
+        signature.bind((), (), **make_tokenizer.keywords)
+    except TypeError as error:
         raise UserError(f"the configuration does not fit: {error}") from None
 
+
+def _try_out_loggers(loggers: "Mapping[str, Logger | partial]") -> None:
+    """Raise UserError unless each logger can be made; each is made in a folder that is deleted, and is not used."""
+    from gptmini.training.trainer import Logger
+
     with tempfile.TemporaryDirectory() as folder:
-        for name, logger in plan.loggers.items():
+        for name, logger in loggers.items():
+            # A logger may be anybody's code, and can raise an error of any class.
             try:
                 connected = _connected(logger, {"save_dir": folder})
             except ImportError as error:
-                raise UserError(f"logger.{name} needs a package that is not installed: {error}") from None
-            except Exception as error:  # of whatever class: the logger may be anybody's
+                raise UserError(
+                    f"logger.{name} needs a package that is not installed: {error}"
+                ) from None
+            except Exception as error:
                 raise UserError(f"logger.{name} cannot be made: {error}") from None
+
             if not isinstance(connected, Logger):
-                raise UserError(f"logger.{name} must be a logger of Lightning's kind, got {connected!r}")
+                raise UserError(
+                    f"logger.{name} must be a logger of Lightning's kind, got {connected!r}"
+                )
 
 
 def _connected(logger: "Logger | partial", offered: Mapping[str, Any]) -> "Logger":
-    """A logger; a partial one is called with those of the offered arguments that it takes and has not yet."""
+    """A logger; a partial is called with the offered arguments that it has as parameters and that are not set yet."""
     if not isinstance(logger, partial):
         return logger
 
-    takes = inspect.signature(logger.func).parameters
-    wanted = [name for name in offered if name in takes and name not in logger.keywords]
-    return logger(**{name: offered[name] for name in wanted})
+    parameters = inspect.signature(logger.func).parameters
+    arguments = {}
+    for name, value in offered.items():
+        if name in parameters and name not in logger.keywords:
+            arguments[name] = value
+    return logger(**arguments)
