@@ -6,78 +6,224 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gptmini.checks import UserError
 from gptmini.commands.errors import INTERRUPTED, Parser, one_line_errors
 
-IMPATIENT = 1.0  # seconds after which a second Ctrl-C is meant as one
+if TYPE_CHECKING:  # a mistake in an option is told before torch is imported, which takes seconds
+    from gptmini.generation.text import Piece
+
+# Seconds after the first Ctrl-C from which another one ends the program at once. One that comes sooner may belong to
+# the same press of the keys.
+IMPATIENT = 1.0
+
 DTYPES = ("fp32", "bf16", "fp64", "int8")
-ESCAPES = re.compile(r"\\(?:[nrt\\]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U000[0-9a-fA-F]{5}|U0010[0-9a-fA-F]{4})")
+
+# The escapes of a Python string that --stop understands: \n \r \t \\ \xHH \uHHHH and, up to U+10FFFF, \UHHHHHHHH.
+ESCAPES = re.compile(
+    r"\\(?:[nrt\\]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U000[0-9a-fA-F]{5}|U0010[0-9a-fA-F]{4})"
+)
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Read the command line; argparse refuses what does not fit."""
+    """Read the command line; argparse refuses an unknown option or a value of the wrong type."""
     parser = Parser(prog="gptmini sample", description="Continue prompts with a trained model.")
-    parser.add_argument("run", help="run folder (its best checkpoint) or checkpoint file, as in runs/latest")
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--prompt", default="", help="text to continue; - reads it from stdin (default: none)")
-    source.add_argument("--prompt-file", type=Path, help="file with the text to continue")
-    source.add_argument(
-        "--prompts", type=Path, help="file with a prompt a line, or .jsonl with a prompt in each object"
-    )
-    source.add_argument("--interactive", action="store_true", help="continue each line that you type; Ctrl-D ends")
-    parser.add_argument("--num-samples", type=int, default=1, help="samples of each prompt (default: %(default)s)")
-    parser.add_argument("--batch-size", type=int, default=8, help="most samples at a time (default: %(default)s)")
-    parser.add_argument("--max-new-tokens", type=int, default=200, help="length of a sample (default: %(default)s)")
-    parser.add_argument("--temperature", type=float, default=0.8, help="0 is greedy (default: %(default)s)")
-    parser.add_argument("--top-k", type=int, help="draw from so many most probable tokens (default: all)")
-    parser.add_argument("--top-p", type=float, help="draw from the smallest set this probable (default: all)")
-    parser.add_argument("--min-p", type=float, help="draw from what is so many times as probable as the first")
     parser.add_argument(
-        "--repetition-penalty", type=float, default=1.0, help="above 1: say again less (default: %(default)s)"
+        "run",
+        help="run folder (its best checkpoint) or checkpoint file, as in runs/latest",
     )
-    parser.add_argument("--seed", type=int, default=1, help="same seed, same samples (default: %(default)s)")
-    parser.add_argument("--stop", action="append", default=[], help=r"end a sample before this text, as in '\n\n'")
-    parser.add_argument("--ignore-end-of-text", action="store_true", help="go on where a document ends")
-    parser.add_argument("--format", default="text", choices=("text", "jsonl"), help="(default: %(default)s)")
-    parser.add_argument("--logprobs", action="store_true", help="token ids and log-probabilities, in jsonl")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: %(default)s)")
+
+    # The prompts, from at most one source.
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--prompt",
+        default="",
+        help="text to continue; - reads it from stdin (default: none)",
+    )
+    source.add_argument(
+        "--prompt-file",
+        type=Path,
+        help="file with the text to continue",
+    )
+    source.add_argument(
+        "--prompts",
+        type=Path,
+        help="file with a prompt a line, or .jsonl with a prompt in each object",
+    )
+    source.add_argument(
+        "--interactive",
+        action="store_true",
+        help="continue each line that you type; Ctrl-D ends",
+    )
+
+    # How much is generated.
+    parser.add_argument(
+        "--num-samples",
+        type=int,
+        default=1,
+        help="samples of each prompt (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        default=8,
+        help="most samples at a time (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--max-new-tokens",
+        type=int,
+        default=200,
+        help="length of a sample (default: %(default)s)",
+    )
+
+    # How the next token is drawn.
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.8,
+        help="0 is greedy (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--top-k",
+        type=int,
+        help="draw from so many most probable tokens (default: all)",
+    )
+    parser.add_argument(
+        "--top-p",
+        type=float,
+        help="draw from the smallest set this probable (default: all)",
+    )
+    parser.add_argument(
+        "--min-p",
+        type=float,
+        help="draw from what is so many times as probable as the first",
+    )
+    parser.add_argument(
+        "--repetition-penalty",
+        type=float,
+        default=1.0,
+        help="above 1: say again less (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        help="same seed, same samples (default: %(default)s)",
+    )
+
+    # Where a sample ends, besides its length.
+    parser.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        help=r"end a sample before this text, as in '\n\n'",
+    )
+    parser.add_argument(
+        "--ignore-end-of-text",
+        action="store_true",
+        help="go on where a document ends",
+    )
+
+    # What is printed.
+    parser.add_argument(
+        "--format",
+        default="text",
+        choices=("text", "jsonl"),
+        help="(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--logprobs",
+        action="store_true",
+        help="token ids and log-probabilities, in jsonl",
+    )
+
+    # What computes.
+    parser.add_argument(
+        "--device",
+        default="auto",
+        help="auto, cpu, cuda or mps (default: %(default)s)",
+    )
     parser.add_argument(
         "--dtype",
         default="auto",
         choices=("auto", *DTYPES),
-        help="of the weights; auto: bf16 on a GPU that computes in it; int8: on a CPU, faster, and a little worse",
+        help=(
+            "of the weights; auto: bf16 on a GPU that computes in it; "
+            "int8: on a CPU, faster, and a little worse"
+        ),
     )
-    parser.add_argument("--compile", action="store_true", help="compile the step: a minute that pays on a GPU")
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="compile the step: a minute that pays on a GPU",
+    )
     return parser.parse_args(arguments)
 
 
+def check_arguments(arguments: argparse.Namespace) -> None:
+    """Raise UserError for a value out of range, or for options that do not go together."""
+    for name in ("num_samples", "batch_size"):
+        value = getattr(arguments, name)
+        if value < 1:
+            raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+    if arguments.logprobs and arguments.format != "jsonl":
+        raise UserError("--logprobs needs --format jsonl")
+    if not all(arguments.stop):
+        raise UserError("--stop must not be empty")
+
+    reads_stdin = arguments.interactive or arguments.prompt == "-"
+    if reads_stdin and sys.stdin is None:
+        raise UserError("there is no stdin to read from")
+
+
 def read_prompts(arguments: argparse.Namespace) -> list[str]:
-    """The prompts of --prompts, or the one of --prompt-file, of stdin without its last line break, or of --prompt."""
-    from gptmini.data.corpus import decode_text
+    """The prompts of the file --prompts, or else the one prompt of --prompt-file, of stdin or of --prompt.
 
-    def read(data: bytes, name: str) -> str:
-        return decode_text(data, name).removeprefix("\ufeff")  # some editors begin a file so
+    A prompt from stdin loses its last line break, because programs such as echo add one to what they write.
 
-    if path := arguments.prompts:
-        lines = read(path.read_bytes(), str(path)).replace("\r\n", "\n").split("\n")
-        if path.suffix == ".jsonl":
-            prompts = [_prompt_of(line, f"{path}, line {i}") for i, line in enumerate(lines, start=1) if line.strip()]
-        else:
-            prompts = [line for line in lines if line.strip()]
-        if not prompts:
-            raise UserError(f"{path} must hold at least one prompt, got none")
-        return prompts
-    if path := arguments.prompt_file:
-        return [read(path.read_bytes(), str(path))]
+    Raises:
+        UserError: a text is not UTF-8, or the file --prompts holds no prompt.
+    """
+    if arguments.prompts is not None:
+        return _read_prompt_list(arguments.prompts)
+    if arguments.prompt_file is not None:
+        path = arguments.prompt_file
+        return [_decoded(path.read_bytes(), str(path))]
     if arguments.prompt == "-":
-        return [read(sys.stdin.buffer.read(), "stdin").removesuffix("\n").removesuffix("\r")]
+        text = _decoded(sys.stdin.buffer.read(), "stdin")
+        return [text.removesuffix("\n").removesuffix("\r")]
     return [arguments.prompt]
 
 
+def _read_prompt_list(path: Path) -> list[str]:
+    """The prompts of a file that holds one a line: as plain text, or in .jsonl as an object with the key prompt."""
+    text = _decoded(path.read_bytes(), str(path))
+    prompts = []
+    for i, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
+        if not line.strip():
+            continue
+        if path.suffix == ".jsonl":
+            prompts.append(_prompt_of(line, f"{path}, line {i}"))
+        else:
+            prompts.append(line)
+
+    if not prompts:
+        raise UserError(f"{path} must hold at least one prompt, got none")
+    return prompts
+
+
+def _decoded(data: bytes, name: str) -> str:
+    """Text from bytes in UTF-8, without the byte order mark with which some editors begin a file."""
+    from gptmini.data.corpus import decode_text
+
+    return decode_text(data, name).removeprefix("\ufeff")
+
+
 def _prompt_of(line: str, place: str) -> str:
+    """The prompt of a line of .jsonl; place names the line in an error message."""
     try:
         record = json.loads(line)
     except ValueError as error:
@@ -87,13 +233,21 @@ def _prompt_of(line: str, place: str) -> str:
     return record["prompt"]
 
 
+def unescape(text: str) -> str:
+    r"""Text with escapes replaced by the characters that they stand for, as \n by a line break."""
+    return ESCAPES.sub(lambda found: found[0].encode().decode("unicode_escape"), text)
+
+
 class Interruption:
-    """Ctrl-C, noted while it is heeded, so that what was generated is written; one a second later stops at once."""
+    """Ends a stream of pieces at the first Ctrl-C, so that all that was generated is written.
+
+    A Ctrl-C that comes a second or more after the first raises KeyboardInterrupt at once.
+    """
 
     def __init__(self) -> None:
-        self.came: float | None = None  # when
+        self.came: float | None = None  # time of the first Ctrl-C, in seconds of time.monotonic
 
-    def heed(self, pieces: Iterator) -> Iterator:
+    def heed(self, pieces: Iterator["Piece"]) -> Iterator["Piece"]:
         """The pieces, up to the first Ctrl-C."""
         self.came = None
         before = signal.signal(signal.SIGINT, self._note)
@@ -106,104 +260,141 @@ class Interruption:
             signal.signal(signal.SIGINT, before)
 
     def _note(self, signum: int, frame: object) -> None:
-        if self.came is not None and time.monotonic() - self.came > IMPATIENT:
+        """Handle SIGINT."""
+        now = time.monotonic()
+        if self.came is None:
+            self.came = now
+        elif now - self.came > IMPATIENT:
             raise KeyboardInterrupt
-        self.came = self.came or time.monotonic()
 
 
-def in_order(pieces: Iterable) -> Iterator:
-    """One sample after another: pieces of the first at once, those of others when the ones before have ended."""
-    current, held = 0, {}
+def in_order(pieces: Iterable["Piece"]) -> Iterator["Piece"]:
+    """The pieces of one sample after another, from a stream in which several samples take turns.
+
+    The pieces of the earliest sample that has not ended are passed on at once, and the pieces of later samples wait.
+    """
+    current = 0  # number of the earliest sample that has not ended
+    held: dict[int, list[Piece]] = {}  # pieces that wait, by the number of their sample
     for piece in pieces:
         held.setdefault(piece.sample, []).append(piece)
-        while ready := held.pop(current, []):
+        while current in held:
+            ready = held.pop(current)
             yield from ready
-            current += ready[-1].finish is not None
             if ready[-1].finish is None:
                 break
-    for sample in sorted(held):  # only if it was interrupted
+            current += 1
+
+    # An interruption leaves samples that have not ended, and pieces that wait for them.
+    for sample in sorted(held):
         yield from held[sample]
 
 
-def show_text(pieces: Iterable, prompts: list[str], num_samples: int) -> None:
-    """Each prompt with its continuation, as it comes; numbered if there are several."""
-    shown = None
+def show_text(pieces: Iterable["Piece"], prompts: list[str], num_samples: int) -> None:
+    """Print each prompt with its continuation as the pieces come, below a title if there are several samples."""
+    shown = None  # number of the sample that is being printed
     for piece in pieces:
         if piece.sample != shown:
             prompt, sample = divmod(piece.sample, num_samples)
-            title = [f"prompt {prompt + 1}"] * (len(prompts) > 1) + [f"sample {sample + 1}"] * (num_samples > 1)
+            title = []
+            if len(prompts) > 1:
+                title.append(f"prompt {prompt + 1}")
+            if num_samples > 1:
+                title.append(f"sample {sample + 1}")
             if title:
-                print(f"{'' if shown is None else chr(10)}--- {', '.join(title)}")
+                gap = "" if shown is None else "\n"
+                print(f"{gap}--- {', '.join(title)}")
             print(prompts[prompt], end="", flush=True)
             shown = piece.sample
+
         print(piece.text, end="\n" if piece.finish else "", flush=True)
 
 
-def show_jsonl(pieces: Iterable, prompts: list[str], num_samples: int, *, logprobs: bool) -> None:
-    """A line for each sample when it has ended; finish is null if it was interrupted."""
+def show_jsonl(
+    pieces: Iterable["Piece"], prompts: list[str], num_samples: int, *, logprobs: bool
+) -> None:
+    """Print one JSON object a line for each sample when it has ended, or when an interruption cuts the sample off."""
 
-    def write() -> None:
-        prompt, sample = divmod(ready[0].sample, num_samples)
-        record = {"prompt": prompts[prompt], "sample": sample, "text": "".join(piece.text for piece in ready)}
-        record |= {"finish": ready[-1].finish, "n_tokens": len(ready)}
-        if logprobs:
-            record |= {"tokens": [p.token for p in ready], "logprobs": [p.log_probability for p in ready]}
+    def show(sample_pieces: list["Piece"]) -> None:
+        record = record_of(sample_pieces, prompts, num_samples, logprobs=logprobs)
         print(json.dumps(record, ensure_ascii=False), flush=True)
 
-    ready: list = []
+    collected: list[Piece] = []  # pieces of one sample
     for piece in pieces:
-        if ready and piece.sample != ready[0].sample:
-            write()
-            ready.clear()
-        ready.append(piece)
+        if collected and piece.sample != collected[0].sample:
+            show(collected)
+            collected = []
+        collected.append(piece)
         if piece.finish:
-            write()
-            ready.clear()
-    if ready:
-        write()
+            show(collected)
+            collected = []
+    if collected:
+        show(collected)
+
+
+def record_of(
+    pieces: list["Piece"], prompts: list[str], num_samples: int, *, logprobs: bool
+) -> dict[str, Any]:
+    """The JSON object of a sample from its pieces; finish is null if an interruption cut the sample off."""
+    prompt, sample = divmod(pieces[0].sample, num_samples)
+    record = {
+        "prompt": prompts[prompt],
+        "sample": sample,
+        "text": "".join(piece.text for piece in pieces),
+        "finish": pieces[-1].finish,
+        "n_tokens": len(pieces),
+    }
+    if logprobs:
+        record["tokens"] = [piece.token for piece in pieces]
+        record["logprobs"] = [piece.log_probability for piece in pieces]
+    return record
 
 
 @one_line_errors()
 def main(arguments: list[str] | None = None) -> None:
-    """Check, load, sample, and write each sample to stdout as it is drawn."""
+    """Check the options, load the model, and print each sample to stdout as it is drawn."""
     arguments = parse(arguments)
-    for name in ("num_samples", "batch_size"):
-        if (value := getattr(arguments, name)) < 1:
-            raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
-    if arguments.logprobs and arguments.format != "jsonl":
-        raise UserError("--logprobs needs --format jsonl")
-    if not all(arguments.stop):
-        raise UserError("--stop must not be empty")
-    if sys.stdin is None and (arguments.interactive or arguments.prompt == "-"):
-        raise UserError("there is no stdin to read from")
+    check_arguments(arguments)
     if sys.stdout is not None and not sys.stdout.isatty():
-        sys.stdout.reconfigure(encoding="utf-8")  # whatever the system's own: it may lack what a model writes
+        # A model may write characters that the system's own encoding lacks, so files and pipes get UTF-8.
+        sys.stdout.reconfigure(encoding="utf-8")
     prompts = [] if arguments.interactive else read_prompts(arguments)
 
     import gptmini
     from gptmini.generation import Rules, generate_stream
-    from gptmini.hardware import check_compiler, choose_device, choose_dtype
+    from gptmini.hardware import choose_dtype
 
-    int8 = arguments.dtype == "int8"
-    device = choose_device("cpu" if int8 and arguments.device == "auto" else arguments.device)
-    if int8 and (arguments.compile or device != "cpu"):
-        raise UserError(
-            f"--dtype int8 needs a CPU and no --compile, got {device}{' with --compile' * arguments.compile}"
-        )
-    if arguments.compile:
-        check_compiler(device)
-    names = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-    options = {name: getattr(arguments, name) for name in names}
-    Rules(**options)
+    device = choose_sampling_device(arguments)
+    rules = {
+        "max_new_tokens": arguments.max_new_tokens,
+        "temperature": arguments.temperature,
+        "top_k": arguments.top_k,
+        "top_p": arguments.top_p,
+        "min_p": arguments.min_p,
+        "repetition_penalty": arguments.repetition_penalty,
+    }
+    Rules(**rules)  # refuses a value out of range, before the model is loaded
     model, tokenizer = gptmini.load(arguments.run)
     model.to(device=device, dtype=choose_dtype(arguments.dtype, device))
-    names = ("num_samples", "batch_size", "ignore_end_of_text", "compile")
-    options |= {name: getattr(arguments, name) for name in names} | {"int8": int8}
-    options["stop"] = [ESCAPES.sub(lambda m: m[0].encode().decode("unicode_escape"), text) for text in arguments.stop]
+
+    stop = [unescape(text) for text in arguments.stop]
     interruption = Interruption()
 
-    def show(prompts: list[str], seed: int) -> None:
-        stream = generate_stream(model, tokenizer, prompts, seed=seed, log_probabilities=arguments.logprobs, **options)
+    def write_samples(prompts: list[str], seed: int) -> None:
+        stream = generate_stream(
+            model,
+            tokenizer,
+            prompts,
+            num_samples=arguments.num_samples,
+            batch_size=arguments.batch_size,
+            seed=seed,
+            stop=stop,
+            ignore_end_of_text=arguments.ignore_end_of_text,
+            log_probabilities=arguments.logprobs,
+            compile=arguments.compile,
+            int8=arguments.dtype == "int8",
+            **rules,
+        )
+
         pieces = in_order(interruption.heed(stream))
         if arguments.format == "jsonl":
             show_jsonl(pieces, prompts, arguments.num_samples, logprobs=arguments.logprobs)
@@ -211,30 +402,65 @@ def main(arguments: list[str] | None = None) -> None:
             show_text(pieces, prompts, arguments.num_samples)
 
     if arguments.interactive:
-        converse(show, arguments.seed, interruption)
+        converse(write_samples, arguments.seed, interruption)
         return
-    show(prompts, arguments.seed)
+
+    write_samples(prompts, arguments.seed)
     if interruption.came is not None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # while Python ends
+        # One more Ctrl-C while Python ends would print a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         sys.exit(INTERRUPTED)
 
 
-def converse(show, seed: int, interruption: Interruption) -> None:
-    """Continue each line that is typed, with the next seed each time; Ctrl-C ends a sample, Ctrl-D all."""
+def choose_sampling_device(arguments: argparse.Namespace) -> str:
+    """The device that the options name, or the best one for auto, which is the CPU for 8-bit weights.
+
+    Raises:
+        UserError: there is no such device, it cannot compute as the options ask, or there is no compiler for it.
+    """
+    from gptmini.hardware import check_compiler, choose_device
+
+    int8 = arguments.dtype == "int8"
+    wanted = "cpu" if int8 and arguments.device == "auto" else arguments.device
+    device = choose_device(wanted)
+    if int8 and (arguments.compile or device != "cpu"):
+        got = f"{device} with --compile" if arguments.compile else device
+        raise UserError(f"--dtype int8 needs a CPU and no --compile, got {got}")
+    if arguments.compile:
+        check_compiler(device)
+    return device
+
+
+def converse(
+    write_samples: Callable[[list[str], int], None], seed: int, interruption: Interruption
+) -> None:
+    """Continue each line that is typed, with the next seed each time; Ctrl-C ends a sample, Ctrl-D the conversation.
+
+    Args:
+        write_samples: prints samples of prompts under a seed.
+        seed: the seed for the first line.
+        interruption: says after each line whether Ctrl-C ended its samples.
+    """
     import importlib.util
 
+    # Where Python has readline, importing it gives input() arrow keys and a history.
     if importlib.util.find_spec("readline"):
-        import readline  # noqa: F401  arrows and history while a line is typed
-    typed = sys.stdin.isatty()
+        import readline  # noqa: F401
+
+    is_typed = sys.stdin.isatty()
     while True:
         try:
-            line = input("> " if typed else "")
+            line = input("> " if is_typed else "")
         except EOFError:
-            print(end="\n" if typed else "")
+            # End the line of the last prompt sign, so that the shell's own prompt begins a new one.
+            if is_typed:
+                print()
             return
+
         try:
-            show([line], seed)
-        except ValueError as error:  # a character that the tokenizer does not know: the next line may do
+            write_samples([line], seed)
+        except ValueError as error:
+            # The tokenizer may not know a character of this line, and yet know those of the next.
             print(f"error: {error}", file=sys.stderr)
         if interruption.came is not None:
             print()
