@@ -11,10 +11,18 @@ from gptmini.checks import UserError
 from gptmini.commands.announcements import Announcer
 from gptmini.commands.errors import explain
 from gptmini.commands.launching import compose_checked, run_configured
-from gptmini.commands.plan import Fitted, Plan, build, check_configuration, open_loggers, open_tokens
+from gptmini.commands.plan import (
+    Fitted,
+    Plan,
+    build,
+    check_configuration,
+    open_loggers,
+    open_tokens,
+)
 from gptmini.commands.start_up import resume_collector
 
-if TYPE_CHECKING:  # a mistake in a key is told before torch and Lightning are imported, which takes seconds
+# A mistake in a key is told before torch and Lightning are imported, which takes seconds.
+if TYPE_CHECKING:
     from omegaconf import DictConfig
     from rich.console import Console
 
@@ -26,22 +34,30 @@ if TYPE_CHECKING:  # a mistake in a key is told before torch and Lightning are i
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """What a run came to."""
+    """The outcome of a run."""
 
-    folder: Path  # of the run
-    steps: int  # optimizer steps done in all
-    best: "Best | None"  # validation with the lowest loss; None if none was saved
-    stopped_by: str | None = None  # a signal's name or the time limit; None if the run came to its end
-    exit_code: int = 0  # of the command: 128 + the signal's number, if one stopped the run
+    folder: Path  # the run's folder
+    steps: int  # optimizer steps done in all, those before a resumption included
+    best: "Best | None"  # the validation with the lowest loss; None if none was saved
+    stopped_by: str | None = None  # a signal's name or the time limit; None if nothing stopped it
+    exit_code: int = 0  # the command's: 128 + the number of a signal that stopped the run
 
 
 def train(config: "DictConfig", overrides: Sequence[str] = ()) -> TrainingResult:
-    """Check everything, prepare the tokens, train from the first step or the one reached, and say what came of it.
+    """Train as a configuration says, from the first step or from the step that a resumed run has reached.
 
-    overrides are what was typed, KEY=VALUE each, for whoever compares runs.
+    The configuration is checked, and the tokens are prepared, before the run's folder is made.
+
+    Args:
+        config: a composed configuration, or that of the run to resume.
+        overrides: what was typed, KEY=VALUE each. The run keeps them, and they tell compared runs apart.
+
+    Raises:
+        UserError: a value that does not fit, a text that cannot be read, or a run that cannot be resumed.
     """
     began = time.monotonic()
     plan = check_configuration(config)
+    # The large imports are done, and from here on there is garbage to collect.
     resume_collector()
     prepare_process(plan)
 
@@ -52,27 +68,51 @@ def train(config: "DictConfig", overrides: Sequence[str] = ()) -> TrainingResult
         with console.status("reading text"):
             store, prepared_now = open_tokens(config, run.state)
         fitted = build(plan, store, run.state)
-        config.trainer.batch_size = fitted.module.settings.batch_size  # found, where it was auto
+
+        # The run keeps the batch size that batch_size=auto found, so that a resumed run need not look for it.
+        config.trainer.batch_size = fitted.module.settings.batch_size
         run.begin(stored_yaml(config), without_resume(overrides))
 
         announcer = open_announcer(console, run, plan)
         loggers = open_loggers(plan, run, announcer)
         log_setup(loggers, config, fitted.module, run.overrides)
-        announcer.say_start(run, fitted.module, plan.hardware, prepared_now=prepared_now, runs_dir=config.runs_dir)
-        return fit_and_announce(plan, fitted, run, [*loggers, announcer.console], announcer, began=began)
+        announcer.say_start(
+            run,
+            fitted.module,
+            plan.hardware,
+            prepared_now=prepared_now,
+            runs_dir=config.runs_dir,
+        )
+        return fit_and_announce(
+            plan,
+            fitted,
+            run,
+            [*loggers, announcer.console],
+            announcer,
+            began=began,
+        )
 
 
 def train_from_python(overrides: Sequence[str]) -> TrainingResult:
     """Train for overrides as they would be typed; gptmini.train is this function.
 
-    Raises UserError: a mistake, or several devices, whose processes Lightning starts with the caller's command line.
+    Args:
+        overrides: KEY=VALUE or GROUP=NAME each.
+
+    Raises:
+        UserError: a mistake in an override; or more than one device, for which Lightning would start further processes
+            with the command line of the caller.
     """
     for override in overrides:
         if type(override) is not str:
-            raise UserError(f"an override must be text, as in trainer.max_steps=50, got {override!r}")
+            raise UserError(
+                f"an override must be text, as in trainer.max_steps=50, got {override!r}"
+            )
+
     try:
         config = compose_checked("train", list(overrides))
     except Exception as error:
+        # Hydra's own errors become a UserError too, so that a caller has one class to catch.
         mistake = explain(error)
         if mistake is None or isinstance(error, UserError):
             raise
@@ -87,7 +127,11 @@ def train_from_python(overrides: Sequence[str]) -> TrainingResult:
 
 
 def run_job(config: "DictConfig", overrides: Sequence[str]) -> float | None:
-    """Train, as a job of Hydra: the best validation loss is what a sweeper may minimise; a signal ends the program."""
+    """Train as a job of Hydra, and exit if a signal stopped the run.
+
+    Returns:
+        The best validation loss, in nats per token, for a sweeper that minimises it; None if none was saved.
+    """
     result = train(config, overrides)
     if result.exit_code:
         sys.exit(result.exit_code)
@@ -95,12 +139,12 @@ def run_job(config: "DictConfig", overrides: Sequence[str]) -> float | None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Train for overrides, those of the command line if none are given."""
+    """Train as a list of overrides says; None takes the overrides of the command line."""
     run_configured("train", run_job, arguments=arguments, check=check_configuration)
 
 
 def prepare_process(plan: Plan) -> None:
-    """Set what holds for the whole process: the memory that it keeps, its threads, and how it multiplies matrices."""
+    """Set what holds for the whole process: memory that is kept for reuse, threads, and how matrices are multiplied."""
     import torch
 
     from gptmini.hardware import keep_freed_memory, use_tf32
@@ -112,8 +156,20 @@ def prepare_process(plan: Plan) -> None:
         torch.set_num_threads(plan.settings.threads)
 
 
-def log_setup(loggers: "Sequence[Logger]", config: "DictConfig", module: "GPTModule", overrides: Sequence[str]) -> None:
-    """Write down what the run is, and how it compares with others: by what overrides changed."""
+def log_setup(
+    loggers: "Sequence[Logger]",
+    config: "DictConfig",
+    module: "GPTModule",
+    overrides: Sequence[str],
+) -> None:
+    """Write the configuration to every logger, and to TensorBoard also tables of the model, the data and the overrides.
+
+    Args:
+        loggers: the loggers of the run.
+        config: the run's configuration.
+        module: the model with its tokens.
+        overrides: all that was typed for the run so far; the comparison of runs shows what the overrides changed.
+    """
     from omegaconf import OmegaConf
 
     from gptmini.report.tables import comparison, config_table, data_card, model_table
@@ -134,15 +190,30 @@ def log_setup(loggers: "Sequence[Logger]", config: "DictConfig", module: "GPTMod
 
 
 def fit_and_announce(
-    plan: Plan, fitted: Fitted, run: "Run", loggers: "Sequence[Logger]", announcer: Announcer, *, began: float
+    plan: Plan,
+    fitted: Fitted,
+    run: "Run",
+    loggers: "Sequence[Logger]",
+    announcer: Announcer,
+    *,
+    began: float,
 ) -> TrainingResult:
-    """Train until the last step, or until a signal, the time limit or a callback ends the run; say how it ended."""
+    """Train until the last step, or until a signal, the time limit or a callback ends the run; say how it ended.
+
+    Args:
+        plan: the checked configuration.
+        fitted: the plan built for the run's text.
+        run: the run, whose folder exists.
+        loggers: all loggers of the run, the one of the console included.
+        announcer: says how the run ended.
+        began: when the command began, in seconds of time.monotonic. The time limit counts from then.
+    """
     from gptmini.training import RunCheckpoints, Samples, Stopping, build_trainer
 
-    max_seconds = plan.max_seconds
-    if max_seconds is not None:
-        max_seconds -= time.monotonic() - began
-    stopping = Stopping(max_seconds, plan.settings.max_bad_steps)
+    seconds_left = plan.max_seconds
+    if seconds_left is not None:
+        seconds_left -= time.monotonic() - began
+    stopping = Stopping(seconds_left, plan.settings.max_bad_steps)
     trainer = build_trainer(
         fitted.module.settings,
         run.folder,
@@ -152,6 +223,7 @@ def fit_and_announce(
         loggers=loggers,
         state=run.state,
     )
+
     try:
         ending = stopping.fit(trainer, fitted.module, fitted.data)
     finally:
@@ -159,9 +231,15 @@ def fit_and_announce(
 
     checkpoints = _first(fitted.callbacks, RunCheckpoints)
     best = None if checkpoints is None else checkpoints.best
-    if ending.reason is None:
-        n_steps = trainer.global_step - run.step
-        announcer.say_done(trainer, run, n_steps=n_steps, seconds=time.monotonic() - began)
+    if ending.reason is not None:
+        announcer.say_stop(ending, trainer.global_step, run)
+    else:
+        announcer.say_done(
+            trainer,
+            run,
+            n_steps=trainer.global_step - run.step,
+            seconds=time.monotonic() - began,
+        )
         samples = _first(fitted.callbacks, Samples)
         announcer.say_results(
             fitted.module,
@@ -170,8 +248,7 @@ def fit_and_announce(
             samples=[] if samples is None else samples.texts,
             folder=run.folder,
         )
-    else:
-        announcer.say_stop(ending, trainer.global_step, run)
+
     return TrainingResult(
         folder=run.folder,
         steps=trainer.global_step,
@@ -182,15 +259,19 @@ def fit_and_announce(
 
 
 def finish_loggers(loggers: "Sequence[Logger]") -> None:
-    """End what would outlive its run: Weights & Biases gives the next run of a process to the entry of the last."""
+    """End the entry of each logger that keeps one for the whole process.
+
+    Without that, Weights & Biases would add the next run of the process to the entry of this run.
+    """
     for logger in loggers:
-        end = getattr(getattr(logger, "experiment", None), "finish", None)
+        experiment = getattr(logger, "experiment", None)
+        end = getattr(experiment, "finish", None)
         if end is not None:
             end()
 
 
 def make_console(kind: str) -> "Console":
-    """The console of a run: auto, lines or quiet; of several processes only the first is heard."""
+    """The console of a run; kind is auto, lines or quiet. Of several processes only the first prints."""
     from gptmini.training.monitoring.console import LastingConsole
     from gptmini.training.trainer import is_first_process
 
@@ -203,24 +284,30 @@ def make_console(kind: str) -> "Console":
 
 
 def open_announcer(console: "Console", run: "Run", plan: Plan) -> Announcer:
-    """Who speaks for a run that has begun: to the console, and to its log."""
+    """The announcer of a run that has begun, which writes to the console and to the run's train.log."""
     from rich.console import Console
 
     from gptmini.training.monitoring.console import ConsoleLogger, past_validations
 
     log = Console(file=run.log, soft_wrap=True, highlight=False)
-    return Announcer(ConsoleLogger(console, log, plan.settings.max_steps, past_validations(run.curves)))
+    console_logger = ConsoleLogger(
+        console,
+        log,
+        plan.settings.max_steps,
+        past_validations(run.curves),
+    )
+    return Announcer(console_logger)
 
 
 def stored_yaml(config: "DictConfig") -> str:
-    """The configuration as a run keeps it: what it resumes from is no part of it."""
+    """The configuration in YAML as the run folder keeps it: without the run or checkpoint that it resumes."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_yaml(OmegaConf.merge(config, {"resume": None}))
 
 
 def without_resume(overrides: Sequence[str]) -> list[str]:
-    """The overrides that say what a run is, not where it goes on."""
+    """The overrides that say what a run is, without resume=, which says where it goes on."""
     return [override for override in overrides if not override.startswith("resume=")]
 
 
