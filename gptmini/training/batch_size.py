@@ -1,7 +1,8 @@
-"""How many sequences a micro-step takes, where trainer.batch_size is auto."""
+"""How many sequences a micro-step takes when trainer.batch_size is auto."""
 
 import copy
 import gc
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -13,142 +14,209 @@ from gptmini.checks import UserError
 from gptmini.model import GPT, rounded_training_loss, training_loss
 from gptmini.training.settings import share_of
 
-CPU_TOKENS = 8192  # of a micro-step; at 124 M parameters these take 8.3 GB, about what a laptop can spare
-USED = 0.9  # share of a GPU's free memory that the trial may fill: the rest is for fragments and for libraries
-SECONDS = 20.0  # that the trials may take
-MOMENTS = 2  # numbers that AdamW keeps of each weight; Muon keeps one
-VARIABLE = "GPTMINI_BATCH_SIZE"  # tells the further processes of a run what the first one found
+# Most tokens in a micro-step on a CPU. A model of 124 M parameters takes 8.3 GB with 8192 tokens, about what a laptop
+# can spare.
+CPU_TOKENS = 8192
+# Share of a GPU's free memory that a trial may fill. The rest is for fragments between tensors and for libraries.
+USABLE_SHARE = 0.9
+# Time after which no further trial is begun, so that a run starts soon whatever its sizes.
+TRIAL_SECONDS = 20.0
+# Numbers that AdamW keeps for each weight; Muon keeps only one.
+ADAMW_MOMENTS = 2
+# Environment variable in which the first process of a run leaves the batch size for the processes that it starts.
+BATCH_SIZE_VARIABLE = "GPTMINI_BATCH_SIZE"
 
 
 def choose_batch_size(
     model: GPT, *, global_batch_size: int, devices: int, device: str, precision: str, compile: bool
 ) -> int:
-    """Sequences of a micro-step on each device: a divisor of the global batch's share.
+    """Choose how many sequences each device takes in a micro-step: a divisor of its share of the global batch.
 
-    On a CUDA GPU it is the largest that fits into memory, found by trying. Elsewhere it is the largest with at most
-    CPU_TOKENS tokens: more at once make a CPU no faster, only its memory fuller.
+    On a CUDA GPU this is the largest divisor that fits into memory, found by trial micro-steps. On another device it is
+    the largest with at most CPU_TOKENS tokens: a larger micro-step makes a CPU no faster and takes more memory.
 
-    Raises UserError: the devices cannot share the global batch evenly.
+    Args:
+        model: the model to train, on the CPU; trials run on a copy of it.
+        global_batch_size: sequences per optimizer step, over all devices.
+        devices: number of devices that share the global batch.
+        device: cpu, cuda or mps.
+        precision: fp32, bf16 or bf16_stream.
+        compile: whether the loss will be compiled, which takes more memory on a GPU.
+
+    Raises:
+        UserError: global_batch_size is not a multiple of devices.
     """
     sizes = divisors(share_of(global_batch_size, devices))
-    context_length = model.config.context_length
     if device != "cuda":
-        return next(size for size in sizes if size * context_length <= CPU_TOKENS or size == 1)
+        return _largest_for_cpu(sizes, model.config.context_length)
 
+    # Lightning starts the processes of further GPUs from the first process, so they inherit the size that it found.
     rank = int(os.environ.get("LOCAL_RANK", "0"))
-    if rank > 0 and VARIABLE in os.environ:
-        return int(os.environ[VARIABLE])
+    if rank > 0 and BATCH_SIZE_VARIABLE in os.environ:
+        return int(os.environ[BATCH_SIZE_VARIABLE])
+
+    n_copies = ADAMW_MOMENTS
+    if devices > 1:
+        n_copies += 1  # the buckets in which GPUs exchange gradients
 
     gpu = torch.device("cuda", rank)
-    trial = _Trial(model, gpu, precision=precision, compile=compile, n_copies=MOMENTS + (devices > 1))
+    trial = _Trial(model, gpu, precision=precision, compile=compile, n_copies=n_copies)
     try:
+        # Memory that torch has reserved is open to the trials, like memory that is free.
         free, _ = torch.cuda.mem_get_info(gpu)
-        budget = int(USED * (free + torch.cuda.memory_reserved(gpu)))
-        found = largest_fitting(sizes, trial.peak, budget, seconds=SECONDS)
+        budget = int(USABLE_SHARE * (free + torch.cuda.memory_reserved(gpu)))
+        found = largest_fitting(sizes, trial.peak, budget, seconds=TRIAL_SECONDS)
     finally:
         trial.give_back()
-    os.environ[VARIABLE] = str(found)
+
+    os.environ[BATCH_SIZE_VARIABLE] = str(found)
     return found
 
 
-def largest_fitting(
-    sizes: Sequence[int], peak: Callable[[int], int], budget: int, *, seconds: float, clock=time.monotonic
-) -> int:
-    """The largest of descending sizes, the last of them 1, whose peak memory is at most the budget; 1 if none is.
+def _largest_for_cpu(sizes: Sequence[int], context_length: int) -> int:
+    """Return the first of descending sizes with at most CPU_TOKENS tokens; 1 if there is none."""
+    for size in sizes:
+        if size * context_length <= CPU_TOKENS:
+            return size
+    return 1
 
-    Memory grows evenly with the size, so two small trials say which sizes are worth a trial; the one that is returned
-    was tried, unless the seconds were over. peak(size) raises torch.OutOfMemoryError where memory runs out.
+
+def largest_fitting(
+    sizes: Sequence[int],
+    peak: Callable[[int], int],
+    budget: int,
+    *,
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> int:
+    """Return the largest batch size whose peak memory is at most the budget; 1 if there is none.
+
+    Memory grows evenly with the batch size, so trials of 1 and 2 sequences tell which sizes are worth a trial:
+    expected peak = peak(1) + (size - 1) * (peak(2) - peak(1)). The size that is returned was tried itself, unless the
+    time was over.
+
+    Args:
+        sizes: candidates, largest first, the last of them 1.
+        peak: a function that runs a trial of a size and returns its peak memory in bytes; it raises
+            torch.OutOfMemoryError where memory runs out.
+        budget: bytes that a micro-step may take.
+        seconds: after this time no further size is tried, and a size is returned untried if half the budget is enough.
+        clock: a function that returns the time in seconds.
     """
     start = clock()
     try:
-        one = peak(1)
-        each = max(1, peak(2) - one)  # bytes that each further sequence takes
+        bytes_of_one = peak(1)
+        bytes_each = max(1, peak(2) - bytes_of_one)  # for each further sequence
     except RuntimeError as error:
         if not ran_out(error):
             raise
         return 1
 
     for size in sizes:
-        expected = one + each * (size - 1)
+        expected = bytes_of_one + bytes_each * (size - 1)
         if expected > budget:
             continue
-        if clock() - start > seconds:
-            if expected <= budget / 2:
-                return size  # not tried, but half of the memory is a wide margin
-            continue
-        try:
-            if peak(size) <= budget:
-                return size
-        except RuntimeError as error:
-            if not ran_out(error):
-                raise
+
+        # Without time for a trial, half the budget is margin enough for an expectation that is wrong.
+        time_is_over = clock() - start > seconds
+        if time_is_over and expected <= budget / 2:
+            return size
+        if not time_is_over and _fits(size, peak, budget):
+            return size
     return 1
 
 
+def _fits(size: int, peak: Callable[[int], int], budget: int) -> bool:
+    """Try a size: whether memory did not run out and its peak is at most the budget."""
+    try:
+        return peak(size) <= budget
+    except RuntimeError as error:
+        if not ran_out(error):
+            raise
+        return False
+
+
 def ran_out(error: RuntimeError) -> bool:
-    """Whether an error says that a GPU's memory did not suffice: torch's own, or one of a library that it calls."""
+    """Whether an error says that a GPU's memory ran out: torch's own error, or that of a library such as cuBLAS."""
     return isinstance(error, torch.OutOfMemoryError) or "_ALLOC_FAILED" in str(error)
 
 
 def check_equal_on_all_ranks(batch_size: int, device: torch.device) -> None:
-    """Raise UserError unless every rank cuts its batches into micro-steps of the same size."""
+    """Raise UserError unless all ranks have the same batch_size; every rank must call this, with its own device."""
+    # One all-reduce finds both extremes: the largest of the negative sizes is the negative smallest size.
     extremes = torch.tensor((batch_size, -batch_size), dtype=torch.float32, device=device)
     torch.distributed.all_reduce(extremes, op=torch.distributed.ReduceOp.MAX)
-    most, least = int(extremes[0]), -int(extremes[1])
+    most = int(extremes[0])
+    least = -int(extremes[1])
+
     if least != most:
         raise UserError(
-            f"trainer.batch_size=auto found {least} on one device and {most} on another; give trainer.batch_size"
+            f"trainer.batch_size=auto found {least} on one device and {most} on another; "
+            "give trainer.batch_size"
         )
 
 
 def divisors(number: int) -> list[int]:
-    """All divisors of a whole number, largest first."""
-    small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
-    return sorted({*small, *(number // n for n in small)}, reverse=True)
+    """Return all divisors of a positive whole number, largest first."""
+    found = set()
+    for small in range(1, math.isqrt(number) + 1):
+        if number % small == 0:
+            found.add(small)
+            found.add(number // small)
+    return sorted(found, reverse=True)
 
 
 class _Trial:
     """Eager forward and backward passes on a GPU, with memory set aside for what else a training step keeps there."""
 
-    def __init__(self, model: GPT, gpu: torch.device, *, precision: str, compile: bool, n_copies: int) -> None:
-        """Copy the model to the GPU.
+    def __init__(
+        self, model: GPT, gpu: torch.device, *, precision: str, compile: bool, n_copies: int
+    ) -> None:
+        """Copy the model to the GPU, and set memory aside there.
 
-        n_copies is how many times the size of all weights is set aside, beside weights and gradients themselves: once
-        for each of the optimizer's moments, and once for the buckets in which several GPUs exchange gradients.
+        n_copies is how many times the size of all weights is set aside, beside the weights and gradients themselves:
+        once for each of the optimizer's moments, and once for the buckets in which several GPUs exchange gradients.
         """
         self.gpu = gpu
         self.compile = compile
         self.precision = precision
         self.model = copy.deepcopy(model).to(gpu).train()
-        weights = sum(parameter.numel() * parameter.element_size() for parameter in self.model.parameters())
-        self.kept = [torch.empty(n_copies * weights, dtype=torch.uint8, device=gpu)]
+
+        n_bytes = 0
+        for parameter in self.model.parameters():
+            n_bytes += parameter.numel() * parameter.element_size()
+        self.set_aside = [torch.empty(n_copies * n_bytes, dtype=torch.uint8, device=gpu)]
 
     def peak(self, batch_size: int) -> int:
-        """Bytes at the peak of two micro-steps: measured, plus an estimate of its logits for compiled code."""
+        """Return the peak memory of training micro-steps, in bytes: measured, plus an estimate for compiled code."""
         config = self.model.config
         tokens = torch.zeros(batch_size, config.context_length, dtype=torch.int64, device=self.gpu)
+
+        # The second micro-step adds its gradients to those of the first, as in training.
         torch.cuda.reset_peak_memory_stats(self.gpu)
-        for _ in range(2):  # the second finds the gradients of the first
+        for _ in range(2):
             self._loss(tokens).backward()
         peak = torch.cuda.max_memory_allocated(self.gpu)
         self.model.zero_grad()
         if not self.compile:
             return peak
 
-        # Compiled code holds all logits, their gradient, and once more in float32; the trial held pieces of them.
-        width = 4 if self.precision == "fp32" else 2
-        return peak + tokens.numel() * config.padded_vocab_size * (2 * width + 4)
+        # Compiled code holds all logits, their gradient, and the logits once more in float32. The trial held pieces.
+        n_logits = tokens.numel() * config.padded_vocab_size
+        bytes_per_number = 4 if self.precision == "fp32" else 2
+        return peak + n_logits * (2 * bytes_per_number + 4)
 
     def _loss(self, tokens: torch.Tensor) -> torch.Tensor:
         if self.precision == "bf16_stream":
             return rounded_training_loss(self.model, torch.bfloat16)(tokens, tokens)
+
         with torch.autocast(self.gpu.type, torch.bfloat16, enabled=self.precision == "bf16"):
             return training_loss(self.model, tokens, tokens)
 
     def give_back(self) -> None:
-        """Leave the GPU as it was."""
+        """Free all memory of the trial on the GPU, and forget its peak."""
         self.model = nn.Identity()
-        self.kept.clear()
+        self.set_aside.clear()
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self.gpu)
