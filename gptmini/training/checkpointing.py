@@ -1,4 +1,4 @@
-"""When a run is saved, under which names, and how its files are written."""
+"""When a run is saved, under which file names, and how its checkpoint files are written."""
 
 from dataclasses import asdict, dataclass
 from math import isfinite
@@ -15,11 +15,16 @@ from gptmini.training.monitoring.logger import say
 
 
 class Stop(SystemExit):
-    """The run was asked to end between two steps; its code is 128 + the signal's number, or 0 for the time limit."""
+    """The request to end a run between two steps, raised by Stopping and caught when training has been left.
+
+    Args:
+        code: exit code of the command: 128 + the signal's number, or 0 for the time limit.
+        reason: SIGINT, SIGTERM, SIGUSR1 or the time limit.
+    """
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(code)
-        self.reason = reason  # SIGINT, SIGTERM, SIGUSR1 or the time limit
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -28,24 +33,35 @@ class Best:
 
     loss: float  # nats per token
     bits_per_byte: float
-    step: int  # optimizer steps that were done by then
+    step: int  # optimizer steps done before the validation
 
     def __post_init__(self) -> None:
-        """Raise UserError unless every figure is of its type and finite."""
-        kinds = (type(self.loss), type(self.bits_per_byte), type(self.step))
-        if kinds != (float, float, int) or not all(map(isfinite, (self.loss, self.bits_per_byte, self.step))):
-            raise UserError(f"best must be a finite loss, finite bits per byte and a step, got {asdict(self)}")
+        """Raise UserError unless loss and bits_per_byte are finite floats and step is an int."""
+        figures = (self.loss, self.bits_per_byte, self.step)
+        has_right_types = tuple(map(type, figures)) == (float, float, int)
+        if not has_right_types or not all(map(isfinite, figures)):
+            raise UserError(
+                f"best must be a finite loss, finite bits per byte and a step, got {asdict(self)}"
+            )
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes each checkpoint whole or not at all, and lets equal ones share a file."""
+    """Writes each checkpoint whole or not at all, and lets best.ckpt and last.ckpt of one step share a file.
 
-    keeps_errors = False  # True: an error of a save is kept, because the other ranks wait for the one that writes
-    error: OSError | None = None  # of the newest save
-    best_step: int | None = None  # that this process saved best.ckpt of
+    On several ranks only one writes while the others wait for it. Where keeps_errors is True, an error of writing is
+    therefore kept in `error` and not raised, so that the writing rank reaches the others again.
+    """
+
+    keeps_errors = False
+    error: OSError | None = None  # of the newest save; None if it succeeded
+    best_step: int | None = None  # step of this process's newest best.ckpt; None if it saved none
 
     def save_checkpoint(self, checkpoint: dict, path: str, storage_options: object = None) -> None:
-        """Write the checkpoint; last.ckpt keeps its predecessor as previous.ckpt, and is best.ckpt if of one step."""
+        """Write a checkpoint. The old last.ckpt becomes previous.ckpt when a new last.ckpt is written.
+
+        Raises:
+            OSError: the file could not be written, and keeps_errors is False. The old file is as it was.
+        """
         path = Path(path)
         self.error = None
         try:
@@ -62,12 +78,14 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             self.error = error
 
     def _save_last(self, checkpoint: dict, path: Path) -> None:
+        """Save last.ckpt: as a link to best.ckpt if that is of the same step, else as a file of its own."""
         best = path.with_name("best.ckpt")
         previous = path.with_name("previous.ckpt")
         if self.best_step != checkpoint["global_step"]:
             write_checkpoint(checkpoint, path, previous=previous)
             return
 
+        # If last.ckpt is best.ckpt already, linking again would lose the older previous.ckpt.
         if path.exists() and path.samefile(best):
             return
         if path.exists():
@@ -76,42 +94,61 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class RunCheckpoints(L.Callback):
-    """Keeps last.ckpt at an interval, at the end and at a stop, and best.ckpt at the lowest validation loss.
+    """Saves last.ckpt at an interval, at the end and at a stop, and best.ckpt at the lowest validation loss.
 
-    A checkpoint is written last: events are flushed and the step's validation is done before it.
+    A checkpoint is written last: the events of its step are flushed and the validation of its step is done before it.
     """
 
     def __init__(self, every_steps: int) -> None:
-        """Save last.ckpt every so many optimizer steps; UserError unless that is a whole number above 0."""
+        """Save last.ckpt each time every_steps optimizer steps are done; UserError unless that is an int above 0."""
         self.every_steps = whole("every_steps", every_steps)
         self.best: Best | None = None
-        self._last_step: int | None = None  # that this process saved last.ckpt of
+        self._last_step: int | None = None  # step of the last.ckpt that this process saved
 
     def state_dict(self) -> dict:
-        """What a resumed run must remember."""
-        return {"best": None if self.best is None else asdict(self.best)}
+        """Return the best validation, which a resumed run must know."""
+        best = None
+        if self.best is not None:
+            best = asdict(self.best)
+        return {"best": best}
 
     def load_state_dict(self, state: dict) -> None:
-        """Restore state_dict(); UserError if it holds anything but a validation."""
+        """Restore the state of state_dict(); UserError if its best is not None and not a validation."""
         best = state["best"]
-        self.best = None if best is None else Best(**best)
+        self.best = None
+        if best is not None:
+            self.best = Best(**best)
 
     def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: GPTModule, outputs: object, batch: object, batch_idx: int
+        self,
+        trainer: L.Trainer,
+        pl_module: GPTModule,
+        outputs: object,
+        batch: object,
+        batch_idx: int,
     ) -> None:
-        """Save last.ckpt when the interval comes round, never inside a step or between it and its validation."""
+        """Save last.ckpt when the interval comes round, never inside a step or between a step and its validation."""
         step_done = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         if step_done and not pl_module.settings.validation_due(trainer.global_step):
             self._save_at_interval(trainer, pl_module)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Save best.ckpt when the loss is the lowest yet, and last.ckpt when it is due."""
-        now = pl_module.evaluation
-        before = self.best
-        if isfinite(now.loss) and (before is None or now.loss < before.loss):
-            self.best = Best(loss=now.loss, bits_per_byte=now.bits_per_byte, step=trainer.global_step)
-            if not self._save(trainer, "best"):
-                self.best = before
+        """Save best.ckpt when the validation loss is the lowest yet, and last.ckpt when the interval comes round."""
+        evaluation = pl_module.evaluation
+        best_before = self.best
+        is_lowest = best_before is None or evaluation.loss < best_before.loss
+
+        # The checkpoint holds the state of this callback, so the new best is set before the file is written.
+        if isfinite(evaluation.loss) and is_lowest:
+            self.best = Best(
+                loss=evaluation.loss,
+                bits_per_byte=evaluation.bits_per_byte,
+                step=trainer.global_step,
+            )
+            saved = self._save(trainer, "best")
+            if not saved:
+                self.best = best_before
+
         self._save_at_interval(trainer, pl_module)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
@@ -119,23 +156,32 @@ class RunCheckpoints(L.Callback):
         if self._last_step != trainer.global_step:
             self._save(trainer, "last", needed=True)
 
-    def on_exception(self, trainer: L.Trainer, pl_module: GPTModule, exception: BaseException) -> None:
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: GPTModule, exception: BaseException
+    ) -> None:
         """Save last.ckpt when the run is asked to stop."""
         if isinstance(exception, Stop):
             self._save(trainer, "last", needed=True)
 
     def _save_at_interval(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
+        """Save last.ckpt after every every_steps steps and after the last one."""
         step = trainer.global_step
         ended = step >= pl_module.settings.max_steps
         due = step % self.every_steps == 0
+
+        # While steps are not finite, last.ckpt stays the one from before them, so that a user can go back to it.
         if due:
             pl_module.settle()
-            due = not pl_module.bad_steps_in_a_row
+            due = pl_module.bad_steps_in_a_row == 0
+
         if ended or due:
             self._save(trainer, "last", needed=ended)
 
     def _save(self, trainer: L.Trainer, name: str, *, needed: bool = False) -> bool:
-        """Save, or say in one line that it failed; OSError if it was needed, because the run ends."""
+        """Save name.ckpt and return whether that succeeded; if it failed, say so in one line.
+
+        needed says that the run ends after this save, so that its OSError is raised.
+        """
         for logger in trainer.loggers:
             logger.save()
 
@@ -148,12 +194,15 @@ class RunCheckpoints(L.Callback):
             files.keeps_errors = False
 
         error = files.error
-        if name == "last" and error is None:
-            self._last_step = trainer.global_step
-        if error is not None:
-            last = folder / "last.ckpt"
-            kept = f"{last} is as it was" if last.exists() else "nothing is saved yet"
-            say(trainer, f"{name}.ckpt not saved at step {trainer.global_step}: {error.strerror}; {kept}")
-            if needed:
-                raise error
-        return error is None
+        if error is None:
+            if name == "last":
+                self._last_step = trainer.global_step
+            return True
+
+        last = folder / "last.ckpt"
+        kept = f"{last} is as it was" if last.exists() else "nothing is saved yet"
+        step = trainer.global_step
+        say(trainer, f"{name}.ckpt not saved at step {step}: {error.strerror}; {kept}")
+        if needed:
+            raise error
+        return False
