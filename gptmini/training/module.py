@@ -22,7 +22,23 @@ from gptmini.training.settings import TrainerSettings
 
 
 class GPTModule(L.LightningModule):
-    """Trains a GPT: automatic optimization, a learning rate and random draws that follow from the step alone."""
+    """Trains a GPT: automatic optimization, a learning rate and random draws that follow from the step alone.
+
+    Args:
+        model: the GPT to train; with a state, the model of that state.
+        store: the tokens. Their tokenizer, and the folder that they lie in, are written into every checkpoint.
+        settings: the trainer settings, whose batch_size must be a number.
+        optimizer: a function that returns the optimizer of a GPT, each of whose groups has a peak_lr.
+        schedule: schedule(step, max_steps=) returns the multiple of peak_lr that is the learning rate of a step.
+        seed: of dropout.
+        compile: whether the loss of a micro-step is compiled.
+        precision: fp32, bf16 or bf16_stream. The module itself implements only bf16_stream; the autocast of bf16 is
+            Lightning's.
+        state: what training goes on from; None to start from the first step.
+
+    Raises:
+        UserError: the optimizer refuses its settings, or the state holds that of another optimizer.
+    """
 
     def __init__(
         self,
@@ -37,13 +53,6 @@ class GPTModule(L.LightningModule):
         precision: str = "fp32",
         state: TrainingState | None = None,
     ) -> None:
-        """Take the model and how to train it; the store's tokenizer, and where it lies, travel in every checkpoint.
-
-        compile and precision are as Hardware has them; of the latter only bf16_stream is the module's own business.
-        schedule(step, max_steps=) is a multiple of the peak_lr in the optimizer's groups; seed is dropout's; state is
-        what training goes on from, and model the one that it holds.
-        Raises UserError: the optimizer refuses its settings, or the state holds that of another optimizer.
-        """
         super().__init__()
         self.model = model
         self.store = store
@@ -51,37 +60,60 @@ class GPTModule(L.LightningModule):
         self.seed = seed
         self.make_optimizer = optimizer
         self.schedule = schedule
-        self.compute_loss = self._loss_function(compile=compile, rounds_weights=precision == "bf16_stream")
+        self.compute_loss = self._loss_function(
+            compile=compile, rounds_weights=precision == "bf16_stream"
+        )
+        # Kept, because named_parameters walks through all modules, which would take time in every step.
+        self.parameters_by_name = dict(model.named_parameters())
 
-        self.parameters_by_name = dict(model.named_parameters())  # walking through the modules anew takes time
-        self.step_loss: Tensor | None = None  # mean over the micro-steps of the newest optimizer step
-        self.grad_norm: Tensor | None = None  # before clipping
-        self.not_finite: Tensor | None = None  # 1.0 if the newest step is not applied, else 0.0; the same on all ranks
+        # Figures of the newest optimizer step. They stay on the device, so that the host need not wait for them.
+        self.step_loss: Tensor | None = None  # mean over the micro-steps, in nats per token
+        self.grad_norm: Tensor | None = None  # norm of the whole gradient before clipping
+        # 1.0 if the step is not applied, because some rank's loss or gradient is not finite; else 0.0.
+        self.not_finite: Tensor | None = None
+        # What all ranks together were asked, (2,): the number of a signal and whether time is over. None for one rank.
+        self._request: Tensor | None = None
         # What this rank was asked: the number of a signal, 0 for none, and whether its time is over.
         self.stop_request: Callable[[], tuple[int, bool]] = lambda: (0, False)
-        self._request: Tensor | None = None  # what all ranks together were asked in the newest step, (2,); None for one
-        self.outcomes = Outcomes(late=False)
-        self.outcome: Outcome | None = None  # newest that the host knows of
-        self.untold: list[BadStep] = []  # bad steps that nobody was told of yet
-        self.evaluation: Evaluation | None = None  # newest
-        self.bad_steps = 0 if state is None else state.bad_steps  # not applied: loss or gradient was not finite
-        self.bad_steps_in_a_row = 0 if state is None else state.bad_steps_in_a_row
-        self.validated_step = 0 if state is None else state.validated_step
-        self.moments = {} if state is None else state.optimizer  # that the optimizer starts from, by parameter
 
-        # Bad settings or a foreign state are refused now, before a run folder is made.
+        # What the host knows of the steps.
+        self.outcomes = Outcomes(late=False)
+        self.outcome: Outcome | None = None  # of the newest step that the host knows of
+        self.untold: list[BadStep] = []  # bad steps that no logger was told of yet
+        self.evaluation: Evaluation | None = None  # of the newest validation
+
+        # Figures that go on in a resumed run. A bad step is not applied, because its loss or gradient was not finite.
+        self.bad_steps = 0
+        self.bad_steps_in_a_row = 0
+        self.validated_step = 0
+        # Moments that the optimizer starts from, by the name of their parameter in a checkpoint's state_dict.
+        self.moments: dict[str, dict[str, Tensor]] = {}
+        if state is not None:
+            self.bad_steps = state.bad_steps
+            self.bad_steps_in_a_row = state.bad_steps_in_a_row
+            self.validated_step = state.validated_step
+            self.moments = state.optimizer
+
+        # An optimizer is built here so that bad settings or a foreign state are refused before a run folder is made.
         self.peak_lr: float = self.configure_optimizers().param_groups[0]["peak_lr"]
 
-    def _loss_function(self, *, compile: bool, rounds_weights: bool) -> Callable[[Tensor, Tensor], Tensor]:
-        """What computes the loss of a micro-batch; it alone is compiled, once, for the one shape that it is given."""
+    def _loss_function(
+        self, *, compile: bool, rounds_weights: bool
+    ) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return the function that computes the loss of a micro-batch: tokens and targets, (B, T) each, to a scalar.
+
+        Only this function is compiled, for the one shape of the micro-batches. Validation and samples have other shapes
+        and stay eager, so that nothing is compiled again for them.
+        """
         loss = partial(training_loss, self.model)
         if rounds_weights:
             loss = rounded_training_loss(self.model, torch.bfloat16)
+
+        # Torch keeps at most eight graphs of one function, so what earlier runs of this process compiled is dropped.
         if compile:
-            # Validation and samples come in other shapes; they stay eager, so that nothing is compiled again for them.
-            # What earlier runs of this process compiled is dropped: torch keeps eight graphs of one function at most.
             torch.compiler.reset()
             loss = torch.compile(loss, dynamic=False, fullgraph=True)
+
         if not rounds_weights:
             return loss
 
@@ -92,67 +124,98 @@ class GPTModule(L.LightningModule):
         return without_autocast
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Build the one optimizer, with the moments to go on from; its settings are of the configuration."""
+        """Build the one optimizer, with the configuration's settings and the moments that a resumed run goes on from.
+
+        Raises:
+            UserError: the optimizer refuses its settings, or the moments are not those of its parameters.
+        """
         optimizer = self.make_optimizer(self.model)
-        if not self.moments:  # no step was applied yet
+        if not self.moments:  # a new run, or a resumed one that has applied no step yet
             return optimizer
 
         names = self._names(optimizer)
-        if surplus := set(self.moments) - set(names):
-            raise UserError(f"the optimizer trains no {surplus.pop()!r}, of which the checkpoint holds its state")
+        surplus = set(self.moments) - set(names)
+        if surplus:
+            raise UserError(
+                f"the optimizer trains no {surplus.pop()!r}, "
+                "of which the checkpoint holds its state"
+            )
+
         groups = [group for group in optimizer.param_groups for _ in group["params"]]
         for name, group in zip(names, groups, strict=True):
             self._check_moments(name, MOMENTS[group.get("kind", "adamw")])
 
-        numbered = {i: self.moments[name] for i, name in enumerate(names)}
-        optimizer.load_state_dict({"state": numbered, "param_groups": optimizer.state_dict()["param_groups"]})
+        # Only moments are restored. The settings in param_groups stay those of the configuration.
+        numbered = {number: self.moments[name] for number, name in enumerate(names)}
+        settings = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": numbered, "param_groups": settings})
         return optimizer
 
     def _names(self, optimizer: torch.optim.Optimizer) -> list[str]:
-        """Names of the optimizer's parameters, as in the checkpoint's state_dict, in the order of its groups."""
-        name_of = {parameter: f"{WEIGHTS_PREFIX}{name}" for name, parameter in self.parameters_by_name.items()}
-        return [name_of[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+        """Return the names of the optimizer's parameters in a checkpoint's state_dict, in the order of its groups."""
+        name_of = {}
+        for name, parameter in self.parameters_by_name.items():
+            name_of[parameter] = f"{WEIGHTS_PREFIX}{name}"
+
+        names = []
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                names.append(name_of[parameter])
+        return names
 
     def _check_moments(self, name: str, moments: tuple[str, ...]) -> None:
         """Raise UserError unless a parameter's moments are those of its optimizer, in its shape and dtype."""
         parameter = self.model.get_parameter(name.removeprefix(WEIGHTS_PREFIX))
         wanted = dict.fromkeys(moments, (parameter.shape, parameter.dtype))
         wanted["step"] = (torch.Size(()), torch.float32)
-        found = {moment: (tensor.shape, tensor.dtype) for moment, tensor in self.moments.get(name, {}).items()}
+
+        found = {}
+        for moment, tensor in self.moments.get(name, {}).items():
+            found[moment] = (tensor.shape, tensor.dtype)
         if found != wanted:
             raise UserError(f"the optimizer's state of {name} must be {wanted}, got {found}")
 
     def on_fit_start(self) -> None:
-        """Read each step late on a CUDA GPU, at once elsewhere; UserError unless all ranks cut the same batches."""
+        """Read each step late on a CUDA GPU and at once elsewhere; UserError if ranks differ in their batch_size."""
         self.outcomes = Outcomes(late=self.device.type == "cuda")
         if self.trainer.world_size > 1:
             check_equal_on_all_ranks(self.settings.batch_size, self.device)
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Seed dropout from its position: (seed, step, micro-step, rank)."""
-        if self.model.config.dropout:
-            position = (self.trainer.global_step, batch_idx % self.trainer.accumulate_grad_batches, self.global_rank)
-            digest = hashlib.blake2b(repr((self.seed, *position)).encode(), digest_size=8).digest()
-            torch.manual_seed(int.from_bytes(digest, "little"))
+        """Seed dropout from its position: hash(seed, step, micro-step, rank)."""
+        if not self.model.config.dropout:
+            return
+
+        micro_step = batch_idx % self.trainer.accumulate_grad_batches
+        position = (self.seed, self.trainer.global_step, micro_step, self.global_rank)
+        digest = hashlib.blake2b(repr(position).encode(), digest_size=8).digest()
+        torch.manual_seed(int.from_bytes(digest, "little"))
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        """Loss of one micro-step, in nats per token; Lightning divides it by their number."""
+        """Return the loss of one micro-step, in nats per token; Lightning divides it by the number of micro-steps."""
         loss = self.compute_loss(*batch)
+
+        # Micro-batches hold equally many tokens, so the loss of a step is the plain mean of theirs.
         n_micro_steps = self.trainer.accumulate_grad_batches
-        share = loss.detach() / n_micro_steps  # micro-batches hold equally many tokens
-        self.step_loss = share if batch_idx % n_micro_steps == 0 else self.step_loss + share
+        share = loss.detach() / n_micro_steps
+        if batch_idx % n_micro_steps == 0:
+            self.step_loss = share
+        else:
+            self.step_loss = self.step_loss + share
         return loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Set the learning rate of this step."""
-        set_learning_rate(optimizer, self.schedule(self.trainer.global_step, max_steps=self.settings.max_steps))
+        multiplier = self.schedule(self.trainer.global_step, max_steps=self.settings.max_steps)
+        set_learning_rate(optimizer, multiplier)
 
     def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, **limits: None) -> None:
-        """Clip by the norm of the whole gradient, keep that norm, and have a step that is not finite left out.
+        """Clip the gradient by the norm of the whole of it, keep that norm, and leave out a step that is not finite.
 
-        The host does not wait to learn whether it is: the optimizer itself reads the flag, on the device.
+        The host does not wait to learn whether the step is finite: the optimizer reads the flag on the device.
+        Lightning's own clipping is not used, because it refuses a fused optimizer under mixed precision and drops the
+        norm. limits are Lightning's settings for it, which gptmini does not set.
         """
-        # Ours, because Lightning's own refuses a fused optimizer under mixed precision and drops the norm.
         parameters = self.parameters_by_name.values()
         if self.settings.gradient_clip is None:
             self.grad_norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
@@ -168,36 +231,53 @@ class GPTModule(L.LightningModule):
 
     def _agree(self) -> None:
         """Have all ranks leave out a step that is not finite on one of them, and stop when one of them is asked to."""
-        # One rank's loss may be infinite where the common gradient is not. One all-reduce serves both questions.
+        # Ranks share the gradient but not the loss, which may be infinite on one of them alone.
+        # One all-reduce answers both questions. It is torch's own, because Lightning's adds a barrier.
         on_cuda = self.device.type == "cuda"
-        request = torch.tensor(self.stop_request(), dtype=torch.float32, pin_memory=on_cuda)
-        flags = torch.cat((self.not_finite.unsqueeze(0), request.to(self.device, non_blocking=True)))  # (3,)
-        torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MAX)  # Lightning's own adds a barrier
-        self.not_finite, self._request = flags[0], flags[1:]
+        request = torch.tensor(self.stop_request(), dtype=torch.float32, pin_memory=on_cuda)  # (2,)
+        request = request.to(self.device, non_blocking=True)
+        flags = torch.cat((self.not_finite.unsqueeze(0), request))  # (3,)
+        torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MAX)
 
-    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer, *closure: object) -> None:
-        """Step, free the gradients, and count what came of the steps that the host knows of by now."""
+        self.not_finite = flags[0]
+        self._request = flags[1:]
+
+    def optimizer_step(
+        self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer, *closure: object
+    ) -> None:
+        """Step, free the gradients, and count the outcomes of the steps that the host knows of by now."""
         super().optimizer_step(epoch, batch_idx, optimizer, *closure)
-        optimizer.zero_grad()  # now: Lightning would keep the gradients through the next forward pass
-        self.outcomes.send(self.trainer.global_step + 1, self.not_finite, self.step_loss, self.grad_norm, self._request)
+
+        # Lightning itself would keep the gradients through the next forward pass.
+        optimizer.zero_grad()
+
+        self.outcomes.send(
+            self.trainer.global_step + 1,
+            self.not_finite,
+            self.step_loss,
+            self.grad_norm,
+            self._request,
+        )
         self._count(self.outcomes.receive())
 
     def optimizer_zero_grad(self, *position: object) -> None:
-        """Do nothing where Lightning would free the gradients: that was done after the step before."""
+        """Do nothing where Lightning would free the gradients: optimizer_step has freed them."""
 
     def settle(self) -> None:
-        """Wait for the newest step, and count what came of it."""
+        """Wait for the newest step, and count its outcome."""
         self._count(self.outcomes.receive(newest=True))
 
     def _count(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
             self.outcome = outcome
-            if outcome.bad:
-                self.bad_steps += 1
-                self.bad_steps_in_a_row += 1
-                self.untold.append(BadStep(outcome, n_so_far=self.bad_steps, n_in_a_row=self.bad_steps_in_a_row))
-            else:
+            if not outcome.bad:
                 self.bad_steps_in_a_row = 0
+                continue
+
+            self.bad_steps += 1
+            self.bad_steps_in_a_row += 1
+            bad_step = BadStep(outcome, n_so_far=self.bad_steps, n_in_a_row=self.bad_steps_in_a_row)
+            self.untold.append(bad_step)
 
     def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
         """Ask for one more validation after the last step, whether or not the interval has come round."""
@@ -205,12 +285,19 @@ class GPTModule(L.LightningModule):
             self.trainer.should_stop = True
 
     def on_validation_epoch_start(self) -> None:
-        """Forget the sums of the last validation."""
-        self._nats: Tensor | float = 0.0  # on the device until the end: reading it would keep a GPU waiting
+        """Set the sums of a validation to zero."""
+        # The nats stay on the device until the end of the validation, because reading them would keep a GPU waiting.
+        self._nats: Tensor | float = 0.0
         self._n_tokens = 0
 
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> tuple[Tensor, Tensor]:
-        """Add one batch of validation windows to the sums; returns its token_losses, for callbacks."""
+    def validation_step(
+        self, batch: tuple[Tensor, Tensor], batch_idx: int
+    ) -> tuple[Tensor, Tensor]:
+        """Add one batch of validation windows to the sums.
+
+        Returns:
+            The loss of each target in nats, and the id that the model held likeliest there, (B, T) each, for callbacks.
+        """
         losses, likeliest = token_losses(self.model, *batch)
         self._nats = self._nats + sum_of_nats(losses)
         self._n_tokens += losses.numel()
@@ -218,15 +305,17 @@ class GPTModule(L.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Turn the sums of all ranks into an Evaluation, and show it to callbacks that watch a metric."""
-        sums = torch.tensor((float(self._nats), self._n_tokens), dtype=torch.float64)
+        sums = torch.tensor((float(self._nats), self._n_tokens), dtype=torch.float64)  # (2,)
         if self.trainer.world_size > 1:
             sums = self.trainer.strategy.reduce(sums.to(self.device), reduce_op="sum").cpu()
         nats, n_tokens = sums.tolist()
-        self.evaluation = Evaluation.from_sums(nats, int(n_tokens), self.store.tokens_per_byte("val"))
+
+        tokens_per_byte = self.store.tokens_per_byte("val")
+        self.evaluation = Evaluation.from_sums(nats, int(n_tokens), tokens_per_byte)
         self.validated_step = self.trainer.global_step
 
-        # For Lightning's callbacks alone, as in trainer.callback_metrics; our loggers are told by Scalars.
-        # Every rank has the same figures; without sync_dist Lightning warns that they might differ.
+        # These are for callbacks that read trainer.callback_metrics; the loggers of a run are told by Scalars.
+        # All ranks have equal figures already, but without sync_dist Lightning warns that they might differ.
         self.log("val/loss", self.evaluation.loss, logger=False, sync_dist=True)
         self.log("val/bits_per_byte", self.evaluation.bits_per_byte, logger=False, sync_dist=True)
 
@@ -243,9 +332,12 @@ class GPTModule(L.LightningModule):
         )
         checkpoint["state_dict"] = dict(checkpoint["state_dict"])
 
-        if "optimizer_states" not in checkpoint:  # as where a callback of the user's saves the weights alone
+        # There is no optimizer state where a user's callback saves the weights alone.
+        if "optimizer_states" not in checkpoint:
             return
-        # By name: the numbers that torch gives to parameters follow from the groups, and differ between strategies.
+
+        # Moments are kept by the name of their parameter. The numbers that torch gives to parameters follow from the
+        # groups, and differ between Lightning's strategies.
         names = self._names(self.optimizers(use_pl_optimizer=False))
         (optimizer,) = checkpoint["optimizer_states"]
         by_name = {names[number]: moments for number, moments in optimizer["state"].items()}
