@@ -22,39 +22,42 @@ from gptmini.training.trainer import is_first_process
 
 
 class Run(ABC):
-    """One run, from the moment that it is found or planned; leaving its block unlocks its folder and closes its log.
+    """One run, from the moment that it is found or planned; a context manager.
 
-    Of several processes only the first locks and writes: each method that writes asks for that itself.
+    Leaving its with block unlocks the run folder and closes the log. Of several processes only the first locks and
+    writes: each method that writes asks whether it runs in the first process.
     """
 
-    resumed: bool  # whether it goes on with what an earlier process began
-    folder: Path  # of a new run only once it has begun
-    state: TrainingState | None = None  # None: it starts from the first step
-    notes: Sequence[str] = ()  # what a user should know of how it was found
-    purge_step: int | None = None  # events from this step on are written again
-    curves: dict[str, list[tuple[int, float]]]  # (step, value) points of before, by tag
-    overrides: Sequence[str]  # all that was typed for it so far, KEY=VALUE each
+    resumed: bool  # whether the run goes on with what an earlier process began
+    folder: Path  # the run folder; of a NewRun only after begin()
+    state: TrainingState | None = None  # what training goes on from; None: the first step
+    notes: Sequence[str] = ()  # lines for the user on how the checkpoint was found
+    purge_step: int | None = None  # events from this step on are superseded; None: there are none
+    curves: dict[str, list[tuple[int, float]]]  # (step, value) points logged before, by tag
+    overrides: Sequence[str]  # all that was typed for this run so far, KEY=VALUE each
+    log: TextIO  # train.log, which begin() opens; os.devnull in all processes but the first
 
     def __init__(self) -> None:
         self.curves = {}
         self.overrides = ()
-        self.log: TextIO
         self._stack = ExitStack()
 
     @property
     def step(self) -> int:
-        """Optimizer steps that are done."""
+        """Optimizer steps that are done when training starts."""
         return 0 if self.state is None else self.state.step
 
     @abstractmethod
     def begin(self, config: str, overrides: Sequence[str]) -> None:
-        """Make the folder as it must be when training starts; called when every check has passed.
+        """Make the folder as it must be when training starts, and open the log; to be called after every check.
 
-        config is the configuration in YAML, overrides what was typed this time.
+        Args:
+            config: the configuration in YAML.
+            overrides: what was typed this time, KEY=VALUE each.
         """
 
     def __enter__(self) -> "Run":
-        """Begin the block that the folder is locked for."""
+        """Return the run; its folder may be locked already."""
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -66,13 +69,15 @@ class Run(ABC):
             self._stack.enter_context(locked(self.folder))
 
     def _open_log(self) -> None:
-        path = self.folder / "train.log" if is_first_process() else Path(os.devnull)
+        path = Path(os.devnull)
+        if is_first_process():
+            path = self.folder / "train.log"
         self.log = path.open("a", encoding="utf-8")
         self._stack.callback(_close, self.log)
 
 
 class NewRun(Run):
-    """A run that starts from the first step, in a folder of its own."""
+    """A run that starts from the first step, in a folder of its own: runs_dir/name/<time>."""
 
     resumed = False
 
@@ -82,7 +87,7 @@ class NewRun(Run):
         self._name = name
 
     def begin(self, config: str, overrides: Sequence[str]) -> None:
-        """Make and lock the folder."""
+        """Make and lock the folder, and open the log."""
         if is_first_process():
             self.folder = new_run_folder(self.folder, self._name, config)
         self._lock()
@@ -91,28 +96,38 @@ class NewRun(Run):
 
 
 class ResumedRun(Run):
-    """A run that goes on in its folder, locked from the start, so that its newest checkpoint stays the newest."""
+    """A run that goes on in its folder, which is locked from the start, so that its newest checkpoint stays the newest.
+
+    Args:
+        path: the run's folder, or a .ckpt file in it to go on from.
+        runs_dir: the folder of all runs, whose `latest` will lead to this run.
+
+    Raises:
+        UserError: there is no such run, another process trains it, or no checkpoint of it can be read.
+    """
 
     resumed = True
 
     def __init__(self, path: Path, runs_dir: str) -> None:
-        """Lock the run of a folder or a .ckpt file, and read the checkpoint that it goes on from.
-
-        Raises UserError: there is no such run, another process trains it, or no checkpoint of it can be read.
-        """
         super().__init__()
         self.folder = find_run(path)
         self._runs_dir = runs_dir
+
         self._lock()
         try:
-            self.state, self.notes = find_training_state(self.folder if path.is_dir() else path.resolve())
-        except BaseException:
+            source = self.folder if path.is_dir() else path.resolve()
+            self.state, self.notes = find_training_state(source)
+        except BaseException:  # there is no with block yet that would unlock the folder
             self._stack.close()
             raise
-        self.purge_step = self.step + 1 if self.step else 0
+
+        # A run without a step done logs everything again, the events of step 0 included.
+        self.purge_step = 0
+        if self.step > 0:
+            self.purge_step = self.step + 1
 
     def begin(self, config: str, overrides: Sequence[str]) -> None:
-        """Take back what is later than the checkpoint, and keep the configuration that now counts."""
+        """Take back what is later than the checkpoint, write the configuration that now counts, and open the log."""
         if is_first_process():
             self.overrides = [*read_overrides(self.folder), *overrides]
             self._take_back()
@@ -123,23 +138,38 @@ class ResumedRun(Run):
 
     def _take_back(self) -> None:
         """Drop events and set aside checkpoints that are later than the state; on an error nothing has changed."""
-        validated = self.state is not None and self.state.validated_step == self.step
-        newest_event = -1 if self.state is None else self.step
+        newest_event = -1
+        validated = False
+        if self.state is not None:
+            newest_event = self.step
+            validated = self.state.validated_step == self.step
+
         aside: list[Path] = []
         with dropping_later_events(self.folder, newest_event, validated=validated):
             if self.state is not None:
                 aside = adopt(self.state.path, self.step)
-        self.notes = [*self.notes, *(f"{file} is of a later step, or damaged, and set aside" for file in aside)]
+
+        lines = [f"{file} is of a later step, or damaged, and set aside" for file in aside]
+        self.notes = [*self.notes, *lines]
 
 
 def open_run(resume: str | None, *, runs_dir: str, name: str) -> Run:
-    """The run that a configuration asks for: a new one, or one to go on with."""
+    """Return the run that a configuration asks for: a new one, or the one that resume leads to.
+
+    Args:
+        resume: a run folder or a .ckpt file in one; None for a new run.
+        runs_dir: the folder of all runs.
+        name: the folder below runs_dir that a new run is made in.
+
+    Raises:
+        UserError: the run to resume cannot go on, as for ResumedRun.
+    """
     if resume is None:
         return NewRun(runs_dir, name)
     return ResumedRun(Path(resume), runs_dir)
 
 
 def _close(file: TextIO) -> None:
-    """Close a file, whatever it could not write: that was said when it failed."""
+    """Close a file. An error of its last write is not raised again: the user was told when writing first failed."""
     with suppress(OSError):
         file.close()
