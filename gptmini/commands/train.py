@@ -225,7 +225,7 @@ def fit_and_announce(
     )
 
     try:
-        ending = stopping.fit(trainer, fitted.module, fitted.data)
+        ending = stopping.fit_until_stopped(trainer, fitted.module, fitted.data)
     finally:
         finish_loggers(loggers)
 

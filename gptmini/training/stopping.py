@@ -20,105 +20,139 @@ from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import log, say
 from gptmini.training.outcomes import BadStep
 
-SHOWN = 8  # windows of a bad step that are named
-SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1")  # those that the system has
+SHOWN = 8  # windows of a bad step that its line names: enough to find the text, and still one line
+SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1")  # Windows lacks SIGUSR1
+SECONDS_OF_UNITS = (86400, 3600, 60, 1)  # of a day, an hour, a minute and a second
 
 
 @dataclass(frozen=True)
 class Ending:
     """How a training ended."""
 
-    reason: str | None = None  # a signal's name or the time limit; None: it came to its end
+    reason: str | None = None  # a signal's name or the time limit; None: neither of them
     code: int = 0  # exit code of the command
-    saved: bool = False  # whether the step at which it stopped was to be saved
+    saved: bool = False  # whether a checkpoint was to be saved at the step at which it stopped
 
 
 class Stopping(L.Callback):
-    """Lets the running step finish, then raises Stop; a Ctrl-C after that raises KeyboardInterrupt at once."""
+    """Ends a run between two steps by raising Stop, when a signal has come or the time is over.
+
+    A Ctrl-C while the running step is still being finished raises KeyboardInterrupt at once. Bad steps, which were not
+    applied because their loss or gradient was not finite, are logged, and too many in a row raise UserError.
+
+    Args:
+        max_seconds: time from now on after which to stop; None for no limit.
+        max_bad_steps: number of bad steps in a row that raises UserError.
+    """
 
     def __init__(self, max_seconds: float | None, max_bad_steps: int) -> None:
-        """Stop after max_seconds from now (None: no limit), and after so many bad steps in a row."""
-        self.deadline = None if max_seconds is None else time.monotonic() + max_seconds
+        self.deadline: float | None = None
+        if max_seconds is not None:
+            self.deadline = time.monotonic() + max_seconds
         self.max_bad_steps = max_bad_steps
-        self.signal = 0  # number of the first that came
+        self.signal = 0  # number of the first signal that came; 0 for none
         self._numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
 
-    def fit(self, trainer: L.Trainer, module: GPTModule, data: L.LightningDataModule) -> Ending:
+    def fit_until_stopped(
+        self, trainer: L.Trainer, module: GPTModule, data: L.LightningDataModule
+    ) -> Ending:
         """Train until the last step, or until a signal, the time limit or a callback ends the run."""
         try:
             with self.listening():
                 trainer.fit(module, data)
         except Stop as stop:
             return Ending(reason=stop.reason, code=stop.code, saved=True)
-        except (SystemExit, KeyboardInterrupt):  # Lightning leaves so on a second Ctrl-C, or a signal before it listens
+        except (SystemExit, KeyboardInterrupt):
+            # Lightning turns a second Ctrl-C into SystemExit, and raises its own for a SIGTERM before on_train_start.
             return Ending(reason="a signal, at once,", code=128 + self.signal)
         return Ending()
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Catch the signals until the end of the block, where they do again what they did before."""
-        if threading.current_thread() is not threading.main_thread():  # Python hears signals in that one alone
+        """Catch the signals until the end of the block, after which they do what they did before."""
+        # Python allows signal handlers in the main thread alone.
+        if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.getsignal(number) for number in self._numbers}
+
+        handlers_before = {number: signal.getsignal(number) for number in self._numbers}
         self._listen()
         try:
             yield
         finally:
-            for number, handler in before.items():
+            for number, handler in handlers_before.items():
                 signal.signal(number, handler)
 
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Listen again: Lightning has put its own answer to SIGTERM in place.
+        """Listen again after Lightning has put its own handler of SIGTERM in place, and let the validation count.
 
-        The check is the validation that the run was stopped before. It counts for callbacks such as EarlyStopping,
-        which leave out what Lightning calls a sanity check.
+        What Lightning calls a sanity check is the validation that the run was stopped before. Callbacks such as
+        EarlyStopping leave out a sanity check, so the trainer is marked as validating.
         """
         self._listen()
         trainer.validating = True
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Let the module ask, where several ranks must stop together."""
-        pl_module.stop_request = self._request
+        """Tell the module where to ask what this rank was asked, because several ranks must stop together."""
+        pl_module.stop_request = self._own_request
 
     def on_train_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Listen again, and stop if a signal came before the first step; a time limit allows at least one."""
+        """Listen again, and stop if a signal came before the first step; a time limit allows at least one step."""
         self._listen()
-        number, _ = self._request()
-        if trainer.world_size > 1:  # all ranks stop before the first step, whichever of them was asked
-            asked = torch.tensor(number, dtype=torch.float32, device=trainer.strategy.root_device)
+        number, _ = self._own_request()
+
+        # All ranks stop before the first step, whichever of them was sent the signal.
+        if trainer.world_size > 1:
+            device = trainer.strategy.root_device
+            asked = torch.tensor(number, dtype=torch.float32, device=device)
             number = int(trainer.strategy.reduce(asked, reduce_op="max"))
         _stop_if(number, late=False)
 
     def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: GPTModule, outputs: object, batch: object, batch_idx: int
+        self,
+        trainer: L.Trainer,
+        pl_module: GPTModule,
+        outputs: object,
+        batch: object,
+        batch_idx: int,
     ) -> None:
-        """Between two steps, tell what was bad and look whether to stop."""
-        if (batch_idx + 1) % trainer.accumulate_grad_batches:
+        """Between two steps, tell of bad steps and stop if this was asked."""
+        step_done = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+        if not step_done:
             return
-        number, late = self._request()
-        if trainer.world_size > 1:  # all ranks stop at the same step: when the host knows what they were asked
-            outcome = pl_module.outcome
-            number, late = (0, False) if outcome is None else (outcome.signal, outcome.late)
+
+        # Several ranks must stop after one and the same step: that whose outcome says what all of them were asked.
+        if trainer.world_size == 1:
+            number, late = self._own_request()
+        elif pl_module.outcome is not None:
+            number = pl_module.outcome.signal
+            late = pl_module.outcome.late
+        else:
+            number = 0
+            late = False
+
         if number or late:
             pl_module.settle()
         self._tell(trainer, pl_module)
         _stop_if(number, late=late)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Tell what was bad before the validation, the last of which ends the run."""
+        """Tell of bad steps before a validation, because after the last validation the run ends."""
         pl_module.settle()
         self._tell(trainer, pl_module)
 
-    def on_validation_batch_end(self, trainer: L.Trainer, pl_module: GPTModule, *batch: object) -> None:
+    def on_validation_batch_end(
+        self, trainer: L.Trainer, pl_module: GPTModule, *batch: object
+    ) -> None:
         """Stop amid a validation, which a resumed run repeats; not on several ranks, whose shares are unequal."""
         if trainer.world_size == 1:
-            number, late = self._request()
+            number, late = self._own_request()
             _stop_if(number, late=late)
 
-    def _request(self) -> tuple[int, bool]:
-        """What this process was asked: the number of a signal, 0 for none, and whether its time is over."""
-        return self.signal, self.deadline is not None and time.monotonic() >= self.deadline
+    def _own_request(self) -> tuple[int, bool]:
+        """Return what this process was asked: the number of a signal, 0 for none, and whether its time is over."""
+        late = self.deadline is not None and time.monotonic() >= self.deadline
+        return self.signal, late
 
     def _listen(self) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -127,36 +161,46 @@ class Stopping(L.Callback):
             signal.signal(number, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal: keep the number of the first one; a Ctrl-C after any signal ends the run at once."""
         if self.signal and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.signal = self.signal or number
+        if not self.signal:
+            self.signal = number
 
     def _tell(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Log each bad step that was not told yet; UserError after too many in a row."""
+        """Log each bad step that no logger was told of yet; UserError after max_bad_steps in a row."""
         while pl_module.untold:
             bad = pl_module.untold.pop(0)
             step = bad.outcome.step
             figures = f"loss {bad.outcome.loss:.4g}, gradient norm {bad.outcome.grad_norm:.4g}"
-            windows = ", ".join(map(str, trainer.datamodule.starts(step - 1)[:SHOWN]))
+
             log(trainer, {"train/bad_steps": bad.n_so_far}, step=step)
-            say(trainer, f"step {step} not applied: {figures}; its windows begin at tokens {windows} ... of train.bin")
+            starts = trainer.datamodule.starts(step - 1)[:SHOWN]
+            windows = ", ".join(map(str, starts))
+            say(
+                trainer,
+                f"step {step} not applied: {figures}; "
+                f"its windows begin at tokens {windows} ... of train.bin",
+            )
             if bad.n_in_a_row >= self.max_bad_steps:
                 self._give_up(trainer, bad, figures)
 
     def _give_up(self, trainer: L.Trainer, bad: BadStep, figures: str) -> None:
-        """Raise UserError: the run cannot go on."""
+        """Raise UserError: too many steps in a row were not finite."""
         last = Path(trainer.default_root_dir) / "checkpoints" / "last.ckpt"
         kept = f"{last} is from before them" if last.exists() else "nothing was saved before them"
         line = (
-            f"{bad.n_in_a_row} steps in a row, to step {bad.outcome.step}, had a loss or gradient that is not finite "
-            f"({figures}); {kept}"
+            f"{bad.n_in_a_row} steps in a row, to step {bad.outcome.step}, "
+            f"had a loss or gradient that is not finite ({figures}); {kept}"
         )
         say(trainer, line)
-        raise UserError(f"{line}; start anew with a lower optimizer.lr, or look at the text of these windows")
+        raise UserError(
+            f"{line}; start anew with a lower optimizer.lr, or look at the text of these windows"
+        )
 
 
 def _stop_if(number: int, *, late: bool) -> None:
-    """Raise Stop if a signal came, or the time is over."""
+    """Raise Stop if a signal of this number came (0: none did), or if the time is over."""
     if number:
         raise Stop(128 + number, signal.Signals(number).name)
     if late:
@@ -164,11 +208,25 @@ def _stop_if(number: int, *, late: bool) -> None:
 
 
 def seconds_of(max_time: float | str | None) -> float | None:
-    """trainer.max_time in seconds; UserError unless it is seconds above 0, [[DD:]HH:]MM:SS, or None for no limit."""
-    if max_time is None or (type(max_time) in (int, float) and 0 < max_time <= sys.float_info.max):
+    """Return trainer.max_time in seconds; None stands for no limit.
+
+    Raises:
+        UserError: max_time is not None, a finite number above 0, or text such as MM:SS, HH:MM:SS or DD:HH:MM:SS.
+    """
+    if max_time is None:
+        return None
+    if type(max_time) in (int, float) and 0 < max_time <= sys.float_info.max:
         return max_time
+
     if type(max_time) is str and re.fullmatch(r"(\d{1,6}:){1,3}\d{1,6}", max_time):
         parts = max_time.split(":")
-        units = (86400, 3600, 60, 1)[-len(parts) :]
-        return float(sum(int(part) * unit for part, unit in zip(parts, units, strict=True)))
-    raise UserError(f"trainer.max_time must be seconds above 0, [[DD:]HH:]MM:SS or null for none, got {max_time!r}")
+        units = SECONDS_OF_UNITS[-len(parts) :]
+        seconds = 0
+        for part, unit in zip(parts, units, strict=True):
+            seconds += int(part) * unit
+        return float(seconds)
+
+    raise UserError(
+        "trainer.max_time must be seconds above 0, [[DD:]HH:]MM:SS or null for none, "
+        f"got {max_time!r}"
+    )

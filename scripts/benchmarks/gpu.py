@@ -483,7 +483,7 @@ def fit(
         callbacks=[steps_clock, stopping, *callbacks],
         loggers=[],
     )
-    if stopping.fit(trainer, module, data).reason is not None:
+    if stopping.fit_until_stopped(trainer, module, data).reason is not None:
         raise KeyboardInterrupt
 
     seconds = statistics.median(steps_clock.seconds()[scale.first - 1 :])
