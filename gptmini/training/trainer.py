@@ -23,8 +23,15 @@ from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.module import GPTModule
 from gptmini.training.settings import TrainerSettings, micro_steps
 
-PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "bf16_stream": "bf16-mixed"}  # our name to Lightning's
-PLAIN = (str, int, float, bool, type(None), torch.Tensor)  # what a checkpoint may hold, besides dicts and lists of it
+# gptmini's name of a precision to Lightning's. With bf16_stream Lightning's autocast serves validation: GPTModule turns
+# autocast off for the training loss.
+LIGHTNING_PRECISIONS = {
+    "fp32": "32-true",
+    "bf16": "bf16-mixed",
+    "bf16_stream": "bf16-mixed",
+}
+# Types that a checkpoint may hold, besides dicts, lists and tuples of them: what torch loads with weights_only=True.
+PLAIN = (str, int, float, bool, type(None), torch.Tensor)
 
 
 def assemble(
@@ -40,19 +47,32 @@ def assemble(
     precision: str = "fp32",
     state: TrainingState | None = None,
 ) -> tuple[GPTModule, TokenDataModule]:
-    """Put together what a Trainer fits: a model on the store's tokens, and their batches.
+    """Put together what a Trainer fits: a model on the store's tokens, and the batches of these tokens.
 
-    The seed is that of first weights, batches and dropout; the model is new, or that of the state, to go on with.
-    optimizer, schedule, compile and precision are as for GPTModule. Where settings.batch_size is auto, it is chosen for
-    the device, and module.settings has the number.
+    Args:
+        store: the training and validation tokens.
+        config: sizes of the model.
+        settings: the trainer settings. If their batch_size is auto, it is chosen for the device, and
+            module.settings.batch_size is the number.
+        optimizer: as for GPTModule, like schedule and precision.
+        seed: of the first weights, the order of batches and dropout; a whole number.
+        compile: whether the loss of a micro-step is compiled.
+        device: cpu, cuda or mps, for the choice of a batch size.
+        state: what training goes on from, its model included; None for a new model and the first step.
 
-    Raises UserError: a seed or an optimizer setting out of range, a split too short for its windows, or a state of
-    another model, other tokens or later steps than these.
+    Returns:
+        The module and the data to give to Trainer.fit.
+
+    Raises:
+        UserError: a seed or an optimizer setting is out of range, a split is too short for its windows, or the state is
+            of another model, of other tokens or of more steps than these.
     """
-    if state is not None:
+    if state is None:
+        model = new_gpt(config, seed)
+    else:
         _check_state(state, store, config, settings)
+        model = state.model
 
-    model = new_gpt(config, seed) if state is None else state.model
     if settings.batch_size == "auto":
         batch_size = choose_batch_size(
             model,
@@ -89,50 +109,74 @@ def build_trainer(
     loggers: Sequence[Logger],
     state: TrainingState | None = None,
 ) -> Trainer:
-    """Lightning's Trainer on cpu, cuda or mps, in steps of the optimizer; bar, checkpoints and data order are ours.
+    """Build Lightning's Trainer, which counts in optimizer steps; batch order and checkpoint files are gptmini's own.
 
-    settings are those of the module, whose batch_size is a number.
+    With a state, training begins at the state's step. Lightning's loops are not restored: they need two counters, which
+    follow from the step, so that devices and batch_size may differ from before.
 
-    With a state that assemble accepted it begins at that step. Of its own state Lightning needs two counters,
-    which follow from the step; so its loops are not restored, and devices and batch_size may differ from before.
-
-    Each callback is as it is to begin: restore_callbacks gives it what it kept.
+    Args:
+        settings: the settings of the module, whose batch_size is a number.
+        folder: the run folder.
+        device: cpu, cuda or mps.
+        precision: fp32, bf16 or bf16_stream.
+        callbacks: each with its state restored already, by restore_callbacks.
+        loggers: each is told every scalar.
+        state: the state that assemble accepted; None to start from the first step.
     """
     n_micro_steps = micro_steps(settings.global_batch_size, settings.batch_size, settings.devices)
-    step = 0 if state is None else state.step
-    # Was the run stopped between a step and its validation? Lightning calls one before the first step a sanity check.
-    validate_first = state is not None and step and settings.validation_due(step) and state.validated_step != step
+
+    # A run that was stopped between a step and its validation begins with that validation.
+    step = 0
+    validate_first = False
+    if state is not None:
+        step = state.step
+        validated = state.validated_step == step
+        validate_first = step > 0 and settings.validation_due(step) and not validated
 
     trainer = Trainer(
         accelerator="gpu" if device == "cuda" else device,
         devices=settings.devices,
-        precision=PRECISIONS[precision],
+        precision=LIGHTNING_PRECISIONS[precision],
         max_steps=settings.max_steps,
         max_epochs=-1,
         accumulate_grad_batches=n_micro_steps,
-        val_check_interval=settings.val_every_steps * n_micro_steps,  # Lightning counts micro-steps here
+        val_check_interval=settings.val_every_steps * n_micro_steps,  # in micro-steps
         check_val_every_n_epoch=None,
+        # Lightning calls a validation before the first step a sanity check; -1 is the whole split.
         num_sanity_val_steps=-1 if validate_first else 0,
         logger=list(loggers),
-        callbacks=sorted(callbacks, key=lambda callback: isinstance(callback, RunCheckpoints)),  # logs are kept first
+        callbacks=_checkpoints_last(callbacks),
         plugins=[AtomicCheckpointIO()],
         default_root_dir=folder,
-        enable_progress_bar=any(isinstance(callback, ProgressBar) for callback in callbacks),
+        enable_progress_bar=_has_one_of(callbacks, ProgressBar),
         enable_model_summary=False,
-        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
+        enable_checkpointing=_has_one_of(callbacks, Checkpoint),
         use_distributed_sampler=False,
     )
-    # Between several ranks Lightning would pass on a SIGTERM, and wait for it, in every micro-step; Stopping does that.
+
+    # Between ranks Lightning would pass on a SIGTERM, and wait for it, in every micro-step. Stopping does so instead.
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
-    trainer.fit_loop.epoch_loop.batch_progress.total.ready = step * n_micro_steps
-    trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed = step
+
+    # The two counters of Lightning's loops that follow from the step: micro-steps and optimizer steps done.
+    epoch_loop = trainer.fit_loop.epoch_loop
+    epoch_loop.batch_progress.total.ready = step * n_micro_steps
+    epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed = step
     return trainer
 
 
-def check_state_is_plain(callback: Callback) -> None:
-    """Raise UserError unless a callback's state holds only tensors and plain values, as a checkpoint may.
+def _checkpoints_last(callbacks: Sequence[Callback]) -> list[Callback]:
+    """Return the callbacks with RunCheckpoints behind all others, so that they log a step before it is saved."""
+    return sorted(callbacks, key=lambda callback: isinstance(callback, RunCheckpoints))
 
-    Reading a checkpoint runs no code, so one that held anything else could not be read again.
+
+def _has_one_of(callbacks: Sequence[Callback], kind: type) -> bool:
+    return any(isinstance(callback, kind) for callback in callbacks)
+
+
+def check_state_is_plain(callback: Callback) -> None:
+    """Raise UserError unless a callback's state holds only tensors and plain values.
+
+    A checkpoint holds nothing else, because reading a checkpoint runs no code: any other value could not be read again.
     """
     _check_plain(callback.state_dict(), type(callback).__name__)
 
@@ -143,49 +187,80 @@ def is_first_process() -> bool:
 
 
 def quieten_lightning() -> None:
-    """Silence hints at other products, and a deprecation between Lightning and torch that no setting avoids.
-
-    TensorBoard's writing thread prints a traceback where the main thread raises the same error; that too is silenced.
-    """
-    for name in ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero", "lightning.fabric"):
+    """Silence hints at other products, a deprecation that no setting avoids, and tracebacks of TensorBoard's thread."""
+    for name in (
+        "lightning.pytorch",
+        "lightning.pytorch.utilities.rank_zero",
+        "lightning.fabric",
+    ):
         logging.getLogger(name).setLevel(logging.WARNING)
+
+    # Lightning uses a class of torch's pytrees that torch has deprecated.
     warnings.filterwarnings("ignore", category=FutureWarning, message=".*LeafSpec.*")
-    threading.excepthook = lambda hint: None if issubclass(hint.exc_type, OSError) else threading.__excepthook__(hint)
+
+    # TensorBoard's writing thread prints a traceback of an OSError, and the main thread raises the same error.
+    threading.excepthook = _silence_os_errors
 
 
-def _check_state(state: TrainingState, store: TokenStore, config: GPTConfig, settings: TrainerSettings) -> None:
-    """Raise UserError unless a run of these sizes, on these tokens, can go on from the state."""
+def _silence_os_errors(hint: threading.ExceptHookArgs) -> None:
+    """Let a thread die of an OSError without a word; print the traceback of any other exception."""
+    if not issubclass(hint.exc_type, OSError):
+        threading.__excepthook__(hint)
+
+
+def _check_state(
+    state: TrainingState, store: TokenStore, config: GPTConfig, settings: TrainerSettings
+) -> None:
+    """Raise UserError unless a run of this model, on these tokens and of so many steps, can go on from the state."""
     if state.model.config != config or repr(state.tokenizer) != repr(store.tokenizer):
-        raise UserError("the checkpoint's model or tokenizer is not the one that config.yaml describes")
+        raise UserError(
+            "the checkpoint's model or tokenizer is not the one that config.yaml describes"
+        )
     if state.data_fingerprint != store.fingerprint:
-        raise UserError(f"{store.folder} holds other tokens than those that the run began with; restore its text")
+        raise UserError(
+            f"{store.folder} holds other tokens than those that the run began with; "
+            "restore its text"
+        )
     if state.step > settings.max_steps:
-        raise UserError(f"trainer.max_steps must be at least the {state.step} done, got {settings.max_steps}")
+        raise UserError(
+            f"trainer.max_steps must be at least the {state.step} done, got {settings.max_steps}"
+        )
 
 
 def restore_callbacks(callbacks: Sequence[Callback], state: TrainingState) -> None:
-    """Give each callback what it kept; one of a user's that the run was begun without starts anew.
+    """Give each callback its state of a checkpoint; a user's callback that the run was begun without starts anew.
 
-    Raises UserError: the state lacks that of a callback of ours, or a callback keeps more than its state.
+    Raises:
+        UserError: the checkpoint lacks the state of one of gptmini's callbacks, or a callback keeps more than its
+            state_dict, which a resumed run does not read.
     """
     for callback in callbacks:
-        if type(callback).on_load_checkpoint is not Callback.on_load_checkpoint:
-            raise UserError(
-                f"{type(callback).__name__} cannot go on: it keeps more than its state_dict, and a run that is resumed "
-                "reads no more than that"
-            )
+        _check_keeps_no_more_than_its_state(callback)
         if not callback.state_dict():
             continue
-        ours = type(callback).__module__.startswith("gptmini.")
-        if callback.state_key not in state.callbacks and not ours:
+
+        is_ours = type(callback).__module__.startswith("gptmini.")
+        if callback.state_key not in state.callbacks and not is_ours:
             continue
+
         try:
             callback.load_state_dict(state.callbacks[callback.state_key])
         except Exception as error:  # of whatever class: a stranger may have written the file
-            raise UserError(f"the checkpoint holds no state of {callback.state_key} ({error!r})") from None
+            raise UserError(
+                f"the checkpoint holds no state of {callback.state_key} ({error!r})"
+            ) from None
+
+
+def _check_keeps_no_more_than_its_state(callback: Callback) -> None:
+    if type(callback).on_load_checkpoint is not Callback.on_load_checkpoint:
+        raise UserError(
+            f"{type(callback).__name__} cannot go on: it keeps more than its state_dict, "
+            "and a run that is resumed reads no more than that"
+        )
 
 
 def _check_plain(value: object, owner: str) -> None:
+    """Raise UserError unless a value is plain, or a dict, list or tuple of plain values; owner names its callback."""
     if isinstance(value, dict):
         parts = [*value.keys(), *value.values()]
     elif isinstance(value, list | tuple):
@@ -193,6 +268,10 @@ def _check_plain(value: object, owner: str) -> None:
     elif type(value) in PLAIN:
         parts = []
     else:
-        raise UserError(f"{owner} keeps a {type(value).__name__} in its state; a checkpoint holds only plain values")
+        raise UserError(
+            f"{owner} keeps a {type(value).__name__} in its state; "
+            "a checkpoint holds only plain values"
+        )
+
     for part in parts:
         _check_plain(part, owner)
