@@ -164,7 +164,7 @@ class RunCheckpoints(L.Callback):
             self._save(trainer, "last", needed=True)
 
     def _save_at_interval(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Save last.ckpt after every every_steps steps and after the last one."""
+        """Save last.ckpt at each multiple of every_steps and after the last step of the run."""
         step = trainer.global_step
         ended = step >= pl_module.settings.max_steps
         due = step % self.every_steps == 0
@@ -182,6 +182,7 @@ class RunCheckpoints(L.Callback):
 
         needed says that the run ends after this save, so that its OSError is raised.
         """
+        # Events are flushed first, so that no step of a checkpoint is missing from the curves.
         for logger in trainer.loggers:
             logger.save()
 

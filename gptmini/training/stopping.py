@@ -116,12 +116,12 @@ class Stopping(L.Callback):
         batch: object,
         batch_idx: int,
     ) -> None:
-        """Between two steps, tell of bad steps and stop if this was asked."""
+        """Between two steps, tell of bad steps, and stop if a signal came or the time is over."""
         step_done = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         if not step_done:
             return
 
-        # Several ranks must stop after one and the same step: that whose outcome says what all of them were asked.
+        # All ranks must stop after the same step, so they go by an outcome, which holds what any of them was asked.
         if trainer.world_size == 1:
             number, late = self._own_request()
         elif pl_module.outcome is not None:
