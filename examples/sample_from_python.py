@@ -1,0 +1,24 @@
+"""Load the model of a run folder and print a sample of its text."""
+
+import argparse
+
+import gptmini
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("run", help="run folder or checkpoint file, as in runs/latest")
+parser.add_argument("--prompt", default="", help="text to continue (default: none)")
+arguments = parser.parse_args()
+
+model, tokenizer = gptmini.load(arguments.run)
+
+print(arguments.prompt, end="")
+for piece in gptmini.generate_stream(
+    model,
+    tokenizer,
+    arguments.prompt,
+    max_new_tokens=200,
+    temperature=0.8,
+    seed=1,
+):
+    print(piece.text, end="", flush=True)
+print()
