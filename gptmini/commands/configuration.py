@@ -35,8 +35,7 @@ def sweep_described(
         overrides: what was typed; overrides that are sweeps themselves choose no configuration file.
         config_dir: a folder of the user's own that adds options to the groups.
 
-    Returns:
-        One KEY=VALUES for each key that is swept.
+    Returns one KEY=VALUES for each key that is swept.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -62,12 +61,9 @@ def check_overrides(
         overrides: what was typed.
         config_dir: a folder of the user's own that adds options to the groups.
 
-    Returns:
-        The check of the composed configuration. It raises UserError for a key that is not defined, and for a value
-        that must be given and is not.
-
-    Raises:
-        UserError: a key that is not defined, or an override that may not change its key.
+    Returns the check of the composed configuration. It raises UserError for a key that is not defined, and for a value
+    that must be given and is not.
+    Raises UserError: a key that is not defined, or an override that may not change its key.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import OmegaConf
@@ -89,8 +85,7 @@ def check_overrides(
 def _choices_of_groups(parsed: "list[Override]", folders: list[Path]) -> list[str]:
     """The overrides that choose an option of a group, as in optimizer=muon.
 
-    Raises:
-        UserError: an override that neither sets a key nor chooses one option of a group.
+    Raises UserError: an override that neither sets a key nor chooses one option of a group.
     """
     choices = []
     for override in parsed:
@@ -142,11 +137,8 @@ def own_parts_of(parsed: "list[Override]", config_dir: str | None) -> dict[str, 
         parsed: the overrides that were typed.
         config_dir: a folder of the user's own that adds options to the groups.
 
-    Returns:
-        For the key of each part, as in callbacks.mine, its configuration; None for a part that is turned off.
-
-    Raises:
-        UserError: a part without a class.
+    Returns the configuration of each part by its key, as callbacks.mine; None for a part that is turned off.
+    Raises UserError: a part without a class.
     """
     from omegaconf import OmegaConf
 
@@ -263,8 +255,7 @@ def is_hydras(key: str) -> bool:
 def read_yaml(file: Path) -> dict:
     """The keys and values of a configuration file; empty for a file without keys.
 
-    Raises:
-        UserError: the file is no YAML.
+    Raises UserError: the file is no YAML.
     """
     import yaml
 

@@ -97,8 +97,7 @@ def _open_tokens_of(header: dict, path: Path, *, folder: Path | None) -> "TokenS
         path: the checkpoint's file, for the error message.
         folder: a folder that the prepare command wrote; None for the one that the checkpoint names.
 
-    Raises:
-        UserError: the checkpoint names no folder, or the tokens are those of another tokenizer.
+    Raises UserError: the checkpoint names no folder, or the tokens are those of another tokenizer.
     """
     from gptmini.data.store import TokenStore
 

@@ -66,8 +66,7 @@ def compose_checked(
         overrides: KEY=VALUE or GROUP=NAME each.
         config_dir: a folder of the user's own that adds options to the groups.
 
-    Raises:
-        UserError: a key that the chosen groups do not define, or a value that must be given and is not.
+    Raises UserError: a key that the chosen groups do not define, or a value that must be given and is not.
     """
     run = run_to_resume(overrides)
     if run is not None:
@@ -181,8 +180,7 @@ class _Job:
 def _parse_flags(arguments: list[str]) -> argparse.Namespace:
     """Read Hydra's own flags and the overrides; a mistake in them is told in one line.
 
-    Raises:
-        UserError: a flag that would replace gptmini's configurations, or flags that do not go together.
+    Raises UserError: a flag that would replace gptmini's configurations, or flags that do not go together.
     """
     from hydra._internal.utils import get_args_parser
 
@@ -205,8 +203,7 @@ def _parse_flags(arguments: list[str]) -> argparse.Namespace:
 def _check_jobs(command: str, flags: argparse.Namespace, check: Callable | None) -> _Checked:
     """Check the keys of a command line; for a sweep, compose every job and check its values too.
 
-    Raises:
-        UserError: a key or a value of one of the jobs does not fit.
+    Raises UserError: a key or a value of one of the jobs does not fit.
     """
     if not flags.multirun:
         run = run_to_resume(flags.overrides)
@@ -264,8 +261,7 @@ def _launch(
     A sweep in which jobs failed by mistakes of the user ends with exit code 2; each mistake was printed when it
     happened.
 
-    Raises:
-        Exception: the error of a single run, or a bug that a job of a sweep met.
+    Raises Exception: the error of a single run, or a bug that a job of a sweep met.
     """
     import hydra
 

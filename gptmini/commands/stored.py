@@ -62,9 +62,8 @@ def stored_config(
         overrides: what was typed, KEY=VALUE each.
         config_dir: a folder of the user's own that adds options to the groups.
 
-    Raises:
-        UserError: there is no such run, its file is damaged or of an earlier version, the file names a class that no
-            configuration names, or an override would change what was trained so far.
+    Raises UserError: there is no such run, its file is damaged or of an earlier version, the file names a class that no
+    configuration names, or an override would change what was trained so far.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import OmegaConf

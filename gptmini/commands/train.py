@@ -52,8 +52,7 @@ def train(config: "DictConfig", overrides: Sequence[str] = ()) -> TrainingResult
         config: a composed configuration, or that of the run to resume.
         overrides: what was typed, KEY=VALUE each. The run keeps them, and they tell compared runs apart.
 
-    Raises:
-        UserError: a value that does not fit, a text that cannot be read, or a run that cannot be resumed.
+    Raises UserError: a value that does not fit, a text that cannot be read, or a run that cannot be resumed.
     """
     began = time.monotonic()
     plan = check_configuration(config)
@@ -99,9 +98,8 @@ def train_from_python(overrides: Sequence[str]) -> TrainingResult:
     Args:
         overrides: KEY=VALUE or GROUP=NAME each.
 
-    Raises:
-        UserError: a mistake in an override; or more than one device, for which Lightning would start further processes
-            with the command line of the caller.
+    Raises UserError: a mistake in an override; or more than one device, for which Lightning would start further
+    processes with the command line of the caller.
     """
     for override in overrides:
         if type(override) is not str:
@@ -129,8 +127,7 @@ def train_from_python(overrides: Sequence[str]) -> TrainingResult:
 def run_job(config: "DictConfig", overrides: Sequence[str]) -> float | None:
     """Train as a job of Hydra, and exit if a signal stopped the run.
 
-    Returns:
-        The best validation loss, in nats per token, for a sweeper that minimises it; None if none was saved.
+    Returns the best validation loss, in nats per token, for a sweeper that minimises it; None if none was saved.
     """
     result = train(config, overrides)
     if result.exit_code:
