@@ -1,30 +1,40 @@
-"""How callbacks reach the loggers of a run: scalars go to every logger, the rest to loggers with a method for it."""
+"""How callbacks reach the loggers of a run: scalars go to every logger, the rest to loggers that can take it."""
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol, cast
+from typing import Protocol, runtime_checkable
 
 import lightning as L
 import numpy as np
 
 
+@runtime_checkable
 class RunLogger(Protocol):
-    """What a logger of a run may offer beyond Lightning's own Logger: any of these methods, or none.
+    """A logger that takes samples, tables and images, as EventLogger does; beyond Lightning's own Logger.
 
-    Callbacks find the loggers that have a method with takers. EventLogger has all of these but say, ConsoleLogger has
-    say alone.
+    A logger of another library may have one of these names with other arguments, as log_image of Weights & Biases: only
+    a logger that has all three is given anything.
     """
 
     def log_samples(self, texts: Sequence[str], step: int) -> None:
         """Take texts that the model wrote after an optimizer step."""
+        ...
 
     def log_table(self, tag: str, rows: Sequence[Sequence[str]], step: int) -> None:
         """Take a table; the first row holds the headings."""
+        ...
 
     def log_image(self, tag: str, image: np.ndarray, step: int) -> None:
         """Take an image, uint8 (height, width, 3)."""
+        ...
+
+
+@runtime_checkable
+class Speaker(Protocol):
+    """A logger that speaks to the person who watches the run, as ConsoleLogger does."""
 
     def say(self, line: str) -> None:
-        """Take a line for the person who watches the run."""
+        """Show a line."""
+        ...
 
 
 def log(trainer: L.Trainer, metrics: dict[str, float], *, step: int | None = None) -> None:
@@ -37,12 +47,13 @@ def log(trainer: L.Trainer, metrics: dict[str, float], *, step: int | None = Non
 
 def say(trainer: L.Trainer, line: str) -> None:
     """Tell the person who watches the run."""
-    for logger in takers(trainer, "say"):
-        logger.say(line)
-
-
-def takers(trainer: L.Trainer, method: str) -> Iterator[RunLogger]:
-    """Yield the loggers of a run that have a method of RunLogger, given by its name."""
     for logger in trainer.loggers:
-        if hasattr(logger, method):
-            yield cast(RunLogger, logger)
+        if isinstance(logger, Speaker):
+            logger.say(line)
+
+
+def run_loggers(trainer: L.Trainer) -> Iterator[RunLogger]:
+    """Yield the loggers of a run that take samples, tables and images."""
+    for logger in trainer.loggers:
+        if isinstance(logger, RunLogger):
+            yield logger

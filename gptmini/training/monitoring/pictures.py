@@ -12,7 +12,7 @@ from gptmini.checks import UserError, whole
 from gptmini.model import GPTConfig
 from gptmini.tokenizer import REPLACEMENT, Tokenizer
 from gptmini.training.module import GPTModule
-from gptmini.training.monitoring.logger import say, takers
+from gptmini.training.monitoring.logger import run_loggers, say
 from gptmini.training.monitoring.token_losses import TokenLosses, joined, mispredicted
 
 MOST_TOKENS = 2**20  # whose losses are kept, in 30 MB; more tokens would not change the pictures
@@ -25,9 +25,9 @@ ASSETS = Path("plugins", "org_tensorflow_tensorboard_projector")
 class Pictures(L.Callback):
     """Draws attention and token losses at every validation, and writes the token embedding at the end of the run.
 
-    The images go to every logger that has log_image(tag, image, step), and a table of mispredicted tokens goes to every
-    logger that has log_table(tag, rows, step). Token losses are those of the first million tokens that the first
-    process evaluates. The embedding is written into the run's folder, for TensorBoard's projector.
+    The images and a table of mispredicted tokens go to every RunLogger. Token losses are those of the first million
+    tokens that the first process evaluates. The embedding is written into the folder of the run, where TensorBoard's
+    projector finds it.
     """
 
     def __init__(
@@ -135,10 +135,9 @@ class Pictures(L.Callback):
             ),
         }
 
-        for logger in takers(trainer, "log_image"):
+        for logger in run_loggers(trainer):
             for name, figure in figures.items():
                 logger.log_image(f"zoom/{name}", drawing.pixels(figure), step)
-        for logger in takers(trainer, "log_table"):
             logger.log_table("zoom/mispredicted", mispredicted(found, self._label), step)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:

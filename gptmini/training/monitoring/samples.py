@@ -8,14 +8,13 @@ from gptmini.checks import UserError, whole
 from gptmini.generation import Rules, generate_stream, prompt_ids
 from gptmini.tokenizer import END_OF_TEXT, Tokenizer
 from gptmini.training.module import GPTModule
-from gptmini.training.monitoring.logger import takers
+from gptmini.training.monitoring.logger import run_loggers
 
 
 class Samples(L.Callback):
     """Writes samples of text at every validation, always from the same prompts and random streams.
 
-    The texts go to every logger that has log_samples(texts, step), and stay in the attribute texts until the next
-    validation.
+    The texts go to every RunLogger, and stay in the attribute texts until the next validation.
     """
 
     def __init__(
@@ -67,5 +66,5 @@ class Samples(L.Callback):
             texts[piece.sample] += piece.text.replace(END_OF_TEXT, "\n\n")
 
         self.texts = texts
-        for logger in takers(trainer, "log_samples"):
+        for logger in run_loggers(trainer):
             logger.log_samples(texts, trainer.global_step)
