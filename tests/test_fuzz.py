@@ -34,6 +34,7 @@ from gptmini.model.checkpoint import header, read_checkpoint, write_checkpoint
 from gptmini.run_folder import find_training_state
 from gptmini.training import RunCheckpoints, Stopping, build_trainer
 from gptmini.training.stopping import Ending
+from sizes import GPT2, MODERN
 
 resource = pytest.importorskip("resource")  # of POSIX, as its alarm
 ROOT = Path(__file__).parent.parent
@@ -201,15 +202,13 @@ def folder(tmp_path_factory):
 
 # A checkpoint to sample from.
 
-SIZES = {"vocab_size": 11, "context_length": 5, "d_model": 4, "n_layers": 1, "n_heads": 2, "init": "gpt2"}
-LEARNED = {"position": "learned", "norm": "layernorm", "mlp": "gelu", "bias": True, "tie_embeddings": True}
-ROTARY = {"position": "rotary", "norm": "rmsnorm", "mlp": "relu2", "bias": False, "tie_embeddings": False}
+SMALLEST = {"context_length": 5, "d_model": 4, "n_layers": 1, "n_heads": 2}  # is read hundreds of times
 
 
-@pytest.fixture(scope="module", params=[LEARNED, ROTARY | {"rotary_base": 9.0}], ids=["learned", "rotary"])
+@pytest.fixture(scope="module", params=[GPT2, MODERN], ids=["learned", "rotary"])
 def written(request, folder):
     """A checkpoint of the smallest model: what was written, and its bytes."""
-    config, path = GPTConfig(**SIZES, **request.param), folder / "best.ckpt"
+    config, path = GPTConfig(**request.param | SMALLEST), folder / "best.ckpt"
     own = header(config, tokenizer.CharTokenizer("abcdefghijk", end_of_text=False).to_dict(), step=7)
     weights = {f"model.{name}": tensor for name, tensor in new_gpt(config, seed=1).state_dict().items()}
     write_checkpoint({"gptmini": own, "state_dict": weights}, path)

@@ -14,9 +14,7 @@ from gptmini.attention import (
     rotary_table,
     rotate,
 )
-
-B, T, S, H, G, D = 2, 5, 7, 6, 3, 4
-C = H * D
+from sizes import B, C, D, G, H, S, T
 
 
 def make(**options):

@@ -16,24 +16,11 @@ from gptmini.generation import generate_stream
 from gptmini.model import GPTConfig, new_gpt
 from gptmini.model.checkpoint import header, write_checkpoint
 from gptmini.tokenizer import CharTokenizer
+from sizes import TALKATIVE
 
 ROOT = Path(__file__).parent.parent.parent
 LETTERS = CharTokenizer("\nabcdefghé", end_of_text=True)
-CONFIG = GPTConfig(
-    vocab_size=11,
-    context_length=16,
-    d_model=24,
-    n_layers=2,
-    n_heads=3,
-    norm="rmsnorm",
-    position="rotary",
-    rotary_base=100.0,
-    mlp="relu2",
-    bias=False,
-    tie_embeddings=False,
-    init="gpt2",
-    smear=2,
-)
+CONFIG = GPTConfig(**TALKATIVE)
 
 
 @pytest.fixture

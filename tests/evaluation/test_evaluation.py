@@ -7,21 +7,8 @@ import torch
 
 from gptmini.evaluation import Evaluation, evaluate, sum_of_nats, token_losses
 from gptmini.model import GPTConfig, new_gpt
+from sizes import GPT2, V
 
-V, T = 11, 13
-GPT2 = {
-    "vocab_size": V,
-    "context_length": T,
-    "d_model": 24,
-    "n_layers": 2,
-    "n_heads": 6,
-    "norm": "layernorm",
-    "position": "learned",
-    "mlp": "gelu",
-    "bias": True,
-    "tie_embeddings": True,
-    "init": "gpt2",
-}
 FLAT_HEAD = {"tie_embeddings": False, "init": "zero_projections"}  # every logit starts at 0
 
 

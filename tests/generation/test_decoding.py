@@ -5,35 +5,16 @@ import itertools
 import pytest
 import torch
 
-from gptmini.generation import Decoder, Rules, choose, store_by_column, uniforms
+from gptmini.generation import Decoder, Rules, choose, uniforms
 from gptmini.model import GPTConfig, new_gpt
-from gptmini.model.step import DecodingStep
+from gptmini.model.step import DecodingStep, store_by_column
+from sizes import CONTEXT as T
+from sizes import GPT2, MODERN, SMEARED, G, V
 
-V, T = 11, 13
-SIZES = {"vocab_size": V, "context_length": T, "d_model": 24, "n_layers": 2, "n_heads": 6}
-GPT2 = SIZES | {
-    "norm": "layernorm",
-    "position": "learned",
-    "mlp": "gelu",
-    "bias": True,
-    "tie_embeddings": True,
-    "init": "gpt2",
-}
-MODERN = SIZES | {
-    "norm": "rmsnorm",
-    "position": "rotary",
-    "rotary_base": 100.0,
-    "mlp": "relu2",
-    "bias": False,
-    "n_kv_heads": 3,
-    "qk_norm": True,
-    "embedding_norm": True,
-    "tie_embeddings": False,
-    "logit_softcap": 15.0,
-    "init": "zero_projections",
-}
-SMEARED = MODERN | {"smear": 3, "mlp_smear": 2}
-PRESETS = pytest.mark.parametrize("preset", [GPT2, MODERN, SMEARED], ids=["gpt2", "modern", "smeared"])
+GROUPED = {"n_kv_heads": G}  # so that a cache holds fewer heads than there are queries
+PRESETS = pytest.mark.parametrize(
+    "preset", [GPT2, MODERN | GROUPED, SMEARED | GROUPED], ids=["gpt2", "modern", "smeared"]
+)
 PROMPTS = [[3, 1, 4, 1, 5], [9], [5, 8, 9, 7, 10, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2], [3, 8], [4, 6, 2, 6, 4]]
 SETTINGS = {"temperature": 1.5, "top_k": 8, "top_p": 0.95, "min_p": 0.01, "repetition_penalty": 1.3}
 
@@ -267,6 +248,6 @@ def test_a_decoding_step_equals_the_model_in_float32_also_ragged_and_after_a_sli
 
 
 def test_a_rotary_model_in_bfloat16_is_decoded_in_it():
-    model = make(MODERN).bfloat16()
+    model = make(MODERN | GROUPED).bfloat16()
     model.rotary_cos, model.rotary_sin = model.rotary_cos.float(), model.rotary_sin.float()
     assert all(len(ids) == 20 for ids in generate(model, n_tokens=20))

@@ -8,15 +8,14 @@ from hypothesis import strategies as st
 from gptmini.generation import TextStream, generate_stream, prompt_ids
 from gptmini.model import GPTConfig, new_gpt
 from gptmini.tokenizer import CharTokenizer, byte
+from sizes import TALKATIVE
 
 LETTERS = CharTokenizer("abcdefghij", end_of_text=True)
-SIZES = {"vocab_size": 11, "context_length": 13, "d_model": 24, "n_layers": 2, "n_heads": 6, "norm": "rmsnorm"}
-SIZES |= {"position": "rotary", "rotary_base": 100.0, "mlp": "relu2", "bias": False, "tie_embeddings": False}
 
 
 def make(**changes):
     """Float64, with weights so wide that every letter comes; end-of-text is the eleventh."""
-    model = new_gpt(GPTConfig(**SIZES, init="gpt2", **changes), seed=0).double().eval()
+    model = new_gpt(GPTConfig(**TALKATIVE | changes), seed=0).double().eval()
     torch.manual_seed(1)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)

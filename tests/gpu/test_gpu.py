@@ -16,8 +16,8 @@ from gptmini.training.checkpointing import RunCheckpoints
 from gptmini.training.monitoring.samples import Samples
 from gptmini.training.monitoring.scalars import Scalars
 from gptmini.training.stopping import Stopping
+from sizes import TRAINED
 from tests.gpu.conftest import SIZES, TRY_ON_CPU
-from tests.training.conftest import MODELS
 from tests.training.test_bad_steps import Poison, Said
 from tests.training.test_resume import Kill, KillAfter, Seen
 
@@ -27,7 +27,7 @@ B = 4
 
 
 def model_of(kind, **sizes):
-    model = new_gpt(GPTConfig(vocab_size=257, init="gpt2", **SIZES | sizes, **MODELS[kind]), 1)
+    model = new_gpt(GPTConfig(**TRAINED[kind] | SIZES | sizes), 1)
     torch.manual_seed(1)
     for parameter in model.parameters():
         if parameter.ndim > 1:

@@ -8,28 +8,36 @@ import torch
 from gptmini.checks import UserError
 from gptmini.interop.hugging_face import from_hugging_face, to_hugging_face
 from gptmini.model import GPT, GPTConfig
+from sizes import GPT2, MODERN, SIZES, F, G
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers", reason="parity is measured against transformers, a dev dependency")
 
-GPT2 = {"vocab_size": 11, "n_positions": 13, "n_embd": 24, "n_layer": 3, "n_head": 6}
-NANOCHAT = {
-    "vocab_size": 11,
-    "hidden_size": 24,
-    "intermediate_size": 40,
+# The sizes under Hugging Face's names, with a third block, so that a layer in the middle is compared.
+HF_GPT2 = {
+    "vocab_size": SIZES["vocab_size"],
+    "n_positions": SIZES["context_length"],
+    "n_embd": SIZES["d_model"],
+    "n_layer": 3,
+    "n_head": SIZES["n_heads"],
+}
+HF_NANOCHAT = {
+    "vocab_size": SIZES["vocab_size"],
+    "max_position_embeddings": SIZES["context_length"],
+    "hidden_size": SIZES["d_model"],
+    "intermediate_size": F,
     "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 3,
-    "max_position_embeddings": 13,
+    "num_attention_heads": SIZES["n_heads"],
+    "num_key_value_heads": G,
 }
 
 
 def hugging_face(kind):
     torch.manual_seed(0)
     if kind == "gpt2":
-        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2))
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**HF_GPT2))
     else:
-        model = transformers.NanoChatForCausalLM(transformers.NanoChatConfig(**NANOCHAT))
+        model = transformers.NanoChatForCausalLM(transformers.NanoChatConfig(**HF_NANOCHAT))
     for parameter in model.parameters():  # wide enough that a wrong formula shows
         torch.nn.init.normal_(parameter, std=0.5)
     return model.eval()
@@ -83,31 +91,17 @@ def test_gradients_equal_hugging_face(kind):
 
 def test_a_model_that_neither_computes_is_refused_by_the_differing_setting():
     torch.manual_seed(0)
-    config = GPTConfig(
-        vocab_size=11,
-        context_length=5,
-        d_model=24,
-        n_layers=1,
-        n_heads=6,
-        norm="layernorm",
-        position="learned",
-        mlp="gelu",
-        bias=False,
-        tie_embeddings=True,
-        init="gpt2",
-    )
+    model = GPT(GPTConfig(**GPT2 | {"bias": False}))
     with pytest.raises(ValueError, match="bias must be True to export as gpt2, got bias=False"):
-        to_hugging_face(GPT(config))
+        to_hugging_face(model)
 
 
 @pytest.mark.parametrize("name", ["smear", "mlp_smear"])
 def test_a_smeared_model_is_refused_by_the_setting(name):
-    settings = {"vocab_size": 11, "context_length": 5, "d_model": 24, "n_layers": 1, "n_heads": 6, "norm": "rmsnorm"}
-    settings |= {"position": "rotary", "rotary_base": 100.0, "mlp": "relu2", "bias": False, "tie_embeddings": False}
-    settings |= {"init": "zero_projections", "qk_norm": True, "embedding_norm": True, "logit_softcap": 15.0}
-    to_hugging_face(GPT(GPTConfig(**settings)))
+    to_hugging_face(GPT(GPTConfig(**MODERN)))
+    smeared = GPT(GPTConfig(**MODERN | {name: 2}))
     with pytest.raises(ValueError, match=f"{name} must be 0 to export as nanochat, got {name}=2"):
-        to_hugging_face(GPT(GPTConfig(**settings, **{name: 2})))
+        to_hugging_face(smeared)
 
 
 def test_another_model_type_is_refused():

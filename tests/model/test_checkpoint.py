@@ -22,21 +22,10 @@ from gptmini.model.checkpoint import (
     write_checkpoint,
 )
 from gptmini.tokenizer import CharTokenizer
+from sizes import GPT2, MODERN
 
-SIZES = {"vocab_size": 11, "context_length": 13, "d_model": 24, "n_layers": 2, "n_heads": 6}
-LEARNED = GPTConfig(
-    **SIZES, norm="layernorm", position="learned", mlp="gelu", bias=True, tie_embeddings=True, init="gpt2"
-)
-ROTARY = GPTConfig(
-    **SIZES,
-    norm="rmsnorm",
-    position="rotary",
-    rotary_base=100.0,
-    mlp="relu2",
-    bias=False,
-    tie_embeddings=False,
-    init="zero_projections",
-)
+LEARNED = GPTConfig(**GPT2)
+ROTARY = GPTConfig(**MODERN)
 TOKENIZER = CharTokenizer("abcdefghijk", end_of_text=False)
 TOKENS = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
 

@@ -6,20 +6,8 @@ import pytest
 import torch
 
 from gptmini.model import GPTConfig, new_gpt
+from sizes import GPT2 as LEARNED
 
-LEARNED = {
-    "vocab_size": 11,
-    "context_length": 13,
-    "d_model": 24,
-    "n_layers": 2,
-    "n_heads": 6,
-    "norm": "layernorm",
-    "position": "learned",
-    "mlp": "gelu",
-    "bias": True,
-    "tie_embeddings": True,
-    "init": "gpt2",
-}
 ROTARY = LEARNED | {"position": "rotary", "rotary_base": 100.0}
 COUNTS = ["vocab_size", "context_length", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_ff"]
 OPTIONAL = ["n_kv_heads", "d_ff", "rotary_base", "attention_scale", "logit_softcap"]

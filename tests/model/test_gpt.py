@@ -8,33 +8,11 @@ import pytest
 import torch
 
 from gptmini.model import GPT, GPTConfig, new_gpt, next_token_loss, rounded_training_loss, training_loss
-from gptmini.model.layers import ACTIVATION
-from gptmini.model.smear import Smear
+from gptmini.model.layers import ACTIVATION, Smear
+from sizes import CONTEXT as T
+from sizes import GPT2, MODERN, PRESETS, SMEARED, C, D, F, G, H, N, V
 
-N, G, D, B, H, V, T, C, F = 2, 3, 4, 5, 6, 11, 13, 24, 40
-SIZES = {"vocab_size": V, "context_length": T, "d_model": C, "n_layers": N, "n_heads": H}
-GPT2 = SIZES | {
-    "norm": "layernorm",
-    "position": "learned",
-    "mlp": "gelu",
-    "bias": True,
-    "tie_embeddings": True,
-    "init": "gpt2",
-}
-MODERN = SIZES | {
-    "norm": "rmsnorm",
-    "position": "rotary",
-    "rotary_base": 100.0,
-    "mlp": "relu2",
-    "bias": False,
-    "qk_norm": True,
-    "embedding_norm": True,
-    "tie_embeddings": False,
-    "logit_softcap": 15.0,
-    "init": "zero_projections",
-}
-SMEARED = MODERN | {"smear": 3, "mlp_smear": 2}
-PRESETS = pytest.mark.parametrize("preset", [GPT2, MODERN, SMEARED], ids=["gpt2", "modern", "smeared"])
+B = 5
 GROUPED = pytest.mark.parametrize("n_kv_heads", [None, G, 1])
 
 

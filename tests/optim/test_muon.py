@@ -10,6 +10,7 @@ from gptmini.model import GPTConfig, new_gpt, next_token_loss
 from gptmini.optim import set_learning_rate
 from gptmini.optim.groups import muon
 from gptmini.optim.muon import MuonAdamW, momentum_at, orthogonalize
+from sizes import GPT2, G
 
 SETTINGS = {
     "lr": 0.02,
@@ -138,21 +139,8 @@ def test_cautious_decay_shrinks_only_what_the_step_shrinks():
 
 
 def small(**changes):
-    config = GPTConfig(
-        vocab_size=11,
-        context_length=5,
-        d_model=12,
-        n_layers=2,
-        n_heads=3,
-        n_kv_heads=1,
-        norm="layernorm",
-        position="learned",
-        mlp="gelu",
-        bias=True,
-        tie_embeddings=False,
-        init="gpt2",
-    )
-    model = new_gpt(config, 1)
+    """A model that has every kind of parameter, no two matrices of a block alike in shape, and its optimizer."""
+    model = new_gpt(GPTConfig(**GPT2 | {"n_kv_heads": G, "tie_embeddings": False}), 1)
     return model, muon(model, **SETTINGS | changes)
 
 
@@ -176,8 +164,7 @@ def test_every_parameter_is_in_the_group_that_is_meant_and_in_no_other():
 
 
 def test_a_tied_matrix_learns_as_an_unembedding():
-    config = GPTConfig(**{**vars(small()[0].config), "tie_embeddings": True})
-    optimizer = muon(new_gpt(config, 1), **SETTINGS)
+    optimizer = muon(new_gpt(GPTConfig(**GPT2), 1), **SETTINGS)
     assert [(len(g["params"]), g["peak_lr"]) for g in optimizer.param_groups[1:3]] == [(1, 0.03), (1, 0.01)]
 
 

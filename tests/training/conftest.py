@@ -13,22 +13,8 @@ from gptmini.tokenizer import byte
 from gptmini.training.checkpointing import RunCheckpoints
 from gptmini.training.settings import TrainerSettings
 from gptmini.training.trainer import assemble, build_trainer, restore_callbacks
+from sizes import TRAINED
 
-MODELS = {
-    "gpt2": {"norm": "layernorm", "position": "learned", "mlp": "gelu", "bias": True, "tie_embeddings": True},
-    "modern": {
-        "norm": "rmsnorm",
-        "position": "rotary",
-        "rotary_base": 100.0,
-        "mlp": "relu2",
-        "bias": False,
-        "tie_embeddings": False,
-        "qk_norm": True,
-        "embedding_norm": True,
-        "logit_softcap": 15.0,
-    },
-}
-SIZES = {"context_length": 5, "d_model": 12, "n_layers": 2, "n_heads": 3}
 OPTIMIZERS = {
     "adamw": partial(adamw, lr=0.01, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1),
     "muon": partial(
@@ -96,11 +82,11 @@ def train(store, tmp_path):
         watch=None,
         folder=tmp_path,
         state=None,
-        sizes=SIZES,
+        sizes=None,
         **settings,
     ):
         settings = TrainerSettings(**SETTINGS | settings)
-        config = GPTConfig(vocab_size=257, init="gpt2", dropout=dropout, **sizes, **MODELS[kind])
+        config = GPTConfig(**TRAINED[kind] | {"dropout": dropout} | (sizes or {}))
         module, data = assemble(
             store,
             config,

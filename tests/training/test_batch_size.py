@@ -14,7 +14,8 @@ from gptmini.training.batch_size import (
     largest_fitting,
 )
 from gptmini.training.settings import TrainerSettings
-from tests.training.conftest import MODELS, SETTINGS
+from sizes import MODERN
+from tests.training.conftest import SETTINGS
 
 
 class Memory:
@@ -64,8 +65,7 @@ def test_when_time_is_over_only_half_the_memory_is_trusted():
 
 
 def small(context_length):
-    sizes = {"vocab_size": 11, "context_length": context_length, "d_model": 12, "n_layers": 2, "n_heads": 3}
-    return new_gpt(GPTConfig(**sizes, init="gpt2", **MODELS["modern"]), 1)
+    return new_gpt(GPTConfig(**MODERN | {"context_length": context_length}), 1)
 
 
 @pytest.mark.parametrize(

@@ -11,23 +11,11 @@ from gptmini.model import GPTConfig, new_gpt
 from gptmini.report import drawing
 from gptmini.report.tables import comparison, config_table, data_card, leaves, model_table
 from gptmini.tokenizer import byte
-from gptmini.training.monitoring.pictures import Pictures, write_embedding
-from gptmini.training.monitoring.token_losses import TokenLosses, mispredicted
+from gptmini.training.monitoring.pictures import Pictures, TokenLosses, mispredicted, write_embedding
+from sizes import GPT2
 
 PICTURES = {"layers": [0, -1], "heads": None, "text": None, "max_tokens": 5, "embedding_tokens": 7}
-CONFIG = {
-    "vocab_size": 257,
-    "context_length": 8,
-    "d_model": 12,
-    "n_layers": 2,
-    "n_heads": 3,
-    "norm": "layernorm",
-    "position": "learned",
-    "mlp": "gelu",
-    "bias": True,
-    "tie_embeddings": True,
-    "init": "gpt2",
-}
+CONFIG = GPT2 | {"vocab_size": 257, "d_model": 12, "n_heads": 3}  # as the tables and maps below have them
 
 
 def pictures(**changes):

@@ -193,7 +193,7 @@ def test_the_loss_is_compiled_once_whatever_validation_and_samples_do(train, mon
 def test_many_runs_of_other_shapes_are_compiled_in_one_process(train, monkeypatch):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     for i in range(torch._dynamo.config.recompile_limit + 2):
-        sizes = {"context_length": 5, "d_model": 8 + 4 * i, "n_layers": 1, "n_heads": 2}
+        sizes = {"d_model": 8 + 4 * i, "n_layers": 1, "n_heads": 2}
         trainer = train(sizes=sizes, compile=True, max_steps=1)
         assert trainer.global_step == 1
 

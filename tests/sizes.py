@@ -1,0 +1,71 @@
+"""The tiny models of all tests, written once: arguments of GPTConfig. This file imports no room of gptmini.
+
+The letters are those of gptmini's docstrings. No two axes of a model share a size, so that an exchanged axis shows. A
+test whose point is another size changes that field alone: GPTConfig(**GPT2 | {"n_layers": 3}).
+"""
+
+import pytest
+
+B = 2  # sequences
+T = 5  # positions of the queries
+S = 7  # positions of the keys
+H = 6  # query heads
+G = 3  # key and value heads
+D = 4  # width of a head
+C = H * D  # width of the residual stream: 24
+F = 40  # width of an MLP that is not 4 C wide
+V = 11  # kinds of tokens
+N = 2  # blocks
+CONTEXT = 13  # longest input of a model
+
+SIZES = {
+    "vocab_size": V,
+    "context_length": CONTEXT,
+    "d_model": C,
+    "n_layers": N,
+    "n_heads": H,
+}
+GPT2 = SIZES | {
+    "norm": "layernorm",
+    "position": "learned",
+    "mlp": "gelu",
+    "bias": True,
+    "tie_embeddings": True,
+    "init": "gpt2",
+}
+MODERN = SIZES | {
+    "norm": "rmsnorm",
+    "position": "rotary",
+    "rotary_base": 100.0,
+    "mlp": "relu2",
+    "bias": False,
+    "qk_norm": True,
+    "embedding_norm": True,
+    "tie_embeddings": False,
+    "logit_softcap": 15.0,
+    "init": "zero_projections",
+}
+SMEARED = MODERN | {"smear": 3, "mlp_smear": 2}
+
+# A model for tests that read what it draws. No norm and no cap narrows its logits: with wide random weights, its text
+# has every token of the vocabulary in it.
+TALKATIVE = MODERN | {
+    "qk_norm": False,
+    "embedding_norm": False,
+    "logit_softcap": None,
+    "init": "gpt2",
+}
+
+# Runs a test once for each of the three models.
+PRESETS = pytest.mark.parametrize(
+    "preset", [GPT2, MODERN, SMEARED], ids=["gpt2", "modern", "smeared"]
+)
+
+# The same two models for runs of the training room: byte tokens, windows so short that a pass has many of them, and
+# half the width, for speed. The modern model begins with GPT-2's first weights, so that the first step has no gradient
+# of zero.
+TRAINED_SIZES = {"vocab_size": 257, "context_length": 5, "d_model": 12, "n_heads": 3}
+TRAINED = {
+    "gpt2": GPT2 | TRAINED_SIZES,
+    "modern": MODERN | TRAINED_SIZES | {"init": "gpt2"},
+}
