@@ -51,9 +51,7 @@ PICKLED += [b"\xff", {3}, (3, 3), 1j, torch.float16, 10**5000, {"d_model": torch
 METHODS = ("double", "int", "bool", "cfloat", "to_sparse", "sum", "tolist", "flatten", "isnan", "numel", "unbind")
 TORN = [getattr(torch.Tensor, name) for name in METHODS] + [lambda tensor: tensor.to("meta"), lambda tensor: tensor[:1]]
 TEXT = "".join(f"Line {i} says that {i} times {i} is {i * i}.\n" for i in range(40))
-SHORT = """data=text data.path=my.txt tokenizer=byte model.context_length=8 model.d_model=4 model.n_layers=1
-    model.n_heads=2 schedule.warmup_steps=2 trainer.max_steps=4 trainer.global_batch_size=4 trainer.batch_size=4
-    trainer.val_tokens=64 trainer.val_every_steps=2 callbacks.samples.max_new_tokens=2 console=quiet"""
+SHORT = ("experiment=smoke", "data=text", "data.path=my.txt", "model.d_model=4", "console=quiet")
 
 
 def fuzz(n_inputs):
@@ -249,9 +247,9 @@ def test_a_checkpoint_that_claims_junk_is_refused_or_gives_the_same_weights(writ
 @pytest.fixture(scope="module")
 def run(folder):
     """A finished run of four steps, and the commands, which from then on do all but the training itself."""
-    config = launching.compose_checked("train", SHORT.split())
+    config = launching.compose_checked("train", list(SHORT))
     train.train(config)
-    (path,) = (folder / "runs" / "default").iterdir()
+    (path,) = (folder / "runs" / "smoke").iterdir()
     text = (path / "config.yaml").read_text()
     checkpoint = torch.load(path / "checkpoints" / "last.ckpt", weights_only=True)
     with pytest.MonkeyPatch.context() as patch:

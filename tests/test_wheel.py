@@ -11,21 +11,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
-RUN = (
-    "data=text",
-    "data.path=my.txt",
-    "tokenizer=byte",
-    "model.context_length=8",
-    "model.d_model=16",
-    "model.n_layers=1",
-    "model.n_heads=2",
-    "trainer.max_steps=4",
-    "trainer.global_batch_size=4",
-    "trainer.batch_size=4",
-    "trainer.val_every_steps=2",
-    "trainer.val_tokens=64",
-    "callbacks.samples.max_new_tokens=8",
-)
+RUN = ("experiment=smoke", "data=text", "data.path=my.txt")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +33,10 @@ def installed(wheel, tmp_path_factory):
     subprocess.run(command, check=True, capture_output=True)
     (folder / "my.txt").write_text("".join(f"Line {i} says that {i} times {i} is {i * i}.\n" for i in range(200)))
     (folder / "my configs" / "experiment").mkdir(parents=True)
-    mine = "# @package _global_\ndefaults:\n  - override /schedule: cosine\nname: mine\noptimizer:\n  lr: 0.02\n"
+    mine = (
+        "# @package _global_\ndefaults:\n  - smoke\n  - override /schedule: cosine\n"
+        "name: mine\noptimizer:\n  lr: 0.02\n"
+    )
     (folder / "my configs" / "experiment" / "mine.yaml").write_text(mine)
 
     def run(*arguments):
@@ -77,11 +66,11 @@ def test_it_trains_resumes_samples_evaluates_and_reports(installed):
         ("sample", "runs/latest", "--prompt", "Line", "--max-new-tokens", "5"),
         ("evaluate", "runs/latest"),
         ("report", "runs/latest"),
-        ("prepare", *RUN[:3]),
+        ("prepare", "data=text", "data.path=my.txt", "tokenizer=byte"),
     ):
         result = installed("-m", "gptmini", *arguments)
         assert (result.returncode, result.stderr) == (0, ""), result
-    assert len(list(installed.folder.glob("runs/default/*/report.html"))) == 1
+    assert len(list(installed.folder.glob("runs/smoke/*/report.html"))) == 1
 
 
 def test_a_folder_of_configurations_adds_an_experiment(installed):

@@ -9,25 +9,11 @@ import pytest
 
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
 TEXT = "".join(f"Line {i} says that {i} times {i} is {i * i}.\n" for i in range(200))
-# The default run in a second: the modern model at its smallest, on a text that needs no preparation to speak of.
-WATCHED = (
-    "data=text",
-    "data.path=my.txt",
-    "tokenizer=byte",
-    "model.context_length=8",
-    "model.d_model=16",
-    "model.n_layers=1",
-    "model.n_heads=2",
-    "schedule.warmup_steps=2",
-    "trainer.max_steps=4",
-    "trainer.global_batch_size=4",
-    "trainer.val_every_steps=2",
-    "trainer.val_tokens=64",
-    "callbacks.scalars.every_steps=1",
-    "callbacks.samples.max_new_tokens=8",
-    "callbacks.checkpoints.every_steps=2",
-)
-SHORT = (*WATCHED, "callbacks.pictures=null")  # which take longer than the run
+# The tiny run, configs/experiment/smoke.yaml, on the text in my.txt.
+WATCHED = ("experiment=smoke", "data=text", "data.path=my.txt")
+SHORT = (*WATCHED, "callbacks.pictures=null")  # drawing the pictures takes longer than the run
+# The same text and tokenizer for prepare.py, which has no experiments.
+PREPARED = ("data=text", "data.path=my.txt", "tokenizer=byte")
 
 
 @dataclass
@@ -60,11 +46,17 @@ def script(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def short():
-    """Overrides of a run that takes a second."""
+    """Overrides of the tiny run without its pictures, which takes a second."""
     return SHORT
 
 
 @pytest.fixture
 def watched():
-    """The same with pictures."""
+    """Overrides of the tiny run with its pictures."""
     return WATCHED
+
+
+@pytest.fixture
+def prepared():
+    """Arguments of prepare.py that prepare the text of the tiny run."""
+    return PREPARED

@@ -64,7 +64,9 @@ def test_a_mistake_in_any_job_is_refused_before_the_first(script, short, tmp_pat
 def test_a_sweep_that_an_experiment_describes_is_checked_and_run(script, short, tmp_path):
     (tmp_path / "mine" / "experiment").mkdir(parents=True)
     path = tmp_path / "mine" / "experiment" / "grid.yaml"
-    described = "# @package _global_\nname: grid\nhydra:\n  sweeper:\n    params:\n      optimizer.lr: {}\n"
+    described = (
+        "# @package _global_\ndefaults: [smoke]\nname: grid\nhydra:\n  sweeper:\n    params:\n      optimizer.lr: {}\n"
+    )
     path.write_text(described.format("1e-3,-1"))
     refused = script("train", "-m", *short, "--config-dir", "mine", "experiment=grid")
     assert (refused.code, refused.err.count("\n")) == (2, 1)
@@ -87,7 +89,7 @@ def test_jobs_of_several_processes_run_in_processes_of_their_own(sweep, tmp_path
 
 def test_a_sweep_over_all_options_of_a_group(script, short, tmp_path):
     assert script("train", "-m", *short, "schedule=glob(*i*)", "~callbacks.checkpoints").code == 0
-    configs = [yaml.safe_load((run / "config.yaml").read_text()) for run in (tmp_path / "runs" / "default").iterdir()]
+    configs = [yaml.safe_load((run / "config.yaml").read_text()) for run in (tmp_path / "runs" / "smoke").iterdir()]
     names = sorted(config["schedule"]["_target_"].rpartition(".")[2] for config in configs)
     assert names == ["cosine", "linear", "trapezoid"]
 

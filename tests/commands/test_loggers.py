@@ -201,7 +201,7 @@ def test_mlflow_keeps_what_tensorboard_keeps(run, monkeypatch, overrides, databa
     client = mlflow.MlflowClient(f"sqlite:///{database}")
     found = client.get_experiment_by_name(experiment)
     (entry,) = client.search_runs([found.experiment_id])
-    assert (entry.info.run_name, entry.info.status) == (f"default-{folder.name}", "FINISHED")
+    assert (entry.info.run_name, entry.info.status) == (f"smoke-{folder.name}", "FINISHED")
     points = {metric.step: metric.value for metric in client.get_metric_history(entry.info.run_id, "val/loss")}
     assert points == pytest.approx(curve(folder, "val/loss"))
     assert entry.data.params["trainer/max_steps"] == "4"

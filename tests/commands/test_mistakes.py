@@ -116,8 +116,8 @@ def test_gpt2_without_network_and_cache_names_both_ways_out(script, short, tmp_p
     assert_refused(script("train", *short, "tokenizer=gpt2"), "TIKTOKEN_CACHE_DIR .* tokenizer=bpe")
 
 
-def test_an_edited_prepared_folder_is_refused(script, short, tmp_path):
-    assert script("prepare", *short[:3]).code == 0
+def test_an_edited_prepared_folder_is_refused(script, short, prepared, tmp_path):
+    assert script("prepare", *prepared).code == 0
     (meta,) = tmp_path.glob("data/*/meta.json")
     meta.write_text(meta.read_text().replace('"uint16"', '"uint32"'))
     assert_refused(script("train", *short), "meta.json was edited: its digest does not match; delete data/")
@@ -183,8 +183,8 @@ def test_evaluating_refuses(script, trained, arguments, message):
     assert_refused(script("evaluate", "runs/latest", *arguments), message)
 
 
-def test_tokens_of_another_tokenizer_are_refused(script, short, trained):
-    assert script("prepare", *short[:3]).code == 0
+def test_tokens_of_another_tokenizer_are_refused(script, prepared, trained):
+    assert script("prepare", *prepared).code == 0
     folder = next(path for path in trained.parents[3].glob("data/text-byte-*"))
     assert_refused(script("evaluate", "runs/latest", "--data", str(folder)), "got those of another")
 

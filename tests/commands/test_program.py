@@ -57,15 +57,15 @@ def test_each_command_explains_itself(program, command):
     assert f"gptmini {command}" in out
 
 
-def test_it_trains_resumes_samples_evaluates_and_reports(script, short, program):
+def test_it_trains_resumes_samples_evaluates_and_reports(script, short, prepared, program):
     assert program("train", *short)[0] == 0
     code, out, _ = program("train", "resume=runs/latest", "trainer.max_steps=6")
     assert code == 0
-    assert re.search(r"^next     gptmini sample runs/default/\S+$", out, re.MULTILINE)
+    assert re.search(r"^next     gptmini sample runs/smoke/\S+$", out, re.MULTILINE)
     assert program("sample", "runs/latest", "--max-new-tokens", "3")[0] == 0
     assert "bits per byte" in program("evaluate", "runs/latest")[1]
     assert program("report", "runs/latest")[0] == 0
-    assert "prepared before" in program("prepare", *short[:3])[1]
+    assert "prepared before" in program("prepare", *prepared)[1]
 
 
 def test_python_dash_m_is_the_same_program():
@@ -81,7 +81,7 @@ def test_a_run_of_two_processes_is_started_by_the_program(script, short, tmp_pat
     command = [str(program), "train", *short, "trainer.devices=2"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
     assert result.returncode == 0, result.stderr
-    (folder,) = (tmp_path / "runs" / "default").iterdir()
+    (folder,) = (tmp_path / "runs" / "smoke").iterdir()
     assert torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 4
 
 

@@ -159,14 +159,14 @@ def test_the_end_names_folder_best_loss_sample_and_next_commands(script, short):
     best = r"^best     val loss \d\.\d{4}, \d\.\d{4} bits per byte, step 4$"
     assert re.search(best, out, re.MULTILINE)
     assert re.search(r"^sample   ", out, re.MULTILINE)
-    assert re.search(r"^next     python scripts/sample.py runs/default/\S+$", out, re.MULTILINE)
-    assert re.search(r"^         python scripts/evaluate.py runs/default/\S+$", out, re.MULTILINE)
+    assert re.search(r"^next     python scripts/sample.py runs/smoke/\S+$", out, re.MULTILINE)
+    assert re.search(r"^         python scripts/evaluate.py runs/smoke/\S+$", out, re.MULTILINE)
 
 
 def test_tokens_are_prepared_once(script, short):
     assert "prepared now" in script("train", *short).out
     assert "prepared before" in script("train", *short).out
-    assert "prepared before" in script("prepare", *short[:3]).out
+    assert "prepared before" in script("prepare", "data=text", "data.path=my.txt", "tokenizer=byte").out
 
 
 def test_evaluate_repeats_the_loss_that_training_saw(script, short):

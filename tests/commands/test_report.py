@@ -142,8 +142,8 @@ def test_runs_are_told_apart_whatever_they_are_called(two_runs, script):
 
 def test_a_run_without_scalars_shows_the_rest(script, watched, tmp_path):
     assert script("train", *watched, "callbacks.scalars=null").code == 0
-    assert script("report", "runs/default").code == 0
-    assert "Loss histogram" in next(tmp_path.glob("runs/default/*/report.html")).read_text()
+    assert script("report", "runs/smoke").code == 0
+    assert "Loss histogram" in next(tmp_path.glob("runs/smoke/*/report.html")).read_text()
 
 
 def test_the_newest_comes_first_and_the_others_can_be_opened():

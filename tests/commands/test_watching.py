@@ -46,7 +46,7 @@ def expanded(pattern):
 def test_a_run_writes_every_documented_tag_and_no_other(script, watched, tmp_path):
     overrides = ("optimizer.lr=0.02", "callbacks.scalars.peak_tflops=0.1", "callbacks.samples.prompts=['',Line]")
     assert script("train", *watched, *overrides).code == 0
-    (folder,) = (path.parent for path in tmp_path.glob("runs/default/*/config.yaml"))
+    (folder,) = (path.parent for path in tmp_path.glob("runs/smoke/*/config.yaml"))
     read = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0, "images": 0}).Reload()
     tags = read.Tags()
     texts = {tag.removesuffix("/text_summary") for tag in tags["tensors"]} - {"custom_scalars__config__"}
@@ -69,7 +69,7 @@ def test_a_run_writes_every_documented_tag_and_no_other(script, watched, tmp_pat
 
 def test_the_layout_names_only_tags_that_are_written_and_all_of_them(script, watched, tmp_path):
     script("train", *watched, "callbacks.scalars.peak_tflops=0.1")
-    (folder,) = (path.parent for path in tmp_path.glob("runs/default/*/config.yaml"))
+    (folder,) = (path.parent for path in tmp_path.glob("runs/smoke/*/config.yaml"))
     read = read_events(folder)
     (event,) = read.Tensors("custom_scalars__config__")
     layout = Layout.FromString(event.tensor_proto.string_val[0])
@@ -85,7 +85,7 @@ def test_the_layout_names_only_tags_that_are_written_and_all_of_them(script, wat
 
 def test_hparams_compares_by_what_was_measured_and_changed(script, watched, tmp_path):
     script("train", *watched, "optimizer.lr=0.02")
-    (folder,) = (path.parent for path in tmp_path.glob("runs/default/*/config.yaml"))
+    (folder,) = (path.parent for path in tmp_path.glob("runs/smoke/*/config.yaml"))
     content = read_events(folder).SummaryMetadata
     experiment = metadata.parse_experiment_plugin_data(content(metadata.EXPERIMENT_TAG).plugin_data.content)
     assert [info.name.tag for info in experiment.metric_infos] == list(COMPARED)
@@ -102,7 +102,7 @@ def test_hparams_compares_by_what_was_measured_and_changed(script, watched, tmp_
 def test_a_resumed_run_is_compared_as_it_now_is(script, watched, tmp_path):
     script("train", *watched, "optimizer.lr=0.02")
     assert script("train", "resume=runs/latest", "trainer.max_steps=6").code == 0
-    (folder,) = (path.parent for path in tmp_path.glob("runs/default/*/config.yaml"))
+    (folder,) = (path.parent for path in tmp_path.glob("runs/smoke/*/config.yaml"))
     read = read_events(folder)
     start = read.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
     values = metadata.parse_session_start_info_plugin_data(start).hparams
@@ -113,7 +113,7 @@ def test_a_resumed_run_is_compared_as_it_now_is(script, watched, tmp_path):
 
 def test_a_run_whose_entry_was_edited_is_refused_in_one_line(script, watched, tmp_path):
     script("train", *watched)
-    (folder,) = (path.parent for path in tmp_path.glob("runs/default/*/config.yaml"))
+    (folder,) = (path.parent for path in tmp_path.glob("runs/smoke/*/config.yaml"))
     for path in folder.glob("events.*"):
         path.unlink()
     logger = EventLogger(str(folder))
@@ -126,14 +126,14 @@ def test_a_run_whose_entry_was_edited_is_refused_in_one_line(script, watched, tm
 
 def test_one_override_draws_nothing(script, watched, tmp_path):
     assert script("train", *watched, "callbacks.pictures=null").code == 0
-    (folder,) = (path.parent for path in tmp_path.glob("runs/default/*/config.yaml"))
+    (folder,) = (path.parent for path in tmp_path.glob("runs/smoke/*/config.yaml"))
     assert read_events(folder).Tags()["images"] == []
     assert not (folder / "plugins").exists()
 
 
 def test_the_projector_is_given_the_trained_embedding(script, watched, tmp_path):
     script("train", *watched, "callbacks.pictures.embedding_tokens=70")
-    (folder,) = (path.parent for path in tmp_path.glob("runs/default/*/config.yaml"))
+    (folder,) = (path.parent for path in tmp_path.glob("runs/smoke/*/config.yaml"))
     (rows,) = folder.glob("plugins/*/embedding.tsv")
     matrix = torch.tensor([list(map(float, line.split("\t"))) for line in rows.read_text().splitlines()])
     last = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
