@@ -1,17 +1,14 @@
 """What the checks of a GPU compute on, and the tiny run of the training room, at sizes that a GPU's kernels take."""
 
-import os
 from functools import partial
 
 import pytest
 import torch
 
-from tests.training.conftest import store, train
+from gpu.parts import SIZES, TRY_ON_CPU
+from training.runs import store, train
 
 __all__ = ["store", "train"]
-
-SIZES = {"context_length": 64, "d_model": 64, "n_layers": 2, "n_heads": 4}
-TRY_ON_CPU = os.environ.get("GPTMINI_GPU_CHECKS") == "cpu"
 
 
 @pytest.fixture

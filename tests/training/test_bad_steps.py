@@ -14,41 +14,7 @@ from gptmini.training.checkpointing import RunCheckpoints, Stop
 from gptmini.training.monitoring.scalars import Scalars
 from gptmini.training.outcomes import Outcomes
 from gptmini.training.stopping import Stopping
-from tests.training.test_resume import Seen
-
-
-class Poison(L.Callback):
-    """Makes the loss or one gradient of some steps (counted from 0) not finite, and notes the weights around them."""
-
-    def __init__(self, steps, value=math.nan, kind="loss"):
-        self.steps, self.value, self.kind, self.around = steps, value, kind, {}
-
-    def setup(self, trainer, module, stage):
-        compute = module.compute_loss
-
-        def poisoned(tokens, targets):
-            factor = self.value if self.kind == "loss" and trainer.global_step in self.steps else 1.0
-            return compute(tokens, targets) * factor
-
-        module.compute_loss = poisoned
-
-    def on_after_backward(self, trainer, module):
-        if self.kind == "gradient" and trainer.global_step in self.steps:
-            next(module.model.parameters()).grad[0, 0] = self.value
-
-    def on_train_batch_start(self, trainer, module, batch, batch_idx):
-        self.around[trainer.global_step] = [p.detach().clone() for p in module.model.parameters()]
-
-
-class Said(Seen):
-    """Keeps lines too."""
-
-    def __init__(self):
-        super().__init__()
-        self.lines = []
-
-    def say(self, line):
-        self.lines.append(line)
+from training.watchers import Poison, Said
 
 
 @pytest.fixture(params=["at once", "a step late"])

@@ -15,7 +15,7 @@ from gptmini.training.batch_size import (
 )
 from gptmini.training.settings import TrainerSettings
 from sizes import MODERN
-from tests.training.conftest import SETTINGS
+from training.runs import SETTINGS
 
 
 class Memory:

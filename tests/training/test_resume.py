@@ -6,7 +6,6 @@ import shutil
 import lightning as L
 import pytest
 import torch
-from lightning.pytorch.loggers.logger import Logger
 
 from gptmini.model.checkpoint import read_checkpoint
 from gptmini.run_folder import adopt, find_training_state
@@ -14,24 +13,9 @@ from gptmini.tokenizer import byte
 from gptmini.training.checkpointing import RunCheckpoints, Stop
 from gptmini.training.monitoring.samples import Samples
 from gptmini.training.monitoring.scalars import Scalars
+from training.watchers import Kill, KillAfter, Seen
 
 STEPS = 11
-
-
-class Kill(BaseException):
-    """Ends a run like SIGKILL: nothing of ours may answer it."""
-
-
-class KillAfter(L.Callback):
-    """Ends the run after so many micro-steps of this process, in the middle of an optimizer step if that is where."""
-
-    def __init__(self, micro_steps):
-        self.left = micro_steps
-
-    def on_train_batch_end(self, *hook):
-        self.left -= 1
-        if not self.left:
-            raise Kill
 
 
 class KillInValidation(L.Callback):
@@ -39,28 +23,6 @@ class KillInValidation(L.Callback):
 
     def on_validation_batch_end(self, *hook):
         raise Kill
-
-
-class Seen(Logger):
-    """Everything that was logged, by tag and step; a resumed run supersedes what is later than its checkpoint."""
-
-    name, version = "seen", 0
-
-    def __init__(self):
-        super().__init__()
-        self.points, self.batches = {}, {}
-
-    def log_hyperparams(self, *arguments, **keywords):
-        pass
-
-    def log_metrics(self, metrics, step):
-        for tag, value in metrics.items():
-            if not tag.startswith("work/"):  # time is not part of the run
-                assert (tag, step) not in self.points, f"{tag} logged twice at step {step}"
-                self.points[tag, step] = value
-
-    def resume(self, step):
-        self.points = {key: value for key, value in self.points.items() if key[1] <= step}
 
 
 class Texts(L.Callback):

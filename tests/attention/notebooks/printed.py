@@ -1,0 +1,31 @@
+"""The text that several notebooks read, what they print of it, and how numbers are compared with printed ones."""
+
+import torch
+
+PRINTED = 5e-5  # half of the last digit printed
+
+FROM_PRINTED = 1e-3  # for what starts from printed digits
+
+JOURNEY = torch.tensor(
+    [
+        [0.43, 0.15, 0.89],
+        [0.55, 0.87, 0.66],
+        [0.57, 0.85, 0.64],
+        [0.22, 0.58, 0.33],
+        [0.77, 0.25, 0.10],
+        [0.05, 0.80, 0.55],
+    ]
+)
+
+WRAPPED = [
+    [-0.4519, 0.2216, 0.4772, 0.1063],
+    [-0.5874, 0.0058, 0.5891, 0.3257],
+    [-0.6300, -0.0632, 0.6202, 0.3860],
+    [-0.5675, -0.0843, 0.5478, 0.3589],
+    [-0.5526, -0.0981, 0.5321, 0.3428],
+    [-0.5299, -0.1081, 0.5077, 0.3493],
+]
+
+
+def assert_printed(value, expected, atol=PRINTED):
+    torch.testing.assert_close(value.detach(), torch.tensor(expected), atol=atol, rtol=0)

@@ -1,0 +1,53 @@
+"""The run that the tests of resuming begin, and ways to end it at a chosen moment."""
+
+from contextlib import contextmanager
+
+import pytest
+
+from gptmini.training.monitoring.samples import Samples
+from gptmini.training.monitoring.scalars import Scalars
+
+LONG = ("trainer.max_steps=7", "trainer.batch_size=2", "model.dropout=0.2", "callbacks.checkpoints.every_steps=3")
+# After 5 steps: last 5, previous 4, best 3.
+EACH = ("trainer.val_every_steps=3", "callbacks.checkpoints.every_steps=1")
+
+
+class Kill(BaseException):
+    """Ends a run like SIGKILL: nothing of ours may answer it."""
+
+
+def die():
+    raise Kill
+
+
+@contextmanager
+def when(step, act, hook="on_train_batch_start", owner=Scalars):
+    """Act once, in a hook of a callback, after so many optimizer steps; if none is named, as the next one begins."""
+    before = getattr(owner, hook)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def then(self, trainer, *rest):
+            before(self, trainer, *rest)
+            if trainer.global_step == step:
+                patch.undo()
+                act()
+
+        patch.setattr(owner, hook, then)
+        yield
+
+
+@contextmanager
+def killed(step, *where):
+    with when(step, die, *where), pytest.raises(Kill):
+        yield
+
+
+KILLS = {
+    "before the first checkpoint": (1, "on_train_batch_end"),
+    "after its step is saved": (3,),
+    "amid a validation": (4, "on_validation_batch_end"),
+    "before its step is saved": (5, "on_train_batch_end"),
+    "amid a step": (5, "on_before_optimizer_step"),
+    "between a validation and its save": (6, "on_validation_end", Samples),
+    "before the last save": (7, "on_validation_end", Samples),
+}

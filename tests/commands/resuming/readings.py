@@ -1,0 +1,58 @@
+"""What a run folder holds, and whether two runs are the same or a run was refused."""
+
+import re
+
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from gptmini.model.checkpoint import read_checkpoint
+from run_folders import last
+
+
+def curves(folder):
+    """Scalars but time and memory, texts and images as [(step, value), ...] by tag, as TensorBoard reads the folder."""
+    read = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0, "images": 0}).Reload()
+    tags = read.Tags()
+    points = {tag: read.Scalars(tag) for tag in tags["scalars"] if not tag.startswith("work/")}
+    points = {tag: [(event.step, event.value) for event in found] for tag, found in points.items()}
+    points |= {tag: [(e.step, list(e.tensor_proto.string_val)) for e in read.Tensors(tag)] for tag in tags["tensors"]}
+    return points | {tag: [(e.step, e.encoded_image_string) for e in read.Images(tag)] for tag in tags["images"]}
+
+
+def steps(folder, tag):
+    return [step for step, _ in curves(folder)[tag]]
+
+
+def assert_same(folder, other):
+    """Weights, moments and best bit for bit; curves, samples and the configuration point for point, each once."""
+    for name in ("last", "best"):
+        one, two = last(folder, name), last(other, name)
+        assert one["global_step"] == two["global_step"]
+        assert one["callbacks"] == two["callbacks"]
+        assert one["state_dict"].keys() == two["state_dict"].keys()
+        assert all(torch.equal(weight, two["state_dict"][key]) for key, weight in one["state_dict"].items())
+        for i, state in one["optimizer_states"][0]["state"].items():
+            moments = two["optimizer_states"][0]["state"][i]
+            assert all(torch.equal(value, moments[key]) for key, value in state.items())
+    assert curves(folder) == curves(other)
+    assert steps(folder, "train/lr/matrices") == [1, 2, 3, 4, 5, 6, 7]
+    assert steps(folder, "setup/config/text_summary") == [0]
+
+
+def snapshot(folder):
+    """Name and bytes of every file but the log and the lock."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in ("train.log", ".lock")]
+    return {path.relative_to(folder): path.read_bytes() for path in files}
+
+
+def assert_refused(result, *said):
+    assert result.code == 2
+    assert re.fullmatch(r"error: [^\n]+\n", result.err)
+    assert all(text in result.err for text in said), result.err
+
+
+def assert_whole(folder):
+    """Every checkpoint can be read, and nothing half written is left."""
+    for path in folder.glob("checkpoints/*.ckpt"):
+        read_checkpoint(path)
+    assert list(folder.rglob("*.tmp")) == []

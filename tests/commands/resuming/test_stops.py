@@ -1,0 +1,103 @@
+"""A run that a signal or its time limit stops saves its step, says how to go on, and goes on as if never stopped."""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from commands.resuming.kills import when
+from commands.resuming.readings import assert_same, assert_whole
+from gptmini.model.checkpoint import read_checkpoint
+from run_folders import last, newest
+
+
+@pytest.mark.parametrize(
+    ("name", "step"), [*(("SIGTERM", step) for step in (0, 3, 4, 7)), ("SIGINT", 5), ("SIGUSR1", 5), ("time", 4)]
+)
+def test_a_stop_saves_its_step_says_how_to_go_on_and_changes_nothing(straight, begin, resume, monkeypatch, name, step):
+    reference = straight("trainer.max_time=05:00")
+    code, reason, clock = (
+        (0, "the time limit", time.monotonic) if name == "time" else (128 + signal.Signals[name], name, 0)
+    )
+
+    def stop():
+        if clock:
+            monkeypatch.setattr(time, "monotonic", lambda: clock() + 301)
+        else:
+            signal.raise_signal(signal.Signals[name])
+
+    with when(step, stop, "on_train_batch_end" if step else "on_train_start"):
+        result = begin("trainer.max_time=05:00")
+    assert result.code == code
+    said = (
+        rf"^stopped  by {reason} at step {step}; saved as \S+/last.ckpt\nnext     python scripts/train.py resume=(\S+)$"
+    )
+    assert last(newest())["global_step"] == step
+    assert resume(run=re.search(said, result.out, re.M)[1]).code == 0
+    assert_same(newest(), reference)
+
+
+@pytest.mark.parametrize("second", ["at once", "while writing", "while flushing"])
+def test_a_second_ctrl_c_ends_at_once_and_leaves_no_torn_file(straight, begin, resume, second):
+    reference = straight()
+
+    def interrupt(*descriptor):
+        signal.raise_signal(signal.SIGINT)
+
+    def write(checkpoint, file):
+        file.write(b"the beginning")
+        interrupt()
+
+    with pytest.MonkeyPatch.context() as patch:
+        parts = {"at once": interrupt, "while writing": lambda: patch.setattr(torch, "save", write)}
+        parts["while flushing"] = lambda: patch.setattr(os, "fsync", interrupt)
+        with when(5, lambda: [interrupt(), parts[second]()], "on_train_batch_end"):
+            result = begin()
+    assert result.code == 130
+    assert re.search(r"^stopped  by .+ at step 5; \S+/last.ckpt is the newest checkpoint$", result.out, re.M)
+    assert_whole(newest())
+    assert resume().code == 0
+    assert_same(newest(), reference)
+
+
+def launch(*arguments):
+    """A training process of its own that has begun to train."""
+    command = [sys.executable, "scripts/train.py", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (line := process.stdout.readline()).startswith("step"):
+        assert line, process.communicate(timeout=60)
+    return process
+
+
+def finish(process, *numbers):
+    for number in numbers:
+        process.send_signal(number)
+        time.sleep(0.001)
+    out, err = process.communicate(timeout=60)
+    assert err == ""
+    return process.returncode, out
+
+
+SCRIPTS = Path(__file__).parent.parent.parent.parent / "scripts"
+
+
+@pytest.mark.slow
+def test_real_signals_stop_a_real_process_and_the_printed_command_goes_on(script, short, tmp_path):
+    (tmp_path / "scripts").symlink_to(SCRIPTS)
+    arguments, step = [*short, "trainer.max_steps=1000000", "trainer.val_every_steps=1000000"], 0
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        code, out = finish(launch(*arguments), number)
+        assert code == 128 + number
+        said = re.search(r"at step (\d+); saved as (\S+)\nnext     python scripts/train.py (resume=\S+)\n", out)
+        assert int(said[1]) == read_checkpoint(Path(said[2]))["global_step"] > step
+        step, arguments = int(said[1]), shlex.split(said[3])
+    code, out = finish(launch(*arguments), signal.SIGINT, signal.SIGINT)
+    assert code == 130
+    assert_whole(newest())

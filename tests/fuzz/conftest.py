@@ -1,0 +1,60 @@
+"""Whole inputs, which the tests break: a checkpoint, and a run folder."""
+
+import pytest
+import torch
+
+from fuzz.inputs import Made
+from gptmini import tokenizer
+from gptmini.commands import launching, train
+from gptmini.model import GPTConfig, new_gpt
+from gptmini.model.checkpoint import header, write_checkpoint
+from gptmini.training import Stopping
+from gptmini.training.stopping import Ending
+from sizes import GPT2, MODERN
+from toys import lines
+
+SHORT = ("experiment=smoke", "data=text", "data.path=my.txt", "model.d_model=4", "console=quiet")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory):
+    """The working folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        path = tmp_path_factory.mktemp("fuzz")
+        (path / "my.txt").write_text(lines(40))
+        patch.chdir(path)
+        patch.delenv("GPTMINI_TRACEBACK", raising=False)
+        yield path
+    torch.set_num_threads(1)
+
+
+# A checkpoint to sample from.
+
+SMALLEST = {"context_length": 5, "d_model": 4, "n_layers": 1, "n_heads": 2}  # is read hundreds of times
+
+
+@pytest.fixture(scope="module", params=[GPT2, MODERN], ids=["learned", "rotary"])
+def written(request, folder):
+    """A checkpoint of the smallest model: what was written, and its bytes."""
+    config, path = GPTConfig(**request.param | SMALLEST), folder / "best.ckpt"
+    own = header(config, tokenizer.CharTokenizer("abcdefghijk", end_of_text=False).to_dict(), step=7)
+    weights = {f"model.{name}": tensor for name, tensor in new_gpt(config, seed=1).state_dict().items()}
+    write_checkpoint({"gptmini": own, "state_dict": weights}, path)
+    return Made(path=path, whole={"gptmini": own, "state_dict": weights}, content=path.read_bytes())
+
+
+# A run to go on with: its checkpoint, and the configuration that lies beside it.
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    """A finished run of four steps, and the commands, which from then on do all but the training itself."""
+    config = launching.compose_checked("train", list(SHORT))
+    train.train(config)
+    (path,) = (folder / "runs" / "smoke").iterdir()
+    text = (path / "config.yaml").read_text()
+    checkpoint = torch.load(path / "checkpoints" / "last.ckpt", weights_only=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stopping, "fit", lambda *parts: Ending())
+        patch.setattr("gptmini.training.run.link_latest", lambda *places: None)
+        yield Made(path=path, config=config, text=text, checkpoint=checkpoint)

@@ -1,0 +1,83 @@
+"""What reading an input ends in: a value, a refusal in one line of gptmini's own, or a failed test."""
+
+import io
+import signal
+import sys
+import traceback
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+
+import gptmini
+from gptmini.checks import UserError
+from gptmini.commands import errors
+
+resource = pytest.importorskip("resource")  # of POSIX, as its alarm
+
+ROOT = Path(__file__).parent.parent.parent
+
+PATIENCE = 10  # seconds in which anything so small is read, on a busy machine
+
+ROOM = 2**30 // (1 if sys.platform == "darwin" else 1024)  # a gigabyte, in getrusage's unit
+
+
+@contextmanager
+def limited():
+    """Fail for what takes long, or much memory."""
+    late = []
+
+    def interrupt(*_):
+        late.append(True)
+        raise TimeoutError
+
+    before, handler = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        assert not late, f"takes more than {PATIENCE} s"
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < ROOM
+
+
+def outcome(read, *arguments):
+    """What read gives, or None if it refuses: with a UserError that a line of gptmini raises, in one line."""
+    try:
+        with limited():
+            return read(*arguments)
+    except UserError as caught:
+        error = caught
+    raised_by = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+    ours = any(raised_by.is_relative_to(ROOT / folder) for folder in ("gptmini", "scripts"))
+    assert ours, f"{raised_by} says: {error}"
+    assert len(str(error).splitlines()) == 1, str(error)
+    return None
+
+
+def refused(act):
+    """Whether act ends as a mistake does on the command line: exit code 2 and one line on stderr."""
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said), limited(), errors.one_line_errors():
+            act()
+        return False
+    except SystemExit as end:
+        code = end.code
+    except RecursionError:  # pytest takes minutes to print one of Hydra's
+        raise AssertionError("ends in a RecursionError") from None
+    assert code == 2
+    assert [line[:7] for line in said.getvalue().splitlines()] == ["error: "]
+    assert said.getvalue() != "error: \n"
+    return True
+
+
+def load(path):
+    """Weights, configuration and tokenizer of a checkpoint, from which can be sampled."""
+    model, tokens = gptmini.load(path)
+    model(torch.tensor([[3, 1, 4]]))
+    weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    return weights, asdict(model.config), tokens.to_dict()

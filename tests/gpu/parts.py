@@ -1,0 +1,52 @@
+"""A model with wide weights, its tokens, and callbacks that note what a run on a GPU does."""
+
+import os
+
+import lightning as L
+import pytest
+import torch
+
+from gptmini.model import GPTConfig, new_gpt
+from sizes import TRAINED
+from training.watchers import Seen
+
+TRY_ON_CPU = os.environ.get("GPTMINI_GPU_CHECKS") == "cpu"  # on a CPU the checks prove only that their lines run
+KINDS = pytest.mark.parametrize("kind", ["gpt2", "modern"])
+SIZES = {"context_length": 64, "d_model": 64, "n_layers": 2, "n_heads": 4}  # which a GPU's kernels take
+B = 4
+
+
+def model_of(kind, **sizes):
+    model = new_gpt(GPTConfig(**TRAINED[kind] | SIZES | sizes), 1)
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+def drawn(model):
+    torch.manual_seed(2)
+    return torch.randint(257, (B, model.config.context_length + 1))
+
+
+class Losses(L.Callback):
+    """The loss of every step, by its number."""
+
+    def __init__(self):
+        self.of = {}
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            self.of[trainer.global_step] = module.step_loss.item()
+
+
+class Work(Seen):
+    """The newest point of every tag, of those under work/ too, which differ from run to run."""
+
+    def __init__(self):
+        super().__init__()
+        self.newest = {}
+
+    def log_metrics(self, metrics, step):
+        self.newest.update(metrics)

@@ -1,0 +1,107 @@
+"""The host never waits for the GPU unasked, and times, utilisation and memory are what they say: pytest -m gpu."""
+
+import time
+
+import lightning as L
+import pytest
+import torch
+
+from gptmini.training.checkpointing import RunCheckpoints
+from gptmini.training.monitoring.scalars import Scalars
+from gptmini.training.stopping import Stopping
+from gpu.parts import SIZES, TRY_ON_CPU, Work, model_of
+
+pytestmark = pytest.mark.gpu
+
+
+class NoWaiting(L.Callback):
+    """Makes torch raise where the host waits for the GPU, from the start of one step to the end of another."""
+
+    def __init__(self, first, last):
+        self.first, self.last = first, last
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        if trainer.global_step == self.first and batch_idx % trainer.accumulate_grad_batches == 0:
+            self.set("error")
+
+    def on_train_batch_end(self, trainer, module, *batch):
+        # torch does not notice that an event is waited for: look whether the newest step is still unread.
+        if self.first < trainer.global_step <= self.last and torch.cuda.is_available():
+            assert module.outcome.step == trainer.global_step - 1
+        if trainer.global_step == self.last:
+            self.set("default")
+
+    def set(self, mode):
+        if torch.cuda.is_available():
+            torch.cuda.set_sync_debug_mode(mode)
+
+
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_the_host_never_waits_in_steps_that_are_not_logged(run, optimizer, compile):
+    callbacks = [NoWaiting(3, 8), Scalars(10), Stopping(1000.0, 3), RunCheckpoints(50)]
+    options = {"precision": "bf16", "max_steps": 12, "val_every_steps": 12, "dropout": 0.1}
+    try:
+        run(optimizer=optimizer, compile=compile, callbacks=callbacks, **options)
+    finally:
+        NoWaiting(0, 0).set("default")
+
+
+def test_utilisation_is_a_hand_count_over_the_makers_peak(run, device):
+    seen = Work()
+    peak = None if torch.cuda.is_available() else 1.0
+    run("gpt2", precision="bf16", callbacks=[Scalars(2, peak_tflops=peak)], loggers=[seen])
+    # Six operations a weight and token: 12 C^2 in each of 2 blocks, V C to unembed; 12 N C T in attention.
+    n_layers, d_model, context_length, n_vocab = 2, 64, 64, 257
+    flops = 6 * (n_layers * 12 * d_model**2 + n_vocab * d_model) + 12 * n_layers * d_model * context_length
+    if "work/mfu" not in seen.newest:
+        pytest.skip(f"no maker's peak is known of {torch.cuda.get_device_name()}")
+    implied = seen.newest["work/tokens_per_second"] * flops / seen.newest["work/mfu"]
+    by_data_sheet = {"NVIDIA H200": 989e12, "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA A100-SXM4-80GB": 312e12}
+    expected = 1e12 if TRY_ON_CPU else by_data_sheet.get(torch.cuda.get_device_name(), implied)
+    assert implied == pytest.approx(expected, rel=1e-6)
+
+
+class Walled(L.Callback):
+    """Milliseconds of the newest step by the host's clock, the device waited for at both ends."""
+
+    def wait(self):
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def on_train_start(self, *_):
+        self.start = self.wait()
+
+    def on_train_batch_end(self, *_):
+        now = self.wait()
+        self.spent = 1000 * (now - self.start)
+        self.start = now
+
+
+def test_the_parts_of_a_step_add_up_to_its_wall_time(run):
+    large = {"context_length": 64, "d_model": 1024, "n_layers": 6, "n_heads": 16}  # busier than what starts its kernels
+    if TRY_ON_CPU:
+        large = SIZES
+    seen, wall = Work(), Walled()
+    options = {"global_batch_size": 128, "batch_size": 128, "max_steps": 12, "val_every_steps": 12}
+    # Only the last step is logged, so that no logging falls into it; the wall is read before Scalars computes its own.
+    run("gpt2", sizes=large, precision="bf16", callbacks=[wall, Scalars(12)], loggers=[seen], **options)
+    parts = sum(value for tag, value in seen.newest.items() if tag.startswith("work/ms/"))
+    print(f"parts {parts:.2f} ms, wall {wall.spent:.2f} ms")
+    if not TRY_ON_CPU:
+        assert parts == pytest.approx(wall.spent, rel=0.05)
+
+
+def test_the_largest_batch_that_fits_is_found_in_time_and_its_memory_given_back(device):
+    from gptmini.training.batch_size import SECONDS, choose_batch_size
+
+    model = model_of("modern", d_model=256, context_length=512)
+    options = {"global_batch_size": 4096, "devices": 1, "device": device, "precision": "bf16", "compile": False}
+    start = time.perf_counter()
+    size = choose_batch_size(model, **options)
+    assert time.perf_counter() - start < SECONDS
+    assert 4096 % size == 0
+    if torch.cuda.is_available():
+        assert torch.cuda.memory_reserved() < 2**28  # 256 MB: what libraries keep
+    print(f"{size} of 4096 sequences at once")

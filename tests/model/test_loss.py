@@ -1,0 +1,114 @@
+"""The loss against hand-computed numbers and the formula, in pieces, compiled and in rounded weights."""
+
+import copy
+import shutil
+
+import pytest
+import torch
+
+from gptmini.model import next_token_loss, rounded_training_loss, training_loss
+from model.tiny import B, draw, wide
+from sizes import CONTEXT as T
+from sizes import MODERN, PRESETS, SMEARED, V
+
+
+def test_loss_gives_hand_computed_numbers():
+    # Probabilities 1/2, 1/4, 1/4 and 1/8, 3/4, 1/8, unnormalised: adding a constant to the logits changes nothing.
+    logits = torch.tensor([[[2.0, 1.0, 1.0], [1.0, 6.0, 1.0]]]).log() + 5
+    targets = torch.tensor([[0, 2]])
+    each = torch.tensor([0.6931472, 2.0794415])  # ln 2, ln 8
+    torch.testing.assert_close(next_token_loss(logits, targets, reduction="none"), each)
+    assert next_token_loss(logits, targets, reduction="sum").item() == pytest.approx(2.7725887)
+    assert next_token_loss(logits, targets).item() == pytest.approx(1.3862944)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_loss_equals_a_written_out_log_softmax_and_narrow_logits_are_widened(dtype):
+    torch.manual_seed(0)
+    logits, targets = (4 * torch.randn(B, T, V)).to(dtype), torch.randint(V, (B, T))
+    exact = logits.double()
+    expected = exact.exp().sum(-1).log() - exact.gather(-1, targets.unsqueeze(-1)).squeeze(-1)  # (B, T)
+    got = next_token_loss(logits, targets, reduction="none")
+    assert got.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-5  # bfloat16 would be off by 1e-2
+    torch.testing.assert_close(got.double(), expected.flatten(), atol=tolerance, rtol=0)
+    mean = next_token_loss(logits, targets).double()
+    torch.testing.assert_close(mean, expected.mean(), atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@PRESETS
+def test_a_loss_by_pieces_has_the_loss_and_gradients_of_the_whole(preset, dtype, monkeypatch):
+    tokens, targets = draw()[:, :-1], draw()[:, 1:]
+    results, seen = [], []
+    for most in (10**9, 7 * V):  # seven rows a piece, and four in the last
+        monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE", most)
+        model = wide(preset)
+        unembed = model.unembed
+        model.unembed = lambda hidden, unembed=unembed: seen.append(hidden.shape[1]) or unembed(hidden)
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.bfloat16):
+            loss = training_loss(model, tokens, targets)
+        (loss * 0.5).backward()  # as a share of several micro-steps
+        results.append((loss.detach(), {name: parameter.grad for name, parameter in model.named_parameters()}))
+    assert seen == [T - 1] + [7] * 8 + [4]  # 60 rows
+    (loss, whole), (piecewise, pieces) = results
+    tolerance = {"atol": 1e-5, "rtol": 1e-4} if dtype is torch.float32 else {"atol": 2e-2, "rtol": 2e-2}
+    torch.testing.assert_close(piecewise, loss, **tolerance)
+    for name, gradient in whole.items():
+        torch.testing.assert_close(pieces[name], gradient, **tolerance, msg=name)
+
+
+def test_a_loss_by_pieces_leaves_a_frozen_unembedding_alone(monkeypatch):
+    monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE", 7 * V)
+    model, tokens = wide(MODERN), draw()
+    model.unembedding.weight.requires_grad_(False)
+    training_loss(model, tokens[:, :-1], tokens[:, 1:]).backward()
+    assert model.unembedding.weight.grad is None
+    assert model.embedding.weight.grad.any()
+
+
+@pytest.mark.slow
+def test_a_smeared_model_compiles_to_the_same_loss():
+    if not (shutil.which("g++") or shutil.which("clang++")):
+        pytest.skip("inductor needs a C++ compiler on a CPU")
+    model, tokens = wide(SMEARED), draw()
+    losses = [loss(model, tokens[:, :-1], tokens[:, 1:]) for loss in (training_loss, torch.compile(training_loss))]
+    torch.testing.assert_close(*losses, atol=1e-5, rtol=1e-5)
+
+
+@PRESETS
+@pytest.mark.parametrize("pieces", [False, True])
+def test_a_rounded_loss_is_that_of_the_model_with_rounded_weights(preset, pieces, monkeypatch):
+    if pieces:
+        monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE", 7 * V)
+    model = wide(preset)
+    rounded = copy.deepcopy(model).bfloat16()
+    tokens = draw()
+    batch = (tokens[:, :-1], tokens[:, 1:])
+    loss = rounded_training_loss(model, torch.bfloat16)(*batch)
+    expected = training_loss(rounded, *batch)
+    assert loss.dtype == torch.float32
+    assert torch.equal(loss, expected)
+
+    loss.backward()
+    expected.backward()
+    for ours, theirs in zip(model.parameters(), rounded.parameters(), strict=True):
+        assert ours.dtype == ours.grad.dtype == torch.float32
+        torch.testing.assert_close(ours.grad, theirs.grad.float(), rtol=0, atol=0)
+
+
+@PRESETS
+def test_a_rounded_loss_keeps_statistics_and_loss_in_float32(preset):
+    model = wide(preset)
+    tokens = draw(batch_size=50)
+    batch = (tokens[:, :-1], tokens[:, 1:])
+    exact = training_loss(model, *batch)
+    exact.backward()
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    rounded = rounded_training_loss(model, torch.bfloat16)(*batch)
+    rounded.backward()
+    # Rounded to 8 bits a number is off by 2^-9 at most; a mean of 600 losses by much less, unless it is itself rounded.
+    assert rounded.item() == pytest.approx(exact.item(), rel=0.01)
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        assert torch.cosine_similarity(parameter.grad.flatten(), gradient.flatten(), dim=0) > 0.98

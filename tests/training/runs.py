@@ -1,0 +1,119 @@
+"""A tiny run of the training room, without scripts, Hydra or a text of any size."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from gptmini.data.store import prepare
+from gptmini.model import GPTConfig
+from gptmini.optim.groups import adamw, muon
+from gptmini.optim.schedules import cosine
+from gptmini.tokenizer import byte
+from gptmini.training.settings import TrainerSettings
+from gptmini.training.trainer import assemble, build_trainer, restore_callbacks
+from sizes import TRAINED
+
+OPTIMIZERS = {
+    "adamw": partial(adamw, lr=0.01, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1),
+    "muon": partial(
+        muon,
+        lr=0.02,
+        embedding_lr=0.03,
+        unembedding_lr=0.01,
+        scalar_lr=0.02,
+        momentum=(0.85, 0.95),
+        momentum_warmup_steps=7,
+        ns_steps=4,
+        weight_decay=0.1,
+        cautious=True,
+        betas=(0.8, 0.95),
+        eps=1e-8,
+    ),
+}
+
+SETTINGS = {
+    "max_steps": 6,
+    "max_time": None,
+    "max_bad_steps": 3,
+    "global_batch_size": 8,
+    "batch_size": "auto",
+    "gradient_clip": 1.0,
+    "val_every_steps": 3,
+    "val_tokens": None,
+    "device": "cpu",
+    "devices": 1,
+    "precision": "fp32",
+    "compile": False,
+    "threads": None,
+}
+
+
+class Text:
+    """A corpus of two small documents."""
+
+    name = "test"
+
+    def identity(self):
+        return {"corpus": self.name}
+
+    def documents(self, split):
+        yield {"train": "The quick brown fox jumps over the lazy dog. " * 20, "val": "A lazy fox jumps. " * 9}[split]
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory):
+    return prepare(Text(), byte, tmp_path_factory.mktemp("data"))[0]
+
+
+@pytest.fixture
+def train(store, tmp_path):
+    """Train a tiny model and return the trainer; keyword arguments change settings, model sizes or parts."""
+
+    def run(
+        kind="gpt2",
+        *,
+        optimizer="adamw",
+        callbacks=(),
+        loggers=(),
+        dtype=torch.float32,
+        dropout=0.0,
+        seed=1,
+        watch=None,
+        folder=tmp_path,
+        state=None,
+        sizes=None,
+        **settings,
+    ):
+        settings = TrainerSettings(**SETTINGS | settings)
+        config = GPTConfig(**TRAINED[kind] | {"dropout": dropout} | (sizes or {}))
+        module, data = assemble(
+            store,
+            config,
+            settings,
+            optimizer=OPTIMIZERS[optimizer],
+            schedule=partial(cosine, warmup_steps=2, final_fraction=0.1),
+            seed=seed,
+            compile=settings.compile,
+            device=settings.device,
+            precision=settings.precision,
+            state=state,
+        )
+        module.to(dtype)
+        if state is not None:
+            restore_callbacks(callbacks, state)
+        trainer = build_trainer(
+            module.settings,
+            folder,
+            device=settings.device,
+            precision=settings.precision,
+            callbacks=list(callbacks),
+            loggers=list(loggers),
+            state=state,
+        )
+        if watch is not None:
+            watch(module)
+        trainer.fit(module, data)
+        return trainer
+
+    return run

@@ -1,0 +1,78 @@
+"""Callbacks and loggers that end a run, spoil its steps, or note what it does."""
+
+import math
+
+import lightning as L
+from lightning.pytorch.loggers.logger import Logger
+
+
+class Kill(BaseException):
+    """Ends a run like SIGKILL: nothing of ours may answer it."""
+
+
+class KillAfter(L.Callback):
+    """Ends the run after so many micro-steps of this process, in the middle of an optimizer step if that is where."""
+
+    def __init__(self, micro_steps):
+        self.left = micro_steps
+
+    def on_train_batch_end(self, *hook):
+        self.left -= 1
+        if not self.left:
+            raise Kill
+
+
+class Seen(Logger):
+    """Everything that was logged, by tag and step; a resumed run supersedes what is later than its checkpoint."""
+
+    name, version = "seen", 0
+
+    def __init__(self):
+        super().__init__()
+        self.points, self.batches = {}, {}
+
+    def log_hyperparams(self, *arguments, **keywords):
+        pass
+
+    def log_metrics(self, metrics, step):
+        for tag, value in metrics.items():
+            if not tag.startswith("work/"):  # time is not part of the run
+                assert (tag, step) not in self.points, f"{tag} logged twice at step {step}"
+                self.points[tag, step] = value
+
+    def resume(self, step):
+        self.points = {key: value for key, value in self.points.items() if key[1] <= step}
+
+
+class Poison(L.Callback):
+    """Makes the loss or one gradient of some steps (counted from 0) not finite, and notes the weights around them."""
+
+    def __init__(self, steps, value=math.nan, kind="loss"):
+        self.steps, self.value, self.kind, self.around = steps, value, kind, {}
+
+    def setup(self, trainer, module, stage):
+        compute = module.compute_loss
+
+        def poisoned(tokens, targets):
+            factor = self.value if self.kind == "loss" and trainer.global_step in self.steps else 1.0
+            return compute(tokens, targets) * factor
+
+        module.compute_loss = poisoned
+
+    def on_after_backward(self, trainer, module):
+        if self.kind == "gradient" and trainer.global_step in self.steps:
+            next(module.model.parameters()).grad[0, 0] = self.value
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        self.around[trainer.global_step] = [p.detach().clone() for p in module.model.parameters()]
+
+
+class Said(Seen):
+    """Keeps lines too."""
+
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+
+    def say(self, line):
+        self.lines.append(line)
