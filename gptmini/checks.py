@@ -1,6 +1,7 @@
 """Checks of values that a user gives: each returns the value, or raises a UserError that says what was wanted."""
 
 import sys
+from typing import Any, overload
 
 
 class UserError(ValueError):
@@ -11,9 +12,15 @@ class UserError(ValueError):
     """
 
 
+@overload
+def whole(name: str, value: Any, *, least: int | None = 1, most: int | None = None) -> int: ...
+@overload
+def whole(
+    name: str, value: Any, *, least: int | None = 1, most: int | None = None, null: str
+) -> int | None: ...
 def whole(
     name: str,
-    value: object,
+    value: Any,
     *,
     least: int | None = 1,
     most: int | None = None,
@@ -45,9 +52,30 @@ def whole(
     raise _refusal(name=name, kind="a whole number", bounds=bounds, null=null, value=value)
 
 
+@overload
 def number(
     name: str,
-    value: object,
+    value: Any,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+) -> float: ...
+@overload
+def number(
+    name: str,
+    value: Any,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+    null: str,
+) -> float | None: ...
+def number(
+    name: str,
+    value: Any,
     *,
     least: float | None = None,
     above: float | None = None,
@@ -93,14 +121,14 @@ def number(
     raise _refusal(name=name, kind=kind, bounds=bounds, null=null, value=value)
 
 
-def text(name: str, value: object) -> str:
+def text(name: str, value: Any) -> str:
     """Return value if it is text, which may be empty; UserError for another type."""
     if type(value) is not str:
         raise UserError(f"{name} must be text, got {shown(value)}")
     return value
 
 
-def file_name(name: str, value: object) -> str:
+def file_name(name: str, value: Any) -> str:
     """Return value if it is the plain name of a file or folder, without a path; UserError otherwise."""
     if text(name, value) in ("", ".", "..") or set(value) & set("/\\\0"):
         raise UserError(f"{name} must be a plain file name, got {shown(value)}")

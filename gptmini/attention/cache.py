@@ -53,6 +53,7 @@ class Slots:
     def set_lengths(self, lengths: Sequence[int]) -> None:
         """Let row b go on after its first lengths[b] positions."""
         if self.static:
+            assert isinstance(self.lengths, Tensor)
             self.lengths.copy_(torch.tensor(lengths))
         elif len(set(lengths)) == 1:
             self.lengths = lengths[0]

@@ -1,7 +1,7 @@
 """From prompts to text that streams: whole characters, and nothing that a stop string would take back."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gptmini.checks import UserError, whole
 from gptmini.generation.decoding import Decoder
@@ -35,7 +35,7 @@ def generate_stream(
     log_probabilities: bool = False,
     compile: bool = False,
     int8: bool = False,
-    **rules: float | None,
+    **rules: Any,
 ) -> Iterator[Piece]:
     """Continue prompts; the pieces of up to batch_size samples come in turns.
 

@@ -117,13 +117,15 @@ def choose_hardware(
         reasons["precision"] = "bf16 pays only on a GPU that computes in it"
 
     if compile == "auto" and chosen == "cuda" and _triton_compiles():
-        compile = True
+        compiles = True
         reasons["compile"] = "Triton compiles here"
     elif compile == "auto":
-        compile = False
+        compiles = False
         reasons["compile"] = "compiling pays only on a GPU with Triton"
+    else:
+        compiles = bool(compile)
 
-    return Hardware(device=chosen, precision=precision, compile=compile, reasons=reasons)
+    return Hardware(device=chosen, precision=precision, compile=compiles, reasons=reasons)
 
 
 def choose_dtype(dtype: str, device: str) -> torch.dtype | None:

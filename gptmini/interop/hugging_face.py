@@ -6,6 +6,7 @@ Hugging Face's models are "theirs" in this file, and GPT and GPTConfig are "ours
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,8 +21,8 @@ from gptmini.model.layers import RMS_NORM_EPS
 class _Architecture:
     """One model type of Hugging Face, translated to GPT and GPTConfig."""
 
-    our_values: dict[str, object]  # settings of GPTConfig that the model type stands for
-    their_values: dict[str, object]  # their settings that GPT computes; any other value is refused
+    our_values: dict[str, Any]  # settings of GPTConfig that the model type stands for
+    their_values: dict[str, Any]  # their settings that GPT computes; any other value is refused
     sizes: dict[str, str]  # our name of each size to theirs
     block_prefix: str  # their names of a block's weights begin with this and the block's number
     # Our name of each weight to theirs. Several names are parts of our weight, stacked along its first axis.
@@ -186,8 +187,8 @@ def _our_config(config: dict, kind: str) -> GPTConfig:
         return GPTConfig(**architecture.our_values, **sizes)
 
     rope = config.get("rope_parameters")
-    base = rope.get("rope_theta") if isinstance(rope, dict) else None
-    number("rope_parameters.rope_theta", base, above=0)
+    theta = rope.get("rope_theta") if isinstance(rope, dict) else None
+    base = number("rope_parameters.rope_theta", theta, above=0)
     return GPTConfig(**architecture.our_values, **sizes, rotary_base=float(base))
 
 

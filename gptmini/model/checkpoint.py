@@ -172,6 +172,7 @@ class TrainingState:
 
         Raises UserError: the checkpoint holds a model alone, or counts and tensors that do not belong together.
         """
+        state = None
         try:
             own = checkpoint["gptmini"]
             bad_steps, bad_steps_in_a_row = own["bad_steps"]
@@ -190,13 +191,13 @@ class TrainingState:
                 optimizer=optimizer["state"],
                 callbacks=checkpoint["callbacks"],
             )
-            consistent = state._is_consistent()
+            is_consistent = state._is_consistent()
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
         except Exception:  # a file of unknown origin can lead to an error of any class
-            consistent = False
+            is_consistent = False
 
-        if not consistent:
+        if state is None or not is_consistent:
             raise UserError(f"{path} holds no training state that this version can go on from")
         return state
 
@@ -294,9 +295,10 @@ class _Undrawn(TorchFunctionMode):
     """Skips normal_ in a block: on the meta device torch would spend a second on importing its compiler for normal_."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
+        options = kwargs or {}
         if function is torch.nn.init.normal_:
-            return kwargs["tensor"]
-        return function(*args, **(kwargs or {}))
+            return options["tensor"]
+        return function(*args, **options)
 
 
 def _dense_weights(state: dict) -> dict[str, Tensor]:

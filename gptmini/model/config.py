@@ -2,7 +2,7 @@
 
 import sys
 from dataclasses import dataclass, fields
-from typing import get_args
+from typing import Any, get_args
 
 from gptmini.attention.causal import check_heads
 from gptmini.checks import UserError, shown
@@ -143,6 +143,6 @@ class GPTConfig:
         return -(-self.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
 
-def _type_name(kind: type) -> str:
+def _type_name(kind: Any) -> str:
     """Name of a type as a user writes its values in YAML, where None is null."""
     return "null" if kind is type(None) else kind.__name__

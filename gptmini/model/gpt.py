@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gptmini.attention import Rotary, rotary_table
+from gptmini.attention import CausalMultiHeadAttention, Rotary, rotary_table
 from gptmini.checks import whole
 from gptmini.model.block import Block
 from gptmini.model.cache import GPTCache
@@ -36,6 +37,7 @@ class GPT(nn.Module):
         if config.position == "learned":
             self.position_embedding = nn.Embedding(config.context_length, config.d_model)
         else:
+            assert config.rotary_base is not None
             table = rotary_table(config.context_length, config.d_head, config.rotary_base)
             self.register_buffer("rotary_cos", table.cos, persistent=False)  # (context_length, D/2)
             self.register_buffer("rotary_sin", table.sin, persistent=False)  # (context_length, D/2)
@@ -44,7 +46,9 @@ class GPT(nn.Module):
             self.embedding_norm = NORM[config.norm](config.d_model, config.bias)
         self.dropout = nn.Dropout(config.dropout)
 
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
+        # Torch's ModuleList does not say what its modules are, so the cast does.
+        blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
+        self.blocks = cast("Sequence[Block]", blocks)
 
         self.norm = NORM[config.norm](config.d_model, config.bias)
         if not config.tie_embeddings:
@@ -105,7 +109,7 @@ class GPT(nn.Module):
         return cap * torch.tanh(logits / cap)
 
     @property
-    def unembedding_weight(self) -> nn.Parameter:
+    def unembedding_weight(self) -> Tensor:
         """Matrix (V padded, C) that turns hidden states into logits: the token embedding where the two are tied."""
         return self.embedding.weight if self.config.tie_embeddings else self.unembedding.weight
 
@@ -113,9 +117,9 @@ class GPT(nn.Module):
     def attention_weights(self, tokens: Tensor, layers: Sequence[int]) -> Tensor:
         """What each head of some blocks attends to in int64 (B, T), by the written-out formula: (L, B, H, T, T)."""
         attentions = [self.blocks[i].attention for i in layers]
-        weights = {}
+        weights: dict[nn.Module, Tensor] = {}
 
-        def keep(module: nn.Module, arguments: tuple, options: dict) -> None:
+        def keep(module: CausalMultiHeadAttention, arguments: tuple, options: dict) -> None:
             weights[module] = module.attention_weights(*arguments, rotary=options["rotary"])
 
         hooks = []
@@ -164,7 +168,9 @@ class GPT(nn.Module):
         Source: Chowdhery et al. 2022, appendix B; embedding look-ups are free, the unembedding is not.
         """
         config = self.config
-        blocks = sum(p.numel() for p in self.blocks.parameters() if p.ndim == 2)
+        blocks = 0
+        for block in self.blocks:
+            blocks += sum(p.numel() for p in block.parameters() if p.ndim == 2)
         unembedding = config.vocab_size * config.d_model
         attention = 12 * config.n_layers * config.d_model * config.context_length
         return 6 * (blocks + unembedding) + attention

@@ -85,7 +85,7 @@ class PiecewiseLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden: Tensor, weight: Tensor, targets: Tensor, model: GPT) -> Tensor:
         """Compute the loss and its gradients; keep the gradients for the backward pass."""
-        loss = 0.0
+        loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
         hidden_grads = []
         weight_grad = None
         if weight.requires_grad:

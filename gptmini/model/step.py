@@ -43,7 +43,11 @@ class DecodingStep:
         int8 rounds copies of the matrices to 8 bits, for torch's own dynamic quantisation, on a CPU in float32. Their
         inputs are rounded by the largest number of all rows, so a row's result depends a little on its neighbours.
         """
+        room = cache.attention.room
+        if room is None:
+            raise ValueError("the step of one token needs a cache that is not static")
         self.cache = cache
+        self.room = room  # (N, B, capacity, 2 G, D), keys and values of all layers
         self.config = model.config
         self.n_kv_heads = model.config.n_kv_heads or model.config.n_heads
         self.int8 = int8
@@ -89,11 +93,12 @@ class DecodingStep:
         x = self.embedding_norm(x)
 
         # Cut for all layers at once: the keys and values that may be seen, and the place of the new ones.
-        room = self.cache.attention.room  # (N, B, capacity, 2 G, D)
-        seen = room.narrow(2, 0, slots.visible).transpose(2, 3)  # (N, B, 2 G, S, D)
+        seen = self.room.narrow(2, 0, slots.visible).transpose(2, 3)  # (N, B, 2 G, S, D)
         all_keys, all_values = seen.split(self.n_kv_heads, dim=2)  # (N, B, G, S, D) each
         in_one_place = isinstance(position, int)
-        new = room.select(2, position) if in_one_place else room  # (N, B, [capacity,] 2 G, D)
+        new = self.room  # (N, B, capacity, 2 G, D)
+        if in_one_place:
+            new = new.select(2, position)  # (N, B, 2 G, D)
         layers = zip(
             self.attentions,
             self.mlps,
@@ -182,7 +187,7 @@ class DecodingStep:
         qk = heads[:, :n_qk_heads]  # (B, H + G, D)
         values = heads[:, n_qk_heads:]  # (B, G, D)
 
-        if cos is not None:
+        if cos is not None and sin is not None:
             swapped = qk.roll(qk.size(-1) // 2, -1)  # (B, H + G, D), second half first
             qk = torch.addcmul(qk * cos, swapped, sin)
         if self.config.qk_norm:

@@ -1,5 +1,7 @@
 """Which parameter gets which treatment, and the optimizers that take them."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -164,7 +166,7 @@ def leave_out(optimizer: torch.optim.Optimizer, not_finite: Tensor) -> None:
     reads_flag = is_fused_adam or isinstance(optimizer, MuonAdamW)
 
     if reads_flag and not_finite.device.type != "mps":
-        optimizer.found_inf = not_finite
+        optimizer.found_inf = not_finite  # pyrefly: ignore[missing-attribute]
     elif not_finite.item():
         # An optimizer leaves a parameter without a gradient as it is.
         optimizer.zero_grad(set_to_none=True)
@@ -197,6 +199,6 @@ def _check_pair(name: str, value: object) -> None:
         raise UserError(f"{name} must be two numbers from 0 to below 1, got {shown(value)}")
 
 
-def _is_below_one(value: object) -> bool:
+def _is_below_one(value: Any) -> bool:
     """Whether value is a number in [0, 1)."""
     return type(value) in (int, float) and 0 <= value < 1

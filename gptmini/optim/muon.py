@@ -100,7 +100,7 @@ class MuonAdamW(torch.optim.Optimizer):
 
         adamw(
             params=trained,
-            grads=[parameter.grad for parameter in trained],
+            grads=[parameter.grad for parameter in trained if parameter.grad is not None],
             exp_avgs=[state["exp_avg"] for state in states],
             exp_avg_sqs=[state["exp_avg_sq"] for state in states],
             max_exp_avg_sqs=[],
@@ -119,7 +119,8 @@ class MuonAdamW(torch.optim.Optimizer):
     def _step_muon(self, group: dict, trained: list[Tensor]) -> None:
         counts = [self.state[matrix]["step"] for matrix in trained]
         # All matrices of a group have taken the same number of steps, so that the first count stands for all.
-        momentum = momentum_at(counts[0], *group["momentum"], group["momentum_warmup_steps"])
+        first, last = group["momentum"]
+        momentum = momentum_at(counts[0], first, last, group["momentum_warmup_steps"])
 
         # 1.0 where this step is taken and 0.0 where it is left out; a tensor, because the host must not wait for it.
         applied = torch.ones_like(counts[0])
@@ -149,6 +150,7 @@ class MuonAdamW(torch.optim.Optimizer):
         for matrix in trained:
             kept_momentum = self.state[matrix]["momentum"]
             gradient = matrix.grad
+            assert gradient is not None
             if self.found_inf is not None:
                 # In a step that is left out the momentum moves towards itself, and so stays as it is.
                 gradient = torch.where(applied > 0, gradient, kept_momentum)
