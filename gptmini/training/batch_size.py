@@ -43,8 +43,7 @@ def choose_batch_size(
         precision: fp32, bf16 or bf16_stream.
         compile: whether the loss will be compiled, which takes more memory on a GPU.
 
-    Raises:
-        UserError: global_batch_size is not a multiple of devices.
+    Raises UserError: global_batch_size is not a multiple of devices.
     """
     sizes = divisors(share_of(global_batch_size, devices))
     if device != "cuda":

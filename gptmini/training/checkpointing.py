@@ -59,8 +59,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict, path: str, storage_options: object = None) -> None:
         """Write a checkpoint. The old last.ckpt becomes previous.ckpt when a new last.ckpt is written.
 
-        Raises:
-            OSError: the file could not be written, and keeps_errors is False. The old file is as it was.
+        Raises OSError: the file could not be written, and keeps_errors is False. The old file is as it was.
         """
         path = Path(path)
         self.error = None

@@ -32,8 +32,7 @@ class TokenDataModule(L.LightningDataModule):
         context_length: tokens in a window, without the target of the last of them.
         seed: of the order of the training windows.
 
-    Raises:
-        UserError: the training or the validation split is too short for its windows.
+    Raises UserError: the training or the validation split is too short for its windows.
     """
 
     def __init__(

@@ -36,8 +36,7 @@ class GPTModule(L.LightningModule):
             Lightning's.
         state: what training goes on from; None to start from the first step.
 
-    Raises:
-        UserError: the optimizer refuses its settings, or the state holds that of another optimizer.
+    Raises UserError: the optimizer refuses its settings, or the state holds that of another optimizer.
     """
 
     def __init__(
@@ -126,8 +125,7 @@ class GPTModule(L.LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Build the one optimizer, with the configuration's settings and the moments that a resumed run goes on from.
 
-        Raises:
-            UserError: the optimizer refuses its settings, or the moments are not those of its parameters.
+        Raises UserError: the optimizer refuses its settings, or the moments are not those of its parameters.
         """
         optimizer = self.make_optimizer(self.model)
         if not self.moments:  # a new run, or a resumed one that has applied no step yet
@@ -295,8 +293,8 @@ class GPTModule(L.LightningModule):
     ) -> tuple[Tensor, Tensor]:
         """Add one batch of validation windows to the sums.
 
-        Returns:
-            The loss of each target in nats, and the id that the model held likeliest there, (B, T) each, for callbacks.
+        Returns the loss of each target in nats, and the id that the model held likeliest there, (B, T) each, for
+        callbacks.
         """
         losses, likeliest = token_losses(self.model, *batch)
         self._nats = self._nats + sum_of_nats(losses)

@@ -102,8 +102,7 @@ class ResumedRun(Run):
         path: the run's folder, or a .ckpt file in it to go on from.
         runs_dir: the folder of all runs, whose `latest` will lead to this run.
 
-    Raises:
-        UserError: there is no such run, another process trains it, or no checkpoint of it can be read.
+    Raises UserError: there is no such run, another process trains it, or no checkpoint of it can be read.
     """
 
     resumed = True
@@ -161,8 +160,7 @@ def open_run(resume: str | None, *, runs_dir: str, name: str) -> Run:
         runs_dir: the folder of all runs.
         name: the folder below runs_dir that a new run is made in.
 
-    Raises:
-        UserError: the run to resume cannot go on, as for ResumedRun.
+    Raises UserError: the run to resume cannot go on, as for ResumedRun.
     """
     if resume is None:
         return NewRun(runs_dir, name)

@@ -17,8 +17,7 @@ class TrainerSettings:
     Two kinds of settings are checked where they are read: device, precision and compile in hardware.choose_hardware,
     and max_time in stopping.seconds_of.
 
-    Raises:
-        UserError: a value of the wrong type or out of range, or a global batch that does not divide evenly.
+    Raises UserError: a value of the wrong type or out of range, or a global batch that does not divide evenly.
     """
 
     max_steps: int  # optimizer steps
@@ -64,8 +63,7 @@ class TrainerSettings:
 def micro_steps(global_batch_size: int, batch_size: int, n_ranks: int) -> int:
     """Return the micro-steps of one optimizer step on each rank: global_batch_size / (batch_size * n_ranks).
 
-    Raises:
-        UserError: that is not a whole number.
+    Raises UserError: that is not a whole number.
     """
     if global_batch_size % (batch_size * n_ranks):
         got = f"{global_batch_size}, {batch_size} and {n_ranks}"
@@ -79,8 +77,7 @@ def micro_steps(global_batch_size: int, batch_size: int, n_ranks: int) -> int:
 def share_of(global_batch_size: int, devices: int) -> int:
     """Return the sequences that each device takes of the global batch of a step: global_batch_size / devices.
 
-    Raises:
-        UserError: that is not a whole number.
+    Raises UserError: that is not a whole number.
     """
     if global_batch_size % devices:
         got = f"{global_batch_size} and {devices}"

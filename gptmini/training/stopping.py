@@ -210,8 +210,7 @@ def _stop_if(number: int, *, late: bool) -> None:
 def seconds_of(max_time: float | str | None) -> float | None:
     """Return trainer.max_time in seconds; None stands for no limit.
 
-    Raises:
-        UserError: max_time is not None, a finite number above 0, or text such as MM:SS, HH:MM:SS or DD:HH:MM:SS.
+    Raises UserError: max_time is not None, a finite number above 0, or text such as MM:SS, HH:MM:SS or DD:HH:MM:SS.
     """
     if max_time is None:
         return None

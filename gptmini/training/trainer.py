@@ -60,12 +60,9 @@ def assemble(
         device: cpu, cuda or mps, for the choice of a batch size.
         state: what training goes on from, its model included; None for a new model and the first step.
 
-    Returns:
-        The module and the data to give to Trainer.fit.
-
-    Raises:
-        UserError: a seed or an optimizer setting is out of range, a split is too short for its windows, or the state is
-            of another model, of other tokens or of more steps than these.
+    Returns the module and the data to give to Trainer.fit.
+    Raises UserError: a seed or an optimizer setting is out of range, a split is too short for its windows, or the state
+    is of another model, of other tokens or of more steps than these.
     """
     if state is None:
         model = new_gpt(config, seed)
@@ -230,9 +227,8 @@ def _check_state(
 def restore_callbacks(callbacks: Sequence[Callback], state: TrainingState) -> None:
     """Give each callback its state of a checkpoint; a user's callback that the run was begun without starts anew.
 
-    Raises:
-        UserError: the checkpoint lacks the state of one of gptmini's callbacks, or a callback keeps more than its
-            state_dict, which a resumed run does not read.
+    Raises UserError: the checkpoint lacks the state of one of gptmini's callbacks, or a callback keeps more than its
+    state_dict, which a resumed run does not read.
     """
     for callback in callbacks:
         _check_keeps_no_more_than_its_state(callback)
