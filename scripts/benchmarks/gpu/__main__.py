@@ -6,10 +6,12 @@ meets a GPU untried.
 """
 
 import argparse
+import os
 import sys
 import tempfile
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -154,9 +156,17 @@ def check_arguments(parser: Parser, arguments: argparse.Namespace) -> None:
         )
 
 
-def toys_computed_cheaply() -> AbstractContextManager:
-    """Have torch.compile generate no code, which takes inductor half a minute a graph on a CPU and proves nothing."""
-    return patch("torch.compile", partial(torch.compile, backend="eager"))
+@contextmanager
+def toys_computed_cheaply() -> Iterator[None]:
+    """Compute on one thread, here and in every process that is started, and have torch.compile generate no code."""
+    # Toy tensors gain nothing from a second thread, and lose much to it on cores that something else keeps busy.
+    one_thread = patch.dict(os.environ, OMP_NUM_THREADS="1")
+    # Inductor takes half a minute a graph on a CPU, and proves nothing there.
+    eager = patch("torch.compile", partial(torch.compile, backend="eager"))
+
+    torch.set_num_threads(1)
+    with one_thread, eager:
+        yield
 
 
 if __name__ == "__main__":

@@ -5,13 +5,14 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 import lightning as L
 import numpy as np
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from gptmini.commands.launching import compose_checked
 from gptmini.commands.plan import build, check
@@ -90,12 +91,10 @@ class StepClock(L.Callback):
         return [end - start for start, end in pairwise(self.ends)]
 
 
-def experiment(preset: str, overrides: Sequence[str] = ()) -> DictConfig:
+@cache
+def experiment(preset: str) -> DictConfig:
     """Return the configuration of experiment=gpt2_124m or modern_124m; it names no text, for none is read."""
-    return compose_checked(
-        "train",
-        [f"experiment={preset}_124m", "data.path=synthetic", *overrides],
-    )
+    return compose_checked("train", [f"experiment={preset}_124m", "data.path=synthetic"])
 
 
 def synthetic_tokens(scale: Scale, context_length: int) -> SyntheticTokens:
@@ -176,7 +175,8 @@ def configured(
     else:
         own += ["trainer.compile=auto", "trainer.precision=auto"]
 
-    return experiment(preset, [*own, *overrides])
+    # Composing takes half a second and a ladder has 15 rungs, so the experiment is composed once and then changed.
+    return OmegaConf.merge(experiment(preset), OmegaConf.from_dotlist([*own, *overrides]))
 
 
 def figures_of(module: GPTModule, device: str, seconds: float, *, seconds_in_all: float) -> dict:
@@ -210,7 +210,8 @@ def figures_of(module: GPTModule, device: str, seconds: float, *, seconds_in_all
 
 def give_back_memory(device: str) -> None:
     """Give back the memory of a GPU that earlier fits took, and start counting its peak anew."""
+    if device != "cuda":
+        return
     gc.collect()
-    if device == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()

@@ -7,6 +7,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
+from omegaconf import OmegaConf
+
 from .fits import experiment, fit, give_back_memory, synthetic_tokens
 from .processes import output_of
 from .setting import Setting
@@ -46,7 +48,7 @@ def nanogpt(setting: Setting, ours: dict | None) -> dict:
     """
     give_back_memory(setting.device)
     scale = setting.scale
-    sizes = experiment("gpt2", scale.sizes).model
+    sizes = OmegaConf.merge(experiment("gpt2"), OmegaConf.from_dotlist(list(scale.sizes))).model
 
     folder = setting.folder / "nanogpt"
     copy_checkout(setting.nanogpt, folder)

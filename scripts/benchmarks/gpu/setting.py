@@ -41,12 +41,12 @@ TOY = Scale(
     sizes=(
         "model.context_length=32",
         "model.d_model=32",
-        "model.n_layers=2",
+        "model.n_layers=1",
         "model.n_heads=2",
     ),
     n_vocab=300,
     gain=0.0,  # the speeds of toys are chance, so that every lever counts as a help and all are pulled together
-    steps=6,
+    steps=4,
     first_step=2,
     sequences=8,
     batch_sizes=(2, 4),
@@ -60,7 +60,7 @@ TOY = Scale(
         "callbacks.pictures=null",
         "callbacks.samples=null",
     ),
-    sampling="--sizes char --batch-sizes 1 2 --new-tokens 4 --turns 1",
+    sampling="--sizes char --batch-sizes 2 --new-tokens 4 --turns 1 --threads 1",
 )
 
 
