@@ -1,13 +1,16 @@
 """What each trick of a recipe is worth: experiment=shakespeare_char_cpu with one of them taken away, for several seeds.
 
-Prints the mean of the last validation losses, the difference to the whole recipe seed by seed, and the training time.
+Prints for each variant the mean of the last validation losses, the difference to the whole recipe seed by seed, and the
+mean training time.
 """
 
+import argparse
 import statistics
 import sys
 import tempfile
 import time
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import lightning as L
@@ -16,14 +19,16 @@ from omegaconf import DictConfig
 
 from gptmini.commands.errors import Parser
 from gptmini.commands.launching import compose_checked
-from gptmini.commands.plan import Plan, build, check_configuration, open_tokens
+from gptmini.commands.plan import Plan, build, check, open_tokens
 from gptmini.data import TokenStore
 from gptmini.hardware import keep_freed_memory
 from gptmini.training import build_trainer
 
 RECIPE = "experiment=shakespeare_char_cpu"
-TRICKS = {  # what stands in its place: overrides of the recipe
-    "the whole recipe": (),
+WHOLE = "the whole recipe"
+# For each variant the overrides of the recipe that put something plainer in a trick's place.
+TRICKS = {
+    WHOLE: (),
     "AdamW for Muon": ("optimizer=adamw",),  # clipping and a warm-up did worse
     "no smear of embeddings": ("model.smear=0",),
     "no smear before MLPs": ("model.mlp_smear=0",),
@@ -38,35 +43,111 @@ TRICKS = {  # what stands in its place: overrides of the recipe
     "momentum 0.95 for 0.8": ("optimizer.momentum=[0.95,0.95]",),
     "five Newton-Schulz steps for four": ("optimizer.ns_steps=5",),
     "three Newton-Schulz steps for four": ("optimizer.ns_steps=3",),
-    "cosine for the trapezoid": ("schedule=cosine", "schedule.warmup_steps=0", "schedule.final_fraction=0"),
+    "cosine for the trapezoid": (
+        "schedule=cosine",
+        "schedule.warmup_steps=0",
+        "schedule.final_fraction=0",
+    ),
 }
 
 
 class Stopwatch(L.Callback):
-    """Training time, validation at the end not counted."""
+    """Measures the seconds of training, without the validation at the end."""
 
     def on_train_start(self, trainer: L.Trainer, *_: object) -> None:
-        """Begin."""
+        """Start the watch."""
         self.start = time.perf_counter()
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: object) -> None:
-        """Read the clock after every step; validation comes later."""
+        """Read the watch after every micro-step; the validation comes after the last reading."""
         self.seconds = time.perf_counter() - self.start
 
 
-def composed(overrides: list[str], swaps: tuple[str, ...]) -> DictConfig:
-    """The recipe with overrides and swaps; a group that a swap names is the default run's, with its own swaps."""
-    groups = [swap.split("=")[0] for swap in swaps if "." not in swap.split("=")[0]]
-    foreign = [swap for swap in swaps if swap.split("=")[0].split(".")[0] in groups]
-    own = [swap for swap in swaps if swap not in foreign]
-    config = compose_checked("train", [*overrides, *own])
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a run came to."""
+
+    loss: float  # the last validation loss, in nats per token
+    seconds: float  # of training
+
+
+def main() -> None:
+    """Train every variant once for each seed, all variants of a seed in a row, and print a table."""
+    arguments = parse_arguments()
+    keep_freed_memory()
+    torch.set_num_threads(arguments.threads)
+
+    # All variants are checked before the first one trains.
+    configs = {}
+    plans = {}
+    for name, swaps in TRICKS.items():
+        configs[name] = composed([RECIPE, *arguments.overrides], swaps)
+        plans[name] = check(configs[name])
+    store, _ = open_tokens(configs[WHOLE], None)
+
+    results: dict[str, list[Result]] = {name: [] for name in plans}
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in arguments.seeds:
+            for name, plan in plans.items():
+                results[name].append(run(plan, store, seed, Path(folder)))
+                print(f"seed {seed}: {name}", file=sys.stderr, flush=True)
+
+    print_table(results)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read and check the command line."""
+    parser = Parser(prog="benchmark.py ablation", description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        help="overrides of the recipe, as in data.path=input.txt",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        nargs="+",
+        default=[1, 2, 3],
+        help="seeds, with one run of every variant for each (default: 1 2 3)",
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=2,
+        help="CPU threads (default: %(default)s)",
+    )
+
+    arguments = parser.parse_args()
+    if arguments.threads < 1:
+        parser.error("--threads must be at least 1")
+    return arguments
+
+
+def composed(overrides: Sequence[str], swaps: Sequence[str]) -> DictConfig:
+    """Compose the recipe with overrides and with the swaps that take a trick away.
+
+    A swap that names a group, as in optimizer=adamw, replaces the recipe's whole group by that of the default run, with
+    the swaps of the group's own keys.
+    """
+    groups = [swap.split("=")[0] for swap in swaps]
+    groups = [group for group in groups if "." not in group]
+    of_groups = []
+    others = []
+    for swap in swaps:
+        top_key = swap.split("=")[0].split(".")[0]
+        if top_key in groups:
+            of_groups.append(swap)
+        else:
+            others.append(swap)
+
+    config = compose_checked("train", [*overrides, *others])
     for group in groups:
-        config[group] = compose_checked("train", foreign)[group]
+        config[group] = compose_checked("train", of_groups)[group]
     return config
 
 
-def run(plan: Plan, store: TokenStore, seed: int, folder: Path) -> tuple[float, float]:
-    """Last validation loss in nats per token, and seconds of training."""
+def run(plan: Plan, store: TokenStore, seed: int, folder: Path) -> Result:
+    """Train a plan from one seed, without its callbacks."""
     unwatched = replace(plan, seed=seed, callbacks={})
     fitted = build(unwatched, store, None)
     stopwatch = Stopwatch()
@@ -79,39 +160,22 @@ def run(plan: Plan, store: TokenStore, seed: int, folder: Path) -> tuple[float, 
         loggers=[],
     )
     trainer.fit(fitted.module, fitted.data)
-    return fitted.module.evaluation.loss, stopwatch.seconds
+    return Result(loss=fitted.module.evaluation.loss, seconds=stopwatch.seconds)
 
 
-def main() -> None:
-    """Train each variant once for each seed, all variants of a seed in a row, and print a table."""
-    parser = Parser(description=__doc__.splitlines()[0])
-    parser.add_argument("overrides", nargs="*", help="of the recipe, as in data.path=input.txt")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="one run each (default: 1 2 3)")
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: %(default)s)")
-    arguments = parser.parse_args()
-    if arguments.threads < 1:
-        parser.error("--threads must be at least 1")
-
-    keep_freed_memory()
-    torch.set_num_threads(arguments.threads)
-    configs = {name: composed([RECIPE, *arguments.overrides], swaps) for name, swaps in TRICKS.items()}
-    plans = {name: check_configuration(config) for name, config in configs.items()}
-    store, _ = open_tokens(configs["the whole recipe"], None)
-
-    results: dict[str, list[tuple[float, float]]] = {name: [] for name in plans}
-    with tempfile.TemporaryDirectory() as folder:
-        for seed in arguments.seeds:
-            for name, plan in plans.items():
-                results[name].append(run(plan, store, seed, Path(folder)))
-                print(f"seed {seed}: {name}", file=sys.stderr, flush=True)
-
-    whole = results["the whole recipe"]
-    print("| taken away | val loss | difference, seed by seed | training |\n|---|---|---|---|")
+def print_table(results: dict[str, list[Result]]) -> None:
+    """Print a row of Markdown for each variant, from its results in the order of the seeds."""
+    print("| taken away | val loss | difference, seed by seed | training |")
+    print("|---|---|---|---|")
     for name, each in results.items():
-        differences = [loss - base for (loss, _), (base, _) in zip(each, whole, strict=True)]
-        spread = "" if each is whole else ", ".join(f"{difference:+.3f}" for difference in differences)
-        loss, seconds = (statistics.mean(column) for column in zip(*each, strict=True))
-        print(f"| {name} | {loss:.4f} | {spread} | {seconds:.1f} s |", flush=True)
+        differences = []
+        if name != WHOLE:
+            for result, whole in zip(each, results[WHOLE], strict=True):
+                differences.append(f"{result.loss - whole.loss:+.3f}")
+
+        loss = statistics.mean(result.loss for result in each)
+        seconds = statistics.mean(result.seconds for result in each)
+        print(f"| {name} | {loss:.4f} | {', '.join(differences)} | {seconds:.1f} s |", flush=True)
 
 
 if __name__ == "__main__":

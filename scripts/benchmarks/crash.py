@@ -3,6 +3,7 @@
 A third of the kills falls on start-up, a third on any instant of training, a third inside the write of a checkpoint.
 """
 
+import argparse
 import random
 import shutil
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gptmini.checks import UserError
@@ -18,7 +20,13 @@ from gptmini.commands.errors import Parser
 
 TRAIN = Path(__file__).resolve().parent.parent / "train.py"
 INTERVAL = 20  # steps between checkpoints
-STEPS_A_KILL = 60  # so that the run is not over before its last kill
+STEPS_A_KILL = 60  # so many that the run is not over before its last kill
+KINDS = ("start-up", "training", "write")  # when a kill falls, in turns
+RESUME = "resume=runs/latest"
+ROOM_ON_DISK = (
+    1_000_000  # bytes of the largest file that a run without room may write; a checkpoint has 5 MB
+)
+
 # A small default run whose checkpoints, 5 MB, take long enough to be hit while they are written.
 OVERRIDES = (
     "model.d_model=64",
@@ -37,7 +45,8 @@ OVERRIDES = (
     "callbacks.samples.max_new_tokens=8",
     "callbacks.pictures=null",
 )
-# scripts/train.py itself, which also leaves the newest step in a file; what is killed must not have to tell it.
+
+# Runs scripts/train.py, and writes the newest step to a file: a process that is killed cannot tell its step itself.
 RUNNER = """
 import os, runpy, sys
 from gptmini.training import GPTModule
@@ -56,8 +65,99 @@ runpy.run_path(script, run_name="__main__")
 """
 
 
+@dataclass
+class Tally:
+    """What the kills of a run came to so far."""
+
+    kills: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))  # by kind
+    n_resumes: int = 0
+    n_torn: int = 0  # files that could not be read after a kill
+    lost: list[int] = field(default_factory=list)  # steps that each kill cost
+
+
+def main() -> None:
+    """Print kills, torn files, lost steps and differing bits; exit with 1 if a file is torn or a bit differs."""
+    arguments = parse_arguments()
+    random_ = random.Random(arguments.seed)
+    options = [*OVERRIDES, f"trainer.max_steps={arguments.kills * STEPS_A_KILL}"]
+    n_copies = 4 * arguments.kills
+
+    with tempfile.TemporaryDirectory() as root:
+        straight = Path(root) / "straight"
+        straight.mkdir()
+        if start(straight, *options).wait():
+            sys.exit((straight / "output.txt").read_text())
+
+        killed = Path(root) / "killed"
+        killed.mkdir()
+        shutil.copytree(straight / "data", killed / "data")
+        tally = kill_and_resume(killed, options, arguments.kills, random_)
+
+        # A run without room on the disk for its checkpoints fails, and the next one goes on from the files before.
+        limited = start(killed, RESUME, "trainer.max_time=5", limit=ROOM_ON_DISK).wait()
+        _, n_torn = newest(killed)
+        tally.n_torn += n_torn
+        end = start(killed, RESUME, "trainer.max_time=null").wait()
+        tally.n_resumes += 2
+
+        bits = differing_bits(outcome(straight), outcome(killed))
+        checkpoint = next(killed.glob("runs/*/*/checkpoints/last.ckpt"))
+        refused, different = damage(checkpoint, n_copies, random_)
+
+    by_kind = ", ".join(f"{n} in {kind}" for kind, n in tally.kills.items())
+    most_lost = max(tally.lost)
+    median_lost = statistics.median(tally.lost)
+    print(f"kills            {sum(tally.kills.values())}: {by_kind}")
+    print(f"resumes          {tally.n_resumes}")
+    print(f"torn files       {tally.n_torn}")
+    print(
+        f"lost steps       at most {most_lost} of {INTERVAL} between checkpoints, "
+        f"median {median_lost:.0f}"
+    )
+    print(
+        f"no room on disk  exit code {limited} with files of 1 MB at most; "
+        f"resumed after that: exit code {end}"
+    )
+    print(f"differing bits   {bits} in weights, optimizer, curves and samples")
+    print(f"damaged copies   {n_copies}: {refused} refused, {different} loaded with other values")
+
+    early = 1e6 * seconds_of_first_batch(10)
+    late = 1e6 * seconds_of_first_batch(10_000_000)
+    print(f"first batch      {early:.0f} us at step 10, {late:.0f} us at step 10,000,000")
+    if tally.n_torn or bits or different or end or most_lost > INTERVAL:
+        sys.exit(1)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read and check the command line."""
+    parser = Parser(prog="benchmark.py crash", description=__doc__)
+    parser.add_argument(
+        "--kills",
+        type=int,
+        default=50,
+        help="how often the run is killed (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        help="seed of the instants at which it is killed (default: %(default)s)",
+    )
+
+    arguments = parser.parse_args()
+    if arguments.kills < 1:
+        parser.error("--kills must be at least 1")
+    return arguments
+
+
 def start(folder: Path, *arguments: str, limit: int | None = None) -> subprocess.Popen:
-    """A training process in folder; limit is the largest file, in bytes, that it may write."""
+    """Start training in a process of its own.
+
+    Args:
+        folder: the process's working folder, which gets its output and the counter of its steps.
+        arguments: the overrides.
+        limit: the largest file that the process may write, in bytes; None for no limit.
+    """
 
     def restrict() -> None:
         import resource
@@ -74,83 +174,130 @@ def start(folder: Path, *arguments: str, limit: int | None = None) -> subprocess
         )
 
 
-def reached(folder: Path) -> int:
-    """Newest step that the process in folder has finished."""
-    path = folder / "counter"
-    return int.from_bytes(path.read_bytes(), "little") if path.exists() else 0
+def kill_and_resume(
+    folder: Path, options: list[str], n_kills: int, random_: random.Random
+) -> Tally:
+    """Start a run, and kill and resume it n_kills times, or until it is over."""
+    tally = Tally()
+    for i in range(n_kills):
+        # A run that was killed during its first start-up has no folder yet, and starts anew.
+        has_begun = (folder / "runs" / "latest").exists()
+        tally.n_resumes += int(has_begun)
+        process = start(folder, RESUME) if has_begun else start(folder, *options)
+
+        kind = KINDS[i % len(KINDS)]
+        if not kill_once(folder, process, kind, random_.random()):
+            break
+        tally.kills[kind] += 1
+        step, n_torn = newest(folder)
+        tally.n_torn += n_torn
+        tally.lost.append(reached(folder) - step)
+    return tally
 
 
-def kill_once(folder: Path, process: subprocess.Popen, kind: str, seconds: float) -> bool:
-    """Kill the process at the instant that kind and seconds name; False if it had ended before."""
+def kill_once(folder: Path, process: subprocess.Popen, kind: str, fraction: float) -> bool:
+    """Kill a process with SIGKILL.
+
+    Args:
+        folder: the process's working folder.
+        process: the training process.
+        kind: start-up, training or write, as in KINDS.
+        fraction: from 0 to 1, the instant within the seconds or milliseconds that the kind lasts.
+
+    Returns:
+        Whether the process was still running when it was killed.
+    """
     before = reached(folder)
     while kind != "start-up" and reached(folder) == before and process.poll() is None:
         time.sleep(0.002)
 
     if kind == "start-up":
-        time.sleep(4 * seconds)
+        time.sleep(4 * fraction)
     elif kind == "training":
-        time.sleep(seconds)
+        time.sleep(fraction)
     else:
+        # A write takes milliseconds, so this loop does not sleep.
         while not any(folder.glob("runs/*/*/checkpoints/.*.tmp")) and process.poll() is None:
-            pass  # a write lasts milliseconds
-        time.sleep(seconds / 100)
+            pass
+        time.sleep(fraction / 100)
 
-    ended = process.poll() is not None
+    had_ended = process.poll() is not None
     process.send_signal(signal.SIGKILL)
     process.wait()
-    return not ended
+    return not had_ended
+
+
+def reached(folder: Path) -> int:
+    """Return the newest step that the training process of a folder has finished."""
+    path = folder / "counter"
+    if not path.exists():
+        return 0
+    return int.from_bytes(path.read_bytes(), "little")
 
 
 def newest(folder: Path) -> tuple[int, int]:
-    """Step of the newest checkpoint, and how many of the files cannot be read."""
+    """Return the step of the newest checkpoint below a folder, and how many checkpoints cannot be read."""
     from gptmini.model.checkpoint import read_checkpoint
 
     steps = [0]
-    torn = 0
+    n_torn = 0
     for path in folder.glob("runs/*/*/checkpoints/*.ckpt"):
         try:
             steps.append(read_checkpoint(path)["global_step"])
         except UserError as error:
-            torn += 1
+            n_torn += 1
             print(f"torn: {error}")
-    return max(steps), torn
+    return max(steps), n_torn
 
 
 def outcome(folder: Path) -> dict:
-    """Every tensor at the end of the run, and every point of its curves but the speed."""
+    """Return what the run below a folder ended with: every tensor, and every point of its curves but the speed."""
     import logging
 
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     from gptmini.model.checkpoint import read_checkpoint
 
-    (run,) = (path.parent for path in folder.glob("runs/*/*/config.yaml") if path.parent.parent.name != "latest")
-    last = read_checkpoint(run / "checkpoints" / "last.ckpt")
-    values = {f"weights {name}": tensor for name, tensor in last["state_dict"].items()}
-    for name, moments in last["optimizer_states"][0]["state"].items():
-        values |= {f"optimizer {name} {moment}": tensor for moment, tensor in moments.items()}
+    runs = []
+    for path in folder.glob("runs/*/*/config.yaml"):
+        if path.parent.parent.name != "latest":
+            runs.append(path.parent)
+    (run,) = runs
 
-    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it tells of every superseded point
+    last = read_checkpoint(run / "checkpoints" / "last.ckpt")
+    values = {"steps": last["global_step"]}
+    for name, tensor in last["state_dict"].items():
+        values[f"weights {name}"] = tensor
+    for name, moments in last["optimizer_states"][0]["state"].items():
+        for moment, tensor in moments.items():
+            values[f"optimizer {name} {moment}"] = tensor
+
+    # TensorBoard would warn of every point that a resumed run wrote again.
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)
     events = EventAccumulator(str(run), size_guidance={"scalars": 0, "tensors": 0}).Reload()
     for tag in events.Tags()["scalars"]:
-        if not tag.startswith("work/"):  # time and memory are not part of the run
+        if not tag.startswith("work/"):  # time and memory differ from run to run
             values[tag] = [(point.step, point.value) for point in events.Scalars(tag)]
-    texts = events.Tensors("samples/text_summary")
-    values["samples"] = [(text.step, text.tensor_proto.string_val[0]) for text in texts]
-    values["steps"] = last["global_step"]
+    samples = events.Tensors("samples/text_summary")
+    values["samples"] = [(text.step, text.tensor_proto.string_val[0]) for text in samples]
     return values
 
 
 def differing_bits(one: dict, other: dict) -> int:
-    """Bits that differ between two outcomes; a value that is missing, or no tensor, counts as one, and is named."""
+    """Count the bits in which the tensors of two outcomes differ.
+
+    A value that one outcome lacks, and a value that is no tensor and differs, counts as one bit and is printed.
+    """
     import torch
 
     bits = 0
     for name in one.keys() | other.keys():
         a = one.get(name)
         b = other.get(name)
-        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.shape == b.shape:
-            x, y = (tensor.contiguous().flatten().view(torch.uint8) for tensor in (a, b))
+        are_tensors = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+        if are_tensors and a.shape == b.shape:
+            x = a.contiguous().flatten().view(torch.uint8)  # (bytes of a,)
+            y = b.contiguous().flatten().view(torch.uint8)  # (bytes of b,)
             bits += sum(int(byte).bit_count() for byte in (x ^ y)[x != y])
         elif a != b:
             bits += 1
@@ -159,7 +306,11 @@ def differing_bits(one: dict, other: dict) -> int:
 
 
 def damage(path: Path, n: int, random_: random.Random) -> tuple[int, int]:
-    """Cut or flip copies of a checkpoint n times: how many are refused, and how many load with other values."""
+    """Make n damaged copies of a checkpoint, cut at some byte or with one bit flipped, and read them.
+
+    Returns:
+        How many copies are refused, and how many are read with other weights than the checkpoint has.
+    """
     from gptmini.model.checkpoint import read_checkpoint
 
     whole = path.read_bytes()
@@ -173,18 +324,26 @@ def damage(path: Path, n: int, random_: random.Random) -> tuple[int, int]:
         else:
             data = bytearray(whole)
             data[random_.randrange(len(data))] ^= 1 << random_.randrange(8)
+
         copy.write_bytes(data)
         try:
             loaded = read_checkpoint(copy)["state_dict"]
-            different += any(not tensor.equal(loaded[name]) for name, tensor in weights.items())
         except UserError:
             refused += 1
+        else:
+            different += any(not tensor.equal(loaded[name]) for name, tensor in weights.items())
+
     copy.unlink()
     return refused, different
 
 
 def seconds_of_first_batch(step: int, times: int = 50) -> float:
-    """Median time to find and cut the batch of a step, as a resumed run does, in a million tokens."""
+    """Return the median seconds that a run resumed at a step takes to find and cut its first batch.
+
+    Args:
+        step: the step, in a text of a million tokens.
+        times: how often the batch is cut.
+    """
     import numpy as np
 
     from gptmini.data.batches import gather, step_sequences, window_starts
@@ -193,73 +352,18 @@ def seconds_of_first_batch(step: int, times: int = 50) -> float:
     took = []
     for _ in range(times):
         began = time.perf_counter()
-        sequences = step_sequences(step, 0, global_batch_size=16, batch_size=16, rank=0, n_ranks=1)
+        sequences = step_sequences(
+            step,
+            0,
+            global_batch_size=16,
+            batch_size=16,
+            rank=0,
+            n_ranks=1,
+        )
         starts = window_starts(sequences, n_tokens=len(data), context_length=128, seed=1)
         gather(data, starts, 128)
         took.append(time.perf_counter() - began)
     return statistics.median(took)
-
-
-def main() -> None:
-    """Print kills, torn files, lost steps and differing bits; exit code 1 unless they are as they must be."""
-    parser = Parser(prog="benchmark.py crash", description=__doc__)
-    parser.add_argument("--kills", type=int, default=50, help="how often to kill (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of the instants (default: %(default)s)")
-    arguments = parser.parse_args()
-    if arguments.kills < 1:
-        parser.error("--kills must be at least 1")
-
-    random_ = random.Random(arguments.seed)
-    options = (*OVERRIDES, f"trainer.max_steps={arguments.kills * STEPS_A_KILL}")
-    kills = dict.fromkeys(("start-up", "training", "write"), 0)
-    n_resumes = 0
-    torn = 0
-    lost = []
-    with tempfile.TemporaryDirectory() as root:
-        straight = Path(root) / "straight"
-        straight.mkdir()
-        if start(straight, *options).wait():
-            sys.exit((straight / "output.txt").read_text())
-
-        killed = Path(root) / "killed"
-        killed.mkdir()
-        shutil.copytree(straight / "data", killed / "data")
-        for i in range(arguments.kills):
-            resumed = (killed / "runs" / "latest").exists()
-            n_resumes += resumed
-            process = start(killed, *(("resume=runs/latest",) if resumed else options))
-            kind = list(kills)[i % 3]
-            if not kill_once(killed, process, kind, random_.random()):
-                break
-            kills[kind] += 1
-            step, newly_torn = newest(killed)
-            torn += newly_torn
-            lost.append(reached(killed) - step)
-
-        limited = start(killed, "resume=runs/latest", "trainer.max_time=5", limit=1_000_000).wait()
-        _, newly_torn = newest(killed)
-        torn += newly_torn
-        n_resumes += 2
-        end = start(killed, "resume=runs/latest", "trainer.max_time=null").wait()
-
-        bits = differing_bits(outcome(straight), outcome(killed))
-        checkpoint = next(killed.glob("runs/*/*/checkpoints/last.ckpt"))
-        refused, different = damage(checkpoint, 4 * arguments.kills, random_)
-
-    print(f"kills            {sum(kills.values())}: {', '.join(f'{n} in {kind}' for kind, n in kills.items())}")
-    print(f"resumes          {n_resumes}")
-    print(f"torn files       {torn}")
-    print(
-        f"lost steps       at most {max(lost)} of {INTERVAL} between checkpoints, median {statistics.median(lost):.0f}"
-    )
-    print(f"no room on disk  exit code {limited} with files of 1 MB at most; resumed after that: exit code {end}")
-    print(f"differing bits   {bits} in weights, optimizer, curves and samples")
-    print(f"damaged copies   {4 * arguments.kills}: {refused} refused, {different} loaded with other values")
-    early = seconds_of_first_batch(10)
-    late = seconds_of_first_batch(10_000_000)
-    print(f"first batch      {1e6 * early:.0f} us at step 10, {1e6 * late:.0f} us at step 10,000,000")
-    if torn or bits or different or end or max(lost) > INTERVAL:
-        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Tokens and time to a loss: gptmini train from scratch for several seeds, in turns with a peer's command.
 
-Training time is the whole command's less that of the same command with one step, so it holds neither start-up nor
-evaluation. The loss is that of the last step, over whatever the experiment validates on.
+Training time is the time of the whole command less the time of the same command with one step, so that it holds neither
+start-up nor evaluation. The loss is that of the last step, over whatever the experiment validates on.
 """
 
 import argparse
@@ -11,44 +11,108 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from gptmini.checks import UserError
 from gptmini.commands.errors import Parser
 from gptmini.commands.launching import compose_checked
-from gptmini.commands.plan import check_configuration, open_tokens
+from gptmini.commands.plan import check, open_tokens
 
 TRAIN = Path(__file__).resolve().parent.parent / "train.py"
 UNWATCHED = ("callbacks.samples=null", "callbacks.pictures=null")  # a peer writes neither
 
 
-def seconds(command: list[str], folder: str = ".") -> float:
-    """Time of a command; UserError, with the last line that it wrote, if it fails."""
-    start = time.perf_counter()
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if result.returncode:
-        lines = (result.stderr or result.stdout).splitlines() or ["nothing said"]
-        raise UserError(f"{shlex.join(command)} ended with exit code {result.returncode}: {lines[-1]}")
-    return time.perf_counter() - start
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """Seconds of a run."""
+
+    training: float
+    in_all: float  # of the whole command
 
 
-def final_loss(runs: str) -> float:
-    """Last validation loss of the newest run below a folder, in nats per token."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+def main() -> None:
+    """Train gptmini and the peer in turns, print a line for each run, then means and ratios."""
+    arguments = parse_arguments()
+    overrides = arguments.overrides
+    if not any(override.startswith("experiment=") for override in overrides):
+        overrides = ["experiment=shakespeare_char_cpu", *overrides]
+    config = compose_checked("train", overrides)
+    settings = check(config).settings
+    open_tokens(config, None)  # prepares the tokens, so that no run that is timed prepares them
 
-    newest = max(Path(runs).glob("*/*/config.yaml"), key=lambda path: path.stat().st_mtime).parent
-    return EventAccumulator(str(newest)).Reload().Scalars("val/loss")[-1].value
+    # Validate once, at the end.
+    overrides = [*overrides, f"trainer.val_every_steps={settings.max_steps}"]
+    n_tokens = settings.max_steps * settings.global_batch_size * config.model.context_length
+    print(f"{'ours':8} {n_tokens:,} tokens: {' '.join(overrides)}", flush=True)
+
+    losses = []
+    ours: list[Times] = []
+    peers: list[Times] = []
+    with tempfile.TemporaryDirectory() as runs:
+        for seed in arguments.seeds:
+            command = [
+                sys.executable,
+                str(TRAIN),
+                *overrides,
+                *UNWATCHED,
+                f"seed={seed}",
+                f"runs_dir={runs}",
+                f"trainer.threads={arguments.threads}",
+            ]
+            in_all = seconds(command)
+            loss = final_loss(runs)
+            brief = seconds([*command, "trainer.max_steps=1"])
+            times = Times(training=in_all - brief, in_all=in_all)
+            losses.append(loss)
+            ours.append(times)
+            print(f"seed {seed:3} val loss {loss:.4f}, {described(times)}", flush=True)
+
+            if arguments.peer:
+                times = time_peer(arguments)
+                peers.append(times)
+                print(f"{'peer':8} {described(times)}", flush=True)
+
+    print(f"{'mean':8} val loss {statistics.mean(losses):.4f} after {n_tokens:,} tokens")
+    print_times("training", [times.training for times in ours], [times.training for times in peers])
+    print_times("in all", [times.in_all for times in ours], [times.in_all for times in peers])
 
 
-def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = Parser(description=__doc__.splitlines()[0])
-    parser.add_argument("overrides", nargs="*", help="as for gptmini train (experiment=shakespeare_char_cpu if none)")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="one run each (default: 1 2 3)")
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads of ours (default: %(default)s)")
-    parser.add_argument("--peer", help="a command to alternate with; give it its threads in the environment")
-    parser.add_argument("--peer-brief", help="the same command with one step, for its training time")
-    parser.add_argument("--peer-folder", default=".", help="where the peer's commands run (default: here)")
+def parse_arguments() -> argparse.Namespace:
+    """Read and check the command line."""
+    parser = Parser(prog="benchmark.py efficiency", description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        help="overrides as for gptmini train (experiment=shakespeare_char_cpu if none names one)",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        nargs="+",
+        default=[1, 2, 3],
+        help="seeds, with one run for each (default: 1 2 3)",
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=2,
+        help="CPU threads of gptmini (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--peer",
+        help="a command to alternate with, which sets its threads itself",
+    )
+    parser.add_argument(
+        "--peer-brief",
+        help="the peer's command with one step, from which its training time follows",
+    )
+    parser.add_argument(
+        "--peer-folder",
+        default=".",
+        help="the folder in which the peer's commands run (default: this one)",
+    )
+
     arguments = parser.parse_args()
     if arguments.threads < 1:
         parser.error("--threads must be at least 1")
@@ -57,46 +121,52 @@ def parse() -> argparse.Namespace:
     return arguments
 
 
-def main() -> None:
-    """Alternate the two for each seed, print a line for each run, then means and ratios."""
-    arguments = parse()
-    overrides = arguments.overrides
-    if not any(override.startswith("experiment=") for override in overrides):
-        overrides = ["experiment=shakespeare_char_cpu", *overrides]
-    config = compose_checked("train", overrides)
-    settings = check_configuration(config).settings
-    open_tokens(config, None)  # prepared outside what is timed
+def time_peer(arguments: argparse.Namespace) -> Times:
+    """Run the peer's two commands."""
+    in_all = seconds(shlex.split(arguments.peer), arguments.peer_folder)
+    brief = seconds(shlex.split(arguments.peer_brief), arguments.peer_folder)
+    return Times(training=in_all - brief, in_all=in_all)
 
-    overrides = [*overrides, f"trainer.val_every_steps={settings.max_steps}"]  # validate once, at the end
-    n_tokens = settings.max_steps * settings.global_batch_size * config.model.context_length
-    print(f"{'ours':8} {n_tokens:,} tokens: {' '.join(overrides)}", flush=True)
-    losses = []
-    ours = []
-    peers = []
-    with tempfile.TemporaryDirectory() as runs:
-        for seed in arguments.seeds:
-            more = [f"seed={seed}", f"runs_dir={runs}", f"trainer.threads={arguments.threads}"]
-            command = [sys.executable, str(TRAIN), *overrides, *UNWATCHED, *more]
-            whole = seconds(command)
-            loss = final_loss(runs)
-            training = whole - seconds([*command, "trainer.max_steps=1"])
-            losses.append(loss)
-            ours.append((training, whole))
-            print(f"seed {seed:3} val loss {loss:.4f}, {training:.2f} s training, {whole:.2f} s in all", flush=True)
-            if arguments.peer:
-                whole = seconds(shlex.split(arguments.peer), arguments.peer_folder)
-                training = whole - seconds(shlex.split(arguments.peer_brief), arguments.peer_folder)
-                peers.append((training, whole))
-                print(f"{'peer':8} {training:.2f} s training, {whole:.2f} s in all", flush=True)
 
-    print(f"{'mean':8} val loss {statistics.mean(losses):.4f} after {n_tokens:,} tokens")
-    for name, column in (("training", 0), ("in all", 1)):
-        line = f"{name:8} {statistics.median(times[column] for times in ours):.2f} s, median"
-        if peers:
-            ratios = sorted(peer[column] / own[column] for own, peer in zip(ours, peers, strict=True))
-            line += f"; the peer takes {statistics.median(ratios):.2f} times as long"
-            line += f", from {ratios[0]:.2f} to {ratios[-1]:.2f}"
-        print(line)
+def seconds(command: list[str], folder: str = ".") -> float:
+    """Return the seconds that a command takes in a folder.
+
+    Raises:
+        UserError: the command failed; the message has the last line that it wrote.
+    """
+    start = time.perf_counter()
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if result.returncode:
+        lines = (result.stderr or result.stdout).splitlines() or ["nothing said"]
+        raise UserError(
+            f"{shlex.join(command)} ended with exit code {result.returncode}: {lines[-1]}"
+        )
+    return time.perf_counter() - start
+
+
+def final_loss(runs: str) -> float:
+    """Return the last validation loss of the newest run below a folder, in nats per token."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    configs = Path(runs).glob("*/*/config.yaml")
+    newest = max(configs, key=lambda path: path.stat().st_mtime).parent
+    events = EventAccumulator(str(newest)).Reload()
+    return events.Scalars("val/loss")[-1].value
+
+
+def described(times: Times) -> str:
+    """Return the end of a run's line."""
+    return f"{times.training:.2f} s training, {times.in_all:.2f} s in all"
+
+
+def print_times(name: str, ours: list[float], peers: list[float]) -> None:
+    """Print the median of some seconds, and their ratios to the peer's, turn by turn, if there is a peer."""
+    line = f"{name:8} {statistics.median(ours):.2f} s, median"
+    if peers:
+        ratios = [peer / own for own, peer in zip(ours, peers, strict=True)]
+        line += f"; the peer takes {statistics.median(ratios):.2f} times as long"
+        line += f", from {min(ratios):.2f} to {max(ratios):.2f}"
+    print(line)
 
 
 if __name__ == "__main__":

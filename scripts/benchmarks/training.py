@@ -1,13 +1,15 @@
 """What a training step costs, and what Lightning's Trainer adds: a fit and a bare loop over the same batches, in turns.
 
 Prints tokens a second, the step split into data, forward, backward, optimizer and framework, the share of this
-machine's matrix products that training reaches, and peak memory. The bare loop waits for the device after each part, as
-the fit does not: on a GPU, which works ahead, the split says where time goes, and the ratio is too low.
+machine's matrix products that training reaches, and peak memory. The bare loop waits for the device after each part,
+which the fit does not do. On a GPU, which works ahead of the processor, the split therefore says where the time goes,
+and the ratio is too low.
 """
 
+import argparse
 import statistics
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,22 +19,33 @@ import torch
 from gptmini.checks import UserError
 from gptmini.commands.errors import Parser
 from gptmini.commands.launching import compose_checked
-from gptmini.commands.plan import Plan, build, check_configuration, open_tokens
+from gptmini.commands.plan import Fitted, Plan, build, check, open_tokens
 from gptmini.data import TokenStore
 from gptmini.hardware import Hardware, clock, keep_freed_memory, peak_memory
 from gptmini.model import GPT
 from gptmini.optim import set_learning_rate
 from gptmini.tokenizer import from_dict
-from gptmini.training import build_trainer
+from gptmini.training import GPTModule, build_trainer
 from gptmini.training.monitoring.measures import PARTS
-from gptmini.training.settings import micro_steps
+from gptmini.training.settings import TrainerSettings, micro_steps
 
 WARM_UP = 10  # steps at the start of each turn that are not counted
-MATRIX = {"cpu": 2048, "cuda": 8192, "mps": 4096}  # rows and columns of the products that give the peak
+
+# Rows and columns of the products that give the machine's own peak: large enough to keep the device busy.
+MATRIX = {"cpu": 2048, "cuda": 8192, "mps": 4096}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """Seconds of a step in one turn."""
+
+    fit: float  # of Lightning's Trainer
+    bare: float  # of the bare loop
+    parts: dict[str, float]  # of the bare loop, by part
 
 
 class Stopwatch(L.Callback):
-    """Time from the end of the warm-up to the end of the last step."""
+    """Measures the seconds from the end of the warm-up to the end of the last step."""
 
     start: float | None = None
     seconds: float
@@ -41,72 +54,105 @@ class Stopwatch(L.Callback):
         self.device = device
 
     def on_train_batch_end(self, trainer: L.Trainer, *_: object) -> None:
-        """Read the clock at the two steps that matter."""
-        if trainer.global_step == WARM_UP and self.start is None:  # its later calls are micro-steps of the next step
+        """Read the clock after the warm-up and after the last step."""
+        # The hook is called after every micro-step, so that it sees the last step of the warm-up more than once.
+        if trainer.global_step == WARM_UP and self.start is None:
             self.start = clock(self.device)
         elif trainer.global_step == trainer.max_steps:
             self.seconds = clock(self.device) - self.start
 
 
-def peak_flops(hardware: Hardware) -> float:
-    """Operations a second of the best of several square matrix products, in the precision of training."""
-    device = hardware.device
-    dtype = torch.bfloat16 if hardware.precision == "bf16" else torch.float32
-    n = MATRIX[device]
-    a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
-    times = []
-    for _ in range(10):
-        start = clock(device)
-        a @ b
-        times.append(clock(device) - start)
-    return 2 * n**3 / min(times)
+class PartClock:
+    """Splits the time of a loop into parts."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the seconds so far, and start the first part."""
+        self.spent = dict.fromkeys(PARTS, 0.0)
+        self.begun = clock(self.device)
+        self.since = self.begun
+
+    def end(self, part: str) -> None:
+        """Add the seconds since the end of the last part to this part."""
+        now = clock(self.device)
+        self.spent[part] += now - self.since
+        self.since = now
+
+    def seconds(self) -> float:
+        """Return the seconds since the restart."""
+        return clock(self.device) - self.begun
 
 
 def main() -> None:
-    """Alternate fit and bare loop, and print what each step took."""
-    parser = Parser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "overrides", nargs="*", help="as for gptmini train, as in experiment=nanogpt_cpu data.path=input.txt"
-    )
-    parser.add_argument("--turns", type=int, default=7, help="of each, one after the other (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=150, help="counted in each turn (default: %(default)s)")
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: %(default)s)")
-    arguments = parser.parse_args()
-    if min(arguments.turns, arguments.steps, arguments.threads) < 1:
-        parser.error("--turns, --steps and --threads must be at least 1")
-
+    """Run fit and bare loop in turns, and print what a step takes."""
+    arguments = parse_arguments()
     n_steps = WARM_UP + arguments.steps
-    ours = (
-        f"trainer.max_steps={n_steps}",
-        f"trainer.val_every_steps={n_steps}",
-        "trainer.val_tokens=1",
-        "trainer.devices=1",
+    config = compose_checked(
+        "train",
+        [
+            *arguments.overrides,
+            f"trainer.max_steps={n_steps}",
+            f"trainer.val_every_steps={n_steps}",
+            "trainer.val_tokens=1",
+            "trainer.devices=1",
+        ],
     )
-    config = compose_checked("train", [*arguments.overrides, *ours])
-    plan = replace(check_configuration(config), callbacks={})  # benchmark.py watching measures what scalars cost
+    # The run's own callbacks are left out: benchmark.py watching measures what they cost.
+    plan = replace(check(config), callbacks={})
     keep_freed_memory()
     torch.set_num_threads(arguments.threads)
     store, _ = open_tokens(config, None)
 
-    times: list[tuple[float, dict[str, float]]] = []
+    turns = []
     with tempfile.TemporaryDirectory() as folder:
-        for turn in range(arguments.turns):
-            seconds = fit(plan, store, Path(folder) / str(turn))
-            bare = bare_loop(plan, store, n_steps)
-            times.append((seconds / arguments.steps, bare))
+        for number in range(arguments.turns):
+            seconds = fit(plan, store, Path(folder) / str(number))
+            bare, parts = bare_loop(plan, store, n_steps)
+            turn = Turn(fit=seconds / arguments.steps, bare=bare, parts=parts)
+            turns.append(turn)
 
     peaks = [peak_flops(plan.hardware) for _ in range(3)]
-    sizes = plan.model(vocab_size=from_dict(store.tokenizer).n_vocab)
-    with torch.device("meta"):
-        flops = GPT(sizes).flops_per_token
-    report(times, plan.settings.global_batch_size * sizes.context_length, flops, peaks)
-    memory = peak_memory(torch.device(plan.hardware.device))
-    if memory is not None:
-        print(f"{'memory':10} {memory / 1e9:7.2f} GB at the peak, on {plan.hardware}")
+    report(turns, plan, store, statistics.median(peaks))
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read and check the command line."""
+    parser = Parser(prog="benchmark.py training", description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        help="overrides as for gptmini train, as in experiment=nanogpt_cpu data.path=input.txt",
+    )
+    parser.add_argument(
+        "--turns",
+        type=int,
+        default=7,
+        help="pairs of a fit and a bare loop (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=150,
+        help="steps that are counted in each fit and each loop (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=2,
+        help="CPU threads (default: %(default)s)",
+    )
+
+    arguments = parser.parse_args()
+    if min(arguments.turns, arguments.steps, arguments.threads) < 1:
+        parser.error("--turns, --steps and --threads must be at least 1")
+    return arguments
 
 
 def fit(plan: Plan, store: TokenStore, folder: Path) -> float:
-    """Seconds that Lightning's Trainer takes for the steps after the warm-up."""
+    """Train through Lightning's Trainer, and return the seconds of all steps after the warm-up."""
     fitted = build(plan, store, None)
     stopwatch = Stopwatch(plan.hardware.device)
     trainer = build_trainer(
@@ -121,72 +167,129 @@ def fit(plan: Plan, store: TokenStore, folder: Path) -> float:
     return stopwatch.seconds
 
 
-def bare_loop(plan: Plan, store: TokenStore, n_steps: int) -> dict[str, float]:
-    """Seconds a step of each part, and of all, in a loop of a few lines that does what the Trainer does."""
+def bare_loop(plan: Plan, store: TokenStore, n_steps: int) -> tuple[float, dict[str, float]]:
+    """Train in a loop of a few lines, which does what the Trainer does.
+
+    Returns:
+        Seconds of a step after the warm-up, and seconds of each part of a step.
+
+    Raises:
+        UserError: a loss or a gradient is not finite, so that the loop would train something else than the fit.
+    """
     fitted = build(plan, store, None)
     module = fitted.module
     settings = module.settings
     device = plan.hardware.device
-    model = module.to(device).train()
+    module.to(device).train()
     optimizer = module.configure_optimizers()
-    strategy = SimpleNamespace(root_device=torch.device(device))
-    fitted.data.trainer = SimpleNamespace(global_step=0, world_size=1, global_rank=0, strategy=strategy)
-    batches = iter(fitted.data.train_dataloader())
+    batches = iter(train_batches(fitted, device))
     n_micro_steps = micro_steps(settings.global_batch_size, settings.batch_size, 1)
     autocast = torch.autocast(device, torch.bfloat16, enabled=plan.hardware.precision == "bf16")
-    spent = dict.fromkeys(PARTS, 0.0)
 
-    def spend(part: str, since: float) -> float:
-        """Add the seconds since then to a part; returns the time from which the next part counts."""
-        spent[part] += clock(device) - since
-        return clock(device)
-
+    parts = PartClock(device)
     for step in range(n_steps):
         if step == WARM_UP:
-            spent = dict.fromkeys(PARTS, 0.0)
-            start = clock(device)
-        since = clock(device)
+            parts.restart()
+
         for _ in range(n_micro_steps):
-            tokens, targets = (tensor.to(device) for tensor in next(batches))
-            since = spend("data", since)
+            tokens, targets = next(batches)  # (B, T) each
+            tokens = tokens.to(device)
+            targets = targets.to(device)
+            parts.end("data")
             with autocast:
                 loss = module.compute_loss(tokens, targets)
-            since = spend("forward", since)
+            parts.end("forward")
             (loss / n_micro_steps).backward()
-            since = spend("backward", since)
+            parts.end("backward")
 
-        if settings.gradient_clip is None:
-            norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-        else:
-            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.gradient_clip)
+        norm = gradient_norm(module, settings)
         if not (norm.isfinite() & loss.isfinite()).item():
             raise UserError(f"step {step} is not finite; measure with a lower optimizer.lr")
         set_learning_rate(optimizer, module.schedule(step, max_steps=n_steps))
         optimizer.step()
         optimizer.zero_grad()
-        spend("optimizer", since)
+        parts.end("optimizer")
+    seconds = parts.seconds()
 
-    spent["all"] = clock(device) - start
-    return {name: seconds / (n_steps - WARM_UP) for name, seconds in spent.items()}
+    n_counted = n_steps - WARM_UP
+    return seconds / n_counted, {name: spent / n_counted for name, spent in parts.spent.items()}
 
 
-def report(times: list[tuple[float, dict]], n_tokens: int, flops_per_token: int, peaks: list[float]) -> None:
-    """Print medians: the split, speed, utilisation and the Trainer's ratio."""
-    fit = statistics.median(seconds for seconds, _ in times)
+def train_batches(fitted: Fitted, device: str) -> torch.utils.data.DataLoader:
+    """Return the batches of training from the first step on, with what they ask of a Trainer on one device."""
+    fitted.data.trainer = SimpleNamespace(
+        global_step=0,
+        world_size=1,
+        global_rank=0,
+        strategy=SimpleNamespace(root_device=torch.device(device)),
+    )
+    return fitted.data.train_dataloader()
+
+
+def gradient_norm(module: GPTModule, settings: TrainerSettings) -> torch.Tensor:
+    """Return the norm of all gradients together, which are clipped if the settings say so."""
+    model = module.model
+    if settings.gradient_clip is not None:
+        return torch.nn.utils.clip_grad_norm_(model.parameters(), settings.gradient_clip)
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return torch.nn.utils.get_total_norm(gradients)
+
+
+def peak_flops(hardware: Hardware) -> float:
+    """Return the operations a second of the fastest of ten square matrix products, in the precision of training."""
+    device = hardware.device
+    dtype = torch.bfloat16 if hardware.precision == "bf16" else torch.float32
+    n = MATRIX[device]
+    a = torch.randn(n, n, device=device, dtype=dtype)
+    b = torch.randn(n, n, device=device, dtype=dtype)
+
+    times = []
+    for _ in range(10):
+        start = clock(device)
+        a @ b
+        times.append(clock(device) - start)
+    operations = 2 * n**3  # a multiplication and an addition for each of n terms of n * n sums
+    return operations / min(times)
+
+
+def report(turns: list[Turn], plan: Plan, store: TokenStore, peak: float) -> None:
+    """Print the medians of all turns: the split of a step, speed, the Trainer's ratio, utilisation and memory.
+
+    Args:
+        turns: the seconds of a step.
+        plan: the configuration that was trained.
+        store: its tokens.
+        peak: operations a second that matrix products reach on this machine.
+    """
+    sizes = plan.model(vocab_size=from_dict(store.tokenizer).n_vocab)
+    n_tokens = plan.settings.global_batch_size * sizes.context_length
+    with torch.device("meta"):  # counts without memory for the weights
+        n_operations = GPT(sizes).flops_per_token * n_tokens
+
     for name in PARTS:
-        print(f"{name:10} {1000 * statistics.median(bare[name] for _, bare in times):7.2f} ms a step")
-
-    framework = statistics.median(seconds - bare["all"] for seconds, bare in times)
+        seconds = statistics.median(turn.parts[name] for turn in turns)
+        print(f"{name:10} {1000 * seconds:7.2f} ms a step")
+    framework = statistics.median(turn.fit - turn.bare for turn in turns)
     print(f"{'framework':10} {1000 * framework:7.2f} ms a step")
-    print(f"{'Trainer':10} {1000 * fit:7.2f} ms a step in all, median of {len(times)}; {n_tokens / fit:,.0f} tokens/s")
 
-    ratios = sorted(seconds / bare["all"] for seconds, bare in times)
-    middle = statistics.median(ratios)
-    print(f"{'ratio':10} {middle:7.3f} to the bare loop, from {ratios[0]:.3f} to {ratios[-1]:.3f}")
+    fit = statistics.median(turn.fit for turn in turns)
+    print(
+        f"{'Trainer':10} {1000 * fit:7.2f} ms a step in all, median of {len(turns)}; "
+        f"{n_tokens / fit:,.0f} tokens/s"
+    )
 
-    speed = flops_per_token * n_tokens / fit
-    peak = statistics.median(peaks)
-    print(f"{'use':10} {speed / peak:7.1%} of {peak / 1e9:,.0f} GFLOP/s that matrix products reach")
+    ratios = [turn.fit / turn.bare for turn in turns]
+    ratio = statistics.median(ratios)
+    print(
+        f"{'ratio':10} {ratio:7.3f} to the bare loop, from {min(ratios):.3f} to {max(ratios):.3f}"
+    )
+
+    share = n_operations / fit / peak
+    print(f"{'use':10} {share:7.1%} of {peak / 1e9:,.0f} GFLOP/s that matrix products reach")
+
+    memory = peak_memory(torch.device(plan.hardware.device))
+    if memory is not None:
+        print(f"{'memory':10} {memory / 1e9:7.2f} GB at the peak, on {plan.hardware}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """What watching costs: the share of a run that its scalars, samples and pictures take, and a run without them.
 
-Runs with and without take turns. The shares are measured inside the first, hook by hook, with the events that each hook
-writes; on a GPU every hook waits until the device has done what it was asked, so that none pays for another's work.
+Runs with and without take turns. The shares are measured inside the runs with them, hook by hook, with the events that
+each hook writes. On a GPU each hook first waits until the device has finished its work, so that no hook pays for
+another's.
 """
 
+import argparse
 import statistics
 import tempfile
 from collections.abc import Callable
@@ -16,8 +18,8 @@ from omegaconf import DictConfig
 
 from gptmini.commands.errors import Parser
 from gptmini.commands.launching import compose_checked
-from gptmini.commands.plan import build, check_configuration, open_tokens
-from gptmini.commands.train import log_setup
+from gptmini.commands.plan import build, check, open_tokens
+from gptmini.commands.train import describe
 from gptmini.hardware import clock, keep_freed_memory
 from gptmini.training import EventLogger, RunCheckpoints, Scalars, build_trainer
 
@@ -31,32 +33,84 @@ class Times:
     others: float  # text and pictures
 
 
-def timed(function: Callable, spent: list[float], device: str) -> Callable:
-    """The function, which adds the seconds of each call to spent."""
+def main() -> None:
+    """Run with and without watching in turns, and print each turn and the medians."""
+    arguments = parse_arguments()
+    keep_freed_memory()
+    torch.set_num_threads(arguments.threads)
+    config = compose_checked("train", [*arguments.overrides, "trainer.devices=1"])
 
-    def call(*arguments: object) -> object:
-        start = clock(device)
-        result = function(*arguments)
-        spent.append(clock(device) - start)
-        return result
+    with_them: list[Times] = []
+    ratios = []
+    for turn in range(arguments.turns):
+        # The second run of a turn finds a warmer machine, so each kind comes first in every other turn.
+        watched_first = turn % 2 == 0
+        taken = {}
+        with tempfile.TemporaryDirectory() as folder:
+            for watched in (watched_first, not watched_first):
+                taken[watched] = fit(config, Path(folder) / str(watched), watched=watched)
 
-    return call
+        run = taken[True]
+        without = taken[False].whole
+        with_them.append(run)
+        ratios.append(run.whole / without)
+        print(
+            f"turn {turn + 1}: {run.whole:.2f} s, of it scalars {run.scalars:.3f} s, "
+            f"text and pictures {run.others:.3f} s; without them {without:.2f} s",
+            flush=True,
+        )
+
+    scalars = statistics.median(run.scalars / run.whole for run in with_them)
+    others = statistics.median(run.others / run.whole for run in with_them)
+    ratio = statistics.median(ratios)
+    print(f"{'scalars':18} {scalars:.2%} of the run")
+    print(f"{'text and pictures':18} {others:.2%} of the run")
+    print(f"{'with to without':18} {ratio:.3f}, from {min(ratios):.3f} to {max(ratios):.3f}")
 
 
-def time_hooks(callback: L.Callback, spent: list[float], device: str) -> None:
-    """Add the seconds of each call of a hook that the callback has to spent."""
-    for name in vars(L.Callback):
-        if name.startswith("on_") and getattr(type(callback), name) is not getattr(L.Callback, name):
-            setattr(callback, name, timed(getattr(callback, name), spent, device))
+def parse_arguments() -> argparse.Namespace:
+    """Read and check the command line."""
+    parser = Parser(prog="benchmark.py watching", description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        help="overrides as for gptmini train (default: the default run)",
+    )
+    parser.add_argument(
+        "--turns",
+        type=int,
+        default=3,
+        help="pairs of a run with and a run without watching (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=2,
+        help="CPU threads (default: %(default)s)",
+    )
+
+    arguments = parser.parse_args()
+    if min(arguments.turns, arguments.threads) < 1:
+        parser.error("--turns and --threads must be at least 1")
+    return arguments
 
 
 def fit(config: DictConfig, folder: Path, *, watched: bool) -> Times:
-    """Train in folder from the first step to the last, watched or with nothing but its checkpoints."""
-    plan = check_configuration(config)
+    """Train from the first step to the last, and measure the run and its hooks.
+
+    Args:
+        config: the run's configuration.
+        folder: the folder of the events and checkpoints.
+        watched: whether the run has its callbacks, or only the one that saves checkpoints.
+    """
+    plan = check(config)
     device = plan.hardware.device
     store, _ = open_tokens(config, None)
     if not watched:
-        saving = {name: part for name, part in plan.callbacks.items() if isinstance(part, RunCheckpoints)}
+        saving = {}
+        for name, callback in plan.callbacks.items():
+            if isinstance(callback, RunCheckpoints):
+                saving[name] = callback
         plan = replace(plan, callbacks=saving)
 
     start = clock(device)
@@ -70,7 +124,7 @@ def fit(config: DictConfig, folder: Path, *, watched: bool) -> Times:
         elif not isinstance(callback, RunCheckpoints):
             time_hooks(callback, others, device)
     if watched:
-        timed(log_setup, others, device)([events], config, fitted.module, [])
+        timed(describe, others, device)([events], config, fitted.module, [])
 
     trainer = build_trainer(
         fitted.module.settings,
@@ -84,40 +138,24 @@ def fit(config: DictConfig, folder: Path, *, watched: bool) -> Times:
     return Times(whole=clock(device) - start, scalars=sum(scalars), others=sum(others))
 
 
-def main() -> None:
-    """Alternate, and print each turn and the medians."""
-    parser = Parser(description=__doc__.splitlines()[0])
-    parser.add_argument("overrides", nargs="*", help="as for gptmini train (default: the default run)")
-    parser.add_argument("--turns", type=int, default=3, help="of each, one after the other (default: %(default)s)")
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: %(default)s)")
-    arguments = parser.parse_args()
-    if min(arguments.turns, arguments.threads) < 1:
-        parser.error("--turns and --threads must be at least 1")
+def time_hooks(callback: L.Callback, spent: list[float], device: str) -> None:
+    """Have every hook that a callback defines append the seconds of each call to spent."""
+    for name, inherited in vars(L.Callback).items():
+        if not name.startswith("on_") or getattr(type(callback), name) is inherited:
+            continue
+        setattr(callback, name, timed(getattr(callback, name), spent, device))
 
-    keep_freed_memory()
-    torch.set_num_threads(arguments.threads)
-    config = compose_checked("train", [*arguments.overrides, "trainer.devices=1"])
 
-    with_them: list[Times] = []
-    ratios = []
-    for turn in range(arguments.turns):
-        with tempfile.TemporaryDirectory() as folder:
-            order = (True, False) if turn % 2 == 0 else (False, True)  # whoever comes second finds another machine
-            taken = {watched: fit(config, Path(folder) / str(watched), watched=watched) for watched in order}
+def timed(function: Callable, spent: list[float], device: str) -> Callable:
+    """Return the function in a form that appends the seconds of each call to spent."""
 
-        run = taken[True]
-        without = taken[False].whole
-        with_them.append(run)
-        ratios.append(run.whole / without)
-        print(
-            f"turn {turn + 1}: {run.whole:.2f} s, of it scalars {run.scalars:.3f} s, "
-            f"text and pictures {run.others:.3f} s; without them {without:.2f} s",
-            flush=True,
-        )
+    def call(*arguments: object) -> object:
+        start = clock(device)
+        result = function(*arguments)
+        spent.append(clock(device) - start)
+        return result
 
-    print(f"{'scalars':18} {statistics.median(run.scalars / run.whole for run in with_them):.2%} of the run")
-    print(f"{'text and pictures':18} {statistics.median(run.others / run.whole for run in with_them):.2%} of the run")
-    print(f"{'with to without':18} {statistics.median(ratios):.3f}, from {min(ratios):.3f} to {max(ratios):.3f}")
+    return call
 
 
 if __name__ == "__main__":
