@@ -12,8 +12,17 @@ import pytest
 import torch
 
 BENCHMARK = Path(__file__).parent.parent.parent / "scripts" / "benchmark.py"
-SHORT = ["data=text", "data.path=my.txt", "tokenizer=char", "trainer.batch_size=4", "trainer.global_batch_size=4"]
-SHORT += ["model.n_layers=1", "model.d_model=16", "model.context_length=8", "trainer.val_tokens=64"]
+SHORT = [
+    "data=text",
+    "data.path=my.txt",
+    "tokenizer=char",
+    "model.n_layers=1",
+    "model.d_model=16",
+    "model.context_length=8",
+    "trainer.batch_size=4",
+    "trainer.global_batch_size=4",
+    "trainer.val_tokens=64",
+]
 
 pytestmark = pytest.mark.slow
 
@@ -32,15 +41,18 @@ def run(tmp_path):
 def test_training_splits_the_step(run):
     result = run("training", *SHORT, "--turns", "2", "--steps", "3")
     assert result.returncode == 0, result.stderr
-    words = [line.split()[0] for line in result.stdout.splitlines()]
+
+    lines = [line.split() for line in result.stdout.splitlines()]
     parts = ["data", "forward", "backward", "optimizer", "framework"]
-    assert words == [*parts, "Trainer", "ratio", "use", "memory"]
-    assert all(float(line.split()[1]) > 0 for line in result.stdout.splitlines()[:4])
+    assert [words[0] for words in lines] == [*parts, "Trainer", "ratio", "use", "memory"]
+    assert all(float(words[1]) > 0 for words in lines[:4])
 
 
 def test_watching_prints_what_scalars_and_pictures_take_of_a_run(run):
-    result = run("watching", *SHORT, "trainer.max_steps=4", "trainer.val_every_steps=2", "--turns", "2")
+    steps = ["trainer.max_steps=4", "trainer.val_every_steps=2"]
+    result = run("watching", *SHORT, *steps, "--turns", "2")
     assert result.returncode == 0, result.stderr
+
     *turns, scalars, others, ratio = result.stdout.splitlines()
     assert [line.split(":")[0] for line in turns] == ["turn 1", "turn 2"]
     whole, scalars_taken, others_taken, _ = map(float, re.findall(r"([\d.]+) s", turns[0]))
@@ -51,10 +63,15 @@ def test_watching_prints_what_scalars_and_pictures_take_of_a_run(run):
 
 def test_efficiency_alternates_with_a_peer_and_gives_the_last_loss(run, tmp_path):
     log = tmp_path / "peer.txt"
-    peer = [f"{sys.executable} -c \"open('{log}', 'a').write('{word} ')\"" for word in ("whole", "brief")]
-    arguments = [*SHORT, "trainer.max_steps=4", "trainer.val_every_steps=2", "--seeds", "5", "6"]
-    result = run("efficiency", *arguments, "--peer", peer[0], "--peer-brief", peer[1])
+
+    def logging(word):
+        return f"{sys.executable} -c \"open('{log}', 'a').write('{word} ')\""
+
+    peer = ["--peer", logging("whole"), "--peer-brief", logging("brief")]
+    steps = ["trainer.max_steps=4", "trainer.val_every_steps=2"]
+    result = run("efficiency", *SHORT, *steps, "--seeds", "5", "6", *peer)
     assert result.returncode == 0, result.stderr
+
     assert log.read_text().split() == ["whole", "brief"] * 2
     lines = result.stdout.splitlines()
     assert lines[0].startswith("ours     128 tokens: experiment=shakespeare_char_cpu data=text")
@@ -88,7 +105,10 @@ def test_an_unknown_benchmark_is_refused_in_one_line(run):
 def test_ablation_prints_a_row_for_each_trick(run):
     result = run("ablation", *SHORT, "trainer.max_steps=3", "--seeds", "1", "2")
     assert result.returncode == 0, result.stderr
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in result.stdout.splitlines()[2:]]
+
+    rows = []
+    for line in result.stdout.splitlines()[2:]:
+        rows.append([cell.strip() for cell in line.split("|")[1:-1]])
     assert rows[0][0] == "the whole recipe"
     assert len(rows) > 15
     for name, loss, differences, _ in rows[1:]:
@@ -110,23 +130,26 @@ class GPT(torch.nn.Module):
 """
     (tmp_path / "nanogpt").mkdir()
     (tmp_path / "nanogpt" / "model.py").write_text(peer)
-    arguments = ["--sizes", "char", "--batch-sizes", "1", "3", "--new-tokens", "4", "--turns", "2", "--dtype", dtype]
-    result = run("sampling", *arguments, "--nanogpt", "nanogpt")
+
+    options = "--sizes char --batch-sizes 1 3 --new-tokens 4 --turns 2 --nanogpt nanogpt"
+    result = run("sampling", *options.split(), "--dtype", dtype)
     assert result.returncode == 0, result.stderr
+
     asked = (tmp_path / "asked.txt").read_text()
-    assert asked == "torch.Size([1, 8]) 4 " * 3 + "torch.Size([3, 8]) 4 " * 3  # the first of three warms up
+    # Each batch size is drawn three times: a turn that warms up, and two that count.
+    assert asked == "torch.Size([1, 8]) 4 " * 3 + "torch.Size([3, 8]) 4 " * 3
     first, *rows, last = result.stdout.splitlines()
     assert first == f"4 tokens after 8, cpu, {'ours int8' if dtype == 'int8' else 'float32'}"
     assert [row.split(":")[0] for row in rows] == ["char, batch 1", "char, batch 3"]
+    speeds = [rf"{name} [\d,]+ tokens/s" for name in ("ours", "Hugging Face", "nanoGPT")]
     for row in rows:
-        assert re.search(r"ours [\d,]+ tokens/s, Hugging Face [\d,]+ tokens/s, nanoGPT [\d,]+ tokens/s", row)
+        assert re.search(", ".join(speeds), row)
         assert re.search(r"[\d.]+ times Hugging Face \([\d.]+ to [\d.]+\)", row)
     assert 0.1 < float(last.split()[2]) < 60
 
 
 def test_a_dry_run_tries_every_part_of_what_a_gpu_will_show(run, tmp_path):
-    (tmp_path / "peer").mkdir()
-    # What nanoGPT prints of each step, from what it is told; it reads the tokens that were written for it.
+    # Stands for nanoGPT: opens the tokens that were written for it, and prints a line for each step that it is told.
     peer = """
         import numpy, sys
         told = dict(flag.removeprefix("--").split("=") for flag in sys.argv[1:])
@@ -134,6 +157,7 @@ def test_a_dry_run_tries_every_part_of_what_a_gpu_will_show(run, tmp_path):
         for step in range(int(told["max_iters"]) + 1):
             print(f"iter {step}: loss 10.1234, time {100 + step}.00ms, mfu 1.00%")
     """
+    (tmp_path / "peer").mkdir()
     (tmp_path / "peer" / "train.py").write_text(textwrap.dedent(peer))
     for name in ("model", "configurator"):
         (tmp_path / "peer" / f"{name}.py").write_text("")
@@ -141,18 +165,22 @@ def test_a_dry_run_tries_every_part_of_what_a_gpu_will_show(run, tmp_path):
     (tmp_path / "my.txt").rename(tmp_path / "mein, tëxt.txt")
     result = run("gpu", "--dry-run", "--peer-nanogpt", "peer", "--shakespeare", "mein, tëxt.txt")
     assert result.returncode == 0, result.stdout + result.stderr
+
     rows = json.loads((tmp_path / "gpu-dry-run.json").read_text())
     assert [row for row in rows if row["status"] not in ("measured", "passed")] == []
-    parts = ["machine", "checks", "runs", "ladder_gpt2", "ladder_modern", "peer", "kernels", "sampling"]
-    assert list(dict.fromkeys(row["part"] for row in rows)) == parts
-    assert len([row for row in rows if row["part"] == "kernels"]) == 11
-    (theirs, *_) = [row for row in rows if row["row"] == "nanoGPT, turn 1"]
-    assert theirs["ms_a_step"] == 103  # the median of steps 2 to 4: 102, 103, 104
-    assert theirs["tokens_per_second"] == pytest.approx(8 * 32 / 0.103)
+    parts = "machine checks runs ladder_gpt2 ladder_modern peer kernels sampling"
+    assert list(dict.fromkeys(row["part"] for row in rows)) == parts.split()
+
+    kernels = [row for row in rows if row["part"] == "kernels"]
+    assert len(kernels) == 11  # the run that is profiled, and its ten slowest kernels
     for part in ("ladder_gpt2", "ladder_modern"):
         ladder = [row for row in rows if row["part"] == part]
         assert all(row["tokens_per_second"] > 0 for row in ladder)
-        assert ladder[-1]["row"].count(" + ") >= 3  # all that helped, together
+        assert ladder[-1]["row"].count(" + ") >= 3  # all levers that helped, together
+
+    (theirs,) = [row for row in rows if row["row"] == "nanoGPT, turn 1"]
+    assert theirs["ms_a_step"] == 103  # the median of steps 2 to 4: 102, 103, 104
+    assert theirs["tokens_per_second"] == pytest.approx(8 * 32 / 0.103)
 
 
 def test_a_gpu_is_needed_for_what_is_no_dry_run(run):
@@ -167,10 +195,16 @@ def test_a_gpu_is_needed_for_what_is_no_dry_run(run):
     ("arguments", "message"),
     [
         (["--minutes", "0"], "--minutes must be above 0"),
-        (["--peer-nanogpt", "absent"], "--peer-nanogpt must be a checkout of nanoGPT with its train.py, got absent"),
+        (
+            ["--peer-nanogpt", "absent"],
+            "--peer-nanogpt must be a checkout of nanoGPT with its train.py, got absent",
+        ),
         (["--shakespeare", "absent.txt"], "--shakespeare must be a file, got absent.txt"),
         (["--out", "."], "--out must be a file in a folder that is there, got ."),
-        (["--out", "absent/gpu.json"], "--out must be a file in a folder that is there, got absent/gpu.json"),
+        (
+            ["--out", "absent/gpu.json"],
+            "--out must be a file in a folder that is there, got absent/gpu.json",
+        ),
         (["--out", "my.txt"], "--out must be a table of this command or a new file, got my.txt"),
         (["--only", "nothing"], "invalid choice: 'nothing'"),
     ],
