@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 
 from gptmini.commands.errors import Parser
 from gptmini.commands.launching import compose_checked
-from gptmini.commands.plan import Plan, build, check, open_tokens
+from gptmini.commands.plan import Plan, build, check_configuration, open_tokens
 from gptmini.data import TokenStore
 from gptmini.hardware import keep_freed_memory
 from gptmini.training import build_trainer
@@ -82,7 +82,7 @@ def main() -> None:
     plans = {}
     for name, swaps in TRICKS.items():
         configs[name] = composed([RECIPE, *arguments.overrides], swaps)
-        plans[name] = check(configs[name])
+        plans[name] = check_configuration(configs[name])
     store, _ = open_tokens(configs[WHOLE], None)
 
     results: dict[str, list[Result]] = {name: [] for name in plans}

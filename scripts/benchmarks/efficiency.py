@@ -17,7 +17,7 @@ from pathlib import Path
 from gptmini.checks import UserError
 from gptmini.commands.errors import Parser
 from gptmini.commands.launching import compose_checked
-from gptmini.commands.plan import check, open_tokens
+from gptmini.commands.plan import check_configuration, open_tokens
 
 TRAIN = Path(__file__).resolve().parent.parent / "train.py"
 UNWATCHED = ("callbacks.samples=null", "callbacks.pictures=null")  # a peer writes neither
@@ -38,7 +38,7 @@ def main() -> None:
     if not any(override.startswith("experiment=") for override in overrides):
         overrides = ["experiment=shakespeare_char_cpu", *overrides]
     config = compose_checked("train", overrides)
-    settings = check(config).settings
+    settings = check_configuration(config).settings
     open_tokens(config, None)  # prepares the tokens, so that no run that is timed prepares them
 
     # Validate once, at the end.

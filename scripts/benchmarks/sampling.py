@@ -22,7 +22,7 @@ from gptmini.checks import UserError
 from gptmini.commands.errors import Parser
 from gptmini.data import TokenStore
 from gptmini.data.batches import gather
-from gptmini.generation import Decoder, Rules
+from gptmini.generation import Decoder, Rules, store_by_column
 from gptmini.hardware import DTYPES, choose_device, choose_dtype, clock
 from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.model import GPT, GPTConfig, new_gpt
@@ -33,7 +33,7 @@ from gptmini.model.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from gptmini.model.step import DecodingStep, store_by_column
+from gptmini.model.step import DecodingStep
 from gptmini.tokenizer import CharTokenizer
 
 # What GPT-2 and nanoGPT are made of, so that the same weights fit all three.

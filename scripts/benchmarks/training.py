@@ -19,7 +19,7 @@ import torch
 from gptmini.checks import UserError
 from gptmini.commands.errors import Parser
 from gptmini.commands.launching import compose_checked
-from gptmini.commands.plan import Fitted, Plan, build, check, open_tokens
+from gptmini.commands.plan import Fitted, Plan, build, check_configuration, open_tokens
 from gptmini.data import TokenStore
 from gptmini.hardware import Hardware, clock, keep_freed_memory, peak_memory
 from gptmini.model import GPT
@@ -101,7 +101,7 @@ def main() -> None:
         ],
     )
     # The run's own callbacks are left out: benchmark.py watching measures what they cost.
-    plan = replace(check(config), callbacks={})
+    plan = replace(check_configuration(config), callbacks={})
     keep_freed_memory()
     torch.set_num_threads(arguments.threads)
     store, _ = open_tokens(config, None)

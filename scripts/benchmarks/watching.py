@@ -18,8 +18,8 @@ from omegaconf import DictConfig
 
 from gptmini.commands.errors import Parser
 from gptmini.commands.launching import compose_checked
-from gptmini.commands.plan import build, check, open_tokens
-from gptmini.commands.train import describe
+from gptmini.commands.plan import build, check_configuration, open_tokens
+from gptmini.commands.train import log_setup
 from gptmini.hardware import clock, keep_freed_memory
 from gptmini.training import EventLogger, RunCheckpoints, Scalars, build_trainer
 
@@ -103,7 +103,7 @@ def fit(config: DictConfig, folder: Path, *, watched: bool) -> Times:
         folder: the folder of the events and checkpoints.
         watched: whether the run has its callbacks, or only the one that saves checkpoints.
     """
-    plan = check(config)
+    plan = check_configuration(config)
     device = plan.hardware.device
     store, _ = open_tokens(config, None)
     if not watched:
@@ -124,7 +124,7 @@ def fit(config: DictConfig, folder: Path, *, watched: bool) -> Times:
         elif not isinstance(callback, RunCheckpoints):
             time_hooks(callback, others, device)
     if watched:
-        timed(describe, others, device)([events], config, fitted.module, [])
+        timed(log_setup, others, device)([events], config, fitted.module, [])
 
     trainer = build_trainer(
         fitted.module.settings,

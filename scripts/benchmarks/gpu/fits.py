@@ -15,7 +15,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from gptmini.commands.launching import compose_checked
-from gptmini.commands.plan import build, check
+from gptmini.commands.plan import build, check_configuration
 from gptmini.commands.train import prepare_process
 from gptmini.hardware import peak_flops, peak_memory
 from gptmini.tokenizer import CharTokenizer
@@ -127,7 +127,7 @@ def fit(
     """
     scale = setting.scale
     config = configured(setting, preset, overrides, steps=steps or scale.steps)
-    plan = check(config)
+    plan = check_configuration(config)
     prepare_process(plan)
     give_back_memory(setting.device)
     store = synthetic_tokens(scale, config.model.context_length)
@@ -149,7 +149,7 @@ def fit(
         callbacks=[step_clock, stopping, *callbacks],
         loggers=[],
     )
-    if stopping.fit(trainer, module, fitted.data).reason is not None:
+    if stopping.fit_until_stopped(trainer, module, fitted.data).reason is not None:
         raise KeyboardInterrupt
 
     seconds = statistics.median(step_clock.seconds()[scale.first_step - 1 :])
