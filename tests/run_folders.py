@@ -6,9 +6,9 @@ import torch
 import yaml
 
 
-def newest():
-    """Folder of the newest run."""
-    return Path("runs/latest/config.yaml").resolve().parent
+def newest(folder=Path()):
+    """Folder of the newest run below a folder."""
+    return (folder / "runs" / "latest" / "config.yaml").resolve().parent
 
 
 def last(folder, name="last"):

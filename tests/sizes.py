@@ -57,7 +57,9 @@ TALKATIVE = MODERN | {
 }
 
 # Runs a test once for each of the three models.
-PRESETS = pytest.mark.parametrize("preset", [GPT2, MODERN, SMEARED], ids=["gpt2", "modern", "smeared"])
+PRESETS = pytest.mark.parametrize(
+    "preset", [GPT2, MODERN, SMEARED], ids=["gpt2", "modern", "smeared"]
+)
 
 # The same two models for runs of the training room: byte tokens, windows so short that a pass has many of them, and
 # half the width, for speed. The modern model begins with GPT-2's first weights, so that the first step has no gradient

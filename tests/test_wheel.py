@@ -1,12 +1,15 @@
 """The wheel alone, installed where nothing of the clone is at hand, trains, resumes, samples and reports."""
 
 import os
+import shlex
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from toys import lines
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +22,8 @@ def wheel(tmp_path_factory):
     """The wheel, as pip builds it."""
     pytest.importorskip("hatchling", reason="the build backend, a dev dependency")
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", str(ROOT), "--no-deps", "--no-build-isolation", "-q", "-w", "."]
+    options = shlex.split("--no-deps --no-build-isolation --quiet --wheel-dir .")
+    command = [sys.executable, "-m", "pip", "wheel", str(ROOT), *options]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     (path,) = folder.glob("*.whl")
     return path
@@ -28,10 +32,13 @@ def wheel(tmp_path_factory):
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
     """Run gptmini from the installed wheel, in an empty folder that holds a text and a folder of configurations."""
-    site, folder = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("empty")
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site), str(wheel)]
+    site = tmp_path_factory.mktemp("site")
+    options = ["--no-deps", "--quiet", "--target", str(site)]
+    command = [sys.executable, "-m", "pip", "install", str(wheel), *options]
     subprocess.run(command, check=True, capture_output=True)
-    (folder / "my.txt").write_text("".join(f"Line {i} says that {i} times {i} is {i * i}.\n" for i in range(200)))
+
+    folder = tmp_path_factory.mktemp("empty")
+    (folder / "my.txt").write_text(lines(200))
     (folder / "my configs" / "experiment").mkdir(parents=True)
     mine = (
         "# @package _global_\ndefaults:\n  - smoke\n  - override /schedule: cosine\n"
@@ -40,14 +47,19 @@ def installed(wheel, tmp_path_factory):
     (folder / "my configs" / "experiment" / "mine.yaml").write_text(mine)
 
     def run(*arguments):
-        environment = os.environ | {"PYTHONPATH": str(site)}
-        command = [sys.executable, *arguments]
         return subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300
+            [sys.executable, *arguments],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(site)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
         )
 
     where = run("-c", "from gptmini.commands.configuration import CONFIGS; print(CONFIGS)")
     assert Path(where.stdout.strip()).is_relative_to(site), where
+
     run.folder = folder
     return run
 
@@ -55,27 +67,31 @@ def installed(wheel, tmp_path_factory):
 def test_the_wheel_holds_every_configuration(wheel):
     with zipfile.ZipFile(wheel) as archive:
         packed = {name for name in archive.namelist() if name.startswith("gptmini/configs/")}
-    here = {f"gptmini/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "configs").rglob("*.yaml")}
-    assert packed == here
+    own = (ROOT / "configs").rglob("*.yaml")
+    assert packed == {f"gptmini/{path.relative_to(ROOT).as_posix()}" for path in own}
 
 
 def test_it_trains_resumes_samples_evaluates_and_reports(installed):
-    for arguments in (
+    commands = (
         ("train", *RUN),
         ("train", "resume=runs/latest", "trainer.max_steps=6"),
         ("sample", "runs/latest", "--prompt", "Line", "--max-new-tokens", "5"),
         ("evaluate", "runs/latest"),
         ("report", "runs/latest"),
         ("prepare", "data=text", "data.path=my.txt", "tokenizer=byte"),
-    ):
+    )
+    for arguments in commands:
         result = installed("-m", "gptmini", *arguments)
         assert (result.returncode, result.stderr) == (0, ""), result
+
     assert len(list(installed.folder.glob("runs/smoke/*/report.html"))) == 1
 
 
 def test_a_folder_of_configurations_adds_an_experiment(installed):
-    result = installed("-m", "gptmini", "train", "--config-dir", "my configs", *RUN, "experiment=mine")
+    mine = ("--config-dir", "my configs", *RUN, "experiment=mine")
+    result = installed("-m", "gptmini", "train", *mine)
     assert result.returncode == 0, result.stderr
+
     (path,) = installed.folder.glob("runs/mine/*/config.yaml")
     assert "lr: 0.02" in path.read_text()
     assert "gptmini.optim.cosine" in path.read_text()
@@ -94,6 +110,7 @@ print(run.best.loss, model.config.d_model)
 """
     result = installed("-c", program)
     assert result.returncode == 0, result.stderr
+
     loss, width = result.stdout.splitlines()[-1].split()
     assert 4 < float(loss) < 6  # log(257) is 5.5
     assert width == "16"

@@ -25,9 +25,9 @@ class Documents:
         return iter(self.splits[split])
 
 
-def wide_gpt(arguments, *, std=0.3):
+def wide_gpt(arguments, *, dtype=torch.float32, std=0.3):
     """A model of these arguments of GPTConfig with random weights so wide that every part of it shows in the logits."""
-    model = new_gpt(GPTConfig(**arguments), seed=0)
+    model = new_gpt(GPTConfig(**arguments), seed=0).to(dtype)
     torch.manual_seed(1)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=std)

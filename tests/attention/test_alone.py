@@ -17,11 +17,15 @@ PROBE = (
     "import sys, torch; from gptmini.attention import CausalMultiHeadAttention; "
     "CausalMultiHeadAttention(24, 6)(torch.zeros(2, 5, 24))" + CHECK
 )
-COLLECT = "import sys, pytest; assert pytest.main(['--collect-only', '-q', *sys.argv[1:]]) == 0" + CHECK
+COLLECT = (
+    "import sys, pytest; assert pytest.main(['--collect-only', '-q', *sys.argv[1:]]) == 0" + CHECK
+)
 
 
 def test_using_attention_loads_no_framework_and_no_other_room():
-    result = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", PROBE], capture_output=True, text=True, check=False
+    )
     assert result.stdout == "alone\n", result.stderr
 
 

@@ -39,7 +39,9 @@ def test_formula_gives_hand_computed_numbers():
     values = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
     # Row 2: scores (0, 2) / sqrt(2), so weights 1 / (1 + e^sqrt(2)) = 0.195570 and 0.804430.
     expected = torch.tensor([[[1.0, 0.0], [0.195570, 0.804430]]])
-    torch.testing.assert_close(attention(queries, keys, values, mask=causal_mask(2, 2)), expected, atol=1e-6, rtol=0)
+
+    got = attention(queries, keys, values, mask=causal_mask(2, 2))
+    torch.testing.assert_close(got, expected, atol=1e-6, rtol=0)
 
 
 def test_mask_is_aligned_to_the_newest_position():
@@ -49,29 +51,40 @@ def test_mask_is_aligned_to_the_newest_position():
 
 def test_formula_equals_scaled_dot_product_attention_with_the_same_mask():
     torch.manual_seed(0)
-    queries, keys, values = torch.randn(B, H, T, D), torch.randn(B, G, S, D), torch.randn(B, G, S, D)
+    queries = torch.randn(B, H, T, D)
+    keys = torch.randn(B, G, S, D)
+    values = torch.randn(B, G, S, D)
     mask = causal_mask(T, S)
-    expected = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=0.7, enable_gqa=True)
+    expected = F.scaled_dot_product_attention(
+        queries, keys, values, attn_mask=mask, scale=0.7, enable_gqa=True
+    )
+
     torch.testing.assert_close(attention(queries, keys, values, mask=mask, scale=0.7), expected)
 
 
 @pytest.mark.parametrize("options", VARIANTS)
 @pytest.mark.parametrize("with_rotary", [False, True])
 def test_forward_equals_weights_of_the_formula_times_values(options, with_rotary):
-    module, x = make(**options), torch.randn(B, T, C)
+    module = make(**options)
+    x = torch.randn(B, T, C)
     rotary = rotary_table(T, D, 100.0) if with_rotary else None
+
     n_kv_heads = module.n_kv_heads
-    values = module.qkv(x)[..., -n_kv_heads * D :].unflatten(-1, (n_kv_heads, D)).transpose(1, 2)
+    values = module.qkv(x)[..., -n_kv_heads * D :]  # (B, T, G * D)
+    values = values.unflatten(-1, (n_kv_heads, D)).transpose(1, 2)  # (B, G, T, D)
     values = values.repeat_interleave(H // n_kv_heads, dim=1)  # (B, H, T, D)
     context = module.attention_weights(x, rotary=rotary) @ values
-    expected = module.output(context.transpose(1, 2).flatten(-2))
+    expected = module.output(context.transpose(1, 2).flatten(-2))  # (B, T, C)
+
     torch.testing.assert_close(module(x, rotary=rotary), expected, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_equals_torch_multihead_attention_with_a_causal_mask(bias):
-    ours, x = make(bias=bias), torch.randn(B, T, C)
+    ours = make(bias=bias)
+    x = torch.randn(B, T, C)
     theirs = torch.nn.MultiheadAttention(C, H, bias=bias, batch_first=True)
+
     with torch.no_grad():
         theirs.in_proj_weight.copy_(ours.qkv.weight)
         theirs.out_proj.weight.copy_(ours.output.weight)
@@ -79,6 +92,7 @@ def test_equals_torch_multihead_attention_with_a_causal_mask(bias):
             ours.output.bias.normal_()
             theirs.in_proj_bias.copy_(ours.qkv.bias)
             theirs.out_proj.bias.copy_(ours.output.bias)
+
     expected, weights = theirs(x, x, x, attn_mask=~causal_mask(T, T), average_attn_weights=False)
     torch.testing.assert_close(ours(x), expected, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(ours.attention_weights(x), weights, atol=1e-6, rtol=1e-5)
@@ -86,9 +100,11 @@ def test_equals_torch_multihead_attention_with_a_causal_mask(bias):
 
 @pytest.mark.parametrize("options", VARIANTS)
 def test_changing_a_future_token_leaves_earlier_outputs_unchanged(options):
-    module, x = make(**options), torch.randn(B, T, C)
+    module = make(**options)
+    x = torch.randn(B, T, C)
     changed = x.clone()
     changed[:, 3:] += 1
+
     assert torch.equal(module(x)[:, :3], module(changed)[:, :3])
     assert not torch.equal(module(x)[:, 3:], module(changed)[:, 3:])
 
@@ -97,14 +113,21 @@ def test_changing_a_future_token_leaves_earlier_outputs_unchanged(options):
 @pytest.mark.parametrize("options", VARIANTS)
 @torch.no_grad()
 def test_cached_chunks_equal_one_pass(chunks, options):
-    module, x, table = make(**options), torch.randn(B, T, C), rotary_table(T, D, 100.0)
-    cache, parts, start = KVCache(1, batch_size=B, n_kv_heads=module.n_kv_heads, capacity=T, d_head=D), [], 0
+    module = make(**options)
+    x = torch.randn(B, T, C)
+    table = rotary_table(T, D, 100.0)
+    cache = KVCache(1, batch_size=B, n_kv_heads=module.n_kv_heads, capacity=T, d_head=D)
+
+    parts = []
+    start = 0
     for length in chunks:
         rows = Rotary(*(part[start : start + length] for part in table))
         cache.slots.take(length)
         parts.append(module(x[:, start : start + length], rotary=rows, cache=cache.layers[0]))
         start += length
-    torch.testing.assert_close(torch.cat(parts, dim=1), module(x, rotary=table), atol=1e-6, rtol=1e-5)
+
+    whole = module(x, rotary=table)
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=1e-6, rtol=1e-5)
 
 
 def test_full_cache_is_refused():
@@ -120,13 +143,19 @@ def test_weights_sum_to_one_and_vanish_on_the_future():
 
 
 def test_grouped_heads_equal_full_heads_with_repeated_weights():
-    grouped, x = make(n_kv_heads=G), torch.randn(B, T, C)
+    grouped = make(n_kv_heads=G)
+    x = torch.randn(B, T, C)
     full = make()
+
     with torch.no_grad():
         queries, keys, values = grouped.qkv.weight.split((C, G * D, G * D))
-        repeat = [part.unflatten(0, (G, D)).repeat_interleave(H // G, 0).flatten(0, 1) for part in (keys, values)]
-        full.qkv.weight.copy_(torch.cat((queries, *repeat)))
+        keys = keys.unflatten(0, (G, D)).repeat_interleave(H // G, 0).flatten(0, 1)  # (H * D, C)
+        values = (
+            values.unflatten(0, (G, D)).repeat_interleave(H // G, 0).flatten(0, 1)
+        )  # (H * D, C)
+        full.qkv.weight.copy_(torch.cat((queries, keys, values)))
         full.output.load_state_dict(grouped.output.state_dict())
+
     torch.testing.assert_close(full(x), grouped(x), atol=1e-6, rtol=1e-5)
 
 
@@ -134,25 +163,34 @@ def test_rotation_equals_multiplication_by_a_complex_phase():
     torch.manual_seed(0)
     x = torch.randn(B, T, H, D, dtype=torch.float64)
     rotated = rotate(x, Rotary(*(part.double() for part in rotary_table(T, D, 100.0))))
-    phase = torch.outer(torch.arange(T).double(), 100.0 ** -torch.tensor([0.0, 0.5]).double())  # (T, D/2)
+
+    frequencies = 100.0 ** -torch.tensor([0.0, 0.5]).double()
+    phase = torch.outer(torch.arange(T).double(), frequencies)  # (T, D / 2)
     turned = torch.complex(x[..., :2], x[..., 2:]) * torch.exp(-1j * phase).unsqueeze(1)
-    torch.testing.assert_close(rotated, torch.cat((turned.real, turned.imag), -1), atol=1e-6, rtol=1e-6)
+    expected = torch.cat((turned.real, turned.imag), -1)  # (B, T, H, D)
+
+    torch.testing.assert_close(rotated, expected, atol=1e-6, rtol=1e-6)
 
 
 def test_rotated_scores_depend_on_distance_alone():
     torch.manual_seed(0)
-    query, key = torch.randn(2, 1, 1, 1, D).expand(2, 1, S, 1, D)  # the same vector at every position
+    # One query and one key, each repeated at every position.
+    query, key = torch.randn(2, 1, 1, 1, D).expand(2, 1, S, 1, D)
     table = rotary_table(S, D, 100.0)
-    queries, keys = rotate(query, table)[0, :, 0], rotate(key, table)[0, :, 0]  # (S, D) each
-    scores = queries @ keys.T
+    queries = rotate(query, table)[0, :, 0]  # (S, D)
+    keys = rotate(key, table)[0, :, 0]  # (S, D)
+    scores = queries @ keys.T  # (S, S)
+
     for offset in range(-S + 1, S):
         diagonal = scores.diagonal(offset)
         torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), atol=1e-5, rtol=1e-5)
 
 
 def test_dropout_acts_in_training_only():
-    module, x = make(dropout=0.5), torch.randn(B, T, C)
+    module = make(dropout=0.5)
+    x = torch.randn(B, T, C)
     assert not torch.equal(module(x), module(x))
+
     module.eval()
     assert torch.equal(module(x), module(x))
     torch.testing.assert_close(module(x), make().eval()(x))
@@ -184,6 +222,7 @@ def test_wrong_width_is_named_with_both_shapes():
 
 def test_weights_of_the_formula_take_any_leading_dimensions():
     torch.manual_seed(0)
-    queries, keys = torch.randn(3, B, H, T, D), torch.randn(3, B, H, S, D)
+    queries = torch.randn(3, B, H, T, D)
+    keys = torch.randn(3, B, H, S, D)
     stacked = torch.stack([attention_weights(q, k) for q, k in zip(queries, keys, strict=True)])
     torch.testing.assert_close(attention_weights(queries, keys), stacked)

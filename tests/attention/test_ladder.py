@@ -1,5 +1,7 @@
 """Each rung of the ladder equals the next where both apply, and keeps the properties of attention."""
 
+import shutil
+
 import pytest
 import torch
 from torch import nn
@@ -15,8 +17,9 @@ from gptmini.attention.teaching import (
     SelfAttentionWrapper,
     SeparateWidthAttention,
 )
+from sizes import B, D, S, T
 
-B, T, S, H, D = 2, 5, 7, 3, 4
+H = 3  # heads, few enough for the rungs that keep one module a head
 C = H * D
 CONTEXT = 6  # longest input of the causal rungs; longer than T, so that the mask is cut
 
@@ -25,13 +28,20 @@ MAKE = {
     "LinearSelfAttention": lambda dropout=0.0: LinearSelfAttention(C, 8, qkv_bias=True),
     "SelfAttentionWrapper": lambda dropout=0.0: SelfAttentionWrapper(C, 4, 8, num_heads=H),
     "CausalAttention": lambda dropout=0.0: CausalAttention(C, 8, CONTEXT, dropout),
-    "MultiHeadAttentionWrapper": lambda dropout=0.0: MultiHeadAttentionWrapper(C, 8, CONTEXT, dropout, num_heads=H),
-    "MultiHeadAttention": lambda dropout=0.0: MultiHeadAttention(C, 9, CONTEXT, dropout, num_heads=H, qkv_bias=True),
+    "MultiHeadAttentionWrapper": lambda dropout=0.0: MultiHeadAttentionWrapper(
+        C, 8, CONTEXT, dropout, num_heads=H
+    ),
+    "MultiHeadAttention": lambda dropout=0.0: MultiHeadAttention(
+        C, 9, CONTEXT, dropout, num_heads=H, qkv_bias=True
+    ),
     "SeparateWidthAttention": lambda dropout=0.0: SeparateWidthAttention(H, C, 4, 8),
     "CrossAttention": lambda dropout=0.0: CrossAttention(C, 4, 8),
-    "CausalMultiHeadAttention": lambda dropout=0.0: CausalMultiHeadAttention(C, H, bias=True, dropout=dropout),
+    "CausalMultiHeadAttention": lambda dropout=0.0: CausalMultiHeadAttention(
+        C, H, bias=True, dropout=dropout
+    ),
 }
-CAUSAL = ["CausalAttention", "MultiHeadAttentionWrapper", "MultiHeadAttention", "CausalMultiHeadAttention"]
+CONTEXT_BOUND = ["CausalAttention", "MultiHeadAttentionWrapper", "MultiHeadAttention"]
+CAUSAL = [*CONTEXT_BOUND, "CausalMultiHeadAttention"]
 TEACHING = [name for name in MAKE if name != "CausalMultiHeadAttention"]
 
 
@@ -43,8 +53,13 @@ def make(name, dropout=0.0):
 def inputs(name, *batch, dtype=torch.float32):
     """What forward takes: one sequence, or a second of another length."""
     torch.manual_seed(1)
-    x, second = torch.randn(*batch, T, C, dtype=dtype), torch.randn(*batch, S, C, dtype=dtype)
-    return {"SeparateWidthAttention": (x, second, second), "CrossAttention": (x, second)}.get(name, (x,))
+    x = torch.randn(*batch, T, C, dtype=dtype)
+    second = torch.randn(*batch, S, C, dtype=dtype)
+    if name == "SeparateWidthAttention":
+        return x, second, second
+    if name == "CrossAttention":
+        return x, second
+    return (x,)
 
 
 def weights_of(module, arguments):
@@ -57,14 +72,20 @@ def copy(target, source):
 
 
 def test_parameters_equal_linear():
-    matrices, linear, (x,) = SelfAttention(C, 8), LinearSelfAttention(C, 8), inputs("SelfAttention", B)
+    matrices = SelfAttention(C, 8)
+    linear = LinearSelfAttention(C, 8)
+    (x,) = inputs("SelfAttention", B)
+
     for name in ("W_query", "W_key", "W_value"):
         copy(getattr(linear, name).weight, getattr(matrices, name).T)
+
     torch.testing.assert_close(linear(x), matrices(x))
 
 
 def test_a_causal_row_is_the_last_row_of_self_attention_over_its_prefix():
-    causal, free, (x,) = make("CausalAttention"), LinearSelfAttention(C, 8), inputs("CausalAttention", B)
+    causal = make("CausalAttention")
+    free = LinearSelfAttention(C, 8)
+    (x,) = inputs("CausalAttention", B)
     free.load_state_dict(causal.state_dict())
     for t in range(1, T + 1):
         torch.testing.assert_close(causal(x)[:, t - 1], free(x[:, :t])[:, -1])
@@ -72,37 +93,49 @@ def test_a_causal_row_is_the_last_row_of_self_attention_over_its_prefix():
 
 def test_wrappers_are_their_heads_side_by_side():
     for name in ("SelfAttentionWrapper", "MultiHeadAttentionWrapper"):
-        wrapper, (x,) = make(name), inputs(name, B)
-        torch.testing.assert_close(wrapper(x), torch.cat([head(x) for head in wrapper.heads], dim=-1))
+        wrapper = make(name)
+        (x,) = inputs(name, B)
+        expected = torch.cat([head(x) for head in wrapper.heads], dim=-1)
+        torch.testing.assert_close(wrapper(x), expected)
 
 
 def test_wrapper_equals_split_with_an_identity_output_projection():
     wrapper = MultiHeadAttentionWrapper(C, D, CONTEXT, 0.0, num_heads=H, qkv_bias=True)
-    split, (x,) = MultiHeadAttention(C, C, CONTEXT, 0.0, num_heads=H, qkv_bias=True), inputs("MultiHeadAttention", B)
+    split = MultiHeadAttention(C, C, CONTEXT, 0.0, num_heads=H, qkv_bias=True)
+    (x,) = inputs("MultiHeadAttention", B)
+
     for name in ("W_query", "W_key", "W_value"):
-        copy(getattr(split, name).weight, torch.cat([getattr(head, name).weight for head in wrapper.heads]))
-        copy(getattr(split, name).bias, torch.cat([getattr(head, name).bias for head in wrapper.heads]))
+        projections = [getattr(head, name) for head in wrapper.heads]
+        copy(getattr(split, name).weight, torch.cat([p.weight for p in projections]))
+        copy(getattr(split, name).bias, torch.cat([p.bias for p in projections]))
     copy(split.out_proj.weight, torch.eye(C))
     copy(split.out_proj.bias, torch.zeros(C))
+
     torch.testing.assert_close(split(x), wrapper(x))
     torch.testing.assert_close(split.attention_weights(x), wrapper.attention_weights(x))
 
 
 def test_separate_widths_at_equal_widths_equal_torch_multihead_attention():
-    ours, theirs = SeparateWidthAttention(H, C, D, D), nn.MultiheadAttention(C, H, batch_first=True)
+    ours = SeparateWidthAttention(H, C, D, D)
+    theirs = nn.MultiheadAttention(C, H, batch_first=True)
+
     for i, name in enumerate(("query", "key", "value")):
-        copy(theirs.in_proj_weight[i * C : (i + 1) * C], torch.cat([head[name].weight for head in ours.heads]))
-        copy(theirs.in_proj_bias[i * C : (i + 1) * C], torch.cat([head[name].bias for head in ours.heads]))
+        rows = slice(i * C, (i + 1) * C)
+        copy(theirs.in_proj_weight[rows], torch.cat([head[name].weight for head in ours.heads]))
+        copy(theirs.in_proj_bias[rows], torch.cat([head[name].bias for head in ours.heads]))
     theirs.out_proj.load_state_dict(ours.out_proj.state_dict())
     query, key, _ = inputs("SeparateWidthAttention", B)
     value = torch.randn_like(key)
     expected, weights = theirs(query, key, value, average_attn_weights=False)
+
     torch.testing.assert_close(ours(query, key, value), expected)
     torch.testing.assert_close(ours.attention_weights(query, key), weights)
 
 
 def test_cross_attention_on_itself_equals_self_attention():
-    cross, own, (x,) = make("CrossAttention"), SelfAttention(C, 4, 8), inputs("SelfAttention", B)
+    cross = make("CrossAttention")
+    own = SelfAttention(C, 4, 8)
+    (x,) = inputs("SelfAttention", B)
     own.load_state_dict(cross.state_dict())
     assert torch.equal(cross(x, x), own(x))
 
@@ -110,22 +143,35 @@ def test_cross_attention_on_itself_equals_self_attention():
 @pytest.mark.parametrize("qkv_bias", [False, True])
 def test_split_equals_production(qkv_bias):
     split = MultiHeadAttention(C, C, CONTEXT, 0.0, num_heads=H, qkv_bias=qkv_bias)
-    production, (x,) = CausalMultiHeadAttention(C, H, bias=True), inputs("MultiHeadAttention", B)
+    production = CausalMultiHeadAttention(C, H, bias=True)
+    (x,) = inputs("MultiHeadAttention", B)
+
     projections = (split.W_query, split.W_key, split.W_value)
     copy(production.qkv.weight, torch.cat([p.weight for p in projections]))
-    copy(production.qkv.bias, torch.cat([p.bias for p in projections]) if qkv_bias else torch.zeros(3 * C))
+    if qkv_bias:
+        copy(production.qkv.bias, torch.cat([p.bias for p in projections]))
+    else:
+        copy(production.qkv.bias, torch.zeros(3 * C))
     production.output.load_state_dict(split.out_proj.state_dict())
+
     torch.testing.assert_close(production(x), split(x))
     torch.testing.assert_close(production.attention_weights(x), split.attention_weights(x))
 
 
 @pytest.mark.parametrize("name", TEACHING)
 def test_forward_uses_attention_weights(name, monkeypatch):
-    module, arguments = make(name), inputs(name, B)
-    original = module.attention_weights
+    module = make(name)
+    arguments = inputs(name, B)
     before = module(*arguments)
-    monkeypatch.setattr(module, "attention_weights", lambda *given: torch.zeros_like(original(*given)))
+
+    original = module.attention_weights
+
+    def no_weights(*given):
+        return torch.zeros_like(original(*given))
+
+    monkeypatch.setattr(module, "attention_weights", no_weights)
     after = module(*arguments)
+
     bias = module.out_proj.bias if hasattr(module, "out_proj") else torch.zeros(())
     torch.testing.assert_close(after, bias.expand_as(after))
     assert not torch.equal(before, after)
@@ -139,41 +185,48 @@ def test_rows_of_weights_sum_to_one(name):
 
 @pytest.mark.parametrize("name", CAUSAL)
 def test_changing_a_future_token_leaves_earlier_outputs_bit_equal(name):
-    module, (x,) = make(name), inputs(name, B)
+    module = make(name)
+    (x,) = inputs(name, B)
     changed = x.clone()
     changed[:, 3:] += 1
+
     assert torch.equal(module(x)[:, :3], module(changed)[:, :3])
     assert not torch.equal(module(x)[:, 3:], module(changed)[:, 3:])
 
 
 @pytest.mark.parametrize("name", CAUSAL)
 def test_permuting_earlier_tokens_leaves_a_row_unchanged(name):
-    module, (x,) = make(name), inputs(name, B)
+    module = make(name)
+    (x,) = inputs(name, B)
     permuted = x[:, [2, 0, 1, 3, 4]]
     torch.testing.assert_close(module(permuted)[:, 3:], module(x)[:, 3:], atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", TEACHING)
 def test_any_number_of_leading_dimensions(name):
-    module, arguments = make(name), inputs(name, 3, B)
+    module = make(name)
+    arguments = inputs(name, 3, B)
     flat = module(*(x.flatten(0, 1) for x in arguments))
     torch.testing.assert_close(module(*arguments), flat.unflatten(0, (3, B)))
     torch.testing.assert_close(module(*(x[0, 0] for x in arguments)), flat[0])
 
 
-@pytest.mark.parametrize("name", ["CausalAttention", "MultiHeadAttentionWrapper", "MultiHeadAttention"])
+@pytest.mark.parametrize("name", CONTEXT_BOUND)
 def test_dropout_acts_in_training_only_and_scales_what_stays(name):
-    module, (x,) = make(name, dropout=0.25), inputs(name, B)
+    module = make(name, dropout=0.25)
+    (x,) = inputs(name, B)
     plain = make(name)
-    heads = getattr(module, "heads", [module])
+
     seen = []
-    for head in heads:
+    for head in getattr(module, "heads", [module]):
         head.dropout.register_forward_hook(lambda _, given, kept: seen.append((given[0], kept)))
     module(x)
+
     for given, kept in seen:
         dropped = (kept == 0) & (given > 0)
         assert dropped.any()
         torch.testing.assert_close(kept[~dropped], given[~dropped] / 0.75)
+
     assert torch.equal(module.eval()(x), plain.eval()(x))
 
 
@@ -189,26 +242,30 @@ def test_gradients_pass_gradcheck(name):
 def test_half_precision_is_close_to_full(name, dtype):
     expected = make(name)(*inputs(name, B))
     got = make(name).to(dtype)(*(x.to(dtype) for x in inputs(name, B)))
+    tolerance = {torch.float16: 0.05, torch.bfloat16: 0.3}[dtype]
+
     assert got.dtype == dtype
-    torch.testing.assert_close(got.float(), expected, atol=0.3 if dtype is torch.bfloat16 else 0.05, rtol=0.05)
+    torch.testing.assert_close(got.float(), expected, atol=tolerance, rtol=0.05)
 
 
 @pytest.mark.parametrize("name", MAKE)
 def test_autocast_is_close_to_full_precision(name):
-    module, arguments = make(name), inputs(name, B)
+    module = make(name)
+    arguments = inputs(name, B)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         got = module(*arguments)
     torch.testing.assert_close(got.float(), module(*arguments), atol=0.3, rtol=0.05)
 
 
-@pytest.mark.parametrize("name", ["CausalAttention", "MultiHeadAttentionWrapper", "MultiHeadAttention"])
+@pytest.mark.parametrize("name", CONTEXT_BOUND)
 def test_a_sequence_longer_than_the_context_is_refused(name):
     with pytest.raises(ValueError, match=f"input must fit context_length={CONTEXT} tokens, got 7"):
         make(name)(torch.randn(B, S, C))
 
 
 def test_heads_that_do_not_divide_the_width_are_refused():
-    with pytest.raises(ValueError, match="d_out must be a multiple of num_heads, got d_out=10 and num_heads=3"):
+    wanted = "d_out must be a multiple of num_heads, got d_out=10 and num_heads=3"
+    with pytest.raises(ValueError, match=wanted):
         MultiHeadAttention(C, 10, CONTEXT, 0.0, num_heads=3)
 
 
@@ -220,19 +277,23 @@ def test_moves_with_to_device(name):
     assert module(*(x.to("meta") for x in inputs(name, B))).device.type == "meta"
 
 
-@pytest.mark.parametrize("name", ["SelfAttention", "MultiHeadAttention", "CrossAttention", "CausalMultiHeadAttention"])
+@pytest.mark.parametrize(
+    "name", ["SelfAttention", "MultiHeadAttention", "CrossAttention", "CausalMultiHeadAttention"]
+)
 def test_compiled_graph_equals_eager(name):
     torch.compiler.reset()
-    module, arguments = make(name), inputs(name, B)
+    module = make(name)
+    arguments = inputs(name, B)
     compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(*arguments), module(*arguments))
 
 
 @pytest.mark.slow
 def test_inductor_equals_eager():
-    import shutil
-
     if not (shutil.which("g++") or shutil.which("clang++")):
         pytest.skip("inductor needs a C++ compiler on a CPU")
-    module, arguments = make("CausalMultiHeadAttention"), inputs("CausalMultiHeadAttention", B)
-    torch.testing.assert_close(torch.compile(module)(*arguments), module(*arguments), atol=1e-5, rtol=1e-4)
+    module = make("CausalMultiHeadAttention")
+    arguments = inputs("CausalMultiHeadAttention", B)
+
+    compiled = torch.compile(module)
+    torch.testing.assert_close(compiled(*arguments), module(*arguments), atol=1e-5, rtol=1e-4)

@@ -16,13 +16,10 @@ def printed(monkeypatch, capsys, *arguments):
 
 def test_the_example_ends_in_the_notebooks_numbers(monkeypatch, capsys):
     out = printed(monkeypatch, capsys)
-    # what notebook 000 prints as its scaled scores, weights and combined context vectors
-    for row in (
-        "-0.7676, -1.9399, -0.4324",
-        "0.3693, 0.1144, 0.5163",
-        "0.8291,  1.6919, -1.2977,  1.2108, -2.2525,  1.7438",
-    ):
-        assert row in out
+
+    assert "-0.7676, -1.9399, -0.4324" in out  # a row of the notebook's scaled scores
+    assert "0.3693, 0.1144, 0.5163" in out  # of its weights
+    assert "0.8291,  1.6919, -1.2977,  1.2108, -2.2525,  1.7438" in out  # of its context vectors
     assert re.search(r"sleeps +▒ 0\.48 +0\.15 +░ 0\.37", out)
     assert max(map(len, out.splitlines())) <= 110
 
@@ -30,10 +27,12 @@ def test_the_example_ends_in_the_notebooks_numbers(monkeypatch, capsys):
 def test_any_sentence_gives_a_row_and_a_column_to_each_word(monkeypatch, capsys):
     out = printed(monkeypatch, capsys, "--text", "Life is short, eat dessert first")
     words = ["Life", "is", "short", "eat", "dessert", "first"]
+
     for head in (1, 2):
         table = out[out.index(f"\n  head {head}") :].splitlines()[1:8]
         assert table[0].split()[2:] == words
         assert [row.split()[0] for row in table[1:]] == words
+
         for t, row in enumerate(table[1:], start=1):
             shares = [float(number) for number in re.findall(r"\d\.\d\d", row)]
             assert sum(shares) == pytest.approx(1, abs=0.03)

@@ -1,14 +1,16 @@
 """Scripts run inside the test's process: the same code as from a shell, without its seconds of imports."""
 
 import runpy
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from toys import lines
+
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
-TEXT = "".join(f"Line {i} says that {i} times {i} is {i * i}.\n" for i in range(200))
 # The tiny run, configs/experiment/smoke.yaml, on the text in my.txt.
 WATCHED = ("experiment=smoke", "data=text", "data.path=my.txt")
 SHORT = (*WATCHED, "callbacks.pictures=null")  # drawing the pictures takes longer than the run
@@ -28,7 +30,7 @@ class Result:
 @pytest.fixture
 def script(tmp_path, monkeypatch, capsys):
     """Run scripts/NAME.py with arguments in a folder that holds my.txt."""
-    (tmp_path / "my.txt").write_text(TEXT)
+    (tmp_path / "my.txt").write_text(lines(200))
     monkeypatch.chdir(tmp_path)
 
     def run(name, *arguments):
@@ -39,9 +41,42 @@ def script(tmp_path, monkeypatch, capsys):
             code = 0
         except SystemExit as end:
             code = end.code or 0
+
         return Result(code, *capsys.readouterr())
 
     return run
+
+
+@dataclass
+class Kept:
+    """What something left: a copy of its working folder, and what it returned."""
+
+    folder: Path
+    result: object
+
+
+KEPT = {}
+
+
+@pytest.fixture
+def once(script, tmp_path, tmp_path_factory):
+    """Act in the working folder if nothing has acted under this name yet; else copy there what that left.
+
+    For runs with which many tests begin. Other runs in the working folder are removed.
+    """
+
+    def act_or_copy(name, act):
+        shutil.rmtree(tmp_path / "runs", ignore_errors=True)
+        if name in KEPT:
+            shutil.copytree(KEPT[name].folder, tmp_path, symlinks=True, dirs_exist_ok=True)
+        else:
+            result = act()
+            folder = tmp_path_factory.mktemp("once") / "kept"
+            shutil.copytree(tmp_path, folder, symlinks=True)
+            KEPT[name] = Kept(folder, result)
+        return KEPT[name]
+
+    return act_or_copy
 
 
 @pytest.fixture

@@ -11,17 +11,21 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from gptmini.commands.launching import compose_checked
 from gptmini.model import GPT
+from run_folders import last
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 OPTIONS = sorted(
-    (group.name, option.stem) for group in CONFIGS.iterdir() if group.is_dir() for option in group.glob("*.yaml")
+    (group.name, option.stem)
+    for group in CONFIGS.iterdir()
+    if group.is_dir()
+    for option in group.glob("*.yaml")
 )
 HYDRAS_OWN = {"_target_", "_partial_", "defaults", "hydra"}
 MUON = ("optimizer=muon",)
 WILD = ("optimizer=adamw", "optimizer.lr=1e30", "schedule.warmup_steps=0")
 SHAKESPEARE = ("data=shakespeare", "data.sha256=null", "data.path=my.txt")
 
-# key: (overrides that change it, the observable that must change, overrides of the run compared with)
+# For each key: overrides that change it, the observable that must change, and overrides of the run to compare with.
 EFFECTS = {
     "name": (["name=other"], "folder", ()),
     "seed": (["seed=2"], "weights", ()),
@@ -32,11 +36,19 @@ EFFECTS = {
     "logger.csv.name": (["logger.csv.name=curves"], "folders", ("logger=csv",)),
     "callbacks.scalars.every_steps": (["callbacks.scalars.every_steps=2"], "scalar steps", ()),
     "callbacks.scalars.peak_tflops": (["callbacks.scalars.peak_tflops=1"], "utilisation", ()),
-    "callbacks.pictures.layers": (["callbacks.pictures.layers=[0]"], "zoom/attention", ("model.n_layers=2",)),
+    "callbacks.pictures.layers": (
+        ["callbacks.pictures.layers=[0]"],
+        "zoom/attention",
+        ("model.n_layers=2",),
+    ),
     "callbacks.pictures.heads": (["callbacks.pictures.heads=[1]"], "zoom/attention", ()),
     "callbacks.pictures.text": (["callbacks.pictures.text=Line"], "zoom/attention", ()),
     "callbacks.pictures.max_tokens": (["callbacks.pictures.max_tokens=4"], "zoom/attention", ()),
-    "callbacks.pictures.embedding_tokens": (["callbacks.pictures.embedding_tokens=5"], "embedding", ()),
+    "callbacks.pictures.embedding_tokens": (
+        ["callbacks.pictures.embedding_tokens=5"],
+        "embedding",
+        (),
+    ),
     "callbacks.samples.prompts": (["callbacks.samples.prompts=[Line]"], "sample", ()),
     "callbacks.samples.max_new_tokens": (["callbacks.samples.max_new_tokens=3"], "sample", ()),
     "callbacks.samples.temperature": (["callbacks.samples.temperature=0"], "sample", ()),
@@ -50,7 +62,11 @@ EFFECTS = {
     "data.url": (["data.url=http://127.0.0.1:9/other", "data.path=null"], "error", SHAKESPEARE),
     "data.sha256": ([f"data.sha256={'0' * 64}"], "error", SHAKESPEARE),
     "data.folder": (["data.folder=kept", "data.path=null"], "held out", SHAKESPEARE),
-    "tokenizer.vocab_size": (["tokenizer.vocab_size=280"], "vocabulary", ("tokenizer=bpe", "tokenizer.vocab_size=270")),
+    "tokenizer.vocab_size": (
+        ["tokenizer.vocab_size=280"],
+        "vocabulary",
+        ("tokenizer=bpe", "tokenizer.vocab_size=270"),
+    ),
     "model.context_length": (["model.context_length=16"], "losses", ()),
     "model.d_model": (["model.d_model=32"], "shapes", ()),
     "model.n_layers": (["model.n_layers=2"], "shapes", ()),
@@ -81,7 +97,11 @@ EFFECTS = {
     "optimizer.momentum": (["optimizer.momentum=[0.5,0.6]"], "weights", MUON),
     "optimizer.momentum_warmup_steps": (["optimizer.momentum_warmup_steps=2"], "weights", MUON),
     "optimizer.ns_steps": (["optimizer.ns_steps=3"], "weights", MUON),
-    "optimizer.cautious": (["optimizer.cautious=false"], "weights", (*MUON, "optimizer.weight_decay=0.9")),
+    "optimizer.cautious": (
+        ["optimizer.cautious=false"],
+        "weights",
+        (*MUON, "optimizer.weight_decay=0.9"),
+    ),
     "schedule.warmup_steps": (["schedule.warmup_steps=0"], "rates", ()),
     "schedule.final_fraction": (["schedule.final_fraction=0.5"], "rates", ()),
     "schedule.decay_fraction": (
@@ -126,6 +146,10 @@ def defined_keys():
         yield from leaves(yaml.safe_load(path.read_text()), prefix)
 
 
+def micro_steps(checkpoint):
+    return checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]["completed"]
+
+
 def observe(script, overrides):
     """Everything that a run shows of itself, by name."""
     result = script("train", *overrides)
@@ -133,63 +157,91 @@ def observe(script, overrides):
         return {"error": result.err}
     if not result.out:
         return {"error": "", "said": ""}
+
     said = {line[:8].strip(): line[9:] for line in result.out.splitlines() if line[:1].strip()}
     folder = Path(said["run"])
+    checkpoint = last(folder)
+    weights = checkpoint["state_dict"]
+    digest = hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in weights.values()))
+
     events = EventAccumulator(str(folder)).Reload()
-    last = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
-    state = last["state_dict"]
-    tags = ("train/loss", "val/loss", "train/lr/matrices", "work/mfu")
-    scalars = {tag: events.Scalars(tag) if tag in events.Tags()["scalars"] else [] for tag in tags}
-    values = {tag: [event.value for event in points] for tag, points in scalars.items()}
-    texts = events.Tensors("samples/text_summary") if "samples/text_summary" in events.Tags()["tensors"] else []
-    images = events.Images("zoom/attention") if events.Tags()["images"] else []
+    tags = events.Tags()
+
+    def points(tag):
+        return events.Scalars(tag) if tag in tags["scalars"] else []
+
+    texts = []
+    if "samples/text_summary" in tags["tensors"]:
+        texts = events.Tensors("samples/text_summary")
+    images = []
+    if tags["images"]:
+        images = events.Images("zoom/attention")
+
     return {
         "error": "",
         "said": list(said),
-        "steps": last["global_step"],
+        "steps": checkpoint["global_step"],
         "folder": str(folder.parent),
         "machine": said["machine"],
         "tokens": said["data"].partition(",")[0],
         "held out": next(line for line in result.out.splitlines() if "held out" in line),
         "sample": [event.tensor_proto.string_val[0] for event in texts],
-        "scalar steps": [event.step for event in scalars["train/loss"]],
-        "validation steps": [event.step for event in scalars["val/loss"]],
-        "losses": values["train/loss"],
-        "validation losses": values["val/loss"],
-        "utilisation": bool(values["work/mfu"]),
+        "scalar steps": [event.step for event in points("train/loss")],
+        "validation steps": [event.step for event in points("val/loss")],
+        "losses": [event.value for event in points("train/loss")],
+        "validation losses": [event.value for event in points("val/loss")],
+        "utilisation": bool(points("work/mfu")),
         "zoom/attention": [event.encoded_image_string for event in images],
         "embedding": [path.read_text() for path in folder.glob("plugins/*/tokens.tsv")],
-        "rates": values["train/lr/matrices"],
+        "rates": [event.value for event in points("train/lr/matrices")],
         "folders": sorted(path.name for path in folder.iterdir() if path.is_dir()),
         "files": sorted(path.name for path in (folder / "checkpoints").iterdir()),
-        "shapes": {name: tuple(tensor.shape) for name, tensor in state.items()},
-        "weights": hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in state.values())).hexdigest(),
-        "vocabulary": last["gptmini"]["config"]["vocab_size"],
-        "micro-steps": last["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]["completed"],
+        "shapes": {name: tuple(tensor.shape) for name, tensor in weights.items()},
+        "weights": digest.hexdigest(),
+        "vocabulary": checkpoint["gptmini"]["config"]["vocab_size"],
+        "micro-steps": micro_steps(checkpoint),
     }
 
 
 @pytest.fixture
 def world(script, tmp_path, monkeypatch):
-    """Folder with what the changed keys point at; compiling costs nothing."""
-    (tmp_path / "other.txt").write_text((tmp_path / "my.txt").read_text().upper())
+    """A working folder with the files that changed keys name, where compiling costs nothing."""
+    text = (tmp_path / "my.txt").read_text()
+    (tmp_path / "other.txt").write_text(text.upper())
     (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "shakespeare.txt").write_text((tmp_path / "my.txt").read_text() * 2)
+    (tmp_path / "kept" / "shakespeare.txt").write_text(text * 2)
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     yield script
     torch.set_num_threads(1)
 
 
+OBSERVED = {}
+
+
+@pytest.fixture
+def observe_once(world):
+    """Everything that a run with these overrides shows of itself. Tests that compare with the same run share it."""
+
+    def observe_or_recall(overrides):
+        if overrides not in OBSERVED:
+            OBSERVED[overrides] = observe(world, overrides)
+        return OBSERVED[overrides]
+
+    return observe_or_recall
+
+
 @pytest.mark.parametrize("key", sorted(set(EFFECTS)))
-def test_changing_a_key_changes_what_it_is_for(world, short, watched, key):
+def test_changing_a_key_changes_what_it_is_for(world, observe_once, short, watched, key):
     overrides, observable, context = EFFECTS[key]
-    short = watched if key.startswith("callbacks.pictures.") else short
-    before = observe(world, [*short, *context])
-    after = observe(world, [*short, *context, *overrides])
+    run = watched if key.startswith("callbacks.pictures.") else short
+    before = observe_once((*run, *context))
+    after = observe(world, (*run, *context, *overrides))
+
     assert before["error"] == ""
     assert after[observable] != before[observable]
     if observable == "error":
-        assert overrides[0].partition("=")[2] in after["error"]  # the value itself is what was refused
+        # The message names the value that is refused.
+        assert overrides[0].partition("=")[2] in after["error"]
 
 
 TRIED_WITH_THEIR_PACKAGES = {  # in test_loggers.py
@@ -208,20 +260,28 @@ def test_every_key_has_a_named_effect():
     assert sorted(tried - set(defined_keys())) == []
 
 
-ADAMW, COSINE, LINEAR = ("optimizer=adamw",), ("schedule=cosine",), ("schedule=linear",)
-OTHER_OPTIONS = [  # the same keys where the default run chooses another option of the group
-    *((f"optimizer.{key}", "weights", ADAMW) for key in ("lr=0.1", "betas=[0.5,0.6]", "eps=0.1", "weight_decay=0.9")),
-    *(
-        (f"schedule.{key}", "rates", own)
-        for own in (COSINE, LINEAR)
-        for key in ("warmup_steps=0", "final_fraction=0.5")
-    ),
+ADAMW = ("optimizer=adamw",)
+COSINE = ("schedule=cosine",)
+LINEAR = ("schedule=linear",)
+# Keys that are tried above, in the options of their groups that the default run does not choose.
+OTHER_OPTIONS = [
+    ("optimizer.lr=0.1", "weights", ADAMW),
+    ("optimizer.betas=[0.5,0.6]", "weights", ADAMW),
+    ("optimizer.eps=0.1", "weights", ADAMW),
+    ("optimizer.weight_decay=0.9", "weights", ADAMW),
+    ("schedule.warmup_steps=0", "rates", COSINE),
+    ("schedule.final_fraction=0.5", "rates", COSINE),
+    ("schedule.warmup_steps=0", "rates", LINEAR),
+    ("schedule.final_fraction=0.5", "rates", LINEAR),
 ]
 
 
 @pytest.mark.parametrize(("override", "observable", "base"), OTHER_OPTIONS)
-def test_a_key_of_another_option_takes_effect(world, short, override, observable, base):
-    before, after = observe(world, (*short, *base)), observe(world, (*short, *base, override))
+def test_a_key_of_another_option_takes_effect(
+    world, observe_once, short, override, observable, base
+):
+    before = observe_once((*short, *base))
+    after = observe(world, (*short, *base, override))
     assert before[observable] != after[observable]
 
 
@@ -235,7 +295,8 @@ def test_every_option_composes(group, option):
 
 
 @pytest.mark.parametrize(
-    ("experiment", "vocab_size", "nanogpt"),  # what nanoGPT prints of the model that it trains at these sizes
+    # nanogpt is the number of parameters that nanoGPT prints of the model that it trains at these sizes.
+    ("experiment", "vocab_size", "nanogpt"),
     [
         ("nanogpt_cpu", 65, 0.80e6),
         ("shakespeare_char_cpu", 65, 0.80e6),
@@ -251,6 +312,9 @@ def test_experiments_have_nanogpts_sizes(experiment, vocab_size, nanogpt):
 
 
 def test_observables_are_told_apart_by_an_unchanged_run(world, short):
-    first, second = observe(world, short), observe(world, short)
+    first = observe(world, short)
+    second = observe(world, short)
+
+    # What differs in the tests above therefore differs because of the key.
     same = {name for name in first if first[name] == second[name]}
-    assert same == set(first)  # so that what differs above differs because of the key
+    assert same == set(first)

@@ -10,6 +10,8 @@ import pytest
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from run_folders import config_of, newest
+
 
 @pytest.fixture
 def run(script, short, tmp_path):
@@ -18,51 +20,59 @@ def run(script, short, tmp_path):
     def train(*overrides):
         result = script("train", *short, *overrides)
         assert result.code == 0, result.err
-        return Path("runs/latest/config.yaml").resolve().parent
+        return newest()
 
     return train
 
 
 def curve(folder, tag):
     """Every value of a tag by its step, as TensorBoard's own reader has it."""
-    return {event.step: event.value for event in EventAccumulator(str(folder)).Reload().Scalars(tag)}
+    events = EventAccumulator(str(folder)).Reload()
+    return {event.step: event.value for event in events.Scalars(tag)}
+
+
+def validations(path):
+    """Validation loss by step, of a file of Lightning's CSV logger."""
+    with path.open() as file:
+        rows = [row for row in csv.DictReader(file) if row["val/loss"]]
+    return {int(row["step"]): float(row["val/loss"]) for row in rows}
 
 
 def test_lightnings_csv_logger_keeps_what_tensorboard_keeps(run):
     expected = curve(run(), "val/loss")
     folder = run("logger=csv")
+    kept = folder / "csv" / "version_0"
+
     assert list(folder.glob("events.*")) == []
-    with (folder / "csv" / "version_0" / "metrics.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row["val/loss"]]
-    assert {int(row["step"]): float(row["val/loss"]) for row in rows} == pytest.approx(expected)
-    described = yaml.safe_load((folder / "csv" / "version_0" / "hparams.yaml").read_text())
+    assert validations(kept / "metrics.csv") == pytest.approx(expected)
+    described = yaml.safe_load((kept / "hparams.yaml").read_text())
     assert described["trainer"]["max_steps"] == 4
 
 
 def test_each_start_of_a_run_has_its_own_csv_file(run, script):
     folder = run("logger=csv")
     assert script("train", "resume=runs/latest", "trainer.max_steps=6").code == 0
-    steps = []
-    for version in (0, 1):
-        with (folder / "csv" / f"version_{version}" / "metrics.csv").open() as file:
-            steps.append([int(row["step"]) for row in csv.DictReader(file) if row["val/loss"]])
-    assert steps == [[2, 4], [6]]
+
+    assert list(validations(folder / "csv" / "version_0" / "metrics.csv")) == [2, 4]
+    assert list(validations(folder / "csv" / "version_1" / "metrics.csv")) == [6]
 
 
 def test_without_a_logger_a_run_leaves_checkpoints_and_its_log(run, script):
     folder = run("logger=none")
-    assert sorted(path.name for path in folder.iterdir()) == ["checkpoints", "config.yaml", "train.log"]
+    assert {path.name for path in folder.iterdir()} == {"checkpoints", "config.yaml", "train.log"}
     assert script("train", "resume=runs/latest", "trainer.max_steps=6").code == 0
 
 
 def test_loggers_can_be_added_by_lightnings_names(run):
-    folder = run("+logger.mine={_target_: lightning.pytorch.loggers.CSVLogger, save_dir: elsewhere, name: mine}")
-    with Path("elsewhere/mine/version_0/metrics.csv").open() as file:
-        losses = [float(row["val/loss"]) for row in csv.DictReader(file) if row["val/loss"]]
-    assert losses == pytest.approx(list(curve(folder, "val/loss").values()))
+    part = "{_target_: lightning.pytorch.loggers.CSVLogger, save_dir: elsewhere, name: mine}"
+    folder = run(f"+logger.mine={part}")
+    kept = validations(Path("elsewhere/mine/version_0/metrics.csv"))
+    assert kept == pytest.approx(curve(folder, "val/loss"))
 
 
-def test_a_missing_package_is_named_in_one_line_before_a_run_folder_is_made(script, short, tmp_path, monkeypatch):
+def test_a_missing_package_is_named_in_one_line_before_a_run_folder_is_made(
+    script, short, tmp_path, monkeypatch
+):
     import lightning.pytorch.loggers.wandb as lightnings
 
     class Missing:
@@ -70,10 +80,12 @@ def test_a_missing_package_is_named_in_one_line_before_a_run_folder_is_made(scri
             return False
 
         def __str__(self):
-            return "Requirement 'wandb>=0.12.10' not met. HINT: Try running `pip install -U 'wandb>=0.12.10'`"
+            hint = "HINT: Try running `pip install -U 'wandb>=0.12.10'`"
+            return f"Requirement 'wandb>=0.12.10' not met. {hint}"
 
     monkeypatch.setattr(lightnings, "_WANDB_AVAILABLE", Missing())
     result = script("train", *short, "logger=wandb")
+
     assert (result.code, result.err.count("\n")) == (2, 1)
     assert "error: logger.wandb needs a package that is not installed: " in result.err
     assert "pip install -U 'wandb" in result.err
@@ -81,44 +93,65 @@ def test_a_missing_package_is_named_in_one_line_before_a_run_folder_is_made(scri
 
 
 def test_a_logger_that_cannot_be_made_is_told_in_one_line(script, short, tmp_path):
-    result = script("train", *short, "+logger.mine={_target_: lightning.pytorch.loggers.CSVLogger, folder: x}")
+    part = "{_target_: lightning.pytorch.loggers.CSVLogger, folder: x}"
+    result = script("train", *short, f"+logger.mine={part}")
+
     assert (result.code, result.err.count("\n")) == (2, 1)
     assert "logger.mine does not fit: " in result.err
     assert "unexpected keyword argument 'folder'" in result.err
     assert not (tmp_path / "runs").exists()
 
 
-BLOCK, HEADER = 32768, 7  # bytes of LevelDB's log format, in which Weights & Biases keeps a run
-
-
 @pytest.mark.parametrize(
     ("logger", "change", "message"),
     [
-        ("csv", {"save_dir": "elsewhere"}, "gives logger.csv the argument save_dir, which no configuration here does"),
+        (
+            "csv",
+            {"save_dir": "elsewhere"},
+            "gives logger.csv the argument save_dir, which no configuration here does",
+        ),
         ("csv", {"name": "../../elsewhere"}, "name must be a plain folder name"),
-        ("tensorboard", {"save_dir": "elsewhere"}, "gives logger.tensorboard the argument save_dir, which no"),
+        (
+            "tensorboard",
+            {"save_dir": "elsewhere"},
+            "gives logger.tensorboard the argument save_dir, which no",
+        ),
     ],
 )
-def test_a_run_folder_does_not_say_where_its_logger_writes(run, script, tmp_path, logger, change, message):
-    path = run(f"logger={logger}") / "config.yaml"
-    config = yaml.safe_load(path.read_text())
+def test_a_run_folder_does_not_say_where_its_logger_writes(
+    run, script, tmp_path, logger, change, message
+):
+    folder = run(f"logger={logger}")
+    config = config_of(folder)
     config["logger"][logger] |= change
-    path.write_text(yaml.safe_dump(config))
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
     result = script("train", "resume=runs/latest", "trainer.max_steps=6")
+
     assert (result.code, result.err.count("\n")) == (2, 1)
     assert message in result.err
     assert list(tmp_path.rglob("elsewhere")) == []
 
 
 def test_a_run_folder_does_not_say_to_which_server_its_logger_sends(run, script):
-    path = run() / "config.yaml"
-    config = yaml.safe_load(path.read_text())
-    mlflow = {"_target_": "lightning.pytorch.loggers.MLFlowLogger", "_partial_": True, "experiment_name": "gptmini"}
-    config["logger"]["mlflow"] = mlflow | {"tracking_uri": "http://127.0.0.1:9"}
-    path.write_text(yaml.safe_dump(config))
+    folder = run()
+    config = config_of(folder)
+    config["logger"]["mlflow"] = {
+        "_target_": "lightning.pytorch.loggers.MLFlowLogger",
+        "_partial_": True,
+        "experiment_name": "gptmini",
+        "tracking_uri": "http://127.0.0.1:9",
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
     result = script("train", "resume=runs/latest", "trainer.max_steps=6")
+
     assert (result.code, result.err.count("\n")) == (2, 1)
-    assert "logs to 'http://127.0.0.1:9'; if that is yours, set MLFLOW_TRACKING_URI to it" in result.err
+    said = "logs to 'http://127.0.0.1:9'; if that is yours, set MLFLOW_TRACKING_URI to it"
+    assert said in result.err
+
+
+# Sizes, in bytes, of LevelDB's log format, in which Weights & Biases keeps a run.
+BLOCK = 32768
+HEADER = 7
 
 
 def records(folder):
@@ -127,12 +160,15 @@ def records(folder):
 
     (path,) = folder.glob("wandb/offline-run-*/*.wandb")
     data = path.read_bytes()
-    place, parts = HEADER, b""  # the file's own header is as long as that of a record
+
+    place = HEADER  # the file's own header is as long as that of a record
+    parts = b""
     while place + HEADER <= len(data):
         left_in_block = BLOCK - place % BLOCK
         if left_in_block < HEADER:
             place += left_in_block
             continue
+
         length, kind = struct.unpack_from("<HB", data, place + 4)  # after a checksum
         parts += data[place + HEADER : place + HEADER + length]
         place += HEADER + length
@@ -148,9 +184,13 @@ def test_weights_and_biases_offline_keeps_what_tensorboard_keeps(run):
     found = list(records(folder))
     (described,) = (record.run for record in found if record.WhichOneof("record_type") == "run")
     assert (described.project, described.run_id) == ("gptmini", f"watched-{folder.name}")
+
     points = {}
     for record in found:
-        items = {item.nested_key[0] if item.nested_key else item.key: item for item in record.history.item}
+        items = {}
+        for item in record.history.item:
+            name = item.nested_key[0] if item.nested_key else item.key
+            items[name] = item
         if "val/loss" in items:
             step = int(items["trainer/global_step"].value_json)
             points[step] = float(items["val/loss"].value_json)
@@ -169,19 +209,24 @@ def test_weights_and_biases_offline_keeps_what_tensorboard_keeps(run):
         (("logger.wandb.resume=never",), {"resume": "never"}),
     ],
 )
-def test_weights_and_biases_are_given_what_the_configuration_says(run, script, monkeypatch, overrides, expected):
+def test_weights_and_biases_are_given_what_the_configuration_says(
+    run, script, monkeypatch, overrides, expected
+):
     wandb = pytest.importorskip("wandb", reason="pip install wandb")
     start = mock.Mock()
     monkeypatch.setattr(wandb, "init", start)
     monkeypatch.delenv("WANDB_MODE", raising=False)
     folder = run("logger=wandb", *overrides)
-    given = start.call_args.kwargs | {"mode": os.environ.get("WANDB_MODE")}  # by which Lightning says offline
+
+    # Lightning tells Weights & Biases by the environment to stay offline.
+    given = start.call_args.kwargs | {"mode": os.environ.get("WANDB_MODE")}
     assert {name: given.get(name) for name in expected} == expected
     assert given["dir"] == str(folder.relative_to(Path.cwd()))
 
-    script("train", "resume=runs/latest", "trainer.max_steps=6")  # goes on in the entry of that id
-    name = f"{folder.parent.name}-{folder.name}".replace("#", "-")  # which Weights & Biases takes for an id
-    assert start.call_args.kwargs["id"] == given["id"] == name
+    # A resumed run goes on in the entry of the same id, in which Weights & Biases takes no #.
+    script("train", "resume=runs/latest", "trainer.max_steps=6")
+    own = f"{folder.parent.name}-{folder.name}".replace("#", "-")
+    assert start.call_args.kwargs["id"] == given["id"] == own
 
 
 @pytest.mark.slow
@@ -198,10 +243,13 @@ def test_mlflow_keeps_what_tensorboard_keeps(run, monkeypatch, overrides, databa
     pytest.importorskip("sqlalchemy", reason="mlflow-skinny alone cannot keep runs in a database")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     folder = run("logger=mlflow", *overrides)
+
     client = mlflow.MlflowClient(f"sqlite:///{database}")
     found = client.get_experiment_by_name(experiment)
     (entry,) = client.search_runs([found.experiment_id])
     assert (entry.info.run_name, entry.info.status) == (f"smoke-{folder.name}", "FINISHED")
-    points = {metric.step: metric.value for metric in client.get_metric_history(entry.info.run_id, "val/loss")}
+
+    history = client.get_metric_history(entry.info.run_id, "val/loss")
+    points = {metric.step: metric.value for metric in history}
     assert points == pytest.approx(curve(folder, "val/loss"))
     assert entry.data.params["trainer/max_steps"] == "4"

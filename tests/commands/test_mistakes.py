@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
+TRAIN = Path(__file__).parent.parent.parent / "scripts" / "train.py"
 PAYLOAD = "payload-ran"
+# Runs a script as python does, and prints at its end which frameworks it has loaded.
+PROBE = """
+import atexit, runpy, sys
+atexit.register(lambda: print(sorted({"torch", "lightning"} & set(sys.modules))))
+sys.argv = sys.argv[1:]
+sys.path.insert(0, sys.argv[0].rpartition("/")[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 class Payload:
@@ -28,7 +37,10 @@ def assert_refused(result, message):
 
 
 TRAINING = [
-    (["trainer.max_step=3"], r"no configuration here has the key trainer\.max_step; the nearest is trainer\.max_steps"),
+    (
+        ["trainer.max_step=3"],
+        r"no configuration here has the key trainer\.max_step; the nearest is trainer\.max_steps",
+    ),
     (
         ["+trainer.max_step=3"],
         r"no configuration here has the key trainer\.max_step; the nearest is trainer\.max_steps",
@@ -41,40 +53,70 @@ TRAINING = [
     (["trainer.max_steps"], "missing EQUAL"),
     (["optimizer.lr=1e-3,3e-4"], "To sweep over it, add --multirun"),
     (["data.path=???"], r"data\.path must be given, as in data\.path=VALUE"),
-    (["~trainer.max_steps"], r"trainer\.max_steps must have a value; change it with trainer\.max_steps=VALUE"),
+    (
+        ["~trainer.max_steps"],
+        r"trainer\.max_steps must have a value; change it with trainer\.max_steps=VALUE",
+    ),
     (["model.d_model=ninety"], "d_model must be int, got d_model='ninety'"),
     (["model.d_model=16.0"], "d_model must be int, got d_model=16.0"),
     (["model.n_heads=3"], "d_model must be a multiple of n_heads, got d_model=16 and n_heads=3"),
     (["model.dropout=1"], "dropout must be at least 0 and below 1, got dropout=1"),
-    (["trainer.max_steps=ten"], r"trainer\.max_steps must be a whole number of at least 1, got 'ten'"),
+    (
+        ["trainer.max_steps=ten"],
+        r"trainer\.max_steps must be a whole number of at least 1, got 'ten'",
+    ),
     (
         ["trainer.batch_size=3"],
         r"must be a multiple of trainer\.batch_size times devices, got 4, 3 and 1; trainer\.batch_size=auto finds one",
     ),
-    (["trainer.batch_size=most"], r"trainer\.batch_size must be a whole number of at least 1, or auto, got 'most'"),
-    (["trainer.batch_size=null"], r"trainer\.batch_size must be a whole number of at least 1, or auto, got None"),
-    (["trainer.devices=3"], r"global_batch_size must be a multiple of trainer\.devices, got 4 and 3"),
+    (
+        ["trainer.batch_size=most"],
+        r"trainer\.batch_size must be a whole number of at least 1, or auto, got 'most'",
+    ),
+    (
+        ["trainer.batch_size=null"],
+        r"trainer\.batch_size must be a whole number of at least 1, or auto, got None",
+    ),
+    (
+        ["trainer.devices=3"],
+        r"global_batch_size must be a multiple of trainer\.devices, got 4 and 3",
+    ),
     (["trainer.device=cuda"], "device=cuda is not on this machine; use device=auto"),
-    (["trainer.precision=fp8"], "precision must be one of auto, fp32, bf16, bf16_stream, got 'fp8'"),
+    (
+        ["trainer.precision=fp8"],
+        "precision must be one of auto, fp32, bf16, bf16_stream, got 'fp8'",
+    ),
     (["optimizer.lr=fast"], "lr must be a finite number of at least 0, got 'fast'"),
     (["optimizer.betas=[0.9]"], r"betas must be two numbers from 0 to below 1, got \[0\.9\]"),
     (["schedule.warmup_steps=-1"], "warmup_steps must be a whole number of at least 0, got -1"),
-    (["callbacks.scalars.every_steps=0"], "every_steps must be a whole number of at least 1, got 0"),
+    (
+        ["callbacks.scalars.every_steps=0"],
+        "every_steps must be a whole number of at least 1, got 0",
+    ),
     (["callbacks.samples.temperature=-1"], "temperature must be a finite number of at least 0"),
     (["callbacks.samples.top_k=2.5"], "top_k must be a whole number of at least 1, got 2.5"),
-    (["callbacks.samples.temperature=hot"], "temperature must be a finite number of at least 0, got 'hot'"),
+    (
+        ["callbacks.samples.temperature=hot"],
+        "temperature must be a finite number of at least 0, got 'hot'",
+    ),
     (["runs_dir=null"], "runs_dir must be text, got None"),
     (["hydra.run.dir=elsewhere"], r"no configuration here has the key hydra\.run\.dir"),
     (["callbacks.samples.prompts=Line"], "prompts must be a list of texts, got 'Line'"),
     (["callbacks.samples.prompts=[]"], r"prompts must be a list of texts, got \[\]"),
     (["callbacks.samples.prompts=['é']", "tokenizer=char"], r"got 'é' \(U\+00E9\) at position 0"),
     (["tokenizer=bpe", "tokenizer.vocab_size=100"], "vocab_size must be from 257"),
-    (["data.path='\udce9.txt'"], r"every value must be Unicode without lone surrogates, got U\+DCE9; rename the file"),
+    (
+        ["data.path='\udce9.txt'"],
+        r"every value must be Unicode without lone surrogates, got U\+DCE9; rename the file",
+    ),
     (["name=a/b"], "name must be a plain folder name"),
     (["seed=-1"], "seed must be a whole number from 0 to 9223372036854775807, got -1"),
     (["data.path=absent.txt"], "got absent.txt, which does not exist"),
     (["data.path=empty.txt"], "empty.txt must hold text, got an empty file"),
-    (["data.path=latin.txt"], "latin.txt must be UTF-8, got byte 0xe9 at offset 3; convert it first"),
+    (
+        ["data.path=latin.txt"],
+        "latin.txt must be UTF-8, got byte 0xe9 at offset 3; convert it first",
+    ),
     (
         ["data.path=short.txt"],
         "the val split must hold one window of context_length=8 tokens and a target, got 5 tokens",
@@ -92,14 +134,18 @@ def test_training_refuses(script, short, tmp_path, overrides, message):
     (tmp_path / "latin.txt").write_bytes("caf\xe9".encode("latin-1") * 99)
     (tmp_path / "short.txt").write_text("x" * 40)
     (tmp_path / "folder").mkdir()
+
     assert_refused(script("train", *short, *overrides), message)
     assert not (tmp_path / "runs").exists()
+
     leftovers = list(tmp_path.rglob(".*"))
     assert leftovers == []
 
 
 def test_a_sweep_is_checked_whole_before_its_first_run(script, short, tmp_path):
-    assert_refused(script("train", "-m", *short, "optimizer.lr=1e-3", "trainer.max_step=1,2"), "max_step")
+    assert_refused(
+        script("train", "-m", *short, "optimizer.lr=1e-3", "trainer.max_step=1,2"), "max_step"
+    )
     assert not (tmp_path / "runs").exists()
 
 
@@ -113,21 +159,24 @@ def test_gpt2_without_network_and_cache_names_both_ways_out(script, short, tmp_p
     monkeypatch.setattr(Session, "request", unreachable)
     monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "no-cache"))
+
     assert_refused(script("train", *short, "tokenizer=gpt2"), "TIKTOKEN_CACHE_DIR .* tokenizer=bpe")
 
 
 def test_an_edited_prepared_folder_is_refused(script, short, prepared, tmp_path):
     assert script("prepare", *prepared).code == 0
+
     (meta,) = tmp_path.glob("data/*/meta.json")
     meta.write_text(meta.read_text().replace('"uint16"', '"uint32"'))
-    assert_refused(script("train", *short), "meta.json was edited: its digest does not match; delete data/")
+    result = script("train", *short)
+    assert_refused(result, "meta.json was edited: its digest does not match; delete data/")
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.fixture
-def trained(script, short, tmp_path):
-    """A trained run in the working folder."""
-    assert script("train", *short, "tokenizer=char").code == 0
+def trained(script, short, once, tmp_path):
+    """The best checkpoint of a trained run in the working folder."""
+    once("trained on characters", lambda: script("train", *short, "tokenizer=char"))
     return tmp_path / "runs" / "latest" / "checkpoints" / "best.ckpt"
 
 
@@ -137,19 +186,23 @@ def test_what_is_no_checkpoint_is_refused_unread(script, trained, tmp_path, name
     (tmp_path / "cut.ckpt").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "text.ckpt").write_text("no checkpoint")
     (tmp_path / "raw.ckpt").write_bytes(pickle.dumps(Payload()))
+
     checkpoint = torch.load(trained, weights_only=True)
     torch.save(checkpoint | {"optimizer_states": Payload()}, tmp_path / "code.ckpt")
+
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 1
     (tmp_path / "flipped.ckpt").write_bytes(flipped)
-    for file, message in (
-        ("cut", "cut short"),
-        ("text", "is not a checkpoint"),
-        ("raw", "is not a checkpoint"),
-        ("code", "must hold only tensors and plain data; refused without running it"),
-        ("flipped", "is damaged: the CRC-32"),
-        ("absent", "does not exist; give a run folder"),
-    ):
+
+    messages = {
+        "cut": "cut short",
+        "text": "is not a checkpoint",
+        "raw": "is not a checkpoint",
+        "code": "must hold only tensors and plain data; refused without running it",
+        "flipped": "is damaged: the CRC-32",
+        "absent": "does not exist; give a run folder",
+    }
+    for file, message in messages.items():
         assert_refused(script(name, f"{file}.ckpt"), rf"{file}\.ckpt.*{message}")
     assert not (tmp_path / PAYLOAD).exists()
 
@@ -190,13 +243,6 @@ def test_tokens_of_another_tokenizer_are_refused(script, prepared, trained):
 
 
 def test_a_typo_costs_no_framework(tmp_path):
-    probe = (
-        "import sys, atexit; atexit.register(lambda: print(sorted({'torch', 'lightning'} & set(sys.modules))));"
-        "sys.argv = ['train.py', 'trainer.max_step=3']; import runpy; runpy.run_path(sys.path[0] + '/train.py', "
-        "run_name='__main__')"
-    )
-    scripts = str(Path(__file__).parent.parent.parent / "scripts")
-    environment = os.environ | {"PYTHONPATH": scripts}
-    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {scripts!r}); " + probe]
-    result = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+    command = [sys.executable, "-c", PROBE, str(TRAIN), "trainer.max_step=3"]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert (result.returncode, result.stdout) == (2, "[]\n"), result

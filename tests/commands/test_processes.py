@@ -7,33 +7,36 @@ from pathlib import Path
 import pytest
 import torch
 
+from run_folders import last, newest
+
 TRAIN = str(Path(__file__).parent.parent.parent / "scripts" / "train.py")
 AT_ONCE = "trainer.max_time=1e-3"  # stop after the first step
-
-
-def last(folder):
-    (path,) = folder.glob("*/checkpoints/last.ckpt")
-    return torch.load(path, weights_only=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
 def test_a_run_goes_on_with_more_or_fewer_processes(script, short, tmp_path, before, after):
     assert script("train", *short, "name=straight").code == 0
+    expected = last(newest())
 
     def train(*arguments, devices):
-        command = [sys.executable, TRAIN, *arguments, f"trainer.devices={devices}", "trainer.batch_size=auto"]
-        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True, timeout=120).stdout
+        processes = (f"trainer.devices={devices}", "trainer.batch_size=auto")
+        command = [sys.executable, TRAIN, *arguments, *processes]
+        options = {"cwd": tmp_path, "capture_output": True, "text": True}
+        return subprocess.run(command, check=True, timeout=120, **options).stdout
 
     stopped = train(*short, "name=moved", AT_ONCE, devices=before)
     assert "stopped  by the time limit at step 1; saved as" in stopped
-    assert last(tmp_path / "runs" / "moved")["global_step"] == 1
+    assert last(newest())["global_step"] == 1
+
     resumed = train("resume=runs/latest", "trainer.max_time=null", devices=after)
     assert "done     3 steps" in resumed
-    expected, got = last(tmp_path / "runs" / "straight"), last(tmp_path / "runs" / "moved")
+
+    got = last(newest())
     assert got["global_step"] == expected["global_step"] == 4
     for name, tensor in expected["state_dict"].items():
         torch.testing.assert_close(got["state_dict"][name], tensor, atol=1e-5, rtol=0)
+    moments = got["optimizer_states"][0]["state"]
     for i, state in expected["optimizer_states"][0]["state"].items():
         for key, tensor in state.items():
-            torch.testing.assert_close(got["optimizer_states"][0]["state"][i][key], tensor, atol=1e-5, rtol=0)
+            torch.testing.assert_close(moments[i][key], tensor, atol=1e-5, rtol=0)

@@ -11,6 +11,7 @@ import torch
 import gptmini
 from gptmini.checks import UserError
 from gptmini.commands import COMMANDS, main
+from run_folders import last, newest
 
 COMMAND_FILES = {path.stem for path in (Path(gptmini.__file__).parent / "commands").glob("*.py")}
 
@@ -27,6 +28,7 @@ def program(monkeypatch, capsys):
             code = 0
         except SystemExit as end:
             code = end.code or 0
+
         return (code, *capsys.readouterr())
 
     return run
@@ -46,8 +48,9 @@ def test_it_names_its_version(program):
 
 def test_an_unknown_command_is_told_in_one_line(program):
     code, out, err = program("trian")
+    known = "train, prepare, sample, evaluate, report"
     assert (code, out) == (2, "")
-    assert err == "error: gptmini has no command trian; it has train, prepare, sample, evaluate, report\n"
+    assert err == f"error: gptmini has no command trian; it has {known}\n"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -59,6 +62,7 @@ def test_each_command_explains_itself(program, command):
 
 def test_it_trains_resumes_samples_evaluates_and_reports(script, short, prepared, program):
     assert program("train", *short)[0] == 0
+
     code, out, _ = program("train", "resume=runs/latest", "trainer.max_steps=6")
     assert code == 0
     assert re.search(r"^next     gptmini sample runs/smoke/\S+$", out, re.MULTILINE)
@@ -70,7 +74,8 @@ def test_it_trains_resumes_samples_evaluates_and_reports(script, short, prepared
 
 def test_python_dash_m_is_the_same_program():
     command = [sys.executable, "-m", "gptmini", "--version"]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"{gptmini.__version__}\n"
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout == f"{gptmini.__version__}\n"
 
 
 @pytest.mark.slow
@@ -78,19 +83,23 @@ def test_a_run_of_two_processes_is_started_by_the_program(script, short, tmp_pat
     program = Path(sys.executable).with_name("gptmini")
     if not program.exists():
         pytest.skip("the program gptmini is not beside this Python; pip install puts it there")
+
     command = [str(program), "train", *short, "trainer.devices=2"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    options = {"cwd": tmp_path, "capture_output": True, "text": True}
+    result = subprocess.run(command, check=False, timeout=120, **options)
     assert result.returncode == 0, result.stderr
-    (folder,) = (tmp_path / "runs" / "smoke").iterdir()
-    assert torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 4
+    assert last(newest())["global_step"] == 4
 
 
 def test_training_from_python_is_the_command(script, short):
     run = gptmini.train(*short)
     assert script("train", *short).code == 0
-    (other,) = (path for path in run.folder.parent.iterdir() if path != run.folder)
-    one, two = (torch.load(path / "checkpoints" / "best.ckpt", weights_only=True) for path in (run.folder, other))
-    assert all(torch.equal(weight, two["state_dict"][name]) for name, weight in one["state_dict"].items())
+
+    one = last(run.folder, "best")
+    two = last(newest(), "best")
+    for name, weight in one["state_dict"].items():
+        assert torch.equal(weight, two["state_dict"][name]), name
+
     best = two["callbacks"]["RunCheckpoints"]["best"]
     assert (run.best.loss, run.best.bits_per_byte, run.best.step) == tuple(best.values())
     assert (run.steps, run.stopped_by, run.exit_code) == (4, None, 0)
@@ -102,6 +111,7 @@ def test_training_from_python_is_the_command(script, short):
 def test_a_run_that_python_stopped_says_so_and_goes_on(script, short):
     run = gptmini.train(*short, "trainer.max_time=1e-3")
     assert (run.steps, run.stopped_by, run.exit_code) == (1, "the time limit", 0)
+
     run = gptmini.train(f"resume={run.folder}", "trainer.max_time=null")
     assert (run.steps, run.stopped_by) == (4, None)
 
@@ -110,13 +120,13 @@ def test_a_run_that_python_stopped_says_so_and_goes_on(script, short):
     ("overrides", "message"),
     [
         (["trainer.max_step=3"], r"the key trainer\.max_step; the nearest is trainer\.max_steps"),
-        (
-            ["trainer.devices=2"],
-            r"trainer\.devices must be 1 in gptmini\.train, got 2",
-        ),
+        (["trainer.devices=2"], r"trainer\.devices must be 1 in gptmini\.train, got 2"),
         (["experiment=absent"], "Could not find 'experiment/absent'"),
         (["trainer.max_steps=["], "LexerNoViableAlt|mismatched|no viable"),
-        (["model.n_heads=3"], "d_model must be a multiple of n_heads, got d_model=16 and n_heads=3"),
+        (
+            ["model.n_heads=3"],
+            "d_model must be a multiple of n_heads, got d_model=16 and n_heads=3",
+        ),
     ],
 )
 def test_a_mistake_in_python_is_an_error_of_one_kind(script, short, overrides, message):

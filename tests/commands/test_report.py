@@ -11,6 +11,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from gptmini.report.page import figures_table, image, newest_first, table, thinned
 from gptmini.report.reported_run import ReportedRun
 from gptmini.report.tags import LAYOUT
+from gptmini.training.monitoring.events import EventLogger
 
 
 class Page(HTMLParser):
@@ -18,13 +19,19 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.references, self.headings, self.tags, self.texts, self._open = [], [], [], [], ""
+        self.references = []
+        self.headings = []
+        self.tags = []
+        self.texts = []
+        self._open = ""
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
         self.tags.append(tag)
         self._open = tag
-        self.references += [value for name, value in attributes if name in ("src", "href", "data", "srcset")]
+        for name, value in attributes:
+            if name in ("src", "href", "data", "srcset"):
+                self.references.append(value)
 
     def handle_data(self, data):
         self.texts.append(data)
@@ -33,31 +40,56 @@ class Page(HTMLParser):
 
 
 @pytest.fixture
-def two_runs(script, watched, tmp_path):
-    for override in ("name=a", "seed=2"):
-        assert script("train", *watched, "name=b", override).code == 0
+def two_runs(script, watched, once, tmp_path):
+    """The working folder with two runs: a, and b with another seed."""
+
+    def train():
+        assert script("train", *watched, "name=a").code == 0
+        assert script("train", *watched, "name=b", "seed=2").code == 0
+
+    once("two runs", train)
     return tmp_path
 
 
 def test_the_page_of_a_run_has_everything_and_needs_nothing_else(two_runs, script):
     said = script("report", "runs/a")
     assert said.code == 0
+
     (path,) = two_runs.glob("runs/a/*/report.html")
     assert said.out.startswith(f"{path.relative_to(two_runs)}, ")
+
+    # It loads nothing.
     text = path.read_text()
     page = Page(text)
     assert all(reference.startswith("data:image/") for reference in page.references)
     assert not {"script", "link", "iframe", "object"} & set(page.tags)
     assert "@import" not in text
     assert "url(" not in text
-    expected = ["Where it stands", *LAYOUT, "Samples", "What it mispredicts most", "Attention", "Loss by position"]
-    assert page.headings[1:] == [*expected, "Loss histogram", "Model", "Data", "Configuration"]
-    n_curves = sum(len(charts) for charts in LAYOUT.values()) - 2  # no step was bad, and no peak is known
-    assert len([r for r in page.references if r.startswith("data:image/svg+xml;")]) == n_curves
-    assert len([r for r in page.references if r.startswith("data:image/png;")]) == 3 * 2  # first and last validation
+
+    # It has every section, and every picture.
+    assert page.headings[1:] == [
+        "Where it stands",
+        *LAYOUT,
+        "Samples",
+        "What it mispredicts most",
+        "Attention",
+        "Loss by position",
+        "Loss histogram",
+        "Model",
+        "Data",
+        "Configuration",
+    ]
+    n_charts = sum(len(charts) for charts in LAYOUT.values())
+    drawings = [r for r in page.references if r.startswith("data:image/svg+xml;")]
+    assert len(drawings) == n_charts - 2  # no step was bad, and no peak is known
+    pictures = [r for r in page.references if r.startswith("data:image/png;")]
+    assert len(pictures) == 3 * 2  # three of the first validation, three of the last
+
+    # It has the figures of the log.
     cells = [word.strip() for word in page.texts]
     assert "blocks.*.attention.qkv.weight" in cells
     assert "trainer.val_every_steps" in cells
+
     best = re.search(r"best +val loss (\S+),", (path.parent / "train.log").read_text())[1]
     assert cells[cells.index("best val loss, nats per token") + 1] == best
 
@@ -65,11 +97,14 @@ def test_the_page_of_a_run_has_everything_and_needs_nothing_else(two_runs, scrip
 def test_runs_are_laid_over_each_other_with_what_differs(two_runs, script):
     said = script("report", "--compare", "runs/a", "runs/b", "--out", "page.html")
     assert said.out.startswith("page.html, ")
+
     text = (two_runs / "page.html").read_text()
     page = Page(text)
-    assert page.headings[:3] == ["a and b", "Where they stand", "What differs in their configurations"]
+    differs = "What differs in their configurations"
+    assert page.headings[:3] == ["a and b", "Where they stand", differs]
+
     cells = [word.strip() for word in page.texts if word.strip()]
-    start = cells.index("What differs in their configurations")
+    start = cells.index(differs)
     assert cells[start + 1 : start + 9] == ["a", "b", "name", "a", "b", "seed", "1", "2"]
     assert text.count("<pre>") == 2  # a sample of each
     assert all(reference.startswith("data:image/") for reference in page.references)
@@ -83,41 +118,42 @@ def test_a_running_or_killed_run_can_be_reported(two_runs, script):
 
 
 def test_nothing_that_a_model_writes_becomes_part_of_the_page():
-    assert table([["<b>", "x"], ["<script>alert(1)</script>", "&"]]) == (
+    expected = (
         "<table><tr><th>&lt;b&gt;</th><th>x</th></tr>"
         "<tr><td>&lt;script&gt;alert(1)&lt;/script&gt;</td><td>&amp;</td></tr></table>"
     )
-    assert (
-        image("png", b"\x00", '"><script>') == '<img src="data:image/png;base64,AA==" alt="&quot;&gt;&lt;script&gt;">'
-    )
+    assert table([["<b>", "x"], ["<script>alert(1)</script>", "&"]]) == expected
+
+    expected = '<img src="data:image/png;base64,AA==" alt="&quot;&gt;&lt;script&gt;">'
+    assert image("png", b"\x00", '"><script>') == expected
 
 
 def test_a_sample_that_is_html_is_shown_as_text(two_runs, script, tmp_path):
-    from gptmini.training.monitoring.events import EventLogger
-
     (folder,) = (path.parent for path in two_runs.glob("runs/a/*/config.yaml"))
     logger = EventLogger(str(folder), purge_step=None)
     logger.log_samples(["<script>alert(1)</script>\n# no heading", "second"], 9)
     logger.log_table("zoom/mispredicted", [["token"], ["<img src=x onerror=y>|*a*"]], 9)
     logger.finalize("success")
+
     script("report", "runs/a")
     text = next(folder.glob("report.html")).read_text()
     assert "<script>" not in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;\n# no heading" in text
+
     shown = "".join(Page(text).texts)
     assert "<script>alert(1)</script>\n# no heading" in shown
     assert "<img src=x onerror=y>|*a*" in shown
 
 
 def test_a_curve_of_many_points_keeps_its_last_and_its_best(tmp_path):
-    from gptmini.training.monitoring.events import EventLogger
-
     (tmp_path / "config.yaml").write_text("seed: 1")
     logger = EventLogger(str(tmp_path))
     for step in range(1, 1202):
-        value = {1: math.nan, 700: 0.25}.get(step, 1.0)
-        logger.log_metrics({"val/loss": value, "train/loss": 2.0 if step == 1201 else 1.5}, step)
+        val_loss = {1: math.nan, 700: 0.25}.get(step, 1.0)
+        train_loss = {1201: 2.0}.get(step, 1.5)
+        logger.log_metrics({"val/loss": val_loss, "train/loss": train_loss}, step)
     logger.finalize("success")
+
     run = ReportedRun(str(tmp_path))
     shown = thinned(run.curve("train/loss"))
     assert len(shown) <= 501
@@ -132,9 +168,11 @@ def test_runs_are_told_apart_whatever_they_are_called(two_runs, script):
     (elsewhere,) = two_runs.glob("runs/a/*/")
     shutil.copytree(elsewhere, two_runs / "other" / "a" / elsewhere.name)
     assert script("report", "--compare", "runs/a", "other/a", "--out", "page.html").code == 0
+
     headings = Page((two_runs / "page.html").read_text()).headings
     assert str(elsewhere) in headings[0]
     assert str(two_runs / "other" / "a" / elsewhere.name) in headings[0]
+
     refused = script("report", "--compare", "runs/a", str(elsewhere))
     assert (refused.code, refused.err.count("\n")) == (2, 1)
     assert "runs to compare must differ" in refused.err
@@ -159,7 +197,10 @@ def test_the_newest_comes_first_and_the_others_can_be_opened():
         (["runs/a", "--compare", "runs/b"], "name a run, or several after --compare"),
         (["runs/none"], "runs/none does not exist; give a run folder"),
         (["my.txt"], "belongs to no run"),
-        (["runs/a", "--out", "none/page.html"], "--out must be a file in a folder that exists, got none/page.html"),
+        (
+            ["runs/a", "--out", "none/page.html"],
+            "--out must be a file in a folder that exists, got none/page.html",
+        ),
         (["runs/a", "--out", "runs"], "--out must be a file in a folder that exists, got runs"),
         (["binary"], "binary/config.yaml is not the configuration of a run"),
         (["damaged"], "an event file in damaged holds what TensorBoard never wrote; move it away"),
@@ -174,7 +215,9 @@ def test_mistakes_end_in_one_line(two_runs, script, arguments, message):
     shutil.copy(events, two_runs / "binary")
     with (two_runs / "damaged" / "events.out.tfevents.1.x").open("wb") as file:
         RecordWriter(file).write(b"\xff no event")
+
     result = script("report", *arguments)
+
     assert result.code == 2
     assert result.err.count("\n") == 1
     assert message in result.err

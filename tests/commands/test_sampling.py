@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,35 +14,36 @@ import torch
 
 from gptmini import load
 from gptmini.generation import generate_stream
-from gptmini.model import GPTConfig, new_gpt
 from gptmini.model.checkpoint import header, write_checkpoint
 from gptmini.tokenizer import CharTokenizer
 from sizes import TALKATIVE
+from toys import wide_gpt
 
-ROOT = Path(__file__).parent.parent.parent
+SAMPLE = Path(__file__).parent.parent.parent / "scripts" / "sample.py"
 LETTERS = CharTokenizer("\nabcdefghé", end_of_text=True)
-CONFIG = GPTConfig(**TALKATIVE)
 
 
 @pytest.fixture
 def checkpoint(tmp_path, monkeypatch):
     """A model of nine letters, a line break and end-of-text, all of which it draws."""
     monkeypatch.chdir(tmp_path)
-    model = new_gpt(CONFIG, seed=0)
-    torch.manual_seed(1)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    state = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    write_checkpoint({"gptmini": header(CONFIG, LETTERS.to_dict()), "state_dict": state}, tmp_path / "m.ckpt")
+    model = wide_gpt(TALKATIVE)
+    own = header(model.config, LETTERS.to_dict())
+    weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    write_checkpoint({"gptmini": own, "state_dict": weights}, tmp_path / "m.ckpt")
     return "m.ckpt"
 
 
 def expected(prompt, seed=1, num_samples=1, **options):
     """Texts by the library, one sample after another."""
     model, tokenizer = load("m.ckpt")
-    texts = [""] * num_samples
     options = {"max_new_tokens": 200, "temperature": 0.8, **options}
-    for piece in generate_stream(model, tokenizer, prompt, seed=seed, num_samples=num_samples, **options):
+    pieces = generate_stream(
+        model, tokenizer, prompt, seed=seed, num_samples=num_samples, **options
+    )
+
+    texts = [""] * num_samples
+    for piece in pieces:
         texts[piece.sample] += piece.text
     return texts
 
@@ -55,75 +57,97 @@ def test_a_file_of_prompts_gives_each_its_samples_in_order(script, checkpoint, t
     (tmp_path / "prompts.txt").write_text("abc\n\nh\nfedcbafedcbafedcbafedcba\n", encoding="utf-8")
     prompts = ["abc", "h", "fedcbafedcbafedcbafedcba"]
     texts = {prompt: expected(prompt, num_samples=2) for prompt in prompts}
-    many = ("--prompts", "prompts.txt", "--num-samples", "2", "--batch-size", "4")
+    many = shlex.split("--prompts prompts.txt --num-samples 2 --batch-size 4")
+
+    wanted = []
+    shown = []
+    for number, prompt in enumerate(prompts, start=1):
+        for i, text in enumerate(texts[prompt]):
+            wanted.append((prompt, i, text))
+            shown.append(f"--- prompt {number}, sample {i + 1}\n{prompt}{text}\n")
+
     found = records(script("sample", checkpoint, *many, "--format", "jsonl"))
-    assert [(r["prompt"], r["sample"], r["text"]) for r in found] == [
-        (prompt, i, texts[prompt][i]) for prompt in prompts for i in range(2)
-    ]
-    shown = "\n".join(
-        f"--- prompt {p + 1}, sample {i + 1}\n{prompt}{texts[prompt][i]}\n"
-        for p, prompt in enumerate(prompts)
-        for i in range(2)
-    )
-    assert script("sample", checkpoint, *many).out == shown
+    assert [(r["prompt"], r["sample"], r["text"]) for r in found] == wanted
+    assert script("sample", checkpoint, *many).out == "\n".join(shown)
 
 
 def test_prompts_come_as_jsonl_too(script, checkpoint, tmp_path):
-    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a\\nb", "id": "\u2028"}\r\n\n{"prompt": "h"}\n')
+    text = '{"prompt": "a\\nb", "id": "\u2028"}\r\n\n{"prompt": "h"}\n'
+    (tmp_path / "prompts.jsonl").write_text(text)
+
     found = records(script("sample", checkpoint, "--prompts", "prompts.jsonl", "--format", "jsonl"))
-    assert [(r["prompt"], r["text"]) for r in found] == [("a\nb", *expected("a\nb")), ("h", *expected("h"))]
+    wanted = [("a\nb", *expected("a\nb")), ("h", *expected("h"))]
+    assert [(r["prompt"], r["text"]) for r in found] == wanted
 
 
 def test_records_say_how_a_sample_ended_and_what_each_token_cost(script, checkpoint):
-    arguments = ("--prompt", "abc", "--num-samples", "8", "--max-new-tokens", "6", "--format", "jsonl", "--logprobs")
-    found = records(script("sample", checkpoint, *arguments, "--stop", "h", "--temperature", "1.5"))
+    many = shlex.split("--prompt abc --num-samples 8 --max-new-tokens 6 --stop h --temperature 1.5")
+    found = records(script("sample", checkpoint, *many, "--format", "jsonl", "--logprobs"))
     assert {record["finish"] for record in found} == {"length", "stop", "end_of_text"}
+
     model, tokenizer = load(checkpoint)
     for record in found:
-        ids = tokenizer.encode("abc") + record["tokens"]
+        tokens = record["tokens"]
+        ids = tokenizer.encode("abc") + tokens
         with torch.no_grad():
-            log_probabilities = model(torch.tensor([ids]))[0, 2:-1].log_softmax(-1)
-        assert record["logprobs"] == pytest.approx(
-            log_probabilities[range(len(record["tokens"])), record["tokens"]].tolist(), abs=1e-5
-        )
-        assert record["n_tokens"] == len(record["tokens"])
-        shown = record["tokens"] if record["finish"] == "length" else record["tokens"][:-1]
+            log_probabilities = model(torch.tensor([ids]))[0, 2:-1].log_softmax(-1)  # (T, V)
+        of_tokens = log_probabilities[range(len(tokens)), tokens]
+
+        assert record["logprobs"] == pytest.approx(of_tokens.tolist(), abs=1e-5)
+        assert record["n_tokens"] == len(tokens)
+        shown = tokens if record["finish"] == "length" else tokens[:-1]
         assert record["text"] == tokenizer.decode(shown)
 
 
 def test_a_stop_string_with_an_escape_ends_the_sample_unseen(script, checkpoint):
-    whole = script("sample", checkpoint, "--prompt", "abc", "--ignore-end-of-text").out.removesuffix("\n")
+    endless = ("sample", checkpoint, "--prompt", "abc", "--ignore-end-of-text")
+    whole = script(*endless).out.removesuffix("\n")
     stop = whole[20:23]
     assert "\n" in whole
-    found = script("sample", checkpoint, "--prompt", "abc", "--ignore-end-of-text", "--stop", stop).out
-    assert found == whole[: whole.index(stop, 3)] + "\n"
-    found = script("sample", checkpoint, "--prompt", "abc", "--ignore-end-of-text", "--stop", r"\n").out
-    assert found == whole[: whole.index("\n", 3)] + "\n"
+
+    assert script(*endless, "--stop", stop).out == whole[: whole.index(stop, 3)] + "\n"
+    assert script(*endless, "--stop", r"\n").out == whole[: whole.index("\n", 3)] + "\n"
+
     wild = ("sample", checkpoint, "--temperature", "9", "--ignore-end-of-text")
     whole = script(*wild).out
-    assert [script(*wild, "--stop", stop).out for stop in ("é", r"\u00e9")] == [whole[: whole.index("é")] + "\n"] * 2
+    for stop in ("é", r"\u00e9"):
+        assert script(*wild, "--stop", stop).out == whole[: whole.index("é")] + "\n"
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.4}, {"repetition_penalty": 1.9}, {"temperature": 0.0}, {"seed": 9}],
+    [
+        {"top_k": 3},
+        {"top_p": 0.5},
+        {"min_p": 0.4},
+        {"repetition_penalty": 1.9},
+        {"temperature": 0.0},
+        {"seed": 9},
+    ],
 )
 def test_every_rule_reaches_the_model(script, checkpoint, options):
     arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     found = script("sample", checkpoint, "--prompt", "abc", *arguments).out
+
     assert found == "abc" + expected("abc", **options)[0] + "\n"
     assert found != "abc" + expected("abc")[0] + "\n"
 
 
 @pytest.mark.parametrize("dtype", ["fp64", "bf16", "int8"])
 def test_dtype_is_that_of_the_weights(script, checkpoint, dtype):
-    arguments = ("--prompt", "abc", "--max-new-tokens", "1", "--format", "jsonl", "--logprobs", "--temperature", "0")
+    arguments = shlex.split(
+        "--prompt abc --max-new-tokens 1 --temperature 0 --format jsonl --logprobs"
+    )
     (record,) = records(script("sample", checkpoint, *arguments, "--dtype", dtype))
+
     model, tokenizer = load(checkpoint)
     with torch.no_grad():
-        exact = model.double()(torch.tensor([tokenizer.encode("abc")]))[0, -1].log_softmax(-1).max().item()
-    error = abs(record["logprobs"][0] - exact)
-    assert error < 1e-12 if dtype == "fp64" else 1e-4 < error < 0.1
+        logits = model.double()(torch.tensor([tokenizer.encode("abc")]))[0, -1]  # (V,)
+    error = abs(record["logprobs"][0] - logits.log_softmax(-1).max().item())
+    if dtype == "fp64":
+        assert error < 1e-12
+    else:
+        assert 1e-4 < error < 0.1
 
 
 def test_typed_lines_are_continued_until_the_input_ends(script, checkpoint, monkeypatch):
@@ -139,43 +163,54 @@ def test_typed_lines_are_continued_until_the_input_ends(script, checkpoint, monk
     monkeypatch.setattr("builtins.input", type_line)
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     result = script("sample", checkpoint, "--interactive", "--max-new-tokens", "9")
-    first, second = (expected("abc", seed=seed, max_new_tokens=9)[0] for seed in (1, 2))
-    last = expected("", seed=4, max_new_tokens=9)[0]
+
+    (first,) = expected("abc", seed=1, max_new_tokens=9)
+    (second,) = expected("abc", seed=2, max_new_tokens=9)
+    (last,) = expected("", seed=4, max_new_tokens=9)
+    refused = "error: every character must be among the 10 that were trained on, got '?'"
     assert result.code == 0
     assert result.out == f"abc{first}\nabc{second}\n{last}\n"  # no prompt where nobody types
-    assert result.err.startswith("error: every character must be among the 10 that were trained on, got '?'")
+    assert result.err.startswith(refused)
 
 
-def start(*arguments, **options):
+def start(*arguments):
     """The script in a process of its own, which draws until it is stopped."""
-    command = [sys.executable, str(ROOT / "scripts" / "sample.py"), "m.ckpt", "--prompt", "abc", "--ignore-end-of-text"]
-    more = ("--max-new-tokens", "100000000", *arguments)
-    return subprocess.Popen([*command, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+    endless = shlex.split("m.ckpt --prompt abc --ignore-end-of-text --max-new-tokens 100000000")
+    command = [sys.executable, str(SAMPLE), *endless, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def interrupt(process, times=1):
+    """What a process writes from its first Ctrl-C to its end, which must be a quiet one."""
+    for _ in range(times):
+        process.send_signal(signal.SIGINT)
+    rest, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, b"")
+    return rest
 
 
 def test_ctrl_c_leaves_what_was_generated_and_exits_130(checkpoint):
     process = start()
     begun = process.stdout.read(300)
-    process.send_signal(signal.SIGINT)
-    rest, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (130, b"")
-    text = (begun + rest).decode()
+    text = (begun + interrupt(process)).decode()
+
     n_tokens = len(text) - len("abc")
+    (whole,) = expected("abc", max_new_tokens=n_tokens, ignore_end_of_text=True)
     assert n_tokens > 200
-    assert ("abc" + expected("abc", max_new_tokens=n_tokens, ignore_end_of_text=True)[0]).startswith(text)
+    assert f"abc{whole}".startswith(text)
 
 
 def test_ctrl_c_leaves_a_record_of_each_sample_that_was_begun(checkpoint):
-    text = expected("abc", ignore_end_of_text=True)[0]
-    process = start("--format", "jsonl", "--num-samples", "3", "--stop", text[30:42].replace("\n", r"\n"))
+    texts = expected("abc", num_samples=3, ignore_end_of_text=True)
+    stop = texts[0][30:42]
+    process = start("--format", "jsonl", "--num-samples", "3", "--stop", stop.replace("\n", r"\n"))
     begun = process.stdout.readline()  # the first sample has met its stop; the others go on
-    process.send_signal(signal.SIGINT)
-    rest, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (130, b"")
-    found = [json.loads(line) for line in (begun + rest).decode().splitlines()]
-    assert [(record["sample"], record["finish"]) for record in found] == [(0, "stop"), (1, None), (2, None)]
-    assert found[0]["text"] == text[: text.index(text[30:42])]
-    for record, whole in zip(found, expected("abc", num_samples=3, ignore_end_of_text=True), strict=True):
+    found = [json.loads(line) for line in (begun + interrupt(process)).decode().splitlines()]
+
+    wanted = [(0, "stop"), (1, None), (2, None)]
+    assert [(record["sample"], record["finish"]) for record in found] == wanted
+    assert found[0]["text"] == texts[0][: texts[0].index(stop)]
+    for record, whole in zip(found, texts, strict=True):
         assert record["text"][:100]
         assert record["text"][:100] == whole[: len(record["text"])][:100]
 
@@ -196,15 +231,27 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(checkpoint):
         (["--prompts", "none.txt"], "none.txt: No such file or directory"),
         (["--prompts", "empty.txt"], "empty.txt must hold at least one prompt, got none"),
         (["--prompts", "bad.jsonl"], "bad.jsonl, line 2 must be JSON"),
-        (["--prompts", "odd.jsonl"], 'odd.jsonl, line 1 must be an object with a text, as in {"prompt": "Once"}'),
+        (
+            ["--prompts", "odd.jsonl"],
+            'odd.jsonl, line 1 must be an object with a text, as in {"prompt": "Once"}',
+        ),
         (["--prompts", "unknown.txt"], "prompt 2: every character must be among the 10"),
         (["--min-p", "2"], "min_p must be a number above 0 and at most 1, got 2.0"),
-        (["--repetition-penalty", "0"], "repetition_penalty must be a number from 0.001 to 1000, got 0.0"),
+        (
+            ["--repetition-penalty", "0"],
+            "repetition_penalty must be a number from 0.001 to 1000, got 0.0",
+        ),
         (["--batch-size", "0"], "--batch-size must be at least 1, got 0"),
         (["--num-samples", "0"], "--num-samples must be at least 1, got 0"),
         (["--dtype", "fp8"], "argument --dtype: invalid choice: 'fp8'"),
-        (["--dtype", "int8", "--compile"], "--dtype int8 needs a CPU and no --compile, got cpu with --compile"),
-        (["--interactive", "--top-p", "7"], "top_p must be a number above 0 and at most 1, got 7.0"),
+        (
+            ["--dtype", "int8", "--compile"],
+            "--dtype int8 needs a CPU and no --compile, got cpu with --compile",
+        ),
+        (
+            ["--interactive", "--top-p", "7"],
+            "top_p must be a number above 0 and at most 1, got 7.0",
+        ),
         (["--interactive", "--prompt", "a"], "not allowed with argument"),
     ],
 )
@@ -213,7 +260,9 @@ def test_mistakes_are_one_line(script, checkpoint, tmp_path, arguments, message)
     (tmp_path / "bad.jsonl").write_text('{"prompt": "a"}\n{"prompt": \n')
     (tmp_path / "odd.jsonl").write_text('["a"]\n')
     (tmp_path / "unknown.txt").write_text("abc\nxyz\n")
+
     result = script("sample", checkpoint, *arguments)
+
     assert (result.code, result.out) == (2, "")
     assert message in result.err
     assert result.err.startswith("error: ")
@@ -227,9 +276,10 @@ def test_a_checkpoint_is_all_that_sampling_needs(script, checkpoint, monkeypatch
 
 
 def test_what_a_system_encoding_lacks_is_written_all_the_same(checkpoint):
-    arguments = [sys.executable, str(ROOT / "scripts" / "sample.py"), checkpoint, "--ignore-end-of-text"]
-    arguments += ["--temperature", "9"]
-    result = subprocess.run(arguments, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"}, check=True)
+    wild = ("--ignore-end-of-text", "--temperature", "9")
+    command = [sys.executable, str(SAMPLE), checkpoint, *wild]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    result = subprocess.run(command, capture_output=True, env=environment, check=True)
     assert "é" in result.stdout.decode("utf-8")
 
 
@@ -248,12 +298,8 @@ def test_a_byte_order_mark_is_no_part_of_a_prompt(script, checkpoint, tmp_path, 
 
 
 def test_two_signals_at_once_are_one_and_lose_nothing(checkpoint):
-    process = start(
-        "--format", "jsonl", "--num-samples", "2", "--stop", expected("abc", ignore_end_of_text=True)[0][30:42]
-    )
+    (text,) = expected("abc", ignore_end_of_text=True)
+    process = start("--format", "jsonl", "--num-samples", "2", "--stop", text[30:42])
     begun = process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGINT)
-    rest, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (130, b"")
-    assert [json.loads(line)["finish"] for line in (begun + rest).splitlines()] == ["stop", None]
+    found = [json.loads(line) for line in (begun + interrupt(process, times=2)).splitlines()]
+    assert [record["finish"] for record in found] == ["stop", None]

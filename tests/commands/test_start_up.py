@@ -7,9 +7,14 @@ from gptmini.commands.start_up import collector_paused, resume_collector
 
 def test_a_run_trains_with_the_collector_on(script, short, monkeypatch):
     seen = []
-    fit = "gptmini.commands.train.fit_and_announce"
-    monkeypatch.setattr(fit, lambda *_, **__: seen.append(gc.isenabled()) or Result())
-    monkeypatch.setattr("gptmini.commands.train.check_configuration", noting(seen))
+
+    def fit(*_, **__):
+        seen.append(gc.isenabled())
+        return Result()
+
+    monkeypatch.setattr("gptmini.commands.train.fit", fit)
+    monkeypatch.setattr("gptmini.commands.train.check", noting(seen))
+
     assert script("train", *short).code == 0
     assert seen == [False, True]
     assert gc.isenabled()
@@ -23,7 +28,7 @@ class Result:
 
 
 def noting(seen):
-    """plan.check_configuration, which imports what is heavy, with a note of whether the collector was on."""
+    """plan.check, which imports what is heavy, with a note of whether the collector was on."""
     from gptmini.commands.plan import check_configuration
 
     def checked(config):
@@ -49,6 +54,7 @@ def test_what_runs_leave_behind_is_collected():
             cycle = Cycle()
             cycle.itself = cycle
             del cycle
+
     assert gc.collect() > 0
     assert gc.get_freeze_count() == frozen  # only the first start-up of a process is set aside
 

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from gptmini.data.batches import gather, n_windows, permute, step_sequences, validation_windows, window_starts
+from gptmini.data.batches import (
+    gather,
+    n_windows,
+    permute,
+    step_sequences,
+    validation_windows,
+    window_starts,
+)
 
 
 def places_of(size, key):
@@ -34,7 +41,8 @@ def test_a_pass_covers_every_window_once(n_tokens, number):
     assert 0 <= phase < 7
     assert starts.tolist() == list(range(phase, phase + 7 * len(starts), 7))
     assert starts[-1] + 7 + 1 <= n_tokens  # the last target is in the file
-    assert n_tokens < (len(starts) + 2) * 7  # one window more would not fit behind the largest phase
+    # one window more would not fit behind the largest phase
+    assert n_tokens < (len(starts) + 2) * 7
 
 
 @pytest.mark.parametrize("context_length", [1, 2, 7])
@@ -46,15 +54,20 @@ def test_every_phase_fits_in_the_shortest_file(context_length):
 
 @pytest.mark.parametrize("n_tokens", [0, 1, 7, 13])
 def test_a_file_shorter_than_two_windows_is_refused(n_tokens):
-    with pytest.raises(ValueError, match=rf"two windows of context_length=7 tokens, got {n_tokens} tokens; give more"):
+    wanted = rf"two windows of context_length=7 tokens, got {n_tokens} tokens; give more"
+    with pytest.raises(ValueError, match=wanted):
         window_starts(np.arange(3), n_tokens=n_tokens, context_length=7, seed=0)
 
 
 def test_passes_and_seeds_have_orders_and_phases_of_their_own():
     sizes = {"n_tokens": 1000, "context_length": 19}
-    passes = [starts_of_pass(p, seed=s, **sizes) for s, p in product((0, 1, 2, -1, 2**63), range(20))]
+    passes = [
+        starts_of_pass(p, seed=s, **sizes) for s, p in product((0, 1, 2, -1, 2**63), range(20))
+    ]
     phases = [starts.min() for starts in passes]
+
     assert len(set(phases)) == 19  # all of them, in 100 draws
+
     orders = {tuple((starts - phase) // 19) for starts, phase in zip(passes, phases, strict=True)}
     assert len(orders) == len(passes)
 
@@ -72,7 +85,9 @@ def test_the_global_batch_is_the_same_on_any_ranks_and_micro_steps(n_ranks, batc
     for step in (0, 1, 77):
         n_micro_steps = 24 // (batch_size * n_ranks)
         slices = [
-            step_sequences(step, m, global_batch_size=24, batch_size=batch_size, rank=r, n_ranks=n_ranks)
+            step_sequences(
+                step, m, global_batch_size=24, batch_size=batch_size, rank=r, n_ranks=n_ranks
+            )
             for r, m in product(range(n_ranks), range(n_micro_steps))
         ]
         assert {len(part) for part in slices} == {batch_size}
@@ -86,8 +101,10 @@ def test_a_far_step_takes_no_more_memory_than_the_first():
         starts = window_starts(sequences, n_tokens=10**9, context_length=7, seed=0)
         _, peak_bytes = tracemalloc.get_traced_memory()
         tracemalloc.stop()
+
         assert sequences[0] == step * 24 + 12 + 6
         assert ((starts >= 0) & (starts + 7 + 1 <= 10**9)).all()
+
         return peak_bytes
 
     peak(0)  # what numpy keeps from its first call
@@ -109,9 +126,13 @@ def test_validation_predicts_every_target_once_in_order(n_tokens, max_tokens):
     data = np.arange(n_tokens, dtype=np.uint16)
     n_targets = min(n_tokens - 1, max_tokens or n_tokens)
     batches = list(validation_windows(data, context_length=5, batch_size=3, max_tokens=max_tokens))
+
     for tokens, targets in batches:
         assert torch.equal(targets, tokens + 1)  # the data count up
-    assert torch.cat([targets.flatten() for _, targets in batches]).tolist() == list(range(1, n_targets + 1))
+    assert torch.cat([targets.flatten() for _, targets in batches]).tolist() == list(
+        range(1, n_targets + 1)
+    )
+
     widths = [tokens.shape[1] for tokens, _ in batches]
     assert set(widths[:-1]) <= {5}
     assert widths[-1] == (n_targets % 5 or 5)
@@ -120,7 +141,10 @@ def test_validation_predicts_every_target_once_in_order(n_tokens, max_tokens):
 
 def test_validation_shapes_by_hand():
     data = np.arange(24, dtype=np.uint16)  # 23 targets: windows of 5, four of them, then 3 tokens
-    shapes = [tuple(tokens.shape) for tokens, _ in validation_windows(data, context_length=5, batch_size=3)]
+    shapes = [
+        tuple(tokens.shape)
+        for tokens, _ in validation_windows(data, context_length=5, batch_size=3)
+    ]
     assert shapes == [(3, 5), (1, 5), (1, 3)]
 
 
@@ -131,11 +155,13 @@ def test_every_place_is_about_as_likely(size):
         counts = np.bincount(permute(np.full(4000, place), size, keys), minlength=size)
         chi_square = ((counts - 4000 / size) ** 2 / (4000 / size)).sum()
         freedom = size - 1
-        assert chi_square < freedom + 5 * (2 * freedom) ** 0.5, (place, counts)  # five standard deviations
+        # five standard deviations
+        assert chi_square < freedom + 5 * (2 * freedom) ** 0.5, (place, counts)
 
 
 def test_neighbours_do_not_stay_neighbours():
     size = 5000
     steps = np.abs(np.diff(places_of(size, 7)))
-    assert abs(steps.mean() / size - 1 / 3) < 0.02  # two uniform draws lie a third apart; standard error 0.003
+    # two uniform draws lie a third apart; standard error 0.003
+    assert abs(steps.mean() / size - 1 / 3) < 0.02
     assert np.mean(steps == 1) < 0.003  # 2 / size expected

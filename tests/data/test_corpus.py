@@ -36,9 +36,13 @@ def first_byte(text):
 
 
 # On both sides of the boundary: a first byte of 12 is held out, 13 is not.
-EDGES = [next(text for text in map("Topic {}.".format, count()) if first_byte(text) == byte) for byte in (12, 13)]
+EDGES = [
+    next(text for text in map("Topic {}.".format, count()) if first_byte(text) == byte)
+    for byte in (12, 13)
+]
 TOPICS = (
-    f"# made by Sphinx\ntopics = {{'with': 'Third.', 'while': {EDGES[1]!r}, 'assert': {EDGES[0]!r}, 'del': 'Second.'}}"
+    "# made by Sphinx\n"
+    f"topics = {{'with': 'Third.', 'while': {EDGES[1]!r}, 'assert': {EDGES[0]!r}, 'del': 'Second.'}}"
 )
 
 
@@ -57,9 +61,11 @@ def fake_library(tmp_path):
         "test/support.py": "'Skipped, a test.'",
         "csv.txt": "Skipped, no module.",
     }
+
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+
     corpus = PydocCorpus(0.05)
     corpus.root = tmp_path
     return corpus
@@ -70,10 +76,13 @@ def test_pydoc_takes_topics_then_docstrings_in_order_and_imports_nothing(fake_li
     topics = [EDGES[0], "Second.", EDGES[1], "Third."]
     documents = [*topics, "Ast text, before json.", "Package text.", *MODULE_TEXTS, "\u00e9t\u00e9"]
     held_out = [text for text in documents if first_byte(text) < 13]
+
     assert 0 < len(held_out) < 5
-    assert list(fake_library.documents("train")) == [text for text in documents if text not in held_out]
+    expected = [text for text in documents if text not in held_out]
+    assert list(fake_library.documents("train")) == expected
     assert list(fake_library.documents("val")) == held_out
-    assert set(sys.modules) - loaded <= {"encodings.iso8859_1"}  # Python's decoder of the one latin-1 file
+    # Python's decoder of the one latin-1 file
+    assert set(sys.modules) - loaded <= {"encodings.iso8859_1"}
     assert not list(fake_library.root.rglob("was_imported"))
 
 
@@ -82,7 +91,9 @@ def test_pydoc_without_sources_says_what_to_use(fake_library, missing):
     for path in list(fake_library.root.rglob("*.py")):
         if path.match(missing):
             path.unlink()
-    with pytest.raises(ValueError, match=r"standard library's sources in .*; use data=text instead"):
+
+    wanted = r"standard library's sources in .*; use data=text instead"
+    with pytest.raises(ValueError, match=wanted):
         list(fake_library.documents("train"))
 
 
@@ -97,17 +108,21 @@ def test_pydoc_identity_changes_with_any_source(fake_library, name):
 @pytest.mark.slow
 def test_pydoc_of_this_python_is_about_two_megabytes_split_by_hash():
     corpus = PydocCorpus(0.05)
-    train, val = list(corpus.documents("train")), list(corpus.documents("val"))
+    train = list(corpus.documents("train"))
+    val = list(corpus.documents("val"))
+
     assert all(first_byte(text) >= 13 for text in train)
     assert all(first_byte(text) < 13 for text in val)
     assert 1.5e6 < sum(len(text.encode()) for text in train + val) < 3.5e6
     assert 0.04 < len(val) / len(train + val) < 0.06
     assert any(text.startswith('The "with" statement') for text in train + val)  # a topic
-    assert any(text.startswith("JSON (JavaScript Object Notation)") for text in train + val)  # a module
+    # a module
+    assert any(text.startswith("JSON (JavaScript Object Notation)") for text in train + val)
 
 
 def test_one_file_splits_by_position(tmp_path):
-    text = "".join(chr(0x3B1 + i % 24) for i in range(57)) + "\r\nend"  # 62 characters, more bytes, ends kept
+    # 62 characters, more bytes, ends kept
+    text = "".join(chr(0x3B1 + i % 24) for i in range(57)) + "\r\nend"
     (tmp_path / "a.rst").write_bytes(text.encode())
     corpus = TextCorpus(str(tmp_path / "a.rst"), 0.1)
     assert list(corpus.documents("train")) == [text[:55]]  # int(62 * 0.9)
@@ -127,16 +142,25 @@ def folder(tmp_path):
 @pytest.mark.parametrize("pattern", ["", "part*/*.txt", "**/*.md", "part1"])
 def test_several_files_split_by_the_hash_of_their_text(folder, monkeypatch, pattern):
     monkeypatch.chdir(folder.parent)
-    wanted = {"": range(20), "part*/*.txt": range(0, 20, 2), "**/*.md": range(1, 20, 2), "part1": range(1, 20, 3)}
+    wanted = {
+        "": range(20),
+        "part*/*.txt": range(0, 20, 2),
+        "**/*.md": range(1, 20, 2),
+        "part1": range(1, 20, 3),
+    }
     in_order = [f"text {i}" for i in sorted(wanted[pattern], key=lambda i: (i % 3, i))]
+
     for path in (folder / pattern, Path("texts") / pattern):  # absolute and relative
         corpus = TextCorpus(str(path), 0.4)
-        assert list(corpus.documents("train")) == [text for text in in_order if first_byte(text) >= 102]
-        assert list(corpus.documents("val")) == [text for text in in_order if first_byte(text) < 102]
+        expected = [text for text in in_order if first_byte(text) >= 102]
+        assert list(corpus.documents("train")) == expected
+        expected = [text for text in in_order if first_byte(text) < 102]
+        assert list(corpus.documents("val")) == expected
 
 
 def test_files_of_which_none_is_held_out_are_refused(folder):
-    with pytest.raises(ValueError, match=r"none of 20 for val at val_fraction=0.001; change val_fraction or join"):
+    wanted = r"none of 20 for val at val_fraction=0.001; change val_fraction or join"
+    with pytest.raises(ValueError, match=wanted):
         list(TextCorpus(str(folder), 0.001).documents("val"))
 
 
@@ -146,11 +170,14 @@ def test_text_identity_changes_with_text_names_and_split(folder):
     identities.append(TextCorpus(str(folder), 0.4).identity())
     (folder / "part0" / "00.txt").rename(folder / "part0" / "99.txt")
     identities.append(TextCorpus(str(folder), 0.4).identity())
+
     assert all(one not in identities[:i] for i, one in enumerate(identities))
     assert TextCorpus(str(folder), 0.4).identity() == identities[-1]
 
 
-@pytest.mark.parametrize("name", ["missing.txt", "missing/*.txt", "*.nothing", "empty_folder", "a**.txt"])
+@pytest.mark.parametrize(
+    "name", ["missing.txt", "missing/*.txt", "*.nothing", "empty_folder", "a**.txt"]
+)
 def test_a_path_that_matches_no_file_is_refused(tmp_path, name):
     (tmp_path / "empty_folder").mkdir()
     with pytest.raises(ValueError, match=r"must (be|hold) .*got") as caught:
@@ -163,7 +190,8 @@ def test_a_path_that_matches_no_file_is_refused(tmp_path, name):
     [
         (b"", r"file\.txt must hold text, got an empty file"),
         (b"abc\xff\xfe", r"file\.txt must be UTF-8, got byte 0xff at offset 3"),
-        (b"\xc3\xa9t\xe9", r"file\.txt must be UTF-8, got byte 0xe9 at offset 3"),  # bytes, not characters
+        # bytes, not characters
+        (b"\xc3\xa9t\xe9", r"file\.txt must be UTF-8, got byte 0xe9 at offset 3"),
     ],
 )
 def test_a_file_that_is_empty_or_not_utf8_is_refused(tmp_path, data, message):
@@ -177,5 +205,6 @@ def test_a_fraction_must_leave_something_on_both_sides(tmp_path, fraction):
     (tmp_path / "a.txt").write_text("text")
     path = str(tmp_path / "a.txt")
     for make in (PydocCorpus, lambda f: TextCorpus(path, f)):
-        with pytest.raises(ValueError, match=f"^val_fraction must be a number above 0 and below 1, got {fraction!r}$"):
+        wanted = f"^val_fraction must be a number above 0 and below 1, got {fraction!r}$"
+        with pytest.raises(ValueError, match=wanted):
             make(fraction)

@@ -30,7 +30,8 @@ def server():
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    server.requests, server.text = 0, b"0123456789" * 3
+    server.requests = 0
+    server.text = b"0123456789" * 3
     server.url = f"http://127.0.0.1:{server.server_port}/text"
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield server
@@ -45,6 +46,7 @@ def test_a_pinned_text_is_downloaded_once_and_checked(server, tmp_path):
         assert (corpus.name, corpus.identity()["files"]) == ("digits", [digest])
         assert list(corpus.documents("train")) == ["0123456789" * 2 + "0123456"]
         assert list(corpus.documents("val")) == ["789"]
+
     assert server.requests == 1
     assert [path.name for path in (tmp_path / "downloads").iterdir()] == ["digits.txt"]
 
@@ -56,21 +58,25 @@ def test_another_text_than_the_pinned_one_is_refused(server, tmp_path):
         wanted = rf"{place} must be the published text with sha256 {'0' * 64}, got [0-9a-f]{{64}}; .*data=text"
         with pytest.raises(ValueError, match=wanted):
             pinned_text("digits", server.url, "0" * 64, path, str(tmp_path / "downloads"), 0.1)
+
     assert not (tmp_path / "downloads").exists()  # what came is not kept
 
 
 def test_a_failed_download_names_address_and_remedy_and_leaves_nothing(server, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         closed = f"http://127.0.0.1:{listener.getsockname()[1]}/text"
+
     for url in (closed, server.url + "-is-not-here", "no-address"):
-        with pytest.raises(UserError, match=rf"^could not download {url} \(.+\); give a local copy with data.path=\Z"):
+        wanted = rf"^could not download {url} \(.+\); give a local copy with data.path=\Z"
+        with pytest.raises(UserError, match=wanted):
             pinned_text("digits", url, None, None, str(tmp_path / "downloads"), 0.1)
     assert list(tmp_path.rglob("*")) == []
 
 
 @pytest.mark.parametrize(("url", "folder"), [(5, "downloads"), ("http://127.0.0.1/", "a\0b")])
 def test_an_address_or_a_folder_that_cannot_be_one_is_refused(url, folder):
-    with pytest.raises(UserError, match=r"^data\.(url must be text|folder must be the name of a folder), got "):
+    wanted = r"^data\.(url must be text|folder must be the name of a folder), got "
+    with pytest.raises(UserError, match=wanted):
         pinned_text("digits", url, None, None, folder, 0.1)
 
 
@@ -92,8 +98,11 @@ def test_tinyshakespeare_has_the_standard_split():
     if not path:
         pytest.skip("GPTMINI_SHAKESPEARE does not name a copy of tinyshakespeare")
     corpus = pinned_text("shakespeare", "", SHAKESPEARE_SHA256, path, "", 0.1)
-    (train,), (val,) = corpus.documents("train"), corpus.documents("val")
-    assert (len(train), len(val), len(set(train + val))) == (1_003_854, 111_540, 65)  # as nanoGPT prints them
+    (train,) = corpus.documents("train")
+    (val,) = corpus.documents("val")
+
+    # as nanoGPT prints them
+    assert (len(train), len(val), len(set(train + val))) == (1_003_854, 111_540, 65)
     assert train + val == Path(path).read_bytes().decode()
 
 
@@ -106,6 +115,7 @@ def test_a_local_copy_that_is_not_utf8_is_refused(tmp_path):
 
 @pytest.mark.parametrize("fraction", [0, 1, 0.0, 1.5, -0.1, float("nan"), "0.1", None, True])
 def test_a_fraction_must_leave_something_on_both_sides(server, tmp_path, fraction):
-    with pytest.raises(ValueError, match=f"^val_fraction must be a number above 0 and below 1, got {fraction!r}$"):
+    wanted = f"^val_fraction must be a number above 0 and below 1, got {fraction!r}$"
+    with pytest.raises(ValueError, match=wanted):
         pinned_text("digits", server.url, None, None, str(tmp_path / "downloads"), fraction)
     assert server.requests == 0  # before anything is downloaded

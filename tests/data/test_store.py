@@ -48,19 +48,38 @@ def numbers(path, letter):
 def test_files_hold_what_the_format_page_says(tmp_path):
     store, written = prepare(CORPUS, tokenizer.byte, tmp_path)
     assert written
+
     train = [*"h\u00e9llo".encode(), 256, 256, *b"abc<|endoftext|>", 256]
     assert numbers(store.folder / "train.bin", "H") == train
     assert numbers(store.folder / "val.bin", "H") == [*"\u65e5".encode(), 256]
-    assert sorted(path.name for path in store.folder.iterdir()) == ["meta.json", "train.bin", "val.bin"]
+    expected = [
+        "meta.json",
+        "train.bin",
+        "val.bin",
+    ]
+    assert sorted(path.name for path in store.folder.iterdir()) == expected
+
     meta = json.loads((store.folder / "meta.json").read_text())
-    crc32 = {split: zlib.crc32((store.folder / f"{split}.bin").read_bytes()) for split in ("train", "val")}
-    assert meta["train"] == {"documents": 3, "bytes": 6 + 0 + 16, "tokens": 25, "crc32": crc32["train"]}
+    crc32 = {
+        split: zlib.crc32((store.folder / f"{split}.bin").read_bytes())
+        for split in ("train", "val")
+    }
+
+    expected = {
+        "documents": 3,
+        "bytes": 6 + 0 + 16,
+        "tokens": 25,
+        "crc32": crc32["train"],
+    }
+    assert meta["train"] == expected
     assert meta["val"] == {"documents": 1, "bytes": 3, "tokens": 4, "crc32": crc32["val"]}
     assert (meta["format"], meta["dtype"], meta["source"]) == (1, "uint16", CORPUS.identity())
     assert tokenizer.from_dict(meta["tokenizer"]).encode("\u00e9") == [0xC3, 0xA9]
     assert (
         meta["fingerprint"]
-        == hashlib.sha256(canonical({k: meta[k] for k in ("format", "source", "builder")})).hexdigest()
+        == hashlib.sha256(
+            canonical({k: meta[k] for k in ("format", "source", "builder")})
+        ).hexdigest()
     )
     assert meta.pop("digest") == hashlib.sha256(canonical(meta)).hexdigest()
     assert store.folder == tmp_path / f"given-byte-{meta['fingerprint'][:12]}"
@@ -69,19 +88,31 @@ def test_files_hold_what_the_format_page_says(tmp_path):
 def test_an_open_store_gives_the_same_numbers(tmp_path):
     store, _ = prepare(CORPUS, tokenizer.byte, tmp_path)
     tokens = store.tokens("train")
-    assert (tokens.dtype, tokens.tolist()) == (np.dtype("<u2"), numbers(store.folder / "train.bin", "H"))
+    expected = (
+        np.dtype("<u2"),
+        numbers(store.folder / "train.bin", "H"),
+    )
+    assert (tokens.dtype, tokens.tolist()) == expected
     assert (store.n_tokens("train"), store.n_tokens("val")) == (25, 4)
     assert (store.n_bytes("train"), store.n_bytes("val")) == (22, 3)
     with pytest.raises(ValueError, match="read-only"):
         tokens[0] = 1
 
 
-@pytest.mark.parametrize(("n_characters", "letter", "dtype"), [(2**16, "H", "uint16"), (2**16 + 1, "I", "uint32")])
-def test_ids_take_two_bytes_up_to_65536_kinds_and_four_beyond(tmp_path, n_characters, letter, dtype):
+@pytest.mark.parametrize(
+    ("n_characters", "letter", "dtype"), [(2**16, "H", "uint16"), (2**16 + 1, "I", "uint32")]
+)
+def test_ids_take_two_bytes_up_to_65536_kinds_and_four_beyond(
+    tmp_path, n_characters, letter, dtype
+):
     text = "".join(map(chr, range(0xE000, 0xE000 + n_characters)))  # no surrogate among them
     store, _ = prepare(Documents([text], [text[-3:]]), tokenizer.character, tmp_path)
     assert store.meta["dtype"] == store.tokens("val").dtype.name == dtype
-    assert numbers(store.folder / "train.bin", letter) == store.tokens("train").tolist() == list(range(n_characters))
+    assert (
+        numbers(store.folder / "train.bin", letter)
+        == store.tokens("train").tolist()
+        == list(range(n_characters))
+    )
     assert numbers(store.folder / "val.bin", letter) == list(range(n_characters - 3, n_characters))
 
 
@@ -101,6 +132,7 @@ def test_a_second_prepare_opens_what_the_first_wrote(tmp_path):
     first, written = prepare(CORPUS, byte, tmp_path)
     stamps = [path.stat().st_mtime_ns for path in sorted(first.folder.iterdir())]
     second, written_again = prepare(CORPUS, byte, tmp_path)
+
     assert (written, written_again) == (True, False)
     assert calls == [(CORPUS.splits["train"], CORPUS.splits["val"])]
     assert second.folder == first.folder
@@ -109,13 +141,21 @@ def test_a_second_prepare_opens_what_the_first_wrote(tmp_path):
 
 def test_text_split_and_tokenizer_settings_each_make_a_folder_of_their_own(tmp_path):
     path = tmp_path / "a.txt"
-    builders = [tokenizer.byte, tokenizer.character, *(partial(tokenizer.bpe, vocab_size=v) for v in (260, 270))]
+    builders = [
+        tokenizer.byte,
+        tokenizer.character,
+        *(partial(tokenizer.bpe, vocab_size=v) for v in (260, 270)),
+    ]
     folders = []
+
     for text in ("to be or not to be " * 9, "to be or not to bee" * 9):
         path.write_text(text)
         for fraction in (0.1, 0.2):
             for build in builders:
-                folders.append(prepare(TextCorpus(str(path), fraction), build, tmp_path / "data")[0].folder)
+                folders.append(
+                    prepare(TextCorpus(str(path), fraction), build, tmp_path / "data")[0].folder
+                )
+
     assert len(set(folders)) == 16
     assert set((tmp_path / "data").iterdir()) == set(folders)
 
@@ -157,7 +197,9 @@ def test_a_damaged_folder_is_refused_by_name_and_left_as_it_is(tmp_path, damage)
     folder = prepare(CORPUS, tokenizer.byte, tmp_path)[0].folder
     damage(folder)
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(ValueError, match=rf"^.*delete {re.escape(str(folder))} to prepare it again\Z"):
+
+    wanted = rf"^.*delete {re.escape(str(folder))} to prepare it again\Z"
+    with pytest.raises(ValueError, match=wanted):
         prepare(CORPUS, tokenizer.byte, tmp_path)
     with pytest.raises(ValueError, match=rf"^{re.escape(str(folder))}"):
         TokenStore(folder)
@@ -173,7 +215,9 @@ class Failing(Documents):
             raise self.error
 
 
-@pytest.mark.parametrize("error", [ValueError("not UTF-8"), KeyboardInterrupt(), MemoryError()], ids=repr)
+@pytest.mark.parametrize(
+    "error", [ValueError("not UTF-8"), KeyboardInterrupt(), MemoryError()], ids=repr
+)
 def test_a_failure_in_the_middle_leaves_nothing_behind(tmp_path, error):
     corpus = Failing(["some text"], ["more"])
     corpus.error = error
@@ -184,7 +228,8 @@ def test_a_failure_in_the_middle_leaves_nothing_behind(tmp_path, error):
 
 @pytest.mark.parametrize(("train", "val"), [([], ["a"]), (["a"], []), ([""], ["a"])])
 def test_a_split_without_text_is_refused_and_leaves_nothing_behind(tmp_path, train, val):
-    with pytest.raises(ValueError, match=rf"the {'val' if train == ['a'] else 'train'} split must hold text, got none"):
+    wanted = rf"the {'val' if train == ['a'] else 'train'} split must hold text, got none"
+    with pytest.raises(ValueError, match=wanted):
         prepare(Documents(train, val), tokenizer.character, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -214,8 +259,14 @@ def test_two_processes_at_once_make_one_folder(tmp_path):
     (tmp_path / "meeting").mkdir()
     (tmp_path / "a.txt").write_text("0123456789" * 30)
     paths = [str(tmp_path / name) for name in ("meeting", "a.txt", "data")]
-    commands = [[sys.executable, "-c", RACER, paths[0], name, *paths[1:]] for name in ("one", "two")]
-    racers = [subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for c in commands]
+    commands = [
+        [sys.executable, "-c", RACER, paths[0], name, *paths[1:]] for name in ("one", "two")
+    ]
+    racers = [
+        subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for c in commands
+    ]
     ends = [racer.communicate(timeout=60) for racer in racers]
     (folder,) = (tmp_path / "data").iterdir()
+
     assert ends == [(f"{folder} 271 2\n", "")] * 2

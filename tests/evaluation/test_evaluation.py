@@ -8,22 +8,21 @@ import torch
 from gptmini.evaluation import Evaluation, evaluate, sum_of_nats, token_losses
 from gptmini.model import GPTConfig, new_gpt
 from sizes import GPT2, V
+from toys import wide_gpt
 
 FLAT_HEAD = {"tie_embeddings": False, "init": "zero_projections"}  # every logit starts at 0
 
 
 def make(**changes):
-    model = new_gpt(GPTConfig(**GPT2 | changes), seed=0)
-    torch.manual_seed(1)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    return model.eval()
+    return wide_gpt(GPT2 | changes).eval()
 
 
 def unequal_batches():
     generator = torch.Generator().manual_seed(2)
     for shape in ((5, 13), (3, 7), (1, 1)):
-        yield torch.randint(V, shape, generator=generator), torch.randint(V, shape, generator=generator)
+        tokens = torch.randint(V, shape, generator=generator)
+        targets = torch.randint(V, shape, generator=generator)
+        yield tokens, targets
 
 
 @torch.no_grad()
@@ -31,14 +30,11 @@ def nats_by_hand(model):
     """-log softmax of each target, batch by batch, a row and a position at a time."""
     batches = []
     for tokens, targets in unequal_batches():
-        logits = model(tokens).double().tolist()
-        batches.append(
-            [
-                math.log(sum(map(math.exp, scores))) - scores[target]
-                for rows, wanted in zip(logits, targets.tolist(), strict=True)
-                for scores, target in zip(rows, wanted, strict=True)
-            ]
-        )
+        logits = model(tokens).double().flatten(0, 1)  # (B * T, V)
+        nats = []
+        for scores, target in zip(logits.tolist(), targets.flatten().tolist(), strict=True):
+            nats.append(math.log(sum(map(math.exp, scores))) - scores[target])
+        batches.append(nats)
     return batches
 
 
@@ -48,6 +44,7 @@ def test_loss_is_the_mean_over_tokens_not_over_batches():
     expected = sum(map(sum, nats)) / (65 + 21 + 1)
     mean_of_means = sum(sum(batch) / len(batch) for batch in nats) / 3
     assert abs(expected - mean_of_means) > 0.01  # the two can be told apart here
+
     result = evaluate(model, unequal_batches(), tokens_per_byte=0.25)
     assert result.n_tokens == 87
     assert result.loss == pytest.approx(expected, rel=1e-6)
@@ -93,7 +90,9 @@ def test_evaluating_draws_nothing_and_leaves_the_model_as_it_was(training):
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     torch.manual_seed(3)
     state = torch.get_rng_state()
-    assert evaluate(model, unequal_batches(), tokens_per_byte=1.0) == expected  # dropout is inactive
+
+    # Equal figures show that dropout is inactive.
+    assert evaluate(model, unequal_batches(), tokens_per_byte=1.0) == expected
     assert torch.equal(torch.get_rng_state(), state)
     assert model.training is training
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
@@ -103,9 +102,12 @@ def test_evaluating_draws_nothing_and_leaves_the_model_as_it_was(training):
 def test_logits_of_a_large_vocabulary_are_summed_piece_by_piece(monkeypatch):
     model = make()
     expected = [sum(batch) for batch in nats_by_hand(model)]
+
     monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE", 7 * V)
-    unembed, seen = model.unembed, []
+    unembed = model.unembed
+    seen = []
     model.unembed = lambda hidden: seen.append(hidden.shape[1]) or unembed(hidden)
     sums = [sum_of_nats(token_losses(model, *batch)[0]) for batch in unequal_batches()]
+
     assert sums == pytest.approx(expected, rel=1e-5)
     assert seen == [7] * 9 + [2] + [7] * 3 + [1]  # 65, 21 and 1 rows

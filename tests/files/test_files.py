@@ -7,7 +7,14 @@ import time
 
 import pytest
 
-from gptmini.files import ABANDONED, flush_folder, new_folder, replace_by_link, replace_by_symlink, replacing
+from gptmini.files import (
+    ABANDONED,
+    flush_folder,
+    new_folder,
+    replace_by_link,
+    replace_by_symlink,
+    replacing,
+)
 
 
 def names(folder):
@@ -22,6 +29,7 @@ def test_a_file_takes_its_place_when_it_is_whole(tmp_path):
         file.flush()
         assert path.read_bytes() == b"old"
         file.write(b"w")
+
     assert path.read_bytes() == b"new"
     assert names(tmp_path) == ["file"]
 
@@ -50,17 +58,21 @@ def test_a_process_killed_amid_a_write_leaves_the_old_file(tmp_path):
         "with replacing(Path(sys.argv[1])) as file:\n"
         "    file.write(b'half'); file.flush(); os.kill(os.getpid(), signal.SIGKILL)"
     )
+
     assert subprocess.run([sys.executable, "-c", program, str(path)], check=False).returncode < 0
     assert path.read_bytes() == b"old"
 
 
 def test_the_bytes_are_on_disk_before_the_name(tmp_path, monkeypatch):
-    path, order = tmp_path / "file", []
-    flush, rename = os.fsync, os.rename
+    path = tmp_path / "file"
+    order = []
+    flush = os.fsync
+    rename = os.rename
     monkeypatch.setattr(os, "fsync", lambda descriptor: [order.append("flush"), flush(descriptor)])
     monkeypatch.setattr(os, "replace", lambda one, two: [order.append("rename"), rename(one, two)])
     with replacing(path) as file:
         file.write(b"new")
+
     assert order == ["flush", "rename"]
 
 
@@ -69,10 +81,13 @@ def test_a_link_takes_the_place_of_a_file(tmp_path):
     (tmp_path / "old").write_bytes(b"old")
     for _ in range(2):  # the second time both names already are of one file
         replace_by_link(tmp_path / "new", tmp_path / "old")
+
     assert (tmp_path / "old").samefile(tmp_path / "new")
+
     replace_by_symlink("new", tmp_path / "old")
     replace_by_symlink("elsewhere", tmp_path / "old")
     assert (tmp_path / "old").readlink().name == "elsewhere"
+
     flush_folder(tmp_path)
     assert names(tmp_path) == ["new", "old"]
 
@@ -86,9 +101,11 @@ def test_a_folder_is_complete_or_not_there(tmp_path):
     with pytest.raises(KeyError):
         make_half()
     assert names(tmp_path) == []
+
     with new_folder(tmp_path / "made") as folder:
         (folder / "file").touch()
         assert not (tmp_path / "made").exists()
+
     assert names(tmp_path) == ["made"]
     assert names(tmp_path / "made") == ["file"]
 
@@ -103,13 +120,16 @@ def test_of_two_who_make_a_folder_the_first_one_stays(tmp_path):
 
 
 def test_what_a_killed_process_left_is_removed_an_hour_later(tmp_path):
-    abandoned, running = tmp_path / ".made.a.tmp", tmp_path / ".made.b.tmp"
+    abandoned = tmp_path / ".made.a.tmp"
+    running = tmp_path / ".made.b.tmp"
     for folder in (abandoned, running):
         folder.mkdir()
         (folder / "file").touch()
+
     before = time.time() - ABANDONED - 60
     for path in (abandoned / "file", abandoned):
         os.utime(path, (before, before))
     with new_folder(tmp_path / "made"):
         pass
+
     assert names(tmp_path) == [".made.b.tmp", "made"]

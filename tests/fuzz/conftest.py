@@ -25,21 +25,29 @@ def folder(tmp_path_factory):
         patch.chdir(path)
         patch.delenv("GPTMINI_TRACEBACK", raising=False)
         yield path
+
     torch.set_num_threads(1)
 
 
 # A checkpoint to sample from.
 
-SMALLEST = {"context_length": 5, "d_model": 4, "n_layers": 1, "n_heads": 2}  # is read hundreds of times
+# is read hundreds of times
+SMALLEST = {"context_length": 5, "d_model": 4, "n_layers": 1, "n_heads": 2}
 
 
 @pytest.fixture(scope="module", params=[GPT2, MODERN], ids=["learned", "rotary"])
 def written(request, folder):
     """A checkpoint of the smallest model: what was written, and its bytes."""
-    config, path = GPTConfig(**request.param | SMALLEST), folder / "best.ckpt"
-    own = header(config, tokenizer.CharTokenizer("abcdefghijk", end_of_text=False).to_dict(), step=7)
-    weights = {f"model.{name}": tensor for name, tensor in new_gpt(config, seed=1).state_dict().items()}
+    config = GPTConfig(**request.param | SMALLEST)
+    path = folder / "best.ckpt"
+    own = header(
+        config, tokenizer.CharTokenizer("abcdefghijk", end_of_text=False).to_dict(), step=7
+    )
+    weights = {
+        f"model.{name}": tensor for name, tensor in new_gpt(config, seed=1).state_dict().items()
+    }
     write_checkpoint({"gptmini": own, "state_dict": weights}, path)
+
     return Made(path=path, whole={"gptmini": own, "state_dict": weights}, content=path.read_bytes())
 
 
@@ -54,6 +62,7 @@ def run(folder):
     (path,) = (folder / "runs" / "smoke").iterdir()
     text = (path / "config.yaml").read_text()
     checkpoint = torch.load(path / "checkpoints" / "last.ckpt", weights_only=True)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Stopping, "fit", lambda *parts: Ending())
         patch.setattr("gptmini.training.run.link_latest", lambda *places: None)

@@ -33,8 +33,10 @@ def limited():
         late.append(True)
         raise TimeoutError
 
-    before, handler = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, signal.signal(signal.SIGALRM, interrupt)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    handler = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+
     try:
         yield
     finally:
@@ -51,10 +53,12 @@ def outcome(read, *arguments):
             return read(*arguments)
     except UserError as caught:
         error = caught
+
     raised_by = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
     ours = any(raised_by.is_relative_to(ROOT / folder) for folder in ("gptmini", "scripts"))
     assert ours, f"{raised_by} says: {error}"
     assert len(str(error).splitlines()) == 1, str(error)
+
     return None
 
 
@@ -69,9 +73,11 @@ def refused(act):
         code = end.code
     except RecursionError:  # pytest takes minutes to print one of Hydra's
         raise AssertionError("ends in a RecursionError") from None
+
     assert code == 2
     assert [line[:7] for line in said.getvalue().splitlines()] == ["error: "]
     assert said.getvalue() != "error: \n"
+
     return True
 
 

@@ -31,7 +31,8 @@ def test_a_checkpoint_that_claims_junk_is_refused_or_gives_the_same_weights(writ
     broken = changed(written.whole, data.draw(changes(written.whole, PICKLED)))
     torch.save(broken, written.path)
     if loaded := outcome(load, written.path):
-        claimed = written.whole["gptmini"]["config"] | broken["gptmini"]["config"]  # may leave out what has a default
+        # may leave out what has a default
+        claimed = written.whole["gptmini"]["config"] | broken["gptmini"]["config"]
         assert same(loaded, (written.whole["state_dict"], claimed, broken["gptmini"]["tokenizer"]))
 
 
@@ -48,9 +49,16 @@ class Payload:
         return self.call
 
 
-PAYLOADS = [Payload(os.mkdir, (RAN,)), Payload(os.system, (f"mkdir {RAN}",)), Payload(open, (RAN, "w"))]
+PAYLOADS = [
+    Payload(os.mkdir, (RAN,)),
+    Payload(os.system, (f"mkdir {RAN}",)),
+    Payload(open, (RAN, "w")),
+]
 
-PAYLOADS += [Payload(eval, (f"__import__('os').mkdir('{RAN}')",)), Payload(exec, (f"import os; os.mkdir('{RAN}')",))]
+PAYLOADS += [
+    Payload(eval, (f"__import__('os').mkdir('{RAN}')",)),
+    Payload(exec, (f"import os; os.mkdir('{RAN}')",)),
+]
 
 PAYLOADS += [
     Payload(subprocess.call, (["mkdir", RAN],)),
@@ -60,16 +68,22 @@ PAYLOADS += [
 
 
 @fuzz(60)
-@given(data=st.data(), payload=st.sampled_from(PAYLOADS), form=st.sampled_from(["zip", "old", "pickle"]))
+@given(
+    data=st.data(),
+    payload=st.sampled_from(PAYLOADS),
+    form=st.sampled_from(["zip", "old", "pickle"]),
+)
 def test_code_in_a_checkpoint_is_refused_and_never_runs(run, folder, data, payload, form):
     path = folder / "code" / "checkpoints" / "last.ckpt"
     path.parent.mkdir(parents=True, exist_ok=True)
     place, _ = data.draw(changes(run.checkpoint, [None]))
     broken = changed(run.checkpoint, (place, payload))
+
     if form == "pickle":
         path.write_bytes(pickle.dumps(broken))
     else:
         torch.save(broken, path, _use_new_zipfile_serialization=form == "zip")
+
     assert outcome(read_checkpoint, path) is None
     assert outcome(find_training_state, path) is None
     assert outcome(find_training_state, folder / "code") is None

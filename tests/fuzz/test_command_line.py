@@ -13,29 +13,111 @@ from gptmini.commands import launching, train
 
 YAMLS = sorted((ROOT / "configs").glob("*/*.yaml"))
 
-KEYS = [f"{file.parent.name}.{key}" for file in YAMLS for key in yaml.safe_load(file.read_text(encoding="utf-8"))]
+KEYS = [
+    f"{file.parent.name}.{key}"
+    for file in YAMLS
+    for key in yaml.safe_load(file.read_text(encoding="utf-8"))
+]
 
-KEYS += [*sorted({file.parent.name for file in YAMLS}), "callbacks", "callbacks.scalars", "callbacks.samples.top_k"]
+KEYS += [
+    *sorted({file.parent.name for file in YAMLS}),
+    "callbacks",
+    "callbacks.scalars",
+    "callbacks.samples.top_k",
+]
 
-KEYS += ["name", "seed", "resume", "runs_dir", "data_dir", "console", "hydra.run.dir", "_target_", "model._target_"]
+KEYS += [
+    "name",
+    "seed",
+    "resume",
+    "runs_dir",
+    "data_dir",
+    "console",
+    "hydra.run.dir",
+    "_target_",
+    "model._target_",
+]
 
-VALUES = ["", "???", "null", "nan", "-inf", "1e400", "-1", "0", "1_0", "true", "x", "'", '"x"', "[", "[]", "{}", "[1,"]
+VALUES = [
+    "",
+    "???",
+    "null",
+    "nan",
+    "-inf",
+    "1e400",
+    "-1",
+    "0",
+    "1_0",
+    "true",
+    "x",
+    "'",
+    '"x"',
+    "[",
+    "[]",
+    "{}",
+    "[1,",
+]
 
-VALUES += ["{a: 1}", "1,2", "range(1,3)", "choice(1,2)", "glob(*)", "int(x)", "x" * 5000, "9" * 5000, "a=b", "..", "/"]
+VALUES += [
+    "{a: 1}",
+    "1,2",
+    "range(1,3)",
+    "choice(1,2)",
+    "glob(*)",
+    "int(x)",
+    "x" * 5000,
+    "9" * 5000,
+    "a=b",
+    "..",
+    "/",
+]
 
-VALUES += ["\0", "a\nb", "\udce9", "é", "@x", "\\", "tiny", "[tiny, gpt2]", "$", "${", "auto", "00:01", "::", "cpu"]
+VALUES += [
+    "\0",
+    "a\nb",
+    "\udce9",
+    "é",
+    "@x",
+    "\\",
+    "tiny",
+    "[tiny, gpt2]",
+    "$",
+    "${",
+    "auto",
+    "00:01",
+    "::",
+    "cpu",
+]
 
-VALUES += [NESTED["nested 99"], NESTED["nested 400"], "{_target_: os.mkdir, path: ran}", "{max_steps: [1]}", str(2**70)]
+VALUES += [
+    NESTED["nested 99"],
+    NESTED["nested 400"],
+    "{_target_: os.mkdir, path: ran}",
+    "{max_steps: [1]}",
+    str(2**70),
+]
 
-VALUES += [f"${{{name}}}" for name in ("seed", "name", "model", "trainer.max_steps", "oc.env:NO", "oc.env:HOME", "x")]
+VALUES += [
+    f"${{{name}}}"
+    for name in ("seed", "name", "model", "trainer.max_steps", "oc.env:NO", "oc.env:HOME", "x")
+]
 
-VALUES += ["${oc.decode:[}", "${oc.create:{_target_: os.mkdir, path: ran}}", "${..seed}", "${hydra:job.name}", "${}"]
+VALUES += [
+    "${oc.decode:[}",
+    "${oc.create:{_target_: os.mkdir, path: ran}}",
+    "${..seed}",
+    "${hydra:job.name}",
+    "${}",
+]
 
 OVERRIDES = st.tuples(
     st.sampled_from(["", "", "", "", "+", "++", "~"]),
     st.sampled_from(KEYS) | st.sampled_from(KEYS) | st.sampled_from(KEYS) | st.text(max_size=9),
     st.sampled_from(["=", "=", "=", "=", "=", ""]),
-    st.sampled_from(VALUES) | st.sampled_from(VALUES) | (st.integers() | st.floats()).map(str) | st.text(max_size=9),
+    st.sampled_from(VALUES)
+    | st.sampled_from(VALUES)
+    | (st.integers() | st.floats()).map(str)
+    | st.text(max_size=9),
 )
 
 

@@ -38,18 +38,25 @@ def go_on(run, path):
     optimizer = module.configure_optimizers()
     names = module._names(optimizer)
     moments = {names[number]: kept for number, kept in optimizer.state_dict()["state"].items()}
+
     return kept.best, asdict(module.model.config), dict(module.state_dict()), moments
 
 
 @pytest.mark.slow
 @fuzz(400)
 @given(data=st.data())
-def test_a_run_goes_on_from_a_checkpoint_that_claims_junk_with_the_same_state_or_not_at_all(run, folder, data):
-    whole = {key: run.checkpoint[key] for key in ("global_step", "optimizer_states", "state_dict", "callbacks")}
+def test_a_run_goes_on_from_a_checkpoint_that_claims_junk_with_the_same_state_or_not_at_all(
+    run, folder, data
+):
+    whole = {
+        key: run.checkpoint[key]
+        for key in ("global_step", "optimizer_states", "state_dict", "callbacks")
+    }
     whole["gptmini"] = run.checkpoint["gptmini"] | {
         "tokenizer": {"kind": "byte_pair"}
     }  # its ranks have a test of their own
     torch.save(changed(run.checkpoint, data.draw(changes(whole, PICKLED))), folder / "resumed.ckpt")
+
     if state := outcome(go_on, run, folder / "resumed.ckpt"):
         best, config, *state = state
         assert config == run.checkpoint["gptmini"]["config"]
@@ -102,17 +109,28 @@ def test_a_damaged_configuration_is_refused_or_resumed_as_it_reads(run, damage):
 @given(data=st.data())
 def test_a_configuration_that_holds_junk_is_refused_or_resumed_as_it_reads(run, data):
     original = yaml.safe_load(run.text)
-    elsewhere = [original["tokenizer"], original["trainer"], "gptmini.tokenizer.byte"]  # known, and of another place
+    # known, and of another place
+    elsewhere = [original["tokenizer"], original["trainer"], "gptmini.tokenizer.byte"]
     broken = changed(original, data.draw(changes(original, [*JUNK, *elsewhere])))
     config = resume(run, yaml.safe_dump(broken).encode())
     assert config is True or same(config, as_read(broken))
 
 
-FOREIGN = [{"_target_": "os.mkdir", "path": RAN}, {"_target_": "os.mkdir", "_args_": [RAN]}, {"_target_": "os.getcwd"}]
+FOREIGN = [
+    {"_target_": "os.mkdir", "path": RAN},
+    {"_target_": "os.mkdir", "_args_": [RAN]},
+    {"_target_": "os.getcwd"},
+]
 
-FOREIGN += ["${oc.create:{_target_: os.mkdir, path: ran}}", "${oc.decode:'{_target_: os.mkdir, path: ran}'}"]
+FOREIGN += [
+    "${oc.create:{_target_: os.mkdir, path: ran}}",
+    "${oc.decode:'{_target_: os.mkdir, path: ran}'}",
+]
 
-FOREIGN += [{"_target_": "${oc.decode:os.mkdir}", "path": RAN}, [{"x": {"_target_": "os.mkdir", "path": RAN}}]]
+FOREIGN += [
+    {"_target_": "${oc.decode:os.mkdir}", "path": RAN},
+    [{"x": {"_target_": "os.mkdir", "path": RAN}}],
+]
 
 
 @fuzz(50)
@@ -126,7 +144,9 @@ def test_a_configuration_that_names_foreign_code_is_refused_and_nothing_runs(run
 
 ENDLESS = {"loop": "extra: &a [*a]", "loop of names": "extra: &a {x: *a}"}
 
-ENDLESS["doubled"] = "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else 'x'] * 9)}]\n" for i in range(9))
+ENDLESS["doubled"] = "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else 'x'] * 9)}]\n" for i in range(9)
+)
 
 ENDLESS |= {name: f"extra: {nest}" for name, nest in NESTED.items()}
 
@@ -135,4 +155,6 @@ ENDLESS |= {name: f"extra: {nest}" for name, nest in NESTED.items()}
 def test_a_configuration_that_is_endless_or_deep_is_refused_or_read_in_time(run, more):
     original = yaml.safe_load(run.text)
     config = resume(run, (run.text + more).encode())
-    assert config is True or same({key: config[key] for key in as_read(original)}, as_read(original))
+    assert config is True or same(
+        {key: config[key] for key in as_read(original)}, as_read(original)
+    )

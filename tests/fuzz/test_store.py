@@ -20,8 +20,12 @@ def read_store(path):
     """Counts and tokens of both splits, and what else a run asks of them."""
     store = TokenStore(path)
     splits = ("train", "val")
-    counts = [(store.n_tokens(split), store.n_bytes(split), store.tokens_per_byte(split)) for split in splits]
+    counts = [
+        (store.n_tokens(split), store.n_bytes(split), store.tokens_per_byte(split))
+        for split in splits
+    ]
     tokens = [(str(store.tokens(split).dtype), store.tokens(split).tolist()) for split in splits]
+
     return counts, tokens, store.tokenizer, store.fingerprint
 
 
@@ -31,7 +35,11 @@ def store(request, folder):
     texts = {"train": ["the lazy dog", "jumps"], "val": ["over"]}
     corpus = SimpleNamespace(name="test", identity=lambda: texts, documents=texts.get)
     path = prepare(corpus, request.param, folder / "prepared")[0].folder
-    return Made(path=path, files={file.name: file.read_bytes() for file in path.iterdir()}, tokens=read_store(path))
+    return Made(
+        path=path,
+        files={file.name: file.read_bytes() for file in path.iterdir()},
+        tokens=read_store(path),
+    )
 
 
 @fuzz(100)
@@ -51,10 +59,15 @@ def test_prepared_files_that_claim_junk_are_refused_or_give_the_same_tokens(stor
     meta = json.loads(store.files["meta.json"])
     del meta["digest"]
     path, value = data.draw(changes(meta, [*JUNK, "float16", "int16", "O", *NESTED]))
-    assume(path[-1] != "bytes" or type(value) is not int or value < 1)  # nothing else says how long the text was
-    text = json.dumps(changed(meta, (path, value)), sort_keys=True, separators=(",", ":"))  # as it is digested
-    text = text.replace(f'"{value}"', NESTED.get(value, f'"{value}"')) if value in [*NESTED] else text
+    # nothing else says how long the text was
+    assume(path[-1] != "bytes" or type(value) is not int or value < 1)
+    # as it is digested
+    text = json.dumps(changed(meta, (path, value)), sort_keys=True, separators=(",", ":"))
+    text = (
+        text.replace(f'"{value}"', NESTED.get(value, f'"{value}"')) if value in [*NESTED] else text
+    )
     digest = hashlib.sha256(text.encode()).hexdigest()
     (store.path / "meta.json").write_text(f'{{"digest":"{digest}",{text[1:]}')
+
     if tokens := outcome(read_store, store.path):
         assert same(tokens[:2], store.tokens[:2])

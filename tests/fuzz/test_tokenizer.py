@@ -14,15 +14,30 @@ TOKENIZERS = [tokenizer.CharTokenizer("abc", end_of_text=True), tokenizer.byte([
 
 TOKENIZERS.append(tokenizer.bpe([lines(40)], [], vocab_size=270))
 
-FIELDS = [*PICKLED, "eA==", "eHg=", "eHg", "é", "eA==" * 10**5, {"char"}, "aba", "ab\ud800", r"\S", r"[\s\S]"]
+FIELDS = [
+    *PICKLED,
+    "eA==",
+    "eHg=",
+    "eHg",
+    "é",
+    "eA==" * 10**5,
+    {"char"},
+    "aba",
+    "ab\ud800",
+    r"\S",
+    r"[\s\S]",
+]
 
 
 @fuzz(400)
 @given(data=st.data(), number=st.integers(0, 2))
 def test_a_tokenizer_of_junk_is_refused_or_encodes_without_loss(data, number):
     original = TOKENIZERS[number].to_dict()
-    state = changes(original, FIELDS).map(lambda change: changed(original, change)) | st.sampled_from(FIELDS)
+    state = changes(original, FIELDS).map(
+        lambda change: changed(original, change)
+    ) | st.sampled_from(FIELDS)
     state = data.draw(state)
+
     if made := outcome(tokenizer.from_dict, state):
         text = state["characters"] if made.kind == "char" else "a cab, é \n<|endoftext|>"
         assert made.decode(made.encode(text)) == text

@@ -11,11 +11,17 @@ from gptmini.model.step import DecodingStep, store_by_column
 from sizes import CONTEXT as T
 from sizes import GPT2, MODERN, SMEARED, G, V
 
-GROUPED = {"n_kv_heads": G}  # so that a cache holds fewer heads than there are queries
+GROUPED = {"n_kv_heads": G}  # a cache then holds fewer heads than there are query heads
 PRESETS = pytest.mark.parametrize(
     "preset", [GPT2, MODERN | GROUPED, SMEARED | GROUPED], ids=["gpt2", "modern", "smeared"]
 )
-PROMPTS = [[3, 1, 4, 1, 5], [9], [5, 8, 9, 7, 10, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2], [3, 8], [4, 6, 2, 6, 4]]
+PROMPTS = [
+    [3, 1, 4, 1, 5],
+    [9],
+    [5, 8, 9, 7, 10, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2],
+    [3, 8],
+    [4, 6, 2, 6, 4],
+]
 SETTINGS = {"temperature": 1.5, "top_k": 8, "top_p": 0.95, "min_p": 0.01, "repetition_penalty": 1.3}
 
 
@@ -29,21 +35,38 @@ def make(preset=GPT2, **changes):
     return model
 
 
-def generate(model, prompts=PROMPTS, n_tokens=40, *, seed=7, batch_size=3, streams=None, ends=(), **options):
-    """Ids drawn for each prompt; ends are (sample, number of tokens) after which it is told to end."""
-    names = {"compile", "log_probabilities"} & set(options)
-    rules = Rules(max_new_tokens=n_tokens, **{name: value for name, value in options.items() if name not in names})
-    streams = range(len(prompts)) if streams is None else streams
-    more = {name: options[name] for name in names}
-    decoder = Decoder(model, prompts, rules, streams=streams, seed=seed, batch_size=batch_size, **more)
+def generate(
+    model,
+    prompts=PROMPTS,
+    n_tokens=40,
+    *,
+    seed=7,
+    batch_size=3,
+    streams=None,
+    ends=(),
+    compile=False,
+    **rules,
+):
+    """Ids drawn for each prompt. A sample in ends, of (sample, number of tokens), is ended after so many tokens."""
+    decoder = Decoder(
+        model,
+        prompts,
+        Rules(max_new_tokens=n_tokens, **rules),
+        streams=range(len(prompts)) if streams is None else streams,
+        seed=seed,
+        batch_size=batch_size,
+        compile=compile,
+    )
     drawn = [[] for _ in prompts]
     lasts = dict.fromkeys(range(len(prompts)), n_tokens) | dict(ends)
+
     while new := decoder.draw():
         assert len(new) <= batch_size
         for sample, token, _ in new:
             drawn[sample].append(token)
             if len(drawn[sample]) == lasts[sample]:
                 decoder.end(sample)
+
     return drawn
 
 
@@ -51,7 +74,9 @@ def generate(model, prompts=PROMPTS, n_tokens=40, *, seed=7, batch_size=3, strea
 def oracle(model, prompt, n_tokens, *, seed=7, stream=0, **settings):
     """One sample, every step recomputing the whole window; a window that is full shrinks to its newest half first."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + stream)
-    window, drawn = prompt[-model.config.context_length :], []
+    window = prompt[-model.config.context_length :]
+    drawn = []
+
     for _ in range(n_tokens):
         if len(window) > model.config.context_length:
             window = window[-max(1, model.config.context_length // 2) :]
@@ -61,14 +86,18 @@ def oracle(model, prompt, n_tokens, *, seed=7, stream=0, **settings):
         uniform = torch.rand(1, generator=generator, dtype=torch.float64)
         drawn.append(choose(logits, uniform, Rules(**settings), seen).item())
         window = [*window, drawn[-1]]
+
     return drawn
 
 
 @pytest.mark.parametrize("context_length", [13, 2, 1])
 @PRESETS
-def test_greedy_decoding_equals_recomputing_the_window_also_past_the_context(preset, context_length):
+def test_greedy_decoding_equals_recomputing_the_window_also_past_the_context(
+    preset, context_length
+):
     model = make(preset, context_length=context_length)
     expected = [oracle(model, prompt, 40, temperature=0) for prompt in PROMPTS]
+
     assert len({token for ids in expected for token in ids}) > 2
     assert generate(model, temperature=0) == expected
 
@@ -86,6 +115,7 @@ def test_neither_order_nor_neighbours_nor_their_ends_change_a_sample(preset):
     model = make(preset)
     for seed in range(20):
         whole = generate(model, seed=seed, batch_size=5, **SETTINGS)
+
         generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(5, generator=generator).tolist()
         lengths = torch.randint(1, 41, (5,), generator=generator).tolist()
@@ -98,19 +128,23 @@ def test_neither_order_nor_neighbours_nor_their_ends_change_a_sample(preset):
             ends=enumerate(lengths),
             **SETTINGS,
         )
+
         for i, length, ids in zip(order, lengths, drawn, strict=True):
             assert ids == whole[i][:length]
 
 
 def test_a_seed_and_a_stream_fix_a_sample_and_samples_differ():
-    model, prompts = make(), [PROMPTS[0]] * 3
+    model = make()
+    prompts = [PROMPTS[0]] * 3
     before = torch.get_rng_state()
     first = generate(model, prompts, seed=1)
     torch.rand(3)
+
     assert generate(model, prompts, seed=1) == first
     assert len({tuple(ids) for ids in first}) == 3
     assert generate(model, prompts, seed=1, streams=[2, 2, 0]) == [first[2], first[2], first[0]]
     assert not set(map(tuple, generate(model, prompts, seed=2))) & set(map(tuple, first))
+
     torch.set_rng_state(before)
     generate(model, n_tokens=2)
     assert torch.equal(torch.get_rng_state(), before)
@@ -123,18 +157,22 @@ def test_a_stream_is_torchs_generator_one_number_at_a_time():
 
 
 def test_of_a_long_prompt_the_newest_context_length_tokens_are_seen():
-    model, long = make(), torch.randint(V, (30,), generator=torch.Generator().manual_seed(0)).tolist()
+    model = make()
+    long = torch.randint(V, (30,), generator=torch.Generator().manual_seed(0)).tolist()
     expected = generate(model, [long[-T:]], temperature=0)
+
     assert generate(model, [long], temperature=0) == expected
     assert generate(model, [long[1 - T :]], temperature=0) != expected
 
 
 @PRESETS
 def test_log_probabilities_are_those_of_the_model_before_any_rule(preset):
-    model, prompt = make(preset), PROMPTS[0]
+    model = make(preset)
+    prompt = PROMPTS[0]
     rules = Rules(max_new_tokens=6, **SETTINGS)
     decoder = Decoder(model, [prompt], rules, streams=[0], log_probabilities=True)
     drawn = [decoder.draw()[0] for _ in range(6)]
+
     ids = prompt + [token for _, token, _ in drawn]
     with torch.no_grad():
         expected = model(torch.tensor([ids]))[0, len(prompt) - 1 : -1].log_softmax(-1)  # (6, V)
@@ -147,6 +185,7 @@ def test_log_probabilities_are_those_of_the_model_before_any_rule(preset):
 def test_a_compiled_step_draws_the_same_tokens_and_is_compiled_once(preset):
     model = make(preset)
     expected = generate(model, **SETTINGS)
+
     torch.compiler.reset()
     with torch._dynamo.config.patch(error_on_recompile=True):
         assert generate(model, compile=True, **SETTINGS) == expected
@@ -154,13 +193,17 @@ def test_a_compiled_step_draws_the_same_tokens_and_is_compiled_once(preset):
 
 @PRESETS
 def test_int8_is_near_the_model_but_rounded(preset):
-    model, tokens = make(preset).float(), torch.tensor([3, 1, 4, 9, 2])
+    model = make(preset).float()
+    tokens = torch.tensor([3, 1, 4, 9, 2])
     logits = []
+
     with torch.inference_mode():
         for int8 in (False, True):
             step = DecodingStep(model, model.new_cache(5), int8=int8)
-            logits.append([step(tokens.roll(i)).clone() for i in range(9)])
-    exact, rounded = map(torch.stack, logits)
+            steps = [step(tokens.roll(i)).clone() for i in range(9)]
+            logits.append(torch.stack(steps))  # (9, B, V)
+
+    exact, rounded = logits
     error = ((exact - rounded).norm() / exact.norm()).item()
     assert 1e-3 < error < 0.05
 
@@ -207,47 +250,66 @@ def test_the_cache_is_no_larger_than_the_text_needs():
 
 @PRESETS
 def test_weights_stored_by_column_are_the_same_weights(preset):
-    expected, model = generate(make(preset), **SETTINGS), make(preset)
+    expected = generate(make(preset), **SETTINGS)
+    model = make(preset)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
     assert store_by_column(model) is model
     assert not model.blocks[0].mlp.input.weight.is_contiguous()
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert generate(model, **SETTINGS) == expected
 
 
-@pytest.mark.parametrize("changes", [{}, {"attention_scale": 0.4}, {"qk_norm": True, "n_kv_heads": 2}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"attention_scale": 0.4}, {"qk_norm": True, "n_kv_heads": 2}]
+)
 @PRESETS
 @torch.inference_mode()
 def test_a_decoding_step_equals_the_model_in_float32_also_ragged_and_after_a_slide(preset, changes):
     model = make(preset, **changes).float()
-    texts = [torch.randint(V, (30,), generator=torch.Generator().manual_seed(row)).tolist() for row in range(3)]
+    texts = []
+    for row in range(3):
+        generator = torch.Generator().manual_seed(row)
+        texts.append(torch.randint(V, (30,), generator=generator).tolist())
+
+    # A row's window is texts[row][firsts[row] : ends[row]].
     cache = model.new_cache(3)
-    step, firsts, ends = DecodingStep(model, cache), [0, 0, 0], [5, 1, 9]
+    step = DecodingStep(model, cache)
+    firsts = [0, 0, 0]
+    ends = [5, 1, 9]
 
     def encode(row):
-        own, known = model.new_cache(1), texts[row][firsts[row] : ends[row]]
+        """Read the window of one row into the cache."""
+        own = model.new_cache(1)
+        known = texts[row][firsts[row] : ends[row]]
         model.hidden(torch.tensor([known]), own)
         cache.fill([row], own, len(known))
 
     for row in range(3):
         encode(row)
     cache.slots.set_lengths(ends)
+
     for _ in range(20):
+        # A window that is full slides to its newer half.
         full = [row for row in range(3) if ends[row] - firsts[row] == T]
         for row in full:
             firsts[row] = ends[row] - T // 2
             encode(row)
         if full:
             cache.slots.set_lengths([end - first for first, end in zip(firsts, ends, strict=True)])
+
         logits = step(torch.tensor([text[end] for text, end in zip(texts, ends, strict=True)]))
         ends = [end + 1 for end in ends]
+
         for row in range(3):
             expected = model(torch.tensor([texts[row][firsts[row] : ends[row]]]))[0, -1]
             torch.testing.assert_close(logits[row], expected, atol=1e-5, rtol=1e-5)
+
     assert min(firsts) > 0
 
 
 def test_a_rotary_model_in_bfloat16_is_decoded_in_it():
     model = make(MODERN | GROUPED).bfloat16()
-    model.rotary_cos, model.rotary_sin = model.rotary_cos.float(), model.rotary_sin.float()
+    model.rotary_cos = model.rotary_cos.float()
+    model.rotary_sin = model.rotary_sin.float()
     assert all(len(ids) == 20 for ids in generate(model, n_tokens=20))

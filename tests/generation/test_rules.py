@@ -1,7 +1,6 @@
 """The sampling rules equal Hugging Face's warpers, and choose draws what they leave in its right share."""
 
 import math
-import os
 
 import pytest
 import torch
@@ -16,8 +15,10 @@ from gptmini.generation.rules import (
 )
 from gptmini.generation.rules import choose as choose_by
 
-B, V = 5, 11
-INF, NAN = float("inf"), float("nan")
+B = 5
+V = 11
+INF = float("inf")
+NAN = float("nan")
 LAST = math.nextafter(1, 0)  # the largest uniform number below 1
 
 
@@ -30,10 +31,15 @@ def logits(dtype=torch.float32, batch_size=B):
     return 3 * torch.randn(batch_size, V, dtype=dtype)
 
 
-def warped(name, setting, scores):
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    transformers = pytest.importorskip("transformers", reason="the rules are measured against transformers")
-    return getattr(transformers, name)(setting)(None, scores)
+def evenly(n):
+    """Uniform numbers in the middle of n equal parts of [0, 1): each share of them is as large as its probability."""
+    return (torch.arange(n, dtype=torch.float64) + 0.5) / n
+
+
+@pytest.fixture
+def transformers(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return pytest.importorskip("transformers", reason="the rules are measured against transformers")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -44,47 +50,57 @@ def warped(name, setting, scores):
     + [(apply_top_p, "TopPLogitsWarper", p) for p in (1e-9, 0.3, 0.5, 0.9, 0.999)]
     + [(apply_min_p, "MinPLogitsWarper", p) for p in (1e-9, 0.02, 0.3, 0.99, 1.0)],
 )
-def test_rules_equal_hugging_face(rule, warper, setting, dtype):
+def test_rules_equal_hugging_face(transformers, rule, warper, setting, dtype):
     scores = logits(dtype)
-    assert torch.equal(rule(scores, setting), warped(warper, setting, scores.clone()))
+    expected = getattr(transformers, warper)(setting)(None, scores.clone())
+    assert torch.equal(rule(scores, setting), expected)
 
 
 @pytest.mark.parametrize("penalty", [0.5, 1.0, 1.3, 7.0])
-def test_the_repetition_penalty_equals_hugging_face(penalty):
-    transformers = pytest.importorskip("transformers", reason="the rules are measured against transformers")
-    scores, ids = logits(), torch.randint(V, (B, 7), generator=torch.Generator().manual_seed(4))
+def test_the_repetition_penalty_equals_hugging_face(transformers, penalty):
+    scores = logits()
+    ids = torch.randint(V, (B, 7), generator=torch.Generator().manual_seed(4))
     seen = torch.zeros(B, V, dtype=torch.bool).scatter(1, ids, True)
     expected = transformers.RepetitionPenaltyLogitsProcessor(penalty)(ids, scores.clone())
+
     assert (scores[seen] > 0).any()
     assert (scores[seen] < 0).any()
     assert not seen.all()
     assert torch.equal(apply_repetition_penalty(scores, seen, penalty), expected)
 
 
-def test_rules_follow_each_other_as_in_hugging_face():
+def test_rules_follow_each_other_as_in_hugging_face(transformers):
     """The processors that generate() itself builds for these settings, in its order, leave the same tokens."""
-    transformers = pytest.importorskip("transformers", reason="the rules are measured against transformers")
+    settings = {
+        "repetition_penalty": 1.7,
+        "temperature": 0.7,
+        "top_k": 7,
+        "top_p": 0.9,
+        "min_p": 0.05,
+    }
     config = transformers.GPT2Config(vocab_size=V, n_positions=8, n_embd=4, n_layer=1, n_head=1)
-    settings = {"repetition_penalty": 1.7, "temperature": 0.7, "top_k": 7, "top_p": 0.9, "min_p": 0.05}
     model = transformers.GPT2LMHeadModel(config)
-    generation = transformers.GenerationConfig(do_sample=True, eos_token_id=0, pad_token_id=0, **settings)
+    generation = transformers.GenerationConfig(
+        do_sample=True, eos_token_id=0, pad_token_id=0, **settings
+    )
     processors = model._get_logits_processor(generation_config=generation, input_ids_seq_length=7)
+
     ids = torch.randint(V, (200, 7), generator=torch.Generator().manual_seed(4))
     scores = logits(torch.float64, batch_size=200)
     probabilities = processors(ids, scores.clone()).softmax(-1)
     seen = torch.zeros(200, V, dtype=torch.bool).scatter(1, ids, True)
+
     n = 500
     for row in range(200):
-        uniform = (torch.arange(n, dtype=torch.float64) + 0.5) / n
-        drawn = choose(scores[row].expand(n, V), uniform, seen[row].expand(n, V), **settings)
+        drawn = choose(scores[row].expand(n, V), evenly(n), seen[row].expand(n, V), **settings)
         counts = torch.bincount(drawn, minlength=V)
         assert ((counts - n * probabilities[row]).abs() <= 1.001).all()
 
 
 def test_top_p_keeps_the_token_that_reaches_the_sum():
     scores = torch.tensor([0.0625, 0.5, 0.125, 0.25, 0.0625]).log()
-    kept = {p: (apply_top_p(scores, p) > -INF).nonzero().flatten().tolist() for p in (0.4, 0.6, 0.8)}
-    assert kept == {0.4: [1], 0.6: [1, 3], 0.8: [1, 2, 3]}
+    for top_p, kept in ((0.4, [1]), (0.6, [1, 3]), (0.8, [1, 2, 3])):
+        assert (apply_top_p(scores, top_p) > -INF).nonzero().flatten().tolist() == kept
 
 
 def test_top_k_keeps_ties_with_the_last_kept():
@@ -94,7 +110,8 @@ def test_top_k_keeps_ties_with_the_last_kept():
 def test_temperature_zero_takes_the_most_probable_token_whatever_is_drawn():
     scores = torch.tensor([[0.1, 0.3, 0.2], [7.0, -1.0, 6.9]])
     for uniform in (0.0, 0.5, LAST):
-        drawn = choose(scores, torch.full((2,), uniform, dtype=torch.float64), temperature=0, top_k=2, top_p=0.9)
+        uniforms = torch.full((2,), uniform, dtype=torch.float64)
+        drawn = choose(scores, uniforms, temperature=0, top_k=2, top_p=0.9)
         assert drawn.tolist() == [1, 0]
 
 
@@ -109,16 +126,21 @@ def test_temperature_zero_takes_the_most_probable_token_whatever_is_drawn():
         ({"temperature": 1.0, "top_k": 2, "top_p": 0.55}, [0.0, 1.0, 0.0, 0.0, 0.0]),
         ({"temperature": 0.5, "top_p": 0.8}, [0.0, 16 / 25, 0.0, 9 / 25, 0.0]),
         ({"min_p": 0.6}, [0.0, 0.4 / 0.7, 0.0, 0.3 / 0.7, 0.0]),
-        ({"temperature": 0.5, "min_p": 0.3}, [0.0, 16 / 25, 0.0, 9 / 25, 0.0]),  # 9/16 and 4/16 of the first
+        # The second and the third are 9/16 and 4/16 as probable as the first.
+        ({"temperature": 0.5, "min_p": 0.3}, [0.0, 16 / 25, 0.0, 9 / 25, 0.0]),
     ],
 )
 def test_tokens_are_drawn_in_proportion_to_their_probability(rules, probabilities):
     n = 10_000
-    uniform = (torch.arange(n, dtype=torch.float64) + 0.5) / n  # every share of [0, 1) alike
     scores = torch.tensor([0.1, 0.4, 0.0, 0.3, 0.2], dtype=torch.float64).log() + 7
-    counts = torch.bincount(choose(scores.expand(n, 5), uniform, **rules), minlength=5)
+    drawn = choose(scores.expand(n, 5), evenly(n), **rules)
+    counts = torch.bincount(drawn, minlength=5)
+
     for count, probability in zip(counts.tolist(), probabilities, strict=True):
-        assert count == 0 if probability == 0 else abs(count - n * probability) <= 1
+        if probability == 0:
+            assert count == 0
+        else:
+            assert abs(count - n * probability) <= 1
 
 
 @pytest.mark.parametrize("uniform", [0.0, LAST])
@@ -130,27 +152,39 @@ def test_the_extremes_never_draw_a_token_of_no_probability(uniform, rules):
     allowed = scores.double().softmax(-1) > 0
     if "top_k" in rules:
         allowed &= scores >= scores.topk(rules["top_k"]).values[:, -1:]
-    drawn = choose(scores, torch.full((2000,), uniform, dtype=torch.float64), temperature=1.0, **rules)
+
+    uniforms = torch.full((2000,), uniform, dtype=torch.float64)
+    drawn = choose(scores, uniforms, temperature=1.0, **rules)
+
     assert allowed[torch.arange(2000), drawn].all()
+
     if not rules:  # the first and the last token that can be drawn at all
         expected = [row.nonzero().flatten()[0 if uniform == 0 else -1].item() for row in allowed]
         assert drawn.tolist() == expected
 
 
 def test_rows_are_drawn_each_from_its_own_number():
-    scores, uniform = logits(), torch.tensor([0.05, 0.3, 0.5, 0.7, 0.95], dtype=torch.float64)
-    alone = [choose(scores[i : i + 1], uniform[i : i + 1], temperature=1.3).item() for i in range(B)]
-    assert choose(scores, uniform, temperature=1.3).tolist() == alone
+    scores = logits()
+    uniform = torch.tensor([0.05, 0.3, 0.5, 0.7, 0.95], dtype=torch.float64)
+    together = choose(scores, uniform, temperature=1.3)
+
+    for i in range(B):
+        alone = choose(scores[i : i + 1], uniform[i : i + 1], temperature=1.3)
+        assert together[i] == alone
 
 
 def test_the_penalty_comes_before_temperature():
-    scores, seen = torch.tensor([[4.0, 3.0, -1.0]]), torch.tensor([[True, False, True]])
+    scores = torch.tensor([[4.0, 3.0, -1.0]])
+    seen = torch.tensor([[True, False, True]])
     n = 10_000
-    uniform = (torch.arange(n, dtype=torch.float64) + 0.5) / n
-    drawn = choose(scores.expand(n, 3), uniform, seen.expand(n, 3), repetition_penalty=2.0, temperature=0.5)
+    drawn = choose(
+        scores.expand(n, 3), evenly(n), seen.expand(n, 3), repetition_penalty=2.0, temperature=0.5
+    )
     expected = torch.tensor([4.0, 6.0, -4.0], dtype=torch.float64).softmax(-1)  # (2, 3, -2) / 0.5
+    greedy = choose(scores, evenly(n)[:1], seen, repetition_penalty=2.0, temperature=0)
+
     assert ((torch.bincount(drawn, minlength=3) - n * expected).abs() <= 1).all()
-    assert choose(scores, uniform[:1], seen, repetition_penalty=2.0, temperature=0).tolist() == [1]
+    assert greedy.tolist() == [1]
 
 
 @pytest.mark.parametrize(
@@ -163,9 +197,18 @@ def test_the_penalty_comes_before_temperature():
         ({"top_k": 0}, "top_k must be a whole number of at least 1, got 0"),
         ({"max_new_tokens": 1.0}, "max_new_tokens must be a whole number of at least 1, got 1.0"),
         ({"top_k": True}, "top_k must be a whole number of at least 1, got True"),
-        ({"repetition_penalty": 0}, "repetition_penalty must be a number from 0.001 to 1000, got 0"),
-        ({"repetition_penalty": INF}, "repetition_penalty must be a number from 0.001 to 1000, got inf"),
-        ({"repetition_penalty": None}, "repetition_penalty must be a number from 0.001 to 1000, got None"),
+        (
+            {"repetition_penalty": 0},
+            "repetition_penalty must be a number from 0.001 to 1000, got 0",
+        ),
+        (
+            {"repetition_penalty": INF},
+            "repetition_penalty must be a number from 0.001 to 1000, got inf",
+        ),
+        (
+            {"repetition_penalty": None},
+            "repetition_penalty must be a number from 0.001 to 1000, got None",
+        ),
         ({"min_p": 0.0}, "min_p must be a number above 0 and at most 1, got 0.0"),
         ({"min_p": NAN}, "min_p must be a number above 0 and at most 1, got nan"),
         ({"top_p": 0.0}, "top_p must be a number above 0 and at most 1, got 0.0"),
@@ -174,8 +217,16 @@ def test_the_penalty_comes_before_temperature():
     ],
 )
 def test_arguments_out_of_range_are_refused(changed, message):
-    fine = {"max_new_tokens": 1, "temperature": 0, "top_k": 1, "top_p": 1.0, "min_p": 1, "repetition_penalty": 2}
+    fine = {
+        "max_new_tokens": 1,
+        "temperature": 0,
+        "top_k": 1,
+        "top_p": 1.0,
+        "min_p": 1,
+        "repetition_penalty": 2,
+    }
     Rules(**fine)
+
     with pytest.raises(ValueError, match=message):
         Rules(**fine | changed)
 
@@ -188,15 +239,18 @@ def test_the_smallest_temperatures_are_greedy(temperature):
 
 
 def test_rules_do_not_round_as_bfloat16_does():
-    n, scores = 40_000, torch.tensor([12.3125, -0.0, 7.03125, 7.0625], dtype=torch.bfloat16)
-    uniform = (torch.arange(n, dtype=torch.float64) + 0.5) / n
-    counts = torch.bincount(choose(scores.expand(n, 4), uniform, temperature=3.0), minlength=4)
-    assert ((counts - n * (scores.double() / 3).softmax(-1)).abs() <= 1).all()
+    n = 40_000
+    scores = torch.tensor([12.3125, -0.0, 7.03125, 7.0625], dtype=torch.bfloat16)
+    drawn = choose(scores.expand(n, 4), evenly(n), temperature=3.0)
+    expected = (scores.double() / 3).softmax(-1)
+    assert ((torch.bincount(drawn, minlength=4) - n * expected).abs() <= 1).all()
 
 
 @pytest.mark.parametrize("top_p", [0.1, 0.9, 0.999, 0.9999999])
 @pytest.mark.parametrize("width", [0.01, 3.0])
-def test_top_p_of_a_large_vocabulary_equals_hugging_face(top_p, width):
+def test_top_p_of_a_large_vocabulary_equals_hugging_face(transformers, top_p, width):
     """Some of these sums lie among the likeliest tokens, some need all of them."""
-    scores = width * torch.randn(4, 5000, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    assert torch.equal(apply_top_p(scores, top_p), warped("TopPLogitsWarper", top_p, scores.clone()))
+    generator = torch.Generator().manual_seed(5)
+    scores = width * torch.randn(4, 5000, generator=generator, dtype=torch.float64)
+    expected = transformers.TopPLogitsWarper(top_p)(None, scores.clone())
+    assert torch.equal(apply_top_p(scores, top_p), expected)

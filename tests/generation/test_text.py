@@ -6,29 +6,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gptmini.generation import TextStream, generate_stream, prompt_ids
-from gptmini.model import GPTConfig, new_gpt
 from gptmini.tokenizer import CharTokenizer, byte
 from sizes import TALKATIVE
+from toys import wide_gpt
 
 LETTERS = CharTokenizer("abcdefghij", end_of_text=True)
 
 
 def make(**changes):
-    """Float64, with weights so wide that every letter comes; end-of-text is the eleventh."""
-    model = new_gpt(GPTConfig(**TALKATIVE | changes), seed=0).double().eval()
-    torch.manual_seed(1)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    return model
+    """A model in float64 that draws every letter; end-of-text is its eleventh token."""
+    return wide_gpt(TALKATIVE | changes, dtype=torch.float64).eval()
 
 
 def samples(prompts="abc", n_tokens=40, **options):
     """Each sample as (text, how it finished, ids)."""
     model = options.pop("model", None) or make()
+    pieces = generate_stream(model, LETTERS, prompts, max_new_tokens=n_tokens, **options)
+
     found = {}
-    for piece in generate_stream(model, options.pop("tokenizer", LETTERS), prompts, max_new_tokens=n_tokens, **options):
+    for piece in pieces:
         text, _, ids = found.get(piece.sample, ("", None, []))
         found[piece.sample] = (text + piece.text, piece.finish, [*ids, piece.token])
+
     return [found[i] for i in range(len(found))]
 
 
@@ -36,6 +35,7 @@ def test_a_sample_ends_at_end_of_text_unless_told_otherwise():
     ((endless, finish, ids),) = samples(ignore_end_of_text=True, temperature=2.0)
     assert (len(ids), finish) == (40, "length")
     assert endless == LETTERS.decode(ids)
+
     at = ids.index(10)
     ((text, finish, ended),) = samples(temperature=2.0)
     assert (text, finish, ended) == (LETTERS.decode(ids[:at]), "end_of_text", ids[: at + 1])
@@ -46,10 +46,13 @@ def test_samples_of_prompts_are_numbered_and_each_is_what_it_is_alone():
     together = samples(prompts, num_samples=3, batch_size=5, temperature=1.3)
     assert len(together) == 12
     assert len({text for text, _, _ in together[:3]}) == 3
+
     for i, prompt in enumerate(prompts):
         assert samples(prompt, num_samples=3, temperature=1.3) == together[3 * i : 3 * i + 3]
+
     backwards = samples(prompts[::-1], num_samples=3, batch_size=2, temperature=1.3)
-    assert [backwards[3 * i : 3 * i + 3] for i in range(4)] == [together[3 * i : 3 * i + 3] for i in (3, 2, 1, 0)]
+    for i, j in enumerate((3, 2, 1, 0)):
+        assert backwards[3 * i : 3 * i + 3] == together[3 * j : 3 * j + 3]
 
 
 @pytest.mark.parametrize("n_letters", [1, 2, 3])
@@ -57,6 +60,7 @@ def test_a_stop_string_ends_the_sample_before_it_also_across_tokens(n_letters):
     ((whole, _, ids),) = samples(ignore_end_of_text=True)
     stop = whole[10 : 10 + n_letters]
     ((text, finish, drawn),) = samples(ignore_end_of_text=True, stop=[stop])
+
     first = whole.index(stop)
     assert (text, finish) == (whole[:first], "stop")
     assert drawn == ids[: first + n_letters]
@@ -74,7 +78,9 @@ def test_the_model_is_left_in_its_mode_and_drops_nothing(training):
     model = make(dropout=0.5).train(training)
     stream = generate_stream(model, LETTERS, "abc", max_new_tokens=20)
     next(stream)
+
     assert not model.training
+
     stream.close()
     assert model.training == training
     assert samples(model=model) == expected
@@ -106,7 +112,8 @@ def test_an_empty_prompt_text_becomes_what_starts_a_document():
 
 def stream(tokenizer, ids, stop=()):
     """Pieces up to a stop, and what is left."""
-    text, pieces = TextStream(tokenizer, stop), []
+    text = TextStream(tokenizer, stop)
+    pieces = []
     for i in ids:
         if not text.stopped:
             pieces.append(text.push(i))
@@ -131,16 +138,22 @@ def test_a_character_cut_off_at_the_end_comes_with_finish():
 def test_invalid_bytes_do_not_stall_the_text(ids):
     tokenizer = byte([], [])
     pieces, rest = stream(tokenizer, [*ids, *b"ok"])
-    assert "".join(pieces[: len(ids)]).count("\N{REPLACEMENT CHARACTER}") >= len(ids) - 3  # 3 bytes may be held back
+
+    # Three bytes may be held back, as the beginning of a character.
+    assert "".join(pieces[: len(ids)]).count("\N{REPLACEMENT CHARACTER}") >= len(ids) - 3
     assert "".join(pieces) + rest == tokenizer.decode([*ids, *b"ok"])
     assert rest == ""
 
 
 def test_a_tokenizer_of_characters_streams_each_at_once():
-    assert stream(CharTokenizer("a€😀", end_of_text=True), [2, 0, 3, 1]) == (["😀", "a", "<|endoftext|>", "€"], "")
+    pieces, rest = stream(CharTokenizer("a€😀", end_of_text=True), [2, 0, 3, 1])
+    assert pieces == ["😀", "a", "<|endoftext|>", "€"]
+    assert rest == ""
 
 
-@pytest.mark.parametrize("before", [b"\xff", b"\x80\x80", "\N{REPLACEMENT CHARACTER}".encode(), b"\xf0\x9f"])
+@pytest.mark.parametrize(
+    "before", [b"\xff", b"\x80\x80", "\N{REPLACEMENT CHARACTER}".encode(), b"\xf0\x9f"]
+)
 @pytest.mark.parametrize("character", ["é", "€", "😀"])
 def test_a_character_after_invalid_bytes_is_whole(before, character):
     tokenizer = byte([], [])
@@ -150,31 +163,41 @@ def test_a_character_after_invalid_bytes_is_whole(before, character):
 
 
 def test_any_bytes_stream_to_what_they_decode_to():
-    tokenizer, generator = byte([], []), torch.Generator().manual_seed(0)
+    tokenizer = byte([], [])
+    generator = torch.Generator().manual_seed(0)
     for _ in range(300):
         ids = torch.randint(0x70, 256, (23,), generator=generator).tolist()
         pieces, rest = stream(tokenizer, ids)
         assert "".join(pieces) + rest == tokenizer.decode(ids)
 
 
-@given(st.lists(st.sampled_from("abé€")), st.lists(st.text("abé€", min_size=1, max_size=4), max_size=3))
+@given(
+    st.lists(st.sampled_from("abé€")), st.lists(st.text("abé€", min_size=1, max_size=4), max_size=3)
+)
 def test_streamed_text_ends_where_a_stop_string_is_first_complete(letters, stops):
-    text, tokenizer = "".join(letters), byte([], [])
+    text = "".join(letters)
+    tokenizer = byte([], [])
     ends = [end for end in range(len(text) + 1) if text[:end].endswith(tuple(stops))]
+
     expected = text
     if stops and ends:
         longest = max(len(stop) for stop in stops if text[: ends[0]].endswith(stop))
         expected = text[: ends[0] - longest]
+
     pieces, rest = stream(tokenizer, tokenizer.encode(text), stops)
     assert "".join(pieces) + rest == expected
-    assert all(expected.startswith("".join(pieces[:i])) for i in range(len(pieces)))  # nothing is taken back
+    # No piece that was shown is taken back.
+    assert all(expected.startswith("".join(pieces[:i])) for i in range(len(pieces)))
 
 
 def test_text_is_held_back_only_while_a_stop_string_may_follow():
     pieces, rest = stream(LETTERS, LETTERS.encode("abcabdabce"), ["abce"])
     assert pieces == ["", "", "", "abc", "", "abd", "", "", "", ""]
     assert rest == ""
-    assert stream(LETTERS, LETTERS.encode("xabc".replace("x", "j")), ["abce"]) == (["j", "", "", ""], "abc")
+
+    pieces, rest = stream(LETTERS, LETTERS.encode("jabc"), ["abce"])
+    assert pieces == ["j", "", "", ""]
+    assert rest == "abc"
 
 
 def test_a_stop_string_that_ends_in_the_last_incomplete_character_is_met_at_the_end():

@@ -15,9 +15,11 @@ __all__ = ["store", "train"]
 def device(monkeypatch):
     """Cuda; where GPTMINI_GPU_CHECKS=cpu a CPU, on which the checks prove nothing but that their lines run."""
     if TRY_ON_CPU:
-        monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # inductor takes a minute
+        # inductor takes a minute
+        monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
         yield "cpu"
         return
+
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")
     before = torch.get_float32_matmul_precision()

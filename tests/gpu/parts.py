@@ -10,9 +10,11 @@ from gptmini.model import GPTConfig, new_gpt
 from sizes import TRAINED
 from training.watchers import Seen
 
-TRY_ON_CPU = os.environ.get("GPTMINI_GPU_CHECKS") == "cpu"  # on a CPU the checks prove only that their lines run
+# on a CPU the checks prove only that their lines run
+TRY_ON_CPU = os.environ.get("GPTMINI_GPU_CHECKS") == "cpu"
 KINDS = pytest.mark.parametrize("kind", ["gpt2", "modern"])
-SIZES = {"context_length": 64, "d_model": 64, "n_layers": 2, "n_heads": 4}  # which a GPU's kernels take
+# which a GPU's kernels take
+SIZES = {"context_length": 64, "d_model": 64, "n_layers": 2, "n_heads": 4}
 B = 4
 
 

@@ -17,7 +17,13 @@ pytestmark = pytest.mark.gpu
 
 @pytest.mark.parametrize("compile", [False, True])
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(run, tmp_path, compile):
-    options = {"max_steps": 9, "precision": "bf16", "dropout": 0.1, "optimizer": "muon", "compile": compile}
+    options = {
+        "max_steps": 9,
+        "precision": "bf16",
+        "dropout": 0.1,
+        "optimizer": "muon",
+        "compile": compile,
+    }
     straight = [Losses() for _ in range(3)]
     for i, losses in enumerate(straight):
         run(callbacks=[losses, RunCheckpoints(4)], folder=tmp_path / f"straight-{i}", **options)
@@ -25,18 +31,28 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(run, tmp_path, compile)
     folder = tmp_path / "killed"
     folder.mkdir()
     (folder / "config.yaml").write_text("")
+
     with pytest.raises(Kill):
-        run(callbacks=[RunCheckpoints(4), KillAfter(2 * 6)], folder=folder, **options)  # in step 6, of two micro-steps
+        # in step 6, of two micro-steps
+        run(callbacks=[RunCheckpoints(4), KillAfter(2 * 6)], folder=folder, **options)
+
     state, _ = find_training_state(folder)
     assert state.step == 4
+
     resumed = Losses()
     run(callbacks=[resumed, RunCheckpoints(4)], folder=folder, state=state, **options)
 
     assert sorted(resumed.of) == [5, 6, 7, 8, 9]
+
     apart = largest_difference(resumed, straight[0])
-    by_themselves = max(largest_difference(straight[i], straight[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
+    by_themselves = max(
+        largest_difference(straight[i], straight[j]) for i, j in ((0, 1), (0, 2), (1, 2))
+    )
     kernels = unsteady_kernels(lambda: run(folder=tmp_path / "told", **options | {"max_steps": 2}))
-    print(f"resumed differs by {apart:.2g}, straight runs by {by_themselves:.2g}; unsteady: {kernels or 'none'}")
+    print(
+        f"resumed differs by {apart:.2g}, straight runs by {by_themselves:.2g}; unsteady: {kernels or 'none'}"
+    )
+
     if TRY_ON_CPU:
         assert apart == by_themselves == 0
 
@@ -58,19 +74,37 @@ def unsteady_kernels(function):
             function()
         finally:
             torch.use_deterministic_algorithms(False)
+
     texts = [str(warning.message) for warning in told]
-    return {text.split(" does not")[0] for text in texts if " does not have a deterministic implementation" in text}
+    return {
+        text.split(" does not")[0]
+        for text in texts
+        if " does not have a deterministic implementation" in text
+    }
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_bad_step_is_skipped_counted_and_named(run, optimizer):
-    poison, said = Poison({2, 4}), Said()
+    poison = Poison({2, 4})
+    said = Said()
     trainer = run(
-        optimizer=optimizer, precision="bf16", callbacks=[poison, Scalars(1), Stopping(None, 3)], loggers=[said]
+        optimizer=optimizer,
+        precision="bf16",
+        callbacks=[poison, Scalars(1), Stopping(None, 3)],
+        loggers=[said],
     )
+
     for step in range(5):
-        before, after = poison.around[step], poison.around[step + 1]
+        before = poison.around[step]
+        after = poison.around[step + 1]
         assert all(map(torch.equal, before, after)) == (step in poison.steps)
-    assert {step: value for (tag, step), value in said.points.items() if tag == "train/bad_steps"} == {3: 1, 5: 2}
-    assert [line.split(":")[0] for line in said.lines] == ["step 3 not applied", "step 5 not applied"]
+
+    assert {
+        step: value for (tag, step), value in said.points.items() if tag == "train/bad_steps"
+    } == {3: 1, 5: 2}
+    expected = [
+        "step 3 not applied",
+        "step 5 not applied",
+    ]
+    assert [line.split(":")[0] for line in said.lines] == expected
     assert trainer.lightning_module.bad_steps == 2

@@ -18,7 +18,8 @@ class NoWaiting(L.Callback):
     """Makes torch raise where the host waits for the GPU, from the start of one step to the end of another."""
 
     def __init__(self, first, last):
-        self.first, self.last = first, last
+        self.first = first
+        self.last = last
 
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
         if trainer.global_step == self.first and batch_idx % trainer.accumulate_grad_batches == 0:
@@ -52,13 +53,24 @@ def test_utilisation_is_a_hand_count_over_the_makers_peak(run, device):
     peak = None if torch.cuda.is_available() else 1.0
     run("gpt2", precision="bf16", callbacks=[Scalars(2, peak_tflops=peak)], loggers=[seen])
     # Six operations a weight and token: 12 C^2 in each of 2 blocks, V C to unembed; 12 N C T in attention.
-    n_layers, d_model, context_length, n_vocab = 2, 64, 64, 257
-    flops = 6 * (n_layers * 12 * d_model**2 + n_vocab * d_model) + 12 * n_layers * d_model * context_length
+    n_layers = 2
+    d_model = 64
+    context_length = 64
+    n_vocab = 257
+    flops = (
+        6 * (n_layers * 12 * d_model**2 + n_vocab * d_model)
+        + 12 * n_layers * d_model * context_length
+    )
     if "work/mfu" not in seen.newest:
         pytest.skip(f"no maker's peak is known of {torch.cuda.get_device_name()}")
     implied = seen.newest["work/tokens_per_second"] * flops / seen.newest["work/mfu"]
-    by_data_sheet = {"NVIDIA H200": 989e12, "NVIDIA H100 80GB HBM3": 989e12, "NVIDIA A100-SXM4-80GB": 312e12}
+    by_data_sheet = {
+        "NVIDIA H200": 989e12,
+        "NVIDIA H100 80GB HBM3": 989e12,
+        "NVIDIA A100-SXM4-80GB": 312e12,
+    }
     expected = 1e12 if TRY_ON_CPU else by_data_sheet.get(torch.cuda.get_device_name(), implied)
+
     assert implied == pytest.approx(expected, rel=1e-6)
 
 
@@ -80,15 +92,25 @@ class Walled(L.Callback):
 
 
 def test_the_parts_of_a_step_add_up_to_its_wall_time(run):
-    large = {"context_length": 64, "d_model": 1024, "n_layers": 6, "n_heads": 16}  # busier than what starts its kernels
+    # busier than what starts its kernels
+    large = {"context_length": 64, "d_model": 1024, "n_layers": 6, "n_heads": 16}
     if TRY_ON_CPU:
         large = SIZES
-    seen, wall = Work(), Walled()
+    seen = Work()
+    wall = Walled()
     options = {"global_batch_size": 128, "batch_size": 128, "max_steps": 12, "val_every_steps": 12}
     # Only the last step is logged, so that no logging falls into it; the wall is read before Scalars computes its own.
-    run("gpt2", sizes=large, precision="bf16", callbacks=[wall, Scalars(12)], loggers=[seen], **options)
+    run(
+        "gpt2",
+        sizes=large,
+        precision="bf16",
+        callbacks=[wall, Scalars(12)],
+        loggers=[seen],
+        **options,
+    )
     parts = sum(value for tag, value in seen.newest.items() if tag.startswith("work/ms/"))
     print(f"parts {parts:.2f} ms, wall {wall.spent:.2f} ms")
+
     if not TRY_ON_CPU:
         assert parts == pytest.approx(wall.spent, rel=0.05)
 
@@ -97,11 +119,19 @@ def test_the_largest_batch_that_fits_is_found_in_time_and_its_memory_given_back(
     from gptmini.training.batch_size import SECONDS, choose_batch_size
 
     model = model_of("modern", d_model=256, context_length=512)
-    options = {"global_batch_size": 4096, "devices": 1, "device": device, "precision": "bf16", "compile": False}
+    options = {
+        "global_batch_size": 4096,
+        "devices": 1,
+        "device": device,
+        "precision": "bf16",
+        "compile": False,
+    }
     start = time.perf_counter()
     size = choose_batch_size(model, **options)
+
     assert time.perf_counter() - start < SECONDS
     assert 4096 % size == 0
     if torch.cuda.is_available():
         assert torch.cuda.memory_reserved() < 2**28  # 256 MB: what libraries keep
+
     print(f"{size} of 4096 sequences at once")

@@ -4,37 +4,36 @@ import pytest
 import torch
 
 import gptmini
-from gptmini.model import GPTConfig, new_gpt
-from gptmini.model.checkpoint import (
-    header,
-)
+from gptmini.model import GPTConfig
+from gptmini.model.checkpoint import header
 from gptmini.tokenizer import CharTokenizer
 from sizes import GPT2, MODERN
+from toys import wide_gpt
 
 LEARNED = GPTConfig(**GPT2)
-
 ROTARY = GPTConfig(**MODERN)
-
 TOKENIZER = CharTokenizer("abcdefghijk", end_of_text=False)
 
 
 def make(config=LEARNED, **claims):
-    """Checkpoint of a small random model, with what its header claims of the config replaced."""
-    model = new_gpt(config, seed=0)
-    torch.manual_seed(0)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
+    """Checkpoint of a tiny random model whose header claims other values of its config."""
+    model = wide_gpt(vars(config))
     own = header(config, TOKENIZER.to_dict(), step=7)
     own["config"] |= claims
-    return {"gptmini": own, "state_dict": {f"model.{name}": t for name, t in model.state_dict().items()}}
+    weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    return {"gptmini": own, "state_dict": weights}
 
 
 def small(**more):
     """The least that is a checkpoint: a file of some two thousand bytes."""
-    return {"gptmini": header(LEARNED, TOKENIZER.to_dict()), "state_dict": {"model.w": torch.arange(7.0)}} | more
+    return {
+        "gptmini": header(LEARNED, TOKENIZER.to_dict()),
+        "state_dict": {"model.w": torch.arange(7.0)},
+    } | more
 
 
 def refusal(path):
+    """The message with which loading a file is refused."""
     with pytest.raises(ValueError, match=r".") as caught:
         gptmini.load(path)
     return str(caught.value)

@@ -15,9 +15,11 @@ GROUPED = pytest.mark.parametrize("n_kv_heads", [None, G, 1])
 @PRESETS
 @torch.no_grad()
 def test_cached_chunks_equal_one_pass(preset, n_kv_heads, chunks):
-    model, tokens = wide(preset, n_kv_heads=n_kv_heads), draw()
+    model = wide(preset, n_kv_heads=n_kv_heads)
+    tokens = draw()
     cache = model.new_cache(B)
     parts = [model(part, cache) for part in tokens.split(chunks, dim=1)]
+
     assert cache.slots.lengths == T
     torch.testing.assert_close(torch.cat(parts, dim=1), model(tokens), atol=1e-5, rtol=1e-5)
 
@@ -28,28 +30,33 @@ def test_cached_chunks_equal_one_pass(preset, n_kv_heads, chunks):
 @PRESETS
 @torch.no_grad()
 def test_rows_of_different_lengths_go_on_as_each_does_alone(preset, n_kv_heads, chunk, static):
-    """Rows are encoded in one padded pass, two of them, and one elsewhere; then all go on together."""
-    model, tokens = wide(preset, n_kv_heads=n_kv_heads), draw(3)
-    lengths = [7, 2, 0]
-    cache, first = model.new_cache(3, static=static), model.new_cache(2, 7)
-    model(tokens[:2, :7], first)  # what pads the second row is its own future here
+    """Two rows are read in one padded pass, and the third, empty row elsewhere; then all three go on together."""
+    model = wide(preset, n_kv_heads=n_kv_heads)
+    tokens = draw(3)
+    cache = model.new_cache(3, static=static)
+    first = model.new_cache(2, 7)
+    model(tokens[:2, :7], first)  # the second row, of two tokens, is padded with its own future
     cache.fill([0, 1], first, 7)
     cache.fill([2], model.new_cache(1, 0), 0)
+    cache.slots.set_lengths([7, 2, 0])
+
     for n_done in range(0, 6, chunk):
-        if n_done == 4:  # the first row begins again in the middle of its text, as after a slide
+        # After four tokens the first row begins again in the middle of its text, as after a slide.
+        if n_done == 4:
             again = model.new_cache(1, 3)
             model(tokens[:1, 8:11], again)
             cache.fill([0], again, 3)
-        if n_done in (0, 4):
-            counts = [lengths[0] + n_done if n_done == 0 else 3, lengths[1] + n_done, lengths[2] + n_done]
-            cache.slots.set_lengths(counts)
+            cache.slots.set_lengths([3, 2 + n_done, n_done])
+
         starts = [7 + n_done, 2 + n_done, n_done]
-        new = torch.stack([row[start : start + chunk] for row, start in zip(tokens, starts, strict=True)])
-        logits = model(new, cache)
+        chunks = [row[start : start + chunk] for row, start in zip(tokens, starts, strict=True)]
+        logits = model(torch.stack(chunks), cache)
+
         for row, start in enumerate(starts):
             since = 8 if row == 0 and n_done >= 4 else 0
             expected = model(tokens[row : row + 1, since : start + chunk])[:, -chunk:]
             torch.testing.assert_close(logits[row : row + 1], expected, atol=1e-5, rtol=1e-5)
+
     assert cache.slots.lengths.tolist() == [5, 8, 6]
 
 
@@ -60,6 +67,7 @@ def test_rows_that_are_equally_long_again_need_no_mask():
     cache.slots.set_lengths([4, 2, 4])
     model(draw()[:1, :1].expand(3, 1), cache)
     assert cache.slots.mask is not None
+
     cache.slots.set_lengths([4, 4, 4])
     model(draw()[:1, :1].expand(3, 1), cache)
     assert cache.slots.mask is None
@@ -69,12 +77,15 @@ def test_rows_that_are_equally_long_again_need_no_mask():
 @PRESETS
 @torch.no_grad()
 def test_more_than_context_length_is_refused(preset):
-    model, cache = make(preset), make(preset).new_cache(B)
+    model = make(preset)
+    cache = make(preset).new_cache(B)
     with pytest.raises(ValueError, match="input must fit context_length=13 tokens, got 14"):
         model(draw(length=14))
+
     model(draw(length=9), cache)
     with pytest.raises(ValueError, match="a cache of 13 tokens cannot hold 15; encode fewer anew"):
         model(draw(length=6), cache)
+
     cache.slots.set_lengths([12] * (B - 1) + [9])
     with pytest.raises(ValueError, match="a cache of 13 tokens cannot hold 14; encode fewer anew"):
         model(draw(length=2), cache)

@@ -11,11 +11,7 @@ import torch
 
 import gptmini
 from gptmini.model import new_gpt
-from gptmini.model.checkpoint import (
-    find_checkpoint,
-    read_checkpoint,
-    write_checkpoint,
-)
+from gptmini.model.checkpoint import find_checkpoint, read_checkpoint, write_checkpoint
 from model.checkpoints import LEARNED, ROTARY, make, refusal, small
 
 TOKENS = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
@@ -30,6 +26,7 @@ def test_what_was_written_is_read(path):
     written = make() | {"optimizer_states": [{"step": 7, "lr": 1e-3, "names": ["a", None, True]}]}
     write_checkpoint(written, path)
     read = read_checkpoint(path)
+
     assert read.keys() == written.keys()
     assert read["gptmini"] == written["gptmini"]
     assert read["optimizer_states"] == written["optimizer_states"]
@@ -42,8 +39,11 @@ def test_load_gives_the_model_and_the_tokenizer_ready_to_sample(path, config):
     written = make(config)
     write_checkpoint(written, path)
     model, tokenizer = gptmini.load(path)
+
+    weights = {name.removeprefix("model."): t for name, t in written["state_dict"].items()}
     expected = new_gpt(config, seed=1).eval()
-    expected.load_state_dict({name[len("model.") :]: t for name, t in written["state_dict"].items()})
+    expected.load_state_dict(weights)
+
     assert model.config == config
     assert not model.training
     assert torch.equal(model(TOKENS), expected(TOKENS))
@@ -70,13 +70,17 @@ def half_a_save(checkpoint, file):
     ],
     ids=["save", "flush", "rename", "lambda"],
 )
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(path, monkeypatch, patched, checkpoint, error):
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+    path, monkeypatch, patched, checkpoint, error
+):
     write_checkpoint(small(step=1), path)
     old = path.read_bytes()
     if patched:
         monkeypatch.setattr(*patched)
+
     with pytest.raises(error):
         write_checkpoint(checkpoint, path)
+
     monkeypatch.undo()
     assert path.read_bytes() == old
     assert list(path.parent.iterdir()) == [path]
@@ -84,10 +88,12 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(path, monkeypatch, 
 
 def test_a_write_replaces_the_old_file_by_another_one(path):
     write_checkpoint(small(step=1), path)
-    with path.open("rb") as reader:  # has the old file open, as one that reads while a run goes on
+    # The reader has the old file open, as somebody who samples while the run goes on.
+    with path.open("rb") as reader:
         old = path.read_bytes()
         write_checkpoint(small(step=2), path)
         assert reader.read() == old
+
     assert read_checkpoint(path)["step"] == 2
     assert list(path.parent.iterdir()) == [path]
 
@@ -96,15 +102,17 @@ def test_a_full_disk_under_torchs_writer_names_the_file_and_keeps_the_old_one(pa
     write_checkpoint(small(), path)
     before = path.read_bytes()
 
+    # torch's writer raises without a cause, so that the error of the system is its context alone.
     def fail(*_):
         try:
             raise OSError(errno.ENOSPC, "No space left on device")
         except OSError:
-            raise RuntimeError("unexpected pos 64 vs 0")  # noqa: B904  as torch's writer: the cause is only the context
+            raise RuntimeError("unexpected pos 64 vs 0")  # noqa: B904
 
     monkeypatch.setattr(torch, "save", fail)
     with pytest.raises(OSError, match="No space left on device") as refused:
         write_checkpoint(small(), path)
+
     assert refused.value.filename == str(path)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
@@ -112,7 +120,9 @@ def test_a_full_disk_under_torchs_writer_names_the_file_and_keeps_the_old_one(pa
 
 def test_what_is_not_there_is_refused(tmp_path):
     missing = tmp_path / "absent"
-    assert refusal(missing) == f"{missing} does not exist; give a run folder (runs/latest) or a .ckpt file"
+    expected = f"{missing} does not exist; give a run folder (runs/latest) or a .ckpt file"
+    assert refusal(missing) == expected
+
     expected = f"{tmp_path} holds no checkpoints/best.ckpt or checkpoints/last.ckpt; train first, or give a file"
     assert refusal(tmp_path) == expected
 
@@ -121,9 +131,11 @@ def test_a_run_folder_means_its_best_checkpoint_else_its_last(tmp_path):
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     (folder / "previous.ckpt").touch()
+
     for name in ("last.ckpt", "best.ckpt"):
         (folder / name).touch()
         assert find_checkpoint(tmp_path) == find_checkpoint(str(tmp_path)) == folder / name
+
     assert find_checkpoint(folder / "last.ckpt") == folder / "last.ckpt"
 
 
@@ -139,5 +151,6 @@ print(tokenizer.decode([model.config.n_layers]))
 
 def test_load_needs_no_framework(path):
     write_checkpoint(make(), path)
-    result = subprocess.run([sys.executable, "-c", PROBE, str(path)], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", PROBE, str(path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.stdout == "c\n", result.stderr

@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gptmini.model.checkpoint import (
-    build_model,
-    read_checkpoint,
-    write_checkpoint,
-)
+from gptmini.model.checkpoint import build_model, read_checkpoint, write_checkpoint
 from gptmini.tokenizer import CharTokenizer
 from model.checkpoints import LEARNED, ROTARY, make, refusal, small
 
@@ -35,45 +31,56 @@ def test_every_flipped_byte_of_the_content_is_refused(path):
     whole = path.read_bytes()
     with zipfile.ZipFile(path) as archive:
         members = [(info, archive.read(info)) for info in archive.infolist()]
+
     n_flips = 0
     for info, content in members:
+        # A member's bytes come after its local header, its name and an extra field; the header says how long they are.
         name = info.filename
-        lengths = struct.unpack_from("<HH", whole, info.header_offset + 26)  # of name and extra field
-        start = info.header_offset + 30 + sum(lengths)  # after its local header
+        lengths = struct.unpack_from("<HH", whole, info.header_offset + 26)
+        start = info.header_offset + 30 + sum(lengths)
         for i in range(start, start + len(content)):
             path.write_bytes(whole[:i] + bytes([whole[i] ^ 0x40]) + whole[i + 1 :])
             assert f"is damaged: the CRC-32 of {name} does not match" in refusal(path), i
             n_flips += 1
+
     assert n_flips > 7 * 4  # the tensor's own bytes are among them
 
 
 def test_a_flipped_bit_of_the_directory_is_refused_or_changes_nothing(path):
     write_checkpoint(small(), path)
-    whole, written = path.read_bytes(), small()
+    whole = path.read_bytes()
+    written = small()
     with zipfile.ZipFile(path) as archive:
         directory = archive.start_dir
+
+    messages = []
     for i in range(directory, len(whole)):
         for bit in (1, 16, 128):
             path.write_bytes(whole[:i] + bytes([whole[i] ^ bit]) + whole[i + 1 :])
-            read, message = None, ""
             try:
                 read = read_checkpoint(path)
-            except ValueError as error:
-                message = str(error)
-            if read is None:
-                assert str(path) in message, (i, bit)  # not a codec's own words
-            else:
-                assert torch.equal(read["state_dict"]["model.w"], written["state_dict"]["model.w"]), (i, bit)
-                assert read["gptmini"] == written["gptmini"], (i, bit)
+            except ValueError as caught:
+                messages.append(str(caught))
+                continue
+
+            weight = read["state_dict"]["model.w"]
+            assert torch.equal(weight, written["state_dict"]["model.w"]), (i, bit)
+            assert read["gptmini"] == written["gptmini"], (i, bit)
+
+    assert all(str(path) in message for message in messages)  # not a codec's own words
 
 
-@pytest.mark.parametrize("content", [b"", b"To be, or not to be\n" * 99, b"PK\x03\x04", b"\x80\x02}q\x00."])
+@pytest.mark.parametrize(
+    "content", [b"", b"To be, or not to be\n" * 99, b"PK\x03\x04", b"\x80\x02}q\x00."]
+)
 def test_what_is_no_zip_file_is_refused(path, content):
     path.write_bytes(content)
     assert refusal(path) == f"{path} is not a checkpoint, or is cut short: it has no zip directory"
 
 
 class Payload:
+    """Unpickling this would leave a file."""
+
     def __init__(self, trace):
         self.trace = trace
 
@@ -85,24 +92,30 @@ def test_pickled_code_is_refused_and_leaves_no_trace(path, tmp_path):
     trace = tmp_path / "trace"
     payload = Payload(trace)
     pickle.loads(pickle.dumps(payload))
-    assert trace.exists()  # it would have worked
+    assert trace.exists()  # the payload works where nothing refuses it
     trace.unlink()
 
     torch.save(small(optimizer_states=payload), path)
     assert "must hold only tensors and plain data; refused without running it" in refusal(path)
+
     torch.save(small(), path, _use_new_zipfile_serialization=False)
     assert "is not a checkpoint" in refusal(path)
+
     path.write_bytes(pickle.dumps(payload))
     assert "is not a checkpoint" in refusal(path)
-    with zipfile.ZipFile(path, "w") as archive:  # torch's layout, with the bare payload as its pickle
-        for name, content in {"data.pkl": pickle.dumps(payload, 2), "version": b"3\n", "byteorder": b"little"}.items():
-            archive.writestr(f"archive/{name}", content)
+
+    # A file of torch's layout, with the bare payload as its pickle.
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps(payload, 2))
+        archive.writestr("archive/version", b"3\n")
+        archive.writestr("archive/byteorder", b"little")
     assert "refused without running it" in refusal(path)
     assert not trace.exists()
 
 
 @pytest.mark.parametrize(
-    "weight", [torch.zeros(64, 24).to_sparse(), torch.zeros(64, 24).int(), torch.zeros(64, 24).half(), 3]
+    "weight",
+    [torch.zeros(64, 24).to_sparse(), torch.zeros(64, 24).int(), torch.zeros(64, 24).half(), 3],
 )
 def test_weights_that_are_not_dense_floats_of_one_dtype_are_refused(weight):
     checkpoint = make(LEARNED)
@@ -121,34 +134,61 @@ def test_another_format_is_refused(path, form):
     assert refusal(path) == expected
 
 
-@pytest.mark.parametrize("foreign", [{"w": torch.zeros(3)}, [1], {"gptmini": {}, "state_dict": 5}, {"state_dict": {}}])
+@pytest.mark.parametrize(
+    "foreign", [{"w": torch.zeros(3)}, [1], {"gptmini": {}, "state_dict": 5}, {"state_dict": {}}]
+)
 def test_tensors_of_something_else_are_refused(path, foreign):
     torch.save(foreign, path)
-    assert refusal(path) == f"{path} is not a gptmini checkpoint: it lacks the gptmini header or the weights"
+    expected = f"{path} is not a gptmini checkpoint: it lacks the gptmini header or the weights"
+    assert refusal(path) == expected
 
 
 @pytest.mark.parametrize(
     ("config", "claims", "message"),
     [
-        (LEARNED, {"d_model": 48}, "do not fit its config: .* embedding .*claimed, the embedding is"),
+        (
+            LEARNED,
+            {"d_model": 48},
+            "do not fit its config: .* embedding .*claimed, the embedding is",
+        ),
         (LEARNED, {"n_layers": 1}, "do not fit its config: Unexpected key.*blocks.1"),
         (LEARNED, {"n_layers": 3}, "do not fit its config: Missing key.*blocks.2"),
         (LEARNED, {"tie_embeddings": False}, "do not fit its config: Missing key.*unembedding"),
         (ROTARY, {"tie_embeddings": True}, "do not fit its config: Unexpected key.*unembedding"),
-        (LEARNED, {"n_heads": 7}, "d_model must be a multiple of n_heads, got d_model=24 and n_heads=7"),
+        (
+            LEARNED,
+            {"n_heads": 7},
+            "d_model must be a multiple of n_heads, got d_model=24 and n_heads=7",
+        ),
         (LEARNED, {"d_modle": 24}, "config must have the fields of GPTConfig: .*d_modle"),
         # Sizes that no machine has room for: refused before any memory is asked for.
-        (LEARNED, {"vocab_size": 2**32}, "do not fit its config: .* embedding .*claimed, the embedding is"),
-        (ROTARY, {"vocab_size": 2**32}, "do not fit its config: .* embedding .*claimed, the embedding is"),
+        (
+            LEARNED,
+            {"vocab_size": 2**32},
+            "do not fit its config: .* embedding .*claimed, the embedding is",
+        ),
+        (
+            ROTARY,
+            {"vocab_size": 2**32},
+            "do not fit its config: .* embedding .*claimed, the embedding is",
+        ),
         (LEARNED, {"d_ff": 2**32}, "do not fit its config: size mismatch for blocks.0.mlp"),
         (LEARNED, {"n_layers": 2**32}, "do not fit its config: 4294967296 layers"),
-        (LEARNED, {"context_length": 2**20}, "do not fit its config: size mismatch for position_embedding"),
+        (
+            LEARNED,
+            {"context_length": 2**20},
+            "do not fit its config: size mismatch for position_embedding",
+        ),
         (
             ROTARY,
             {"context_length": 2**32},
             "must be at most 67108864 when position=rotary, got context_length=4294967296",
         ),
-        (ROTARY, {"d_model": 2**20, "n_heads": 1, "context_length": 2**20}, "must be at most 67108864"),
+        (
+            ROTARY,
+            {"d_model": 2**20, "n_heads": 1, "context_length": 2**20},
+            "must be at most 67108864",
+        ),
         (ROTARY, {"d_model": 2**32, "n_heads": 1, "vocab_size": 2**32}, "must be at most 67108864"),
         (LEARNED, {"d_model": 2**32, "n_heads": 1, "vocab_size": 2**32}, "do not fit its config"),
     ],
@@ -163,6 +203,7 @@ def test_a_tokenizer_of_another_size_is_refused(path):
     checkpoint["gptmini"]["tokenizer"] = CharTokenizer("abc", end_of_text=True).to_dict()
     write_checkpoint(checkpoint, path)
     assert refusal(path) == f"{path}: the tokenizer's 4 ids must equal the model's vocab_size=11"
+
     del checkpoint["gptmini"]["tokenizer"]
     write_checkpoint(checkpoint, path)
     assert "a tokenizer must have kind and its fields" in refusal(path)

@@ -7,11 +7,13 @@ import torch
 
 from gptmini.model import GPTConfig, new_gpt
 from sizes import GPT2 as LEARNED
+from sizes import C, D, H
 
 ROTARY = LEARNED | {"position": "rotary", "rotary_base": 100.0}
 COUNTS = ["vocab_size", "context_length", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_ff"]
 OPTIONAL = ["n_kv_heads", "d_ff", "rotary_base", "attention_scale", "logit_softcap"]
-NAN, INF = float("nan"), float("inf")
+NAN = float("nan")
+INF = float("inf")
 
 
 def refusal(settings):
@@ -56,7 +58,8 @@ def test_an_int_will_do_for_a_float():
 @pytest.mark.parametrize("value", [0, -4, 2**32 + 1])
 @pytest.mark.parametrize("name", COUNTS)
 def test_counts_outside_1_to_2_to_the_32_are_refused(name, value):
-    assert refusal(LEARNED | {name: value}) == f"{name} must be from 1 to 4294967296, got {name}={value}"
+    expected = f"{name} must be from 1 to 4294967296, got {name}={value}"
+    assert refusal(LEARNED | {name: value}) == expected
 
 
 def test_a_context_whose_table_could_not_be_made_is_refused():
@@ -70,7 +73,8 @@ def test_a_context_whose_table_could_not_be_made_is_refused():
 @pytest.mark.parametrize("value", [0.0, -1.0, INF, NAN, 10**400])
 @pytest.mark.parametrize("name", ["rotary_base", "attention_scale", "logit_softcap"])
 def test_factors_that_are_not_positive_and_finite_are_refused(name, value):
-    assert refusal(ROTARY | {name: value}) == f"{name} must be above 0 and finite, or null, got {name}={value}"
+    expected = f"{name} must be above 0 and finite, or null, got {name}={value}"
+    assert refusal(ROTARY | {name: value}) == expected
 
 
 @pytest.mark.parametrize("value", [-1, 65])
@@ -81,7 +85,8 @@ def test_smears_outside_0_to_64_are_refused(name, value):
 
 @pytest.mark.parametrize("value", [-0.1, 1.0, 1, NAN])
 def test_dropout_that_is_no_probability_below_one_is_refused(value):
-    assert refusal(LEARNED | {"dropout": value}) == f"dropout must be at least 0 and below 1, got dropout={value}"
+    expected = f"dropout must be at least 0 and below 1, got dropout={value}"
+    assert refusal(LEARNED | {"dropout": value}) == expected
 
 
 @pytest.mark.parametrize(
@@ -94,7 +99,8 @@ def test_dropout_that_is_no_probability_below_one_is_refused(value):
     ],
 )
 def test_unknown_names_are_refused_with_those_that_exist(name, names):
-    assert refusal(LEARNED | {name: "swiglu"}) == f"{name} must be one of {names}, got {name}='swiglu'"
+    expected = f"{name} must be one of {names}, got {name}='swiglu'"
+    assert refusal(LEARNED | {name: "swiglu"}) == expected
 
 
 @pytest.mark.parametrize(
@@ -104,7 +110,10 @@ def test_unknown_names_are_refused_with_those_that_exist(name, names):
             LEARNED | {"d_model": 100, "n_heads": 12},
             "d_model must be a multiple of n_heads, got d_model=100 and n_heads=12",
         ),
-        (LEARNED | {"n_kv_heads": 4}, "n_heads must be a multiple of n_kv_heads, got n_heads=6 and n_kv_heads=4"),
+        (
+            LEARNED | {"n_kv_heads": 4},
+            "n_heads must be a multiple of n_kv_heads, got n_heads=6 and n_kv_heads=4",
+        ),
         (
             LEARNED | {"position": "rotary"},
             "rotary_base must be set when position=rotary and null otherwise, got position=rotary and rotary_base=None",
@@ -146,10 +155,20 @@ def test_values_cannot_be_given_by_position():
 
 @pytest.mark.parametrize("base", [LEARNED, ROTARY])
 def test_defaults_are_neutral(base):
-    written_out = base | {"n_kv_heads": 6, "d_ff": 96, "attention_scale": 0.5}  # H, 4 C, 1 / sqrt(D)
-    written_out |= {"dropout": 0.0, "qk_norm": False, "embedding_norm": False, "logit_softcap": None}
-    written_out |= {"smear": 0, "mlp_smear": 0}
-    short, long = (new_gpt(GPTConfig(**settings), seed=0) for settings in (base, written_out))
+    written_out = base | {
+        "n_kv_heads": H,
+        "d_ff": 4 * C,
+        "attention_scale": D**-0.5,
+        "dropout": 0.0,
+        "qk_norm": False,
+        "embedding_norm": False,
+        "logit_softcap": None,
+        "smear": 0,
+        "mlp_smear": 0,
+    }
+    short = new_gpt(GPTConfig(**base), seed=0)
+    long = new_gpt(GPTConfig(**written_out), seed=0)
+
     torch.manual_seed(0)
     tokens = torch.randint(11, (5, 13))
     torch.testing.assert_close(short(tokens), long(tokens), atol=1e-6, rtol=0)
@@ -157,11 +176,20 @@ def test_defaults_are_neutral(base):
 
 
 @pytest.mark.parametrize(
-    "change", [{"n_kv_heads": 3}, {"d_ff": 40}, {"attention_scale": 0.7}, {"qk_norm": True}, {"embedding_norm": True}]
+    "change",
+    [
+        {"n_kv_heads": 3},
+        {"d_ff": 40},
+        {"attention_scale": 0.7},
+        {"qk_norm": True},
+        {"embedding_norm": True},
+    ],
 )
 def test_leaving_a_default_changes_the_model(change):
-    plain, changed = (new_gpt(GPTConfig(**ROTARY | more), seed=0) for more in ({}, change))
-    tokens = torch.arange(11).unsqueeze(0)
+    plain = new_gpt(GPTConfig(**ROTARY), seed=0)
+    changed = new_gpt(GPTConfig(**ROTARY | change), seed=0)
+    tokens = torch.arange(11).unsqueeze(0)  # (1, 11)
+
     assert not torch.allclose(plain(tokens), changed(tokens), atol=1e-5, rtol=0)
 
 

@@ -9,11 +9,14 @@ from gptmini.model.layers import ACTIVATION, Smear
 
 
 def test_a_smear_adds_multiples_of_the_positions_before():
-    smear, x = Smear(2, 3), torch.arange(24.0).view(2, 4, 3)
+    smear = Smear(2, 3)
+    x = torch.arange(24.0).view(2, 4, 3)
     assert torch.equal(smear(x), x)  # gains start at 0
+
     gains = [torch.tensor([0.5, 2.0, -1.0]), torch.tensor([10.0, 0.0, 1.0])]
     for parameter, gain in zip(smear.gains, gains, strict=True):
         parameter.data = gain
+
     for t in range(4):
         expected = x[:, t] + sum(gains[i] * x[:, t - 1 - i] for i in range(2) if t > i)
         torch.testing.assert_close(smear(x)[:, t], expected)
@@ -23,7 +26,7 @@ def test_a_smear_adds_multiples_of_the_positions_before():
     ("name", "formula"),
     [
         ("gelu_exact", lambda x: x * 0.5 * (1 + math.erf(x / math.sqrt(2)))),
-        ("gelu", lambda x: x * 0.5 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),
+        ("gelu", lambda x: x * 0.5 * (1 + math.tanh((2 / math.pi) ** 0.5 * (x + 0.044715 * x**3)))),
         ("relu2", lambda x: max(x, 0.0) ** 2),
     ],
 )

@@ -17,6 +17,7 @@ def test_loss_gives_hand_computed_numbers():
     logits = torch.tensor([[[2.0, 1.0, 1.0], [1.0, 6.0, 1.0]]]).log() + 5
     targets = torch.tensor([[0, 2]])
     each = torch.tensor([0.6931472, 2.0794415])  # ln 2, ln 8
+
     torch.testing.assert_close(next_token_loss(logits, targets, reduction="none"), each)
     assert next_token_loss(logits, targets, reduction="sum").item() == pytest.approx(2.7725887)
     assert next_token_loss(logits, targets).item() == pytest.approx(1.3862944)
@@ -25,44 +26,67 @@ def test_loss_gives_hand_computed_numbers():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_loss_equals_a_written_out_log_softmax_and_narrow_logits_are_widened(dtype):
     torch.manual_seed(0)
-    logits, targets = (4 * torch.randn(B, T, V)).to(dtype), torch.randint(V, (B, T))
+    logits = (4 * torch.randn(B, T, V)).to(dtype)
+    targets = torch.randint(V, (B, T))
+
     exact = logits.double()
-    expected = exact.exp().sum(-1).log() - exact.gather(-1, targets.unsqueeze(-1)).squeeze(-1)  # (B, T)
-    got = next_token_loss(logits, targets, reduction="none")
-    assert got.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    of_targets = exact.gather(-1, targets.unsqueeze(-1)).squeeze(-1)  # (B, T)
+    expected = exact.exp().sum(-1).log() - of_targets  # (B, T)
     tolerance = 1e-12 if dtype == torch.float64 else 1e-5  # bfloat16 would be off by 1e-2
-    torch.testing.assert_close(got.double(), expected.flatten(), atol=tolerance, rtol=0)
-    mean = next_token_loss(logits, targets).double()
-    torch.testing.assert_close(mean, expected.mean(), atol=tolerance, rtol=0)
+
+    each = next_token_loss(logits, targets, reduction="none")
+    mean = next_token_loss(logits, targets)
+    assert each.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(each.double(), expected.flatten(), atol=tolerance, rtol=0)
+    torch.testing.assert_close(mean.double(), expected.mean(), atol=tolerance, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @PRESETS
 def test_a_loss_by_pieces_has_the_loss_and_gradients_of_the_whole(preset, dtype, monkeypatch):
-    tokens, targets = draw()[:, :-1], draw()[:, 1:]
-    results, seen = [], []
-    for most in (10**9, 7 * V):  # seven rows a piece, and four in the last
-        monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE", most)
-        model = wide(preset)
+    tokens = draw()[:, :-1]
+    targets = draw()[:, 1:]
+    sizes = []
+
+    def loss_of(model):
         unembed = model.unembed
-        model.unembed = lambda hidden, unembed=unembed: seen.append(hidden.shape[1]) or unembed(hidden)
+
+        def noting_the_size(hidden):
+            sizes.append(hidden.shape[1])
+            return unembed(hidden)
+
+        model.unembed = noting_the_size
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.bfloat16):
             loss = training_loss(model, tokens, targets)
         (loss * 0.5).backward()  # as a share of several micro-steps
-        results.append((loss.detach(), {name: parameter.grad for name, parameter in model.named_parameters()}))
-    assert seen == [T - 1] + [7] * 8 + [4]  # 60 rows
-    (loss, whole), (piecewise, pieces) = results
-    tolerance = {"atol": 1e-5, "rtol": 1e-4} if dtype is torch.float32 else {"atol": 2e-2, "rtol": 2e-2}
-    torch.testing.assert_close(piecewise, loss, **tolerance)
-    for name, gradient in whole.items():
-        torch.testing.assert_close(pieces[name], gradient, **tolerance, msg=name)
+        return loss.detach()
+
+    whole = wide(preset)
+    monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE", 10**9)
+    expected = loss_of(whole)
+
+    in_pieces = wide(preset)
+    monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE", 7 * V)
+    loss = loss_of(in_pieces)
+
+    assert sizes == [T - 1] + [7] * 8 + [4]  # 60 rows, seven at a time
+
+    tolerance = {"atol": 1e-5, "rtol": 1e-4}
+    if dtype is torch.bfloat16:
+        tolerance = {"atol": 2e-2, "rtol": 2e-2}
+    torch.testing.assert_close(loss, expected, **tolerance)
+    for name, parameter in whole.named_parameters():
+        gradient = in_pieces.get_parameter(name).grad
+        torch.testing.assert_close(gradient, parameter.grad, **tolerance, msg=name)
 
 
 def test_a_loss_by_pieces_leaves_a_frozen_unembedding_alone(monkeypatch):
     monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE", 7 * V)
-    model, tokens = wide(MODERN), draw()
+    model = wide(MODERN)
+    tokens = draw()
     model.unembedding.weight.requires_grad_(False)
     training_loss(model, tokens[:, :-1], tokens[:, 1:]).backward()
+
     assert model.unembedding.weight.grad is None
     assert model.embedding.weight.grad.any()
 
@@ -71,9 +95,13 @@ def test_a_loss_by_pieces_leaves_a_frozen_unembedding_alone(monkeypatch):
 def test_a_smeared_model_compiles_to_the_same_loss():
     if not (shutil.which("g++") or shutil.which("clang++")):
         pytest.skip("inductor needs a C++ compiler on a CPU")
-    model, tokens = wide(SMEARED), draw()
-    losses = [loss(model, tokens[:, :-1], tokens[:, 1:]) for loss in (training_loss, torch.compile(training_loss))]
-    torch.testing.assert_close(*losses, atol=1e-5, rtol=1e-5)
+    model = wide(SMEARED)
+    tokens = draw()
+    batch = (tokens[:, :-1], tokens[:, 1:])
+
+    expected = training_loss(model, *batch)
+    compiled = torch.compile(training_loss)(model, *batch)
+    torch.testing.assert_close(compiled, expected, atol=1e-5, rtol=1e-5)
 
 
 @PRESETS
@@ -85,6 +113,7 @@ def test_a_rounded_loss_is_that_of_the_model_with_rounded_weights(preset, pieces
     rounded = copy.deepcopy(model).bfloat16()
     tokens = draw()
     batch = (tokens[:, :-1], tokens[:, 1:])
+
     loss = rounded_training_loss(model, torch.bfloat16)(*batch)
     expected = training_loss(rounded, *batch)
     assert loss.dtype == torch.float32
@@ -102,13 +131,17 @@ def test_a_rounded_loss_keeps_statistics_and_loss_in_float32(preset):
     model = wide(preset)
     tokens = draw(batch_size=50)
     batch = (tokens[:, :-1], tokens[:, 1:])
+
     exact = training_loss(model, *batch)
     exact.backward()
     gradients = [parameter.grad.clone() for parameter in model.parameters()]
+
     model.zero_grad()
     rounded = rounded_training_loss(model, torch.bfloat16)(*batch)
     rounded.backward()
-    # Rounded to 8 bits a number is off by 2^-9 at most; a mean of 600 losses by much less, unless it is itself rounded.
+
+    # A number that is rounded to 8 bits is off by 2^-9 at most. A mean of 600 losses is off by much less, unless the
+    # mean itself is rounded.
     assert rounded.item() == pytest.approx(exact.item(), rel=0.01)
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
         assert torch.cosine_similarity(parameter.grad.flatten(), gradient.flatten(), dim=0) > 0.98

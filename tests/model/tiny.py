@@ -5,8 +5,9 @@ import torch
 from gptmini.model import GPTConfig, new_gpt
 from sizes import CONTEXT as T
 from sizes import V
+from toys import wide_gpt
 
-B = 5
+B = 5  # no other axis of these models has this size
 
 
 def make(preset, **changes):
@@ -14,12 +15,8 @@ def make(preset, **changes):
 
 
 def wide(preset, **changes):
-    """Weights far from their start, so that every part of the model shows in the logits."""
-    model = make(preset, **changes).eval()
-    torch.manual_seed(1)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    return model
+    """A model for evaluation with weights far from their start, so that every part of it shows in the logits."""
+    return wide_gpt(preset | changes).eval()
 
 
 def draw(batch_size=B, length=T):

@@ -39,8 +39,10 @@ OTHERS = ["gain", "hidden.bias", "norm.bias", "norm.weight"]
 
 def test_each_trained_parameter_is_in_exactly_one_group_and_a_tied_one_once():
     model = Tied()
-    groups = adamw(model, **SETTINGS).param_groups
-    assert sorted(name for group in groups for name in names_of(model, group["params"])) == sorted(MATRICES + OTHERS)
+    names = []
+    for group in adamw(model, **SETTINGS).param_groups:
+        names += names_of(model, group["params"])
+    assert sorted(names) == sorted(MATRICES + OTHERS)
 
 
 def test_only_matrices_decay():
@@ -50,15 +52,18 @@ def test_only_matrices_decay():
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
+
     for name, parameter in model.named_parameters():
         shrunk = 1 - 0.03 * 0.4 if name in MATRICES else 1.0
         torch.testing.assert_close(parameter, before[name] * shrunk, msg=name)
 
 
-@pytest.mark.parametrize("model", [nn.Linear(4, 3, bias=False), nn.LayerNorm(4)], ids=["matrices", "others"])
+@pytest.mark.parametrize(
+    "model", [nn.Linear(4, 3, bias=False), nn.LayerNorm(4)], ids=["matrices", "others"]
+)
 def test_a_model_of_one_sort_of_parameter_has_one_group(model):
     (group,) = adamw(model, **SETTINGS).param_groups
-    assert names_of(model, group["params"]) == [name for name, _ in sorted(model.named_parameters())]
+    assert names_of(model, group["params"]) == sorted(dict(model.named_parameters()))
     assert group["weight_decay"] == (0.4 if isinstance(model, nn.Linear) else 0.0)
 
 
@@ -66,19 +71,27 @@ def test_steps_equal_the_formula():
     torch.manual_seed(0)
     model = nn.Linear(5, 3).double()
     optimizer = adamw(model, **SETTINGS)
-    lr, (beta1, beta2), eps = SETTINGS["lr"], SETTINGS["betas"], SETTINGS["eps"]
+    lr = SETTINGS["lr"]
+    beta1, beta2 = SETTINGS["betas"]
+    eps = SETTINGS["eps"]
+
     expected = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     first = {name: torch.zeros_like(value) for name, value in expected.items()}
     second = {name: torch.zeros_like(value) for name, value in expected.items()}
+
     for t, multiplier in enumerate([0.5, 1.0, 0.25, 0.0], start=1):
         set_learning_rate(optimizer, multiplier)
+
         for name, parameter in model.named_parameters():
             g = parameter.grad = torch.randn_like(parameter)
             first[name] = beta1 * first[name] + (1 - beta1) * g
             second[name] = beta2 * second[name] + (1 - beta2) * g**2
-            update = (first[name] / (1 - beta1**t)) / ((second[name] / (1 - beta2**t)).sqrt() + eps)
+            corrected_first = first[name] / (1 - beta1**t)
+            corrected_second = second[name] / (1 - beta2**t)
+            update = corrected_first / (corrected_second.sqrt() + eps)
             decay = 0.4 * expected[name] if name == "weight" else 0.0
             expected[name] = expected[name] - multiplier * lr * (update + decay)
+
         optimizer.step()
         for name, parameter in model.named_parameters():
             torch.testing.assert_close(parameter.detach(), expected[name], atol=1e-13, rtol=1e-12)
@@ -94,14 +107,17 @@ def test_learning_rate_is_a_multiple_of_the_peak_not_of_the_last():
 @pytest.mark.parametrize("name", ["lr", "eps", "weight_decay"])
 @pytest.mark.parametrize("value", [-1e-9, float("nan"), float("inf"), "0.1", None, True])
 def test_a_number_of_the_wrong_type_or_range_is_refused_by_name(name, value):
-    with pytest.raises(ValueError, match=rf"^{name} must be a finite number of at least 0, got {value!r}$"):
+    wanted = rf"^{name} must be a finite number of at least 0, got {value!r}$"
+    with pytest.raises(ValueError, match=wanted):
         adamw(Tied(), **SETTINGS | {name: value})
 
 
-@pytest.mark.parametrize("betas", [(0.9,), (0.9, 1.0), (-0.1, 0.9), (0.9, float("nan")), (0.9, "0.95"), 0.9, None])
+@pytest.mark.parametrize(
+    "betas", [(0.9,), (0.9, 1.0), (-0.1, 0.9), (0.9, float("nan")), (0.9, "0.95"), 0.9, None]
+)
 def test_betas_must_be_two_numbers_below_one(betas):
-    got = re.escape(repr(betas))
-    with pytest.raises(ValueError, match=rf"^betas must be two numbers from 0 to below 1, got {got}$"):
+    wanted = re.escape(f"betas must be two numbers from 0 to below 1, got {betas!r}")
+    with pytest.raises(ValueError, match=f"^{wanted}$"):
         adamw(Tied(), **SETTINGS | {"betas": betas})
 
 
@@ -109,7 +125,8 @@ class Flag:
     """A flag on a device that this machine may not have."""
 
     def __init__(self, value, kind):
-        self.value, self.device = value, torch.device(kind)
+        self.value = value
+        self.device = torch.device(kind)
 
     def item(self):
         return self.value
@@ -119,7 +136,8 @@ class Flag:
     ("kind", "make"),
     [
         ("cpu", partial(torch.optim.SGD, lr=0.1)),
-        ("cpu", partial(torch.optim.SGD, lr=0.1, momentum=0.9, fused=True)),  # its first momentum would be unwritten
+        # With the flag set, its first step would leave the momentum unwritten.
+        ("cpu", partial(torch.optim.SGD, lr=0.1, momentum=0.9, fused=True)),
         ("cpu", torch.optim.AdamW),
         ("mps", partial(torch.optim.AdamW, fused=True)),
     ],
@@ -129,7 +147,9 @@ def test_an_optimizer_that_does_not_bear_the_flag_finds_no_gradients(kind, make)
     optimizer = make([weight])
     weight.grad = torch.ones(3)
     leave_out(optimizer, Flag(0.0, kind))
+
     assert weight.grad is not None
+
     leave_out(optimizer, Flag(1.0, kind))
     assert weight.grad is None
     assert getattr(optimizer, "found_inf", None) is None
@@ -143,4 +163,5 @@ def test_a_fused_optimizer_is_given_the_flag_and_not_waited_for():
         leave_out(optimizer, torch.tensor(flag))
         optimizer.step()
         assert (not weight.equal(torch.ones(3))) == moved
+
     assert optimizer.state[weight]["step"] == 1

@@ -33,8 +33,17 @@ def drawn(*shape, seed):
 
 
 def hidden_group(parameters, **changes):
-    group = {"params": parameters, "kind": "muon", "lr": 0.02, "momentum": [0.95, 0.95], "momentum_warmup_steps": 0}
-    return group | {"ns_steps": 5, "weight_decay": 0.1, "cautious": False} | changes
+    group = {
+        "params": parameters,
+        "kind": "muon",
+        "lr": 0.02,
+        "momentum": [0.95, 0.95],
+        "momentum_warmup_steps": 0,
+        "ns_steps": 5,
+        "weight_decay": 0.1,
+        "cautious": False,
+    }
+    return group | changes
 
 
 def assert_equal(before, after):
@@ -43,22 +52,26 @@ def assert_equal(before, after):
 
 @pytest.fixture
 def float32_in_torch(monkeypatch):
-    """torch's Muon converts to bfloat16; here it keeps what it is given, so that the two can be compared closely."""
+    """Keep torch's Muon, which converts matrices to bfloat16, in float32, so that the two can be compared closely."""
     monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
 
 
 @pytest.mark.parametrize("ns_steps", [1, 4, 5])
 def test_muon_groups_equal_torchs_muon(float32_in_torch, ns_steps):
-    ours, theirs = ([nn.Parameter(drawn(*shape, seed=i)) for i, shape in enumerate(SHAPES)] for _ in range(2))
+    ours = [nn.Parameter(drawn(*shape, seed=i)) for i, shape in enumerate(SHAPES)]
+    theirs = [nn.Parameter(drawn(*shape, seed=i)) for i, shape in enumerate(SHAPES)]
     optimizers = [
         MuonAdamW([hidden_group(ours, ns_steps=ns_steps)]),
         torch.optim.Muon(theirs, lr=0.02, weight_decay=0.1, momentum=0.95, ns_steps=ns_steps),
     ]
+
     for step in range(5):
         for one, other in zip(ours, theirs, strict=True):
-            one.grad, other.grad = drawn(*one.shape, seed=step), drawn(*one.shape, seed=step)
+            one.grad = drawn(*one.shape, seed=step)
+            other.grad = drawn(*one.shape, seed=step)
         for optimizer in optimizers:
             optimizer.step()
+
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
@@ -69,8 +82,10 @@ def test_orthogonalized_matrices_keep_their_singular_vectors_and_come_near_one()
     result = orthogonalize(given, 5)
     turned = left.mT @ result @ right.mT  # (3, 6, 6), diagonal where the vectors are the same
     singular = turned.diagonal(dim1=-2, dim2=-1)
+
     torch.testing.assert_close(turned, torch.diag_embed(singular), atol=1e-5, rtol=0)
-    assert 0.5 < singular.min() < singular.max() < 1.5  # "roughly 0.7 to 1.2" for values that do not start near 0
+    # The method promises "roughly 0.7 to 1.2" for values that do not start near 0.
+    assert 0.5 < singular.min() < singular.max() < 1.5
 
 
 def test_a_matrix_of_zeros_stays_one():
@@ -81,6 +96,7 @@ def test_momentum_rises_by_the_step():
     parameter = nn.Parameter(torch.zeros(1, 1))
     optimizer = MuonAdamW([hidden_group([parameter], momentum=[0.5, 0.9], momentum_warmup_steps=2)])
     expected = 0.0
+
     for gradient, momentum in ((1.0, 0.5), (2.0, 0.7), (4.0, 0.9), (8.0, 0.9)):
         parameter.grad = torch.full((1, 1), gradient)
         optimizer.step()
@@ -90,7 +106,8 @@ def test_momentum_rises_by_the_step():
 
 def test_momentum_by_hand():
     for step, expected in ((0, 0.85), (1, 0.875), (2, 0.9), (4, 0.95), (5, 0.95), (10**12, 0.95)):
-        assert momentum_at(torch.tensor(float(step)), 0.85, 0.95, 4).item() == pytest.approx(expected)
+        momentum = momentum_at(torch.tensor(float(step)), 0.85, 0.95, 4)
+        assert momentum.item() == pytest.approx(expected)
     assert momentum_at(torch.tensor(0.0), 0.85, 0.95, 0).item() == 0.95
 
 
@@ -98,18 +115,22 @@ def test_momentum_by_hand():
 @pytest.mark.parametrize("cautious", [False, True])
 def test_a_step_that_is_flagged_changes_nothing_and_is_not_counted(flagged, cautious):
     model, optimizer = small(cautious=cautious)
+
     for flag in (0.0, 1.0 if flagged else 0.0, 0.0):
         before = copy.deepcopy((model.state_dict(), optimizer.state_dict()["state"]))
         backward(model)
         if flag:
             for parameter in model.parameters():
                 parameter.grad.fill_(float("nan"))
+
         optimizer.found_inf = torch.tensor(flag)
         optimizer.step()
         optimizer.zero_grad()
         if flag:
             assert_equal(before, (model.state_dict(), optimizer.state_dict()["state"]))
-    assert {moments["step"].item() for moments in optimizer.state.values()} == {2.0 if flagged else 3.0}
+
+    counts = {moments["step"].item() for moments in optimizer.state.values()}
+    assert counts == {2.0 if flagged else 3.0}
 
 
 def test_a_flag_that_is_not_set_changes_no_bit_of_a_step():
@@ -122,20 +143,26 @@ def test_a_flag_that_is_not_set_changes_no_bit_of_a_step():
             optimizer.step()
             optimizer.zero_grad()
         results.append((model.state_dict(), optimizer.state_dict()["state"]))
+
     assert_equal(*results)
 
 
 def test_cautious_decay_shrinks_only_what_the_step_shrinks():
     start = torch.tensor([[2.0, -2.0, 0.5]])
-    moved = {}
-    for name, changes in {"none": {"weight_decay": 0.0}, "plain": {}, "cautious": {"cautious": True}}.items():
+
+    def moved(**changes):
         parameter = nn.Parameter(start.clone())
-        parameter.grad = torch.tensor([[1.0, 1.0, -1.0]])  # the step lowers the first two and raises the third
+        # The step lowers the first two numbers and raises the third.
+        parameter.grad = torch.tensor([[1.0, 1.0, -1.0]])
         MuonAdamW([hidden_group([parameter], **changes)]).step()
-        moved[name] = parameter.detach()
-    torch.testing.assert_close(moved["plain"] - moved["none"], -0.02 * 0.1 * start, atol=1e-6, rtol=0)
+        return parameter.detach()
+
+    undecayed = moved(weight_decay=0.0)
+    decay = -0.02 * 0.1 * start
+    torch.testing.assert_close(moved() - undecayed, decay, atol=1e-6, rtol=0)
+
     kept = torch.tensor([[1.0, 0.0, 0.0]])  # 2 falls towards 0; -2 and 0.5 move away from it
-    torch.testing.assert_close(moved["cautious"] - moved["none"], -0.02 * 0.1 * start * kept, atol=1e-6, rtol=0)
+    torch.testing.assert_close(moved(cautious=True) - undecayed, decay * kept, atol=1e-6, rtol=0)
 
 
 def small(**changes):
@@ -152,8 +179,13 @@ def backward(model):
 def test_every_parameter_is_in_the_group_that_is_meant_and_in_no_other():
     model, optimizer = small()
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    groups = [(g["kind"], g["peak_lr"], sorted(names.pop(id(p)) for p in g["params"])) for g in optimizer.param_groups]
-    assert not names
+    groups = []
+    for group in optimizer.param_groups:
+        members = sorted(names.pop(id(parameter)) for parameter in group["params"])
+        groups.append((group["kind"], group["peak_lr"], members))
+
+    assert not names  # a parameter in two groups would have raised a KeyError
+
     (kind, rate, hidden), *others = groups
     parts = ("attention.output", "attention.qkv", "mlp.input", "mlp.output")
     assert (kind, rate) == ("muon", 0.02)
@@ -165,7 +197,9 @@ def test_every_parameter_is_in_the_group_that_is_meant_and_in_no_other():
 
 def test_a_tied_matrix_learns_as_an_unembedding():
     optimizer = muon(new_gpt(GPTConfig(**GPT2), 1), **SETTINGS)
-    assert [(len(g["params"]), g["peak_lr"]) for g in optimizer.param_groups[1:3]] == [(1, 0.03), (1, 0.01)]
+    _, embeddings, unembeddings, *_ = optimizer.param_groups
+    assert (len(embeddings["params"]), embeddings["peak_lr"]) == (1, 0.03)
+    assert (len(unembeddings["params"]), unembeddings["peak_lr"]) == (1, 0.01)
 
 
 def test_a_loaded_state_goes_to_the_weights_device_where_the_kernel_reads_it():
@@ -181,32 +215,43 @@ def test_a_frozen_matrix_and_one_without_a_gradient_stay_as_they_are():
     backward(model)
     model.blocks[1].mlp.input.weight.grad = None
     optimizer.step()
+
     fresh = new_gpt(config, 1)
-    same = [name for name, p in model.named_parameters() if p.equal(dict(fresh.named_parameters())[name])]
+    same = [name for name, p in model.named_parameters() if p.equal(fresh.get_parameter(name))]
     assert same == ["blocks.0.mlp.input.weight", "blocks.1.mlp.input.weight"]
 
 
 def test_adamw_groups_equal_torchs_adamw():
-    (model, optimizer), (twin, _) = small(), small()
-    outside = [p for group in optimizer.param_groups if group["kind"] == "adamw" for p in group["params"]]
+    model, optimizer = small()
+    twin, _ = small()
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    theirs = {names[id(p)]: dict(twin.named_parameters())[names[id(p)]] for p in outside}
-    rates = {names[id(p)]: group["peak_lr"] for group in optimizer.param_groups for p in group["params"]}
-    groups = [{"params": [p], "lr": rates[name]} for name, p in theirs.items()]
+
+    # torch's AdamW gets the twin's parameters of the same names, each with the learning rate of its group.
+    theirs = {}
+    groups = []
+    for group in optimizer.param_groups:
+        if group["kind"] == "adamw":
+            for name in (names[id(parameter)] for parameter in group["params"]):
+                theirs[name] = twin.get_parameter(name)
+                groups.append({"params": [theirs[name]], "lr": group["peak_lr"]})
     adamw = torch.optim.AdamW(groups, betas=(0.8, 0.95), eps=1e-8, weight_decay=0.0)
+
     for _ in range(3):
         backward(model)
         for name, parameter in theirs.items():
-            parameter.grad = dict(model.named_parameters())[name].grad.clone()
+            parameter.grad = model.get_parameter(name).grad.clone()
         optimizer.step()
         adamw.step()
         optimizer.zero_grad()
+
     for name, parameter in theirs.items():
-        torch.testing.assert_close(dict(model.named_parameters())[name], parameter, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(model.get_parameter(name), parameter, atol=1e-6, rtol=1e-5)
 
 
 def test_a_saved_state_goes_on_bit_for_bit():
-    (model, optimizer), (twin, other) = small(), small()
+    model, optimizer = small()
+    twin, other = small()
+
     for step in range(6):
         if step == 3:
             twin.load_state_dict(model.state_dict())
@@ -216,6 +261,7 @@ def test_a_saved_state_goes_on_bit_for_bit():
             own.zero_grad()
             backward(one)
             own.step()
+
     assert all(p.equal(q) for p, q in zip(model.parameters(), twin.parameters(), strict=True))
 
 
@@ -236,9 +282,15 @@ def test_step_runs_a_closure_and_returns_its_loss():
     ("change", "message"),
     [
         ({"lr": -1}, "lr must be a finite number of at least 0, got -1"),
-        ({"unembedding_lr": float("nan")}, "unembedding_lr must be a finite number of at least 0, got nan"),
+        (
+            {"unembedding_lr": float("nan")},
+            "unembedding_lr must be a finite number of at least 0, got nan",
+        ),
         ({"momentum": 0.95}, "momentum must be two numbers from 0 to below 1, got 0.95"),
-        ({"momentum_warmup_steps": -1}, "momentum_warmup_steps must be a whole number of at least 0, got"),
+        (
+            {"momentum_warmup_steps": -1},
+            "momentum_warmup_steps must be a whole number of at least 0, got",
+        ),
         ({"ns_steps": 2.5}, "ns_steps must be a whole number of at least 1, got 2.5"),
         ({"ns_steps": 0}, "ns_steps must be a whole number of at least 1, got 0"),
         ({"cautious": 1}, "cautious must be true or false, got 1"),

@@ -12,12 +12,14 @@ WARMUP = [(0, 0.2), (1, 0.4), (2, 0.6), (3, 0.8), (4, 1.0)]
 MIDDLE = [(8, 0.6)]  # halfway between 1 and 0.2, for both
 END = [(12, 0.2), (13, 0.2), (10**12, 0.2)]
 ROOT = math.sqrt(0.5)
-COSINE = [(6, 0.2 + 0.4 * (1 + ROOT)), (10, 0.2 + 0.4 * (1 - ROOT))]  # a quarter and three quarters of the way
+# A quarter and three quarters of the way through the decay.
+COSINE = [(6, 0.2 + 0.4 * (1 + ROOT)), (10, 0.2 + 0.4 * (1 - ROOT))]
 LINEAR = [(5, 0.9), (6, 0.8), (10, 0.4), (11, 0.3)]
 
 
 @pytest.mark.parametrize(
-    ("schedule", "points"), [(cosine, WARMUP + MIDDLE + END + COSINE), (linear, WARMUP + MIDDLE + END + LINEAR)]
+    ("schedule", "points"),
+    [(cosine, WARMUP + MIDDLE + END + COSINE), (linear, WARMUP + MIDDLE + END + LINEAR)],
 )
 def test_values_by_hand(schedule, points):
     for step, expected in points:
@@ -35,7 +37,18 @@ def test_without_warmup_the_first_step_is_the_peak(schedule, final_fraction):
 
 def test_a_trapezoid_by_hand():
     settings = {"max_steps": 21, "warmup_steps": 4, "final_fraction": 0.2, "decay_fraction": 8 / 21}
-    points = [*WARMUP, (5, 1.0), (12, 1.0), (13, 0.9), (16, 0.6), (19, 0.3), (20, 0.2), (21, 0.2), (10**12, 0.2)]
+    points = [
+        *WARMUP,
+        (5, 1.0),
+        (12, 1.0),
+        (13, 0.9),
+        (16, 0.6),
+        (19, 0.3),
+        (20, 0.2),
+        (21, 0.2),
+        (10**12, 0.2),
+    ]
+
     for step, expected in points:  # eight steps of decay, from step 12 (peak) to step 20 (the last)
         assert trapezoid(step, **settings) == pytest.approx(expected, rel=1e-12), step
 
@@ -43,9 +56,15 @@ def test_a_trapezoid_by_hand():
 @pytest.mark.parametrize("decay_fraction", [0, 0.3, 1])
 @pytest.mark.parametrize("warmup_steps", [0, 7, 30])
 def test_a_trapezoid_rises_stays_and_falls_within_its_bounds(decay_fraction, warmup_steps):
-    settings = {"max_steps": 25, "warmup_steps": warmup_steps, "final_fraction": 0.1, "decay_fraction": decay_fraction}
+    settings = {
+        "max_steps": 25,
+        "warmup_steps": warmup_steps,
+        "final_fraction": 0.1,
+        "decay_fraction": decay_fraction,
+    }
     values = [trapezoid(step, **settings) for step in range(25)]
     top = values.index(max(values))
+
     assert values[:top] == sorted(values[:top])
     assert values[top:] == sorted(values[top:], reverse=True)
     assert 0 < min(values) <= max(values) <= 1
@@ -60,7 +79,8 @@ def test_a_trapezoid_that_only_decays_is_the_straight_line():
 @pytest.mark.parametrize(("max_steps", "warmup_steps"), [(2001, 100), (50, 0), (29, 11)])
 @pytest.mark.parametrize("min_lr", [0.0, 1e-4])
 def test_cosine_equals_nanogpt(max_steps, warmup_steps, min_lr):
-    lr, lr_decay_iters = 1e-3, max_steps - 1  # nanoGPT counts the iteration that reaches min_lr, we count the steps
+    lr = 1e-3
+    lr_decay_iters = max_steps - 1  # the number of the last step, which reaches min_lr
 
     def get_lr(it):  # train.py, "learning rate decay scheduler (cosine with warmup)"
         if it < warmup_steps:
@@ -69,6 +89,7 @@ def test_cosine_equals_nanogpt(max_steps, warmup_steps, min_lr):
             return min_lr
         decay_ratio = (it - warmup_steps) / (lr_decay_iters - warmup_steps)
         coeff = 0.5 * (1.0 + math.cos(math.pi * decay_ratio))
+
         return min_lr + coeff * (lr - min_lr)
 
     settings = {"max_steps": max_steps, "warmup_steps": warmup_steps, "final_fraction": min_lr / lr}
@@ -77,10 +98,19 @@ def test_cosine_equals_nanogpt(max_steps, warmup_steps, min_lr):
 
 
 @pytest.mark.parametrize("schedule", [cosine, linear])
-@pytest.mark.parametrize(("max_steps", "warmup_steps", "final_fraction"), [(101, 17, 0.1), (40, 0, 0.0), (23, 21, 0.5)])
-def test_rises_strictly_to_the_peak_and_falls_strictly_to_the_end(schedule, max_steps, warmup_steps, final_fraction):
-    settings = {"max_steps": max_steps, "warmup_steps": warmup_steps, "final_fraction": final_fraction}
+@pytest.mark.parametrize(
+    ("max_steps", "warmup_steps", "final_fraction"), [(101, 17, 0.1), (40, 0, 0.0), (23, 21, 0.5)]
+)
+def test_rises_strictly_to_the_peak_and_falls_strictly_to_the_end(
+    schedule, max_steps, warmup_steps, final_fraction
+):
+    settings = {
+        "max_steps": max_steps,
+        "warmup_steps": warmup_steps,
+        "final_fraction": final_fraction,
+    }
     values = [schedule(step, **settings) for step in range(max_steps)]
+
     assert max(values) == values[warmup_steps] == 1
     assert values[: warmup_steps + 1] == sorted(set(values[: warmup_steps + 1]))
     assert values[warmup_steps:] == sorted(set(values[warmup_steps:]), reverse=True)
@@ -100,17 +130,20 @@ def test_good_settings_pass_the_check():
 
 @pytest.mark.parametrize("warmup_steps", [-1, 1.0, "1", None, True])
 def test_warmup_must_be_a_count(warmup_steps):
-    with pytest.raises(ValueError, match=f"^warmup_steps must be a whole number of at least 0, got {warmup_steps!r}$"):
+    wanted = f"^warmup_steps must be a whole number of at least 0, got {warmup_steps!r}$"
+    with pytest.raises(ValueError, match=wanted):
         check(warmup_steps=warmup_steps, final_fraction=0.1)
 
 
 @pytest.mark.parametrize("decay_fraction", [-0.1, 1.1, float("nan"), "0.1", None, True])
 def test_decay_fraction_must_be_a_share(decay_fraction):
-    with pytest.raises(ValueError, match=f"^decay_fraction must be a number from 0 to 1, got {decay_fraction!r}$"):
+    wanted = f"^decay_fraction must be a number from 0 to 1, got {decay_fraction!r}$"
+    with pytest.raises(ValueError, match=wanted):
         check(warmup_steps=3, final_fraction=0.1, decay_fraction=decay_fraction)
 
 
 @pytest.mark.parametrize("final_fraction", [-0.1, 1.1, float("nan"), "0.1", None, True])
 def test_final_fraction_must_be_a_share(final_fraction):
-    with pytest.raises(ValueError, match=f"^final_fraction must be a number from 0 to 1, got {final_fraction!r}$"):
+    wanted = f"^final_fraction must be a number from 0 to 1, got {final_fraction!r}$"
+    with pytest.raises(ValueError, match=wanted):
         check(warmup_steps=3, final_fraction=final_fraction)

@@ -16,7 +16,9 @@ from gptmini.training.monitoring import console
 
 
 def test_runs_that_start_in_one_second_get_folders_of_their_own(tmp_path):
-    first, second = (run_folder.new_run_folder(tmp_path, "demo", f"seed: {seed}\n") for seed in (0, 1))
+    first, second = (
+        run_folder.new_run_folder(tmp_path, "demo", f"seed: {seed}\n") for seed in (0, 1)
+    )
     assert first != second
     assert first.parent == second.parent == tmp_path / "demo"
     assert (tmp_path / "latest" / "config.yaml").read_text().endswith("\nseed: 1\n")
@@ -33,14 +35,17 @@ def test_a_latest_that_is_not_ours_is_left_as_it_is(tmp_path, kind):
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "config.yaml").write_text("precious")
     latest = tmp_path / "latest"
+
     if kind == "link":
         latest.symlink_to("old")
     elif kind == "file":
         latest.write_text("precious")
     else:
         (tmp_path / "old").rename(latest)
+
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(ValueError, match="latest must be absent or a folder of links that an earlier run made"):
+    wanted = "latest must be absent or a folder of links that an earlier run made"
+    with pytest.raises(ValueError, match=wanted):
         run_folder.new_run_folder(tmp_path, "demo", "")
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -57,6 +62,7 @@ def test_a_reader_that_leaves_does_not_end_the_run():
     lasting = console.LastingConsole(file=Gone())
     lasting.print("to nobody")
     lasting.print("still here")
+
     assert lasting.quiet
 
 
@@ -72,13 +78,17 @@ def test_a_folder_in_use_is_refused_and_its_process_named(tmp_path):
             check=False,
         )
         assert f"is being trained by process {os.getpid()}; stop it first" in other.stderr
+
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(SystemExit), run_folder.locked(tmp_path):  # free again, and left by a stopped run
+    # free again, and left by a stopped run
+    with pytest.raises(SystemExit), run_folder.locked(tmp_path):
         sys.exit(130)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("given", ["runs/demo/now", "runs/latest", "runs/demo/now/checkpoints/last.ckpt"])
+@pytest.mark.parametrize(
+    "given", ["runs/demo/now", "runs/latest", "runs/demo/now/checkpoints/last.ckpt"]
+)
 def test_a_run_is_found_by_folder_by_latest_and_by_checkpoint(tmp_path, monkeypatch, given):
     monkeypatch.chdir(tmp_path)
     folder = Path("runs/demo/now")
@@ -86,6 +96,7 @@ def test_a_run_is_found_by_folder_by_latest_and_by_checkpoint(tmp_path, monkeypa
     (folder / "config.yaml").write_text("")
     (folder / "checkpoints" / "last.ckpt").write_text("")
     run_folder.link_latest("runs", folder)
+
     assert run_folder.find_run(given) == folder
 
 
@@ -99,7 +110,11 @@ def test_a_folder_of_runs_names_its_newest(tmp_path):
 
 def test_a_configuration_is_kept_under_the_version_that_writes_it(tmp_path):
     run_folder.write_config("seed: 1\n", tmp_path)
-    assert yaml.safe_load(run_folder.read_config(tmp_path)) == {"version": gptmini.__version__, "seed": 1}
+    expected = {
+        "version": gptmini.__version__,
+        "seed": 1,
+    }
+    assert yaml.safe_load(run_folder.read_config(tmp_path)) == expected
 
 
 @pytest.mark.parametrize("version", ["0.2.0", "0.2.17", gptmini.__version__])
@@ -108,10 +123,12 @@ def test_a_run_of_a_version_that_stores_the_same_goes_on(tmp_path, version):
 
 
 @pytest.mark.parametrize(
-    ("version", "named"), [(None, "0.1.0"), ("0.1.0", "0.1.0"), ("0.3.0", "0.3.0"), ("1.0.0", "1.0.0")]
+    ("version", "named"),
+    [(None, "0.1.0"), ("0.1.0", "0.1.0"), ("0.3.0", "0.3.0"), ("1.0.0", "1.0.0")],
 )
 def test_a_run_of_another_version_is_refused_and_the_version_named(tmp_path, version, named):
-    with pytest.raises(UserError, match=rf"was begun by gptmini {named}, which \S+ cannot go on with; install"):
+    wanted = rf"was begun by gptmini {named}, which \S+ cannot go on with; install"
+    with pytest.raises(UserError, match=wanted):
         run_folder.check_version(version, tmp_path)
 
 

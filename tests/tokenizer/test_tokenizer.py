@@ -16,7 +16,10 @@ import tokenizers
 from gptmini import tokenizer
 from gptmini.tokenizer import from_dict
 
-TIKTOKEN_FILES = ("6d1cbeee0f20b3d9449abfede4726ed8212e3aee", "6c7ea1a7e38e3a7f062df639a5b80947f075ffe6")
+TIKTOKEN_FILES = (
+    "6d1cbeee0f20b3d9449abfede4726ed8212e3aee",
+    "6c7ea1a7e38e3a7f062df639a5b80947f075ffe6",
+)
 # Hugging Face's and GPT-2's own spelling of the rule that tiktoken spells with possessive quantifiers.
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 WORDS = "the theory of these three trees: they're 33 feet  tall,\n\tand I'll say \u00e9t\u00e9 \u65e5\u672c \U0001f600!"
@@ -33,6 +36,7 @@ def random_texts(n, seed=0):
         lambda: chr(draw.randrange(128)),
         lambda: chr(draw.choice(anything)),
     ]
+
     return ["".join(draw.choice(parts)() for _ in range(draw.randrange(60))) for _ in range(n)]
 
 
@@ -42,7 +46,11 @@ TRAIN = [WORDS * 3, *random_texts(40, seed=1)]
 @pytest.fixture(scope="module")
 def built():
     char = tokenizer.character([*TRAIN, *random_texts(100)], [])
-    return {"char": char, "byte": tokenizer.byte([], []), "bpe": tokenizer.bpe(TRAIN, [], vocab_size=347)}
+    return {
+        "char": char,
+        "byte": tokenizer.byte([], []),
+        "bpe": tokenizer.bpe(TRAIN, [], vocab_size=347),
+    }
 
 
 @pytest.fixture
@@ -60,12 +68,15 @@ def merged_by_hand(text, ranks):
     for piece in regex.findall(GPT2_PATTERN, text):
         parts = [bytes([value]) for value in piece.encode()]
         while len(parts) > 1:
-            ranked = [(rank_of.get(a + b, len(ranks)), i) for i, (a, b) in enumerate(pairwise(parts))]
+            ranked = [
+                (rank_of.get(a + b, len(ranks)), i) for i, (a, b) in enumerate(pairwise(parts))
+            ]
             rank, i = min(ranked)
             if rank == len(ranks):
                 break
             parts[i : i + 2] = [parts[i] + parts[i + 1]]
         ids += [rank_of[part] for part in parts]
+
     return ids
 
 
@@ -94,18 +105,23 @@ def test_char_has_an_end_of_text_where_a_split_has_several_documents(train, val)
 
 
 def test_bpe_ids_equal_those_of_hugging_face(built):
-    byte_level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)  # cuts by its own spelling of the pattern
+    # cuts by its own spelling of the pattern
+    byte_level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     peer = tokenizers.Tokenizer(tokenizers.models.BPE())
     peer.pre_tokenizer = byte_level
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=346, initial_alphabet=byte_level.alphabet(), show_progress=False
     )
     peer.train_from_iterator(TRAIN, trainer)
+
     for text in random_texts(200):
         letters = "".join(piece for piece, _ in byte_level.pre_tokenize_str(text))
-        byte_of = dict(zip(letters, text.encode(), strict=True))  # the peer writes each byte as one letter
+        # the peer writes each byte as one letter
+        byte_of = dict(zip(letters, text.encode(), strict=True))
         encoded = peer.encode(text)
-        expected = [byte_of.get(token, i) for token, i in zip(encoded.tokens, encoded.ids, strict=True)]
+        expected = [
+            byte_of.get(token, i) for token, i in zip(encoded.tokens, encoded.ids, strict=True)
+        ]
         assert built["bpe"].encode(text) == expected
 
 
@@ -162,6 +178,7 @@ def test_gpt2_without_cache_and_network_says_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", no_network)
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})  # what this process has loaded already
+
     with pytest.raises(ValueError, match=r"TIKTOKEN_CACHE_DIR.*tokenizer=bpe") as caught:
         tokenizer.gpt2([], [])
     assert str(tmp_path) in str(caught.value)
@@ -183,8 +200,10 @@ def test_a_lone_surrogate_is_refused_by_name_and_position(built, kind):
 
 @pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
 def test_decoding_any_ids_never_raises(built, kind):
-    n_vocab, end = built[kind].n_vocab, built[kind].end_of_text
+    n_vocab = built[kind].n_vocab
+    end = built[kind].end_of_text
     assert built[kind].decode([-1, n_vocab, -(2**70), 2**70, end]) == "\ufffd" * 4 + END
+
     draw = random.Random(2)
     for _ in range(50):
         ids = [draw.randrange(-3, n_vocab + 3) for _ in range(29)]

@@ -58,7 +58,10 @@ class Text:
         return {"corpus": self.name}
 
     def documents(self, split):
-        yield {"train": "The quick brown fox jumps over the lazy dog. " * 20, "val": "A lazy fox jumps. " * 9}[split]
+        yield {
+            "train": "The quick brown fox jumps over the lazy dog. " * 20,
+            "val": "A lazy fox jumps. " * 9,
+        }[split]
 
 
 @pytest.fixture(scope="session")
@@ -114,6 +117,7 @@ def train(store, tmp_path):
         if watch is not None:
             watch(module)
         trainer.fit(module, data)
+
         return trainer
 
     return run

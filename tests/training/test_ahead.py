@@ -11,7 +11,8 @@ import torch
 from gptmini.data.batches import gather
 from gptmini.training.ahead import batches_ahead
 
-B, T = 2, 5
+B = 2
+T = 5
 CPU = torch.device("cpu")
 DATA = np.random.default_rng(1).integers(0, 2**16, 400).astype(np.uint16)
 
@@ -34,6 +35,7 @@ def test_every_batch_is_the_one_that_gather_cuts_and_stays_so(slow):
     for batch in itertools.islice(batches_ahead(slowly, (B, T + 1), CPU), 9):
         time.sleep(0.01 if slow == "consumer" else 0)
         batches.append(batch)
+
     for number, batch in enumerate(batches):
         expected = gather(DATA, starts(number), T)
         assert all(part.dtype == torch.int64 for part in batch)
@@ -44,10 +46,12 @@ def test_the_thread_ends_with_its_batches():
     batches = batches_ahead(cut, (B, T + 1), CPU)
     next(batches)
     assert any(thread.name.startswith("batches") for thread in threading.enumerate())
+
     batches.close()
     for thread in threading.enumerate():
         if thread.name.startswith("batches"):
             thread.join(timeout=5)
+
     assert not any(thread.name.startswith("batches") for thread in threading.enumerate())
 
 
@@ -60,6 +64,7 @@ def test_an_error_of_the_thread_is_raised_where_the_batch_is_taken():
     batches = batches_ahead(failing, (B, T + 1), CPU)
     next(batches)
     next(batches)
+
     with pytest.raises(OSError, match="the disk is gone"):
         next(batches)
 

@@ -32,16 +32,29 @@ def late(request, monkeypatch):
 def test_a_bad_step_is_not_applied_but_counted_logged_and_named_with_its_batch(
     train, store, late, optimizer, kind, value, clip
 ):
-    poison, said = Poison({2, 4}, value, kind), Said()
+    poison = Poison({2, 4}, value, kind)
+    said = Said()
     callbacks = [poison, Scalars(1), Stopping(None, 3)]
-    trainer = train(max_steps=6, optimizer=optimizer, callbacks=callbacks, loggers=[said], gradient_clip=clip)
+    trainer = train(
+        max_steps=6, optimizer=optimizer, callbacks=callbacks, loggers=[said], gradient_clip=clip
+    )
+
     for step in range(5):
-        before, after = poison.around[step], poison.around[step + 1]
+        before = poison.around[step]
+        after = poison.around[step + 1]
         assert all(map(torch.equal, before, after)) == (step in poison.steps)
-    assert {step: value for (tag, step), value in said.points.items() if tag == "train/bad_steps"} == {3: 1, 5: 2}
+
+    assert {
+        step: value for (tag, step), value in said.points.items() if tag == "train/bad_steps"
+    } == {3: 1, 5: 2}
+
     shown = "train/loss" if kind == "loss" else "weights/grad_norm"
     assert not math.isfinite(said.points[shown, 3])  # nothing is filtered
-    starts = window_starts(range(16, 24), n_tokens=store.n_tokens("train"), context_length=5, seed=1)
+
+    starts = window_starts(
+        range(16, 24), n_tokens=store.n_tokens("train"), context_length=5, seed=1
+    )
+
     assert ", ".join(map(str, starts)) in said.lines[0]
     assert said.lines[0].startswith("step 3 not applied: loss ")
     assert all(p.isfinite().all() for p in trainer.lightning_module.model.parameters())
@@ -49,8 +62,14 @@ def test_a_bad_step_is_not_applied_but_counted_logged_and_named_with_its_batch(
 
 def test_too_many_in_a_row_end_the_run_with_the_last_good_checkpoint(train, tmp_path, late):
     (tmp_path / "config.yaml").write_text("")
-    with pytest.raises(ValueError, match="3 steps in a row, to step 7, had a loss or gradient that is not finite"):
-        train(max_steps=9, callbacks=[Poison({1, 4, 5, 6}), Stopping(None, 3), RunCheckpoints(2)], val_every_steps=9)
+    wanted = "3 steps in a row, to step 7, had a loss or gradient that is not finite"
+    with pytest.raises(ValueError, match=wanted):
+        train(
+            max_steps=9,
+            callbacks=[Poison({1, 4, 5, 6}), Stopping(None, 3), RunCheckpoints(2)],
+            val_every_steps=9,
+        )
+
     state, _ = find_training_state(tmp_path)
     assert state.step == 4  # step 6 was bad, as was the one before
     assert (state.bad_steps, state.bad_steps_in_a_row) == (1, 0)
@@ -60,7 +79,15 @@ def test_bad_steps_survive_a_resume(train, tmp_path, late):
     train(max_steps=4, callbacks=[Poison({1, 3}), RunCheckpoints(4)])
     state, _ = find_training_state(tmp_path)
     trainer = train(max_steps=6, callbacks=[Poison({4}), RunCheckpoints(9)], state=state)
-    assert (trainer.lightning_module.bad_steps, trainer.lightning_module.bad_steps_in_a_row) == (3, 0)
+
+    expected = (
+        3,
+        0,
+    )
+    assert (
+        trainer.lightning_module.bad_steps,
+        trainer.lightning_module.bad_steps_in_a_row,
+    ) == expected
 
 
 def test_a_bad_last_step_is_told_before_the_run_ends(train, late):
@@ -71,7 +98,8 @@ def test_a_bad_last_step_is_told_before_the_run_ends(train, late):
 
 
 def test_a_stop_tells_the_bad_step_before_it_and_counts_it(train, tmp_path, late):
-    said, stopping = Said(), Stopping(None, 3)
+    said = Said()
+    stopping = Stopping(None, 3)
 
     class Asked(L.Callback):
         def on_train_batch_start(self, trainer, module, batch, batch_idx):
@@ -79,8 +107,13 @@ def test_a_stop_tells_the_bad_step_before_it_and_counts_it(train, tmp_path, late
                 stopping.signal = signal.SIGTERM
 
     with pytest.raises(Stop):
-        train(max_steps=9, callbacks=[Poison({3}), Asked(), stopping, RunCheckpoints(9)], loggers=[said])
+        train(
+            max_steps=9,
+            callbacks=[Poison({3}), Asked(), stopping, RunCheckpoints(9)],
+            loggers=[said],
+        )
     assert said.lines[0].startswith("step 4 not applied")
+
     (tmp_path / "config.yaml").write_text("")
     state, _ = find_training_state(tmp_path)
     assert (state.step, state.bad_steps, state.bad_steps_in_a_row) == (4, 1, 1)
@@ -110,5 +143,13 @@ def test_no_step_that_is_not_logged_is_read_by_the_host(train, optimizer, monkey
 
     with reads:
         callbacks = [Watch(), Scalars(5), Stopping(None, 3), RunCheckpoints(50)]
-        train(max_steps=9, optimizer=optimizer, callbacks=callbacks, val_every_steps=9, global_batch_size=16)
-    assert {step for step in reads.steps if 1 < step < 9} == {5}  # 0 is the start, 1 and 5 are logged, 9 is the end
+        train(
+            max_steps=9,
+            optimizer=optimizer,
+            callbacks=callbacks,
+            val_every_steps=9,
+            global_batch_size=16,
+        )
+
+    # 0 is the start, 1 and 5 are logged, 9 is the end
+    assert {step for step in reads.steps if 1 < step < 9} == {5}

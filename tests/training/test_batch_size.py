@@ -22,7 +22,10 @@ class Memory:
     """A GPU whose memory a batch of any size fills by a fixed part and an even share."""
 
     def __init__(self, size, fixed, each, surprise=None):
-        self.size, self.fixed, self.each, self.surprise = size, fixed, each, surprise
+        self.size = size
+        self.fixed = fixed
+        self.each = each
+        self.surprise = surprise
         self.tried = []
 
     def peak(self, batch_size):
@@ -72,10 +75,14 @@ def small(context_length):
     ("context_length", "global_batch_size", "devices", "expected"),
     [(128, 16, 1, 16), (128, 16, 2, 8), (1024, 480, 1, 8), (1024, 480, 8, 6), (16384, 6, 1, 1)],
 )
-def test_a_cpu_takes_at_most_8192_tokens_at_once(context_length, global_batch_size, devices, expected):
+def test_a_cpu_takes_at_most_8192_tokens_at_once(
+    context_length, global_batch_size, devices, expected
+):
     options = {"device": "cpu", "precision": "fp32", "compile": False}
     model = small(context_length)
-    found = choose_batch_size(model, global_batch_size=global_batch_size, devices=devices, **options)
+    found = choose_batch_size(
+        model, global_batch_size=global_batch_size, devices=devices, **options
+    )
     assert found == expected
 
 
@@ -105,10 +112,14 @@ def test_a_trial_runs_a_micro_step_and_gives_its_memory_back(gpu, precision):
     model = small(5)
     before = [parameter.clone() for parameter in model.parameters()]
     eager = _Trial(model, torch.device("cpu"), precision=precision, compile=False, n_copies=2)
+
     assert eager.peak(2) == 100
+
     compiled = _Trial(model, torch.device("cpu"), precision=precision, compile=True, n_copies=2)
     width = 4 if precision == "fp32" else 2
-    assert compiled.peak(2) == 200 + 2 * 5 * 64 * (2 * width + 4)  # 64 rows of the padded vocabulary
+    # 64 rows of the padded vocabulary
+    assert compiled.peak(2) == 200 + 2 * 5 * 64 * (2 * width + 4)
+
     compiled.give_back()
     assert gpu["emptied"]
     assert all(map(torch.equal, model.parameters(), before))
@@ -125,7 +136,8 @@ def test_ranks_that_found_different_sizes_are_told(monkeypatch, other):
     if other == 16:
         check_equal_on_all_ranks(16, torch.device("cpu"))
     else:
-        with pytest.raises(ValueError, match=r"found 16 on one device and 64 on another; give trainer\.batch_size"):
+        wanted = r"found 16 on one device and 64 on another; give trainer\.batch_size"
+        with pytest.raises(ValueError, match=wanted):
             check_equal_on_all_ranks(16, torch.device("cpu"))
 
 

@@ -8,7 +8,13 @@ import time
 import pytest
 from rich.console import Console
 
-from gptmini.training.monitoring.console import BLOCKS, DIGITS, ConsoleLogger, past_validations, sparkline
+from gptmini.training.monitoring.console import (
+    BLOCKS,
+    DIGITS,
+    ConsoleLogger,
+    past_validations,
+    sparkline,
+)
 
 LOSSES = (5.25, 4.75, 4.875, 4.5)  # of validations after 10, 20, 30 and 40 steps
 TRAINED = {"train/loss": 4.4375, "work/tokens_per_second": 12345.6, "train/tokens": 1_234_567_890}
@@ -25,21 +31,36 @@ class Encoded(io.TextIOWrapper):
 
 
 def watch(
-    monkeypatch, *, terminal, encoding="utf-8", no_color=False, max_steps=40, losses=LOSSES, before=(), began=None
+    monkeypatch,
+    *,
+    terminal,
+    encoding="utf-8",
+    no_color=False,
+    max_steps=40,
+    losses=LOSSES,
+    before=(),
+    began=None,
 ):
     """Console and log of a run, and its logger."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     if no_color:
         monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
-    shown, kept = Encoded(encoding), io.StringIO()
-    console = Console(file=shown, force_terminal=terminal, width=80, soft_wrap=True, highlight=False)
+    shown = Encoded(encoding)
+    kept = io.StringIO()
+    console = Console(
+        file=shown, force_terminal=terminal, width=80, soft_wrap=True, highlight=False
+    )
     logger = ConsoleLogger(console, Console(file=kept, soft_wrap=True, width=80), max_steps, before)
     logger._start = began and (began, 0)
+
     for i, loss in enumerate(losses, start=1):
         step = max_steps * i // len(losses)
         logger.log_metrics(TRAINED, step - 1)
-        logger.log_metrics({"val/loss": loss, "val/bits_per_byte": loss / 2, "val/gap": loss - 4.4375}, step)
+        logger.log_metrics(
+            {"val/loss": loss, "val/bits_per_byte": loss / 2, "val/gap": loss - 4.4375}, step
+        )
+
     for line in logger.final_table():
         logger.say(line)
     logger.finalize("success")
@@ -52,7 +73,8 @@ def test_a_validation_says_better_or_worse_and_the_way_of_the_loss(monkeypatch, 
     for text in (shown, kept):
         assert re.search(r"step 10/40  loss 4.4375  val loss 5.2500 ▁  \S", text)
         assert re.search(r"step 20/40  loss 4.4375  val loss 4.7500 ↓ █▁  \S", text)
-        assert re.search(r"step 30/40  loss 4.4375  val loss 4.8750 ↑ █▁▃  \S", text)  # 0.125 of 0.5: 1.75 of 7
+        # 0.125 of 0.5: 1.75 of 7
+        assert re.search(r"step 30/40  loss 4.4375  val loss 4.8750 ↑ █▁▃  \S", text)
         assert re.search(r"step 40/40  loss 4.4375  val loss 4.5000 ↓ █▃▅▁  0 s left", text)
     assert ("━" in shown) == terminal
     assert "\x1b" not in kept
@@ -67,7 +89,8 @@ def test_colour_marks_better_and_worse_where_it_is_wanted(monkeypatch):
 
 
 def test_nothing_but_ascii_reaches_a_console_that_has_nothing_else(monkeypatch):
-    shown, kept, _ = watch(monkeypatch, terminal=False, encoding="ascii")  # strict: other characters would raise
+    # strict: other characters would raise
+    shown, kept, _ = watch(monkeypatch, terminal=False, encoding="ascii")
     assert "val loss 4.7500 v 70  " in shown
     assert "val loss 4.8750 ^ 702  " in shown
     assert "val loss 4.8750 ^ 702  " in kept
@@ -77,8 +100,11 @@ def test_nothing_but_ascii_reaches_a_console_that_has_nothing_else(monkeypatch):
 def test_every_line_fits_into_80_columns(monkeypatch, max_steps):
     began = time.monotonic() - 40_000  # hours ago, so that hours are left
     losses = [9 - i / 9 for i in range(40)]
-    _, kept, logger = watch(monkeypatch, terminal=False, max_steps=max_steps, losses=losses, began=began)
+    _, kept, logger = watch(
+        monkeypatch, terminal=False, max_steps=max_steps, losses=losses, began=began
+    )
     lines = kept.splitlines()
+
     assert any(re.search(r"\d+ h \d\d min left", line) for line in lines)
     assert max(map(len, lines)) <= 80
     assert max(len("losses   " + line) for line in logger.final_table()) <= 80
@@ -88,21 +114,26 @@ def test_the_bar_fits_into_80_columns(monkeypatch):
     shown, _, _ = watch(monkeypatch, terminal=True, max_steps=100_000)
     plain = re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", shown).replace("\r", "\n").splitlines()
     drawn = [line.rstrip() for line in plain if "━" in line and "tokens/s" in line]
+
     assert drawn
     assert max(map(len, drawn)) <= 80
-    assert all(line.endswith(" left") or line.endswith("tokens/s") for line in drawn)  # nothing was cut
+    # nothing was cut
+    assert all(line.endswith(" left") or line.endswith("tokens/s") for line in drawn)
 
 
 def test_the_final_table_has_first_last_and_best(monkeypatch):
-    losses = [5.0 - i / 50 for i in range(30)] + [4.6 + i / 50 for i in range(20)]  # the best is the 30th
+    # the best is the 30th
+    losses = [5.0 - i / 50 for i in range(30)] + [4.6 + i / 50 for i in range(20)]
     _, _, logger = watch(monkeypatch, terminal=False, max_steps=500, losses=losses)
     heading, *rows = logger.final_table()
+
     assert heading.split("  ")[-1] == "gap"
-    assert [word for word in re.split("  +", heading.strip()) if word] == [
-        *("step", "tokens", "train loss", "val loss", "bits/byte", "gap")
-    ]
+    expected = [*("step", "tokens", "train loss", "val loss", "bits/byte", "gap")]
+    assert [word for word in re.split("  +", heading.strip()) if word] == expected
+
     steps = [int(row.split()[0]) for row in rows]
     assert (steps[0], steps[-1], len(steps)) == (10, 500, 9)
+
     (best,) = (row for row in rows if row.endswith("best"))
     assert best.split() == ["300", "1,234,567,890", "4.4375", "4.4200", "2.2100", "-0.0175", "best"]
 
@@ -119,10 +150,12 @@ def test_validations_of_the_past_have_what_was_logged_last_before_them():
         "train/loss": [(1, 9.0), (3, 8.0), (8, 7.0), (9, 6.5)]
     }
     rows = past_validations(curves)
-    assert rows == [
+
+    expected = [
         {"step": 4, "val/loss": 6.0, "train/loss": 8.0},
         {"step": 8, "val/loss": 5.0, "train/loss": 7.0},
     ]
+    assert rows == expected
     assert past_validations({}) == []
 
 
@@ -134,11 +167,15 @@ class Full(io.StringIO):
 
 
 def test_a_full_disk_under_console_or_log_is_told_to_the_other_and_stops_nothing():
-    shown, kept = io.StringIO(), io.StringIO()
+    shown = io.StringIO()
+    kept = io.StringIO()
     ConsoleLogger(Console(file=Full()), Console(file=kept), 9).say("a line")
+
     assert kept.getvalue() == "a line\nthe console not written: No space left on device\n"
+
     ConsoleLogger(Console(file=shown), Console(file=Full()), 9).say("a line")
     assert shown.getvalue() == "train.log not written: No space left on device\na line\n"
+
     ConsoleLogger(Console(file=Full()), Console(file=Full()), 9).say("a line")
 
 
@@ -165,4 +202,6 @@ def test_a_run_without_validation_has_no_table(monkeypatch):
 )
 def test_a_sparkline_goes_from_the_lowest_to_the_highest(values, expected):
     assert sparkline(values, BLOCKS) == expected
-    assert sparkline(values, DIGITS) == expected.translate(dict(zip(map(ord, BLOCKS), DIGITS, strict=True)))
+    assert sparkline(values, DIGITS) == expected.translate(
+        dict(zip(map(ord, BLOCKS), DIGITS, strict=True))
+    )

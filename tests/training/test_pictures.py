@@ -11,11 +11,17 @@ from gptmini.model import GPTConfig, new_gpt
 from gptmini.report import drawing
 from gptmini.report.tables import comparison, config_table, data_card, leaves, model_table
 from gptmini.tokenizer import byte
-from gptmini.training.monitoring.pictures import Pictures, TokenLosses, mispredicted, write_embedding
+from gptmini.training.monitoring.pictures import (
+    Pictures,
+    TokenLosses,
+    mispredicted,
+    write_embedding,
+)
 from sizes import GPT2
 
 PICTURES = {"layers": [0, -1], "heads": None, "text": None, "max_tokens": 5, "embedding_tokens": 7}
-CONFIG = GPT2 | {"vocab_size": 257, "d_model": 12, "n_heads": 3}  # as the tables and maps below have them
+# as the tables and maps below have them
+CONFIG = GPT2 | {"vocab_size": 257, "d_model": 12, "n_heads": 3}
 
 
 def pictures(**changes):
@@ -27,12 +33,14 @@ def test_a_map_shows_each_weight_under_its_tokens_and_greys_the_future():
     maps = {(1, 0): torch.rand(4, 4).tril().numpy(), (1, 2): torch.rand(4, 4).tril().numpy()}
     figure = drawing.attention_maps(maps, ["The", " cat", "\n", "$"], "attention")
     one, other, *_ = figure.axes
+
     for axes, (place, weights) in zip((one, other), maps.items(), strict=True):
         (image,) = axes.images
         shown = image.get_array()
         assert axes.get_title() == f"layer {place[0]}, head {place[1]}"
         np.testing.assert_array_equal(shown.mask, np.triu(np.ones((4, 4), bool), 1))
         np.testing.assert_array_equal(shown.data, weights)
+
     labels = ["The", "␣cat", "⏎", r"\$"]  # a lone $ would begin a formula
     assert [label.get_text() for label in one.get_yticklabels()] == labels
     assert [label.get_text() for label in one.get_xticklabels()] == labels
@@ -42,9 +50,11 @@ def test_maps_wrap_and_every_label_can_be_drawn(recwarn):
     maps = {(layer, head): np.tril(np.ones((3, 3))) for layer in (0, 1) for head in range(6)}
     figure = drawing.attention_maps(maps, ["中", "a" * 99, "\x0b\u200b"], "attention")
     image = drawing.pixels(figure)
+
     assert image.dtype == np.uint8
     assert image.shape[2] == 3
     assert image.std() > 10  # something is drawn
+
     names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert names == ["U+4E2D", "aaaaaaaaaaa…", r"\x0b\u200b"]
     assert [str(warning.message) for warning in recwarn if "Glyph" in str(warning.message)] == []
@@ -54,8 +64,10 @@ def test_loss_by_position_is_the_mean_of_each_place():
     positions = np.array([0, 1, 2, 0, 1, 2, 0])
     losses = np.array([1.0, 2.0, 4.0, 3.0, 2.0, 0.0, 2.0])
     mean, smooth = drawing.loss_by_position(losses, positions, "loss").axes[0].lines
+
     assert mean.get_xdata().tolist() == [1, 2, 3]
     assert mean.get_ydata().tolist() == [2.0, 2.0, 2.0]
+
     mean, smooth = drawing.loss_by_position(np.arange(40.0), np.arange(40), "loss").axes[0].lines
     assert smooth.get_ydata()[20] == pytest.approx(20)  # the mean of 13 to 27
     assert smooth.get_ydata()[0] == pytest.approx(3.5)  # of the eight that there are
@@ -66,9 +78,14 @@ def test_the_histogram_counts_every_token():
     axes = drawing.loss_histogram(losses, "loss").axes[0]
     (stairs,) = axes.patches
     heights = stairs.get_data().values
+
     assert sum(heights) == pytest.approx(100)
     assert heights[0] == pytest.approx(75)
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["median 0.50", "mean 1.50"]
+    expected = [
+        "median 0.50",
+        "mean 1.50",
+    ]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == expected
 
 
 @pytest.mark.parametrize("spread", [0.0, 1e-7, 1e-300])
@@ -82,9 +99,14 @@ def test_a_chart_shows_every_point_and_turns_to_a_logarithm_where_one_value_dwar
     plain = drawing.curves({("", ""): [(1, 3.0), (5, 2.0)]}, "loss").axes[0]
     assert plain.lines[0].get_xydata().tolist() == [[1, 3.0], [5, 2.0]]
     assert (plain.get_yscale(), plain.get_legend()) == ("linear", None)
+
     gap = drawing.curves({("", ""): [(1, -0.2), (2, 0.01), (3, 0.02), (4, 0.6)]}, "gap").axes[0]
     assert gap.get_yscale() == "linear"  # a logarithm would hide what is below 0
-    figure = drawing.curves({("a", "train"): [(1, 500.0), (2, 0.0)], ("b", "train"): [(1, 5.0), (2, 4.0)]}, "ms")
+
+    figure = drawing.curves(
+        {("a", "train"): [(1, 500.0), (2, 0.0)], ("b", "train"): [(1, 5.0), (2, 4.0)]}, "ms"
+    )
+
     assert figure.axes[0].get_yscale() == "log"
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [" a train", " b train"]
     assert b"<svg" in drawing.svg(figure)
@@ -98,12 +120,22 @@ def test_mispredicted_tokens_are_those_that_cost_most_in_all():
         likeliest=np.array([7, 9, 9, 8, 8, 7]),
     )
     heading, *rows = mispredicted(found, lambda token: {7: "\n", 8: "the", 9: "|x"}[token])
-    assert heading == ["token", "times", "right", "mean loss, nats", "share of all loss", "likeliest when wrong"]
-    assert rows == [
+
+    expected = [
+        "token",
+        "times",
+        "right",
+        "mean loss, nats",
+        "share of all loss",
+        "likeliest when wrong",
+    ]
+    assert heading == expected
+    expected = [
         ["⏎", "3", "33%", "2.00", "50.0%", "|x"],
         ["|x", "1", "0%", "5.00", "41.7%", "⏎"],
         ["the", "2", "100%", "0.50", "8.3%", ""],
     ]
+    assert rows == expected
 
 
 def test_the_embedding_is_written_row_for_row_with_a_label_each(tmp_path):
@@ -111,7 +143,11 @@ def test_the_embedding_is_written_row_for_row_with_a_label_each(tmp_path):
     matrix = torch.randn(4, 3)
     write_embedding(matrix, ["a", "\n", "\x0b", "b\tc"], tmp_path)
     (folder,) = (tmp_path / "plugins").iterdir()
-    rows = [list(map(float, line.split("\t"))) for line in (folder / "embedding.tsv").read_text().splitlines()]
+    rows = [
+        list(map(float, line.split("\t")))
+        for line in (folder / "embedding.tsv").read_text().splitlines()
+    ]
+
     torch.testing.assert_close(torch.tensor(rows), matrix, rtol=1e-3, atol=1e-3)
     assert (folder / "tokens.tsv").read_text() == "a\n⏎\n\\x0b\nb⇥c\n"
 
@@ -122,9 +158,15 @@ def test_the_embedding_is_written_row_for_row_with_a_label_each(tmp_path):
         ({"layers": []}, "layers must be a list of whole numbers, or null for all, got \\[\\]"),
         ({"layers": 3}, "layers must be a list of whole numbers, or null for all, got 3"),
         ({"heads": [0.5]}, "heads must be a list of whole numbers, or null for all, got \\[0.5\\]"),
-        ({"text": ""}, "text must be some text, or null for the beginning of the held-out text, got ''"),
+        (
+            {"text": ""},
+            "text must be some text, or null for the beginning of the held-out text, got ''",
+        ),
         ({"max_tokens": 0}, "max_tokens must be a whole number of at least 1, got 0"),
-        ({"embedding_tokens": "all"}, "embedding_tokens must be a whole number of at least 1, got 'all'"),
+        (
+            {"embedding_tokens": "all"},
+            "embedding_tokens must be a whole number of at least 1, got 'all'",
+        ),
     ],
 )
 def test_pictures_out_of_range_are_refused(change, message):
@@ -134,7 +176,8 @@ def test_pictures_out_of_range_are_refused(change, message):
 
 def test_more_maps_than_an_image_holds_are_refused():
     config = GPTConfig(**CONFIG | {"n_layers": 100})
-    with pytest.raises(ValueError, match="must draw at most 256 maps, got 300; choose layers, heads"):
+    wanted = "must draw at most 256 maps, got 300; choose layers, heads"
+    with pytest.raises(ValueError, match=wanted):
         pictures(layers=None).check(config)
 
 
@@ -146,15 +189,21 @@ def test_layers_and_heads_that_the_model_has_not_are_refused(name, numbers):
 
 
 @pytest.mark.parametrize(
-    ("layers", "heads", "places"), [(None, [2], [(0, 2), (1, 2)]), ([-1], [0, -1], [(1, 0), (1, 2)])]
+    ("layers", "heads", "places"),
+    [(None, [2], [(0, 2), (1, 2)]), ([-1], [0, -1], [(1, 0), (1, 2)])],
 )
 def test_maps_are_of_the_layers_and_heads_that_were_chosen(layers, heads, places):
     model = new_gpt(GPTConfig(**CONFIG), seed=1).eval()
-    module = SimpleNamespace(model=model, device="cpu", store=SimpleNamespace(tokens=lambda split: np.arange(99)))
+    module = SimpleNamespace(
+        model=model, device="cpu", store=SimpleNamespace(tokens=lambda split: np.arange(99))
+    )
     maps, labels = pictures(layers=layers, heads=heads, text="abcdefgh")._attention(module)
+
     assert labels == list("abcde")
+
     tokens = torch.tensor([[97, 98, 99, 100, 101]])
-    weights = model.attention_weights(tokens, [0, 1])[:, 0]  # equal to Hugging Face's, in tests/model
+    # equal to Hugging Face's, in tests/model
+    weights = model.attention_weights(tokens, [0, 1])[:, 0]
     assert list(maps) == places
     for (layer, head), shown in maps.items():
         torch.testing.assert_close(torch.from_numpy(shown), weights[layer, head])
@@ -166,8 +215,10 @@ def test_the_models_table_adds_up(tied):
     _, *rows, total = model_table(model)
     assert total == ["all", "", "", f"{model.n_parameters:,}", "100%"]
     assert sum(int(row[3].replace(",", "")) for row in rows) == model.n_parameters
+
     by_name = {row[0]: row for row in rows}
-    assert by_name["embedding.weight"][1:4] == ["257 x 12", "1", "3,084"]  # 320 rows with their padding
+    # 320 rows with their padding
+    assert by_name["embedding.weight"][1:4] == ["257 x 12", "1", "3,084"]
     assert by_name["blocks.*.attention.qkv.weight"][1:4] == ["36 x 12", "2", "864"]
     assert ("unembedding.weight" in by_name) != tied
 
@@ -189,19 +240,27 @@ def test_the_data_card_says_where_tokens_come_from_and_how_many_there_are(tmp_pa
     assert card["val_fraction"] == "0.25"
     assert card["files"] == "2; sha256 of the first aa11"
     assert card["tokenizer"] == "byte"
-    assert card["train"] == "2 documents, 11 bytes, 13 tokens, 0.846 bytes a token"  # an end-of-text after each
+    # an end-of-text after each
+    assert card["train"] == "2 documents, 11 bytes, 13 tokens, 0.846 bytes a token"
     assert card["val"] == "1 documents, 4 bytes, 5 tokens, 0.800 bytes a token"
 
 
 def test_the_configurations_table_has_every_value_once():
-    tree = {"seed": 1, "model": {"_target_": "x", "bias": True, "d_ff": None}, "prompts": ["", "a"], "name": "n"}
-    assert config_table(tree)[1:] == [
+    tree = {
+        "seed": 1,
+        "model": {"_target_": "x", "bias": True, "d_ff": None},
+        "prompts": ["", "a"],
+        "name": "n",
+    }
+
+    expected = [
         ["seed", "1"],
         ["model.bias", "true"],
         ["model.d_ff", "null"],
         ["prompts", '["", "a"]'],
         ["name", "n"],
     ]
+    assert config_table(tree)[1:] == expected
 
 
 def test_runs_are_compared_by_what_was_changed_first(tmp_path):
@@ -216,6 +275,7 @@ def test_runs_are_compared_by_what_was_changed_first(tmp_path):
     }
     overrides = ["optimizer.lr=0.01", "+experiment=mine", "name=a", "callbacks.pictures=null"]
     values, changed, others = comparison(config, store, model, overrides)
+
     assert changed == ["overrides", "optimizer.lr", "experiment", "callbacks.pictures"]
     assert values["experiment"] == "mine"
     assert values["optimizer.lr"] == 0.01

@@ -29,7 +29,8 @@ class Texts(L.Callback):
     """Keeps what the run wrote and read, by step."""
 
     def __init__(self, samples, kept):
-        self.samples, self.kept = samples, kept
+        self.samples = samples
+        self.kept = kept
 
     def on_train_batch_start(self, trainer, module, batch, batch_idx):
         place = ("batch", trainer.global_step, batch_idx % trainer.accumulate_grad_batches)
@@ -43,11 +44,21 @@ def go(train, folder, seen, kept, *, kill=None, save_every=2, **options):
     """Start or resume the run in folder; returns the trainer, or None if it was killed."""
     state, warnings = find_training_state(folder)
     assert not warnings
+
     seen.resume(state.step if state else -1)
     if state:
         adopt(state.path, state.step)
-    samples = Samples(byte([], []), ["The"], 3, max_new_tokens=5, temperature=0.8, top_k=20, top_p=None)
-    callbacks = [Scalars(1), samples, Texts(samples, kept), RunCheckpoints(save_every), *([kill] if kill else [])]
+    samples = Samples(
+        byte([], []), ["The"], 3, max_new_tokens=5, temperature=0.8, top_k=20, top_p=None
+    )
+    callbacks = [
+        Scalars(1),
+        samples,
+        Texts(samples, kept),
+        RunCheckpoints(save_every),
+        *([kill] if kill else []),
+    ]
+
     try:
         return train(callbacks=callbacks, loggers=[seen], folder=folder, state=state, **options)
     except Kill:
@@ -60,8 +71,11 @@ def assert_same(one, other):
     assert states[0].keys() == states[1].keys()
     for name in states[0]:
         assert torch.equal(states[0][name], states[1][name]), name
+
     optimizers = [trainer.optimizers[0].state_dict() for trainer in (one, other)]
-    for group, other_group in zip(*(optimizer["param_groups"] for optimizer in optimizers), strict=True):
+    for group, other_group in zip(
+        *(optimizer["param_groups"] for optimizer in optimizers), strict=True
+    ):
         assert group | {"lr": None} == other_group | {
             "lr": None
         }  # follows from the step; a run that does none sets none
@@ -103,17 +117,29 @@ def test_kills_and_resumes_change_no_bit(train, run_folder, kind, case, threads)
     micro_steps = 8 // options.get("batch_size", 8)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
+
     try:
-        seen, kept = Seen(), {}
+        seen = Seen()
+        kept = {}
         straight = go(train, run_folder("straight"), seen, kept, **options)
-        seen_again, kept_again, folder = Seen(), {}, run_folder("killed")
-        for kill in (KillAfter(1), KillAfter(4 * micro_steps), KillAfter(3 * micro_steps - micro_steps // 2)):
+        seen_again = Seen()
+        kept_again = {}
+        folder = run_folder("killed")
+        for kill in (
+            KillAfter(1),
+            KillAfter(4 * micro_steps),
+            KillAfter(3 * micro_steps - micro_steps // 2),
+        ):
             assert go(train, folder, seen_again, kept_again, kill=kill, **options) is None
         if options["val_every_steps"] == 3:  # at step 6, which is saved when its validation is done
-            assert go(train, folder, seen_again, kept_again, kill=KillInValidation(), **options) is None
+            assert (
+                go(train, folder, seen_again, kept_again, kill=KillInValidation(), **options)
+                is None
+            )
         resumed = go(train, folder, seen_again, kept_again, **options)
     finally:
         torch.set_num_threads(before)
+
     assert straight.global_step == resumed.global_step == STEPS
     assert_same(straight, resumed)
     assert seen.points == seen_again.points
@@ -126,18 +152,35 @@ def test_kills_and_resumes_change_no_bit_when_compiled(train, run_folder):
     if not (shutil.which("g++") or shutil.which("clang++")):
         pytest.skip("inductor needs a C++ compiler on a CPU")
     options = {"kind": "modern", "max_steps": 5, "compile": True, "dropout": 0.2}
-    seen, seen_again, kept, kept_again, folder = Seen(), Seen(), {}, {}, run_folder("killed")
+    seen = Seen()
+    seen_again = Seen()
+    kept = {}
+    kept_again = {}
+    folder = run_folder("killed")
     straight = go(train, run_folder("straight"), seen, kept, **options)
+
     assert go(train, folder, seen_again, kept_again, kill=KillAfter(3), **options) is None
+
     torch.compiler.reset()  # as in a new process
     assert_same(straight, go(train, folder, seen_again, kept_again, **options))
     assert seen.points == seen_again.points
 
 
 def test_a_resume_at_every_single_step_changes_no_bit(train, run_folder):
-    options = {"kind": "modern", "max_steps": STEPS, "dropout": 0.3, "val_every_steps": 4, "save_every": 1}
-    seen, seen_again, kept, kept_again, folder = Seen(), Seen(), {}, {}, run_folder("killed")
+    options = {
+        "kind": "modern",
+        "max_steps": STEPS,
+        "dropout": 0.3,
+        "val_every_steps": 4,
+        "save_every": 1,
+    }
+    seen = Seen()
+    seen_again = Seen()
+    kept = {}
+    kept_again = {}
+    folder = run_folder("killed")
     straight = go(train, run_folder("straight"), seen, kept, **options)
+
     for _ in range(STEPS - 1):  # killed in the step after the one that is saved
         assert go(train, folder, seen_again, kept_again, kill=KillAfter(2), **options) is None
     assert_same(straight, go(train, folder, seen_again, kept_again, **options))
@@ -160,11 +203,17 @@ class StopInValidation(L.Callback):
 @pytest.mark.parametrize("step", [4, 6])  # 6 is the last step
 def test_a_validation_that_a_signal_ended_is_done_first_by_the_resumed_run(train, run_folder, step):
     options = {"max_steps": 6, "val_every_steps": 4, "save_every": 5, "dropout": 0.3}
-    seen, seen_again, kept, kept_again, folder = Seen(), Seen(), {}, {}, run_folder("stopped")
+    seen = Seen()
+    seen_again = Seen()
+    kept = {}
+    kept_again = {}
+    folder = run_folder("stopped")
     straight = go(train, run_folder("straight"), seen, kept, **options)
+
     with pytest.raises(SystemExit):
         go(train, folder, seen_again, kept_again, kill=StopInValidation(step), **options)
     assert find_training_state(folder)[0].step == step
+
     resumed = go(train, folder, seen_again, kept_again, **options)
     assert_same(straight, resumed)
     assert seen.points == seen_again.points
@@ -178,8 +227,11 @@ def test_a_validation_that_a_signal_ended_is_done_first_by_the_resumed_run(train
         lambda checkpoint: checkpoint.update(global_step=3),  # where the optimizer has done four
         lambda checkpoint: checkpoint["gptmini"].update(bad_steps=[1, 0]),
         lambda checkpoint: checkpoint.pop("optimizer_states"),
-        lambda checkpoint: checkpoint["optimizer_states"][0]["state"]["model.norm.weight"]["step"].add_(1),
-        lambda checkpoint: checkpoint["gptmini"].pop("validated_step"),  # as files from before resuming had none
+        lambda checkpoint: checkpoint["optimizer_states"][0]["state"]["model.norm.weight"][
+            "step"
+        ].add_(1),
+        # as files from before resuming had none
+        lambda checkpoint: checkpoint["gptmini"].pop("validated_step"),
     ],
 )
 def test_a_file_whose_counts_disagree_or_are_missing_is_refused(train, run_folder, change):
@@ -189,7 +241,9 @@ def test_a_file_whose_counts_disagree_or_are_missing_is_refused(train, run_folde
     checkpoint = read_checkpoint(path)
     change(checkpoint)
     torch.save(checkpoint, path)
-    with pytest.raises(ValueError, match=r"last\.ckpt holds no training state that this version can go on from"):
+
+    wanted = r"last\.ckpt holds no training state that this version can go on from"
+    with pytest.raises(ValueError, match=wanted):
         find_training_state(path)
 
 

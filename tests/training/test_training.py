@@ -15,7 +15,9 @@ from gptmini.training.monitoring.samples import Samples
 
 
 def weights(trainer):
-    return {name: tensor.clone() for name, tensor in trainer.lightning_module.model.state_dict().items()}
+    return {
+        name: tensor.clone() for name, tensor in trainer.lightning_module.model.state_dict().items()
+    }
 
 
 def assert_equal(first, second):
@@ -47,7 +49,8 @@ class Losses:
 
 @pytest.mark.parametrize("kind", ["gpt2", "modern"])
 def test_a_run_equals_a_loop_written_out(train, store, kind):
-    initial, losses = {}, Losses()
+    initial = {}
+    losses = Losses()
 
     def watch(module):
         initial.update({name: tensor.clone() for name, tensor in module.model.state_dict().items()})
@@ -58,10 +61,13 @@ def test_a_run_equals_a_loop_written_out(train, store, kind):
     model.load_state_dict(initial)
     decayed = [p for p in model.parameters() if p.ndim == 2]
     others = [p for p in model.parameters() if p.ndim == 1]
-    groups = [{"params": decayed, "weight_decay": 0.1}] + ([{"params": others, "weight_decay": 0.0}] if others else [])
+    groups = [{"params": decayed, "weight_decay": 0.1}] + (
+        [{"params": others, "weight_decay": 0.0}] if others else []
+    )
     optimizer = torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.95), eps=1e-8)
     data = store.tokens("train")
     expected = []
+
     for step in range(6):
         sequences = step_sequences(step, 0, global_batch_size=8, batch_size=8, rank=0, n_ranks=1)
         starts = window_starts(sequences, n_tokens=len(data), context_length=5, seed=1)
@@ -74,13 +80,15 @@ def test_a_run_equals_a_loop_written_out(train, store, kind):
             group["lr"] = 0.01 * cosine(step, max_steps=6, warmup_steps=2, final_fraction=0.1)
         optimizer.step()
         expected.append(loss.item())
+
     assert losses.values == pytest.approx(expected, abs=1e-10)
     assert_close(weights(trainer), dict(model.state_dict()), atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "modern"])
 def test_accumulating_eight_micro_steps_equals_one_batch_of_eight(train, kind):
-    whole, parts = Losses(), Losses()
+    whole = Losses()
+    parts = Losses()
     at_once = weights(train(kind, watch=whole, dtype=torch.float64, batch_size=8))
     in_parts = weights(train(kind, watch=parts, dtype=torch.float64, batch_size=1))
     assert_close(at_once, in_parts, atol=1e-10)
@@ -94,7 +102,8 @@ def test_evaluating_more_often_leaves_weights_bit_identical(train):
 
 
 def test_dropout_acts_and_follows_from_the_seed(train):
-    first, second = weights(train(dropout=0.3)), weights(train(dropout=0.3))
+    first = weights(train(dropout=0.3))
+    second = weights(train(dropout=0.3))
     assert_equal(first, second)
     without = weights(train(dropout=0.0))
     assert any(not torch.equal(first[name], without[name]) for name in first)
@@ -102,15 +111,20 @@ def test_dropout_acts_and_follows_from_the_seed(train):
 
 def test_validation_is_weighed_by_token_over_the_whole_split(train, store):
     trainer = train(batch_size=2)  # 161 targets: 32 windows of 5 and one of 1
-    model, data = trainer.lightning_module.model.eval(), torch.from_numpy(store.tokens("val").astype("int64"))
+    model = trainer.lightning_module.model.eval()
+    data = torch.from_numpy(store.tokens("val").astype("int64"))
     nats = 0.0
+
     for start in range(0, len(data) - 1, 5):
-        tokens, targets = data[start : start + 5][None], data[start + 1 : start + 6]
+        tokens = data[start : start + 5][None]
+        targets = data[start + 1 : start + 6]
         logits = model(tokens[:, : len(targets)])
         nats += F.cross_entropy(logits[0], targets, reduction="sum").item()
+
     evaluation = trainer.lightning_module.evaluation
     assert evaluation.n_tokens == len(data) - 1
     assert evaluation.loss == pytest.approx(nats / (len(data) - 1), rel=1e-5)
+
     bits = evaluation.loss / math.log(2) * len(data) / store.n_bytes("val")
     assert evaluation.bits_per_byte == pytest.approx(bits)
 
@@ -142,6 +156,7 @@ def test_clipping_bounds_the_gradient_and_keeps_its_norm(train):
         assert kept == pytest.approx(before, rel=1e-5)
         assert before > 0.01
         assert after == pytest.approx(0.01, rel=1e-3)
+
     seen.clear()
     train(gradient_clip=None, watch=watch)
     assert all(after == before == pytest.approx(kept, rel=1e-5) for before, after, kept in seen)
@@ -161,6 +176,7 @@ def test_a_validation_follows_the_last_step_and_none_is_done_twice(train):
 
     train(max_steps=7, val_every_steps=3, batch_size=4, watch=watch)
     assert steps == [3, 6, 7]
+
     steps.clear()
     train(max_steps=6, val_every_steps=3, watch=watch)
     assert steps == [3, 6]
@@ -177,7 +193,9 @@ def test_compiled_loss_trains_to_the_same_weights(train):
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16_stream"])
 @pytest.mark.parametrize("kind", ["gpt2", "modern"])
-def test_the_loss_is_compiled_once_whatever_validation_and_samples_do(train, monkeypatch, kind, precision):
+def test_the_loss_is_compiled_once_whatever_validation_and_samples_do(
+    train, monkeypatch, kind, precision
+):
     torch._dynamo.reset()
     counters = torch._dynamo.utils.counters
     counters.clear()
@@ -185,6 +203,7 @@ def test_the_loss_is_compiled_once_whatever_validation_and_samples_do(train, mon
     samples = Samples(byte([], []), prompts=["fox"], seed=1, max_new_tokens=3)
     options = {"batch_size": 4, "val_every_steps": 2, "callbacks": [samples], "dropout": 0.1}
     train(kind, compile=True, precision=precision, max_steps=5, **options)
+
     assert counters["stats"]["unique_graphs"] == 1
     assert not counters["graph_break"]
     assert not counters["recompile_limit"]
@@ -206,6 +225,7 @@ def test_a_bf16_stream_trains_float32_weights_to_nearly_the_loss_of_float32(trai
         module = trainer.lightning_module
         assert {parameter.dtype for parameter in module.parameters()} == {torch.float32}
         losses[precision] = module.evaluation.loss
+
     assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.01)
     assert losses["bf16_stream"] == pytest.approx(losses["fp32"], rel=0.01)
     assert len(set(losses.values())) == 3

@@ -25,11 +25,13 @@ class KillAfter(L.Callback):
 class Seen(Logger):
     """Everything that was logged, by tag and step; a resumed run supersedes what is later than its checkpoint."""
 
-    name, version = "seen", 0
+    name = "seen"
+    version = 0
 
     def __init__(self):
         super().__init__()
-        self.points, self.batches = {}, {}
+        self.points = {}
+        self.batches = {}
 
     def log_hyperparams(self, *arguments, **keywords):
         pass
@@ -48,13 +50,18 @@ class Poison(L.Callback):
     """Makes the loss or one gradient of some steps (counted from 0) not finite, and notes the weights around them."""
 
     def __init__(self, steps, value=math.nan, kind="loss"):
-        self.steps, self.value, self.kind, self.around = steps, value, kind, {}
+        self.steps = steps
+        self.value = value
+        self.kind = kind
+        self.around = {}
 
     def setup(self, trainer, module, stage):
         compute = module.compute_loss
 
         def poisoned(tokens, targets):
-            factor = self.value if self.kind == "loss" and trainer.global_step in self.steps else 1.0
+            factor = (
+                self.value if self.kind == "loss" and trainer.global_step in self.steps else 1.0
+            )
             return compute(tokens, targets) * factor
 
         module.compute_loss = poisoned

@@ -3,9 +3,9 @@
 import torch
 
 PRINTED = 5e-5  # half of the last digit printed
+FROM_PRINTED = 1e-3  # for numbers that are computed from printed digits
 
-FROM_PRINTED = 1e-3  # for what starts from printed digits
-
+# "Your journey starts with one step": an embedding of three numbers for each of the six words.
 JOURNEY = torch.tensor(
     [
         [0.43, 0.15, 0.89],
@@ -17,6 +17,7 @@ JOURNEY = torch.tensor(
     ]
 )
 
+# What the wrapper of two causal heads makes of it.
 WRAPPED = [
     [-0.4519, 0.2216, 0.4772, 0.1063],
     [-0.5874, 0.0058, 0.5891, 0.3257],

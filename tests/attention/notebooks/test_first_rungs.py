@@ -37,8 +37,13 @@ class TestNotebook001:
     def test_omega_weights_and_context_vector_of_the_second_token(self, x):
         torch.manual_seed(123)
         module = SelfAttention(3, 3)
-        assert_printed(module.W_query, [[0.2961, 0.5166, 0.2517], [0.6886, 0.0740, 0.8665], [0.1366, 0.1025, 0.1841]])
-        query, keys = x[1] @ module.W_query, x @ module.W_key
+        assert_printed(
+            module.W_query,
+            [[0.2961, 0.5166, 0.2517], [0.6886, 0.0740, 0.8665], [0.1366, 0.1025, 0.1841]],
+        )
+
+        query = x[1] @ module.W_query
+        keys = x @ module.W_key
         assert_printed(query, [1.4257, 0.2836, 1.7785])
         assert_printed(
             keys,
@@ -63,7 +68,9 @@ class TestNotebook001:
             ],
         )
         assert_printed(keys @ query, [0.0320, 2.8271, -1.5446, 0.8031, 0.2452, -5.2210])
-        assert_printed(module.attention_weights(x)[1], [0.1091, 0.5480, 0.0439, 0.1703, 0.1234, 0.0053])
+        assert_printed(
+            module.attention_weights(x)[1], [0.1091, 0.5480, 0.0439, 0.1703, 0.1234, 0.0053]
+        )
         assert_printed(module(x)[1], [0.7129, 0.9178, 1.1172])
 
     def test_separate_value_width(self, x):
@@ -90,13 +97,17 @@ class TestNotebook001:
             [-0.1827, -0.2060, -0.2393, -0.3167],
         ]
         torch.manual_seed(123)
+
         assert_printed(SelfAttention(3, 2, 1)(x), [row[:1] for row in expected])
+
         torch.manual_seed(123)
         assert_printed(SelfAttentionWrapper(3, 2, 1, num_heads=4)(x), expected)
 
     def test_cross_attention(self, x):
         torch.manual_seed(123)
-        module, second = CrossAttention(3, 2, 4), torch.rand(8, 3)
+        module = CrossAttention(3, 2, 4)
+        second = torch.rand(8, 3)
+
         assert_printed(
             module(x, second),
             [
@@ -120,6 +131,7 @@ class TestNotebook001:
             [-0.1510, 0.8626, -0.3597, 0.1112, 0.3216, -0.2787],
             [0.4344, -2.5037, 1.0740, -0.3509, -0.9315, 0.9265],
         ]
+
         assert_printed((x @ drawn.W_query) @ (x @ drawn.W_key).T, scores)
         assert_printed(
             drawn.attention_weights(x),
@@ -132,9 +144,11 @@ class TestNotebook001:
                 [0.1973, 0.0247, 0.3102, 0.1132, 0.0751, 0.2794],
             ],
         )
+
         module = CausalAttention(3, 2, 6, 0.0)
         module.W_query.weight = nn.Parameter(drawn.W_query.T)
         module.W_key.weight = nn.Parameter(drawn.W_key.T)
+
         assert_printed(
             module.attention_weights(x),
             [

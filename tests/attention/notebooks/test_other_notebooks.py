@@ -20,6 +20,7 @@ from gptmini.attention.teaching import (
 def test_notebook_002_shapes():
     module = MultiHeadAttention(800, 400, 1024, 0, 2)
     assert module.W_key.weight.shape == (400, 800)
+
     x = torch.randn(8, 1024, 800)
     assert module.split_heads(module.W_key(x)).shape == (8, 2, 1024, 200)
     with torch.no_grad():
@@ -34,6 +35,7 @@ def test_notebook_003_size():
         values_hidden_dimension=512,
     )
     query, key, value = torch.rand(3, 3, 24, 512)
+
     assert module(query, key, value).size() == (3, 24, 512)
 
 
@@ -72,5 +74,8 @@ class TestNotebook004:
         batch = torch.stack((JOURNEY, JOURNEY))
         torch.manual_seed(123)
         assert CausalAttention(3, 2, 6, 0.0)(batch).shape == (2, 6, 2)
+
         torch.manual_seed(123)
-        assert_printed(MultiHeadAttentionWrapper(3, 2, 6, 0.0, num_heads=2)(batch), [WRAPPED, WRAPPED])
+        assert_printed(
+            MultiHeadAttentionWrapper(3, 2, 6, 0.0, num_heads=2)(batch), [WRAPPED, WRAPPED]
+        )

@@ -9,10 +9,7 @@ import torch
 from torch import nn
 
 from attention.notebooks.printed import FROM_PRINTED, JOURNEY, WRAPPED, assert_printed
-from gptmini.attention.teaching import (
-    MultiHeadAttention,
-    MultiHeadAttentionWrapper,
-)
+from gptmini.attention.teaching import MultiHeadAttention, MultiHeadAttentionWrapper
 
 INF = torch.inf
 
@@ -20,7 +17,15 @@ INF = torch.inf
 class TestNotebook000:
     """Wrapper, then the worked example of three tokens and two heads."""
 
-    x = torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [6.0, 5.0, 4.0, 3.0, 2.0, 1.0], [1.0] * 6])[None]  # (1, 3, 6)
+    x = torch.tensor(
+        [
+            [
+                [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+                [6.0, 5.0, 4.0, 3.0, 2.0, 1.0],
+                [1.0, 1.0, 1.0, 1.0, 1.0, 1.0],
+            ]
+        ]
+    )  # (1, 3, 6)
     queries = [
         [-3.3182, 0.42931, 3.2498, -2.0282, -2.0650, 2.2758],
         [-4.3869, 1.2290, 4.7963, -2.4509, -0.43620, -1.2468],
@@ -86,9 +91,12 @@ class TestNotebook000:
         self.wrapped = wrapper(torch.stack((JOURNEY, JOURNEY)))
         query, key, value = (nn.Linear(6, 6) for _ in range(3))
         module = MultiHeadAttention(6, 6, 3, 0.0, num_heads=2, qkv_bias=True)
-        module.W_query, module.W_key, module.W_value = query, key, value
-        nn.init.eye_(module.out_proj.weight)  # the example ends before the output projection
+        module.W_query = query
+        module.W_key = key
+        module.W_value = value
+        nn.init.eye_(module.out_proj.weight)  # the example ends before this projection
         nn.init.zeros_(module.out_proj.bias)
+
         return module
 
     def test_wrapper(self, module):
@@ -100,12 +108,9 @@ class TestNotebook000:
         assert_printed(module.W_key.weight, self.key_weights)
 
     def test_queries_keys_values(self, module):
-        for projection, expected in (
-            (module.W_query, self.queries),
-            (module.W_key, self.keys),
-            (module.W_value, self.values),
-        ):
-            assert_printed(projection(self.x), [expected])
+        assert_printed(module.W_query(self.x), [self.queries])
+        assert_printed(module.W_key(self.x), [self.keys])
+        assert_printed(module.W_value(self.x), [self.values])
 
     def test_reshaped_and_grouped_by_head(self, module):
         grouped = module.split_heads(torch.tensor([self.queries]))  # (1, 2, 3, 3)
@@ -113,9 +118,11 @@ class TestNotebook000:
         assert grouped[0, 1, 2].tolist() == pytest.approx([-0.63332, -0.23778, -0.13795])
 
     def test_scores_masked_scaled(self, module):
-        grouped = [module.split_heads(p(self.x)) for p in (module.W_query, module.W_key)]
-        scores = grouped[0] @ grouped[1].transpose(-2, -1)
+        queries = module.split_heads(module.W_query(self.x))  # (1, 2, 3, 3)
+        keys = module.split_heads(module.W_key(self.x))  # (1, 2, 3, 3)
+        scores = queries @ keys.transpose(-2, -1)
         assert_printed(scores, [self.scores], atol=1e-4)  # five digits, printed with four
+
         masked = scores.masked_fill(~module.mask, -INF)
         assert_printed(masked, [self.masked], atol=1e-4)
         assert_printed(masked / 3**0.5, [self.scaled])

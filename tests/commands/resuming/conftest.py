@@ -1,39 +1,56 @@
 """Runs that are begun and resumed in this process."""
 
-import shutil
-
 import pytest
 from tensorboard.summary.writer import event_file_writer
 
-from commands.resuming.kills import LONG
+from commands.resuming.kills import LONG, killed
 from run_folders import newest
 
 
-@pytest.fixture(autouse=True)
-def _event_files_are_named_in_their_order(monkeypatch):
-    """Files of one process and second are told apart by a number, which TensorBoard sorts as text: 10 before 9."""
-    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(100))
+@pytest.fixture(autouse=True, scope="session")
+def _event_files_are_named_in_their_order():
+    """Number event files from 100,000: TensorBoard sorts those of one process and second as text, 10 before 9."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(100_000))
+        yield
 
 
 @pytest.fixture
 def begin(script, short):
+    """Begin a run of seven steps."""
     return lambda *overrides: script("train", *short, *LONG, *overrides)
 
 
 @pytest.fixture
 def resume(script):
+    """Resume the newest run, or another one."""
     return lambda *overrides, run="runs/latest": script("train", f"resume={run}", *overrides)
 
 
-STRAIGHT = {}  # folders of uninterrupted runs, by their overrides
+@pytest.fixture
+def complete(begin, once):
+    """Put a complete run with these overrides into the working folder, which is trained for the first test alone."""
+
+    def run(*overrides):
+        kept = once(("complete", *overrides), lambda: begin(*overrides))
+        assert kept.result.code == 0
+        return kept
+
+    return run
 
 
 @pytest.fixture
-def straight(begin, tmp_path_factory):
-    def folder(*overrides):
-        if overrides not in STRAIGHT:
-            assert begin(*overrides).code == 0
-            STRAIGHT[overrides] = shutil.copytree(newest(), tmp_path_factory.mktemp("straight") / "run")
-        return STRAIGHT[overrides]
+def interrupted(begin, once):
+    """Put a run into the working folder that was killed as its sixth step began."""
 
-    return folder
+    def begin_and_kill(*overrides):
+        with killed(5):
+            begin(*overrides)
+
+    return lambda *overrides: once(("interrupted", *overrides), lambda: begin_and_kill(*overrides))
+
+
+@pytest.fixture
+def straight(complete):
+    """Folder of an uninterrupted run with these overrides."""
+    return lambda *overrides: newest(complete(*overrides).folder)

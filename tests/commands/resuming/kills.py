@@ -7,13 +7,18 @@ import pytest
 from gptmini.training.monitoring.samples import Samples
 from gptmini.training.monitoring.scalars import Scalars
 
-LONG = ("trainer.max_steps=7", "trainer.batch_size=2", "model.dropout=0.2", "callbacks.checkpoints.every_steps=3")
-# After 5 steps: last 5, previous 4, best 3.
+LONG = (
+    "trainer.max_steps=7",
+    "trainer.batch_size=2",
+    "model.dropout=0.2",
+    "callbacks.checkpoints.every_steps=3",
+)
+# A checkpoint at each step. After five steps last is of step 5, previous of step 4 and best of step 3.
 EACH = ("trainer.val_every_steps=3", "callbacks.checkpoints.every_steps=1")
 
 
 class Kill(BaseException):
-    """Ends a run like SIGKILL: nothing of ours may answer it."""
+    """Ends a run like SIGKILL: no part of gptmini may answer it."""
 
 
 def die():
@@ -22,8 +27,9 @@ def die():
 
 @contextmanager
 def when(step, act, hook="on_train_batch_start", owner=Scalars):
-    """Act once, in a hook of a callback, after so many optimizer steps; if none is named, as the next one begins."""
+    """Act once, in a hook of a callback, after so many optimizer steps; by default as the next step begins."""
     before = getattr(owner, hook)
+
     with pytest.MonkeyPatch.context() as patch:
 
         def then(self, trainer, *rest):
@@ -38,10 +44,12 @@ def when(step, act, hook="on_train_batch_start", owner=Scalars):
 
 @contextmanager
 def killed(step, *where):
+    """Kill the run that is trained in this context, where when() acts."""
     with when(step, die, *where), pytest.raises(Kill):
         yield
 
 
+# Arguments of killed() for every stage of a run.
 KILLS = {
     "before the first checkpoint": (1, "on_train_batch_end"),
     "after its step is saved": (3,),

@@ -11,12 +11,21 @@ from run_folders import last
 
 def curves(folder):
     """Scalars but time and memory, texts and images as [(step, value), ...] by tag, as TensorBoard reads the folder."""
-    read = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0, "images": 0}).Reload()
+    everything = {"scalars": 0, "tensors": 0, "images": 0}
+    read = EventAccumulator(str(folder), size_guidance=everything).Reload()
     tags = read.Tags()
-    points = {tag: read.Scalars(tag) for tag in tags["scalars"] if not tag.startswith("work/")}
-    points = {tag: [(event.step, event.value) for event in found] for tag, found in points.items()}
-    points |= {tag: [(e.step, list(e.tensor_proto.string_val)) for e in read.Tensors(tag)] for tag in tags["tensors"]}
-    return points | {tag: [(e.step, e.encoded_image_string) for e in read.Images(tag)] for tag in tags["images"]}
+
+    points = {}
+    for tag in tags["scalars"]:
+        if not tag.startswith("work/"):
+            points[tag] = [(event.step, event.value) for event in read.Scalars(tag)]
+    for tag in tags["tensors"]:
+        points[tag] = [
+            (event.step, list(event.tensor_proto.string_val)) for event in read.Tensors(tag)
+        ]
+    for tag in tags["images"]:
+        points[tag] = [(event.step, event.encoded_image_string) for event in read.Images(tag)]
+    return points
 
 
 def steps(folder, tag):
@@ -24,16 +33,21 @@ def steps(folder, tag):
 
 
 def assert_same(folder, other):
-    """Weights, moments and best bit for bit; curves, samples and the configuration point for point, each once."""
+    """Weights, moments and best are equal bit for bit; curves, samples and configuration point for point, each once."""
     for name in ("last", "best"):
-        one, two = last(folder, name), last(other, name)
+        one = last(folder, name)
+        two = last(other, name)
+
         assert one["global_step"] == two["global_step"]
         assert one["callbacks"] == two["callbacks"]
         assert one["state_dict"].keys() == two["state_dict"].keys()
-        assert all(torch.equal(weight, two["state_dict"][key]) for key, weight in one["state_dict"].items())
+        for key, weight in one["state_dict"].items():
+            assert torch.equal(weight, two["state_dict"][key]), key
         for i, state in one["optimizer_states"][0]["state"].items():
             moments = two["optimizer_states"][0]["state"][i]
-            assert all(torch.equal(value, moments[key]) for key, value in state.items())
+            for key, value in state.items():
+                assert torch.equal(value, moments[key]), (i, key)
+
     assert curves(folder) == curves(other)
     assert steps(folder, "train/lr/matrices") == [1, 2, 3, 4, 5, 6, 7]
     assert steps(folder, "setup/config/text_summary") == [0]
@@ -41,11 +55,15 @@ def assert_same(folder, other):
 
 def snapshot(folder):
     """Name and bytes of every file but the log and the lock."""
-    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in ("train.log", ".lock")]
-    return {path.relative_to(folder): path.read_bytes() for path in files}
+    content = {}
+    for path in folder.rglob("*"):
+        if path.is_file() and path.name not in ("train.log", ".lock"):
+            content[path.relative_to(folder)] = path.read_bytes()
+    return content
 
 
 def assert_refused(result, *said):
+    """The command ended in one line that says all this, and with exit code 2."""
     assert result.code == 2
     assert re.fullmatch(r"error: [^\n]+\n", result.err)
     assert all(text in result.err for text in said), result.err

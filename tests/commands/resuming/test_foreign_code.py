@@ -9,57 +9,78 @@ import torch
 import yaml
 
 from commands.resuming.readings import assert_refused, snapshot
-from run_folders import last, newest
+from run_folders import config_of, last, newest
 
 
 class Payload:
+    """Unpickling this leaves a file."""
+
     def __reduce__(self):
         return os.system, ("touch executed",)
 
 
 @pytest.mark.parametrize("kind", ["archive", "pickle"])
-def test_a_checkpoint_with_code_in_it_is_refused_everywhere_and_not_run(begin, resume, script, kind):
-    begin()
+def test_a_checkpoint_with_code_in_it_is_refused_everywhere_and_not_run(
+    complete, resume, script, kind
+):
+    complete()
     checkpoint = last(newest()) | {"more": Payload()}
     for path in newest().glob("checkpoints/*.ckpt"):
-        torch.save(checkpoint, path) if kind == "archive" else path.write_bytes(pickle.dumps(checkpoint))
+        if kind == "archive":
+            torch.save(checkpoint, path)
+        else:
+            path.write_bytes(pickle.dumps(checkpoint))
+
     for run in ("runs/latest", "runs/latest/checkpoints/best.ckpt"):
         for result in (resume(run=run), script("sample", run), script("evaluate", run)):
             assert_refused(result, "best.ckpt")
     assert not Path("executed").exists()
 
 
-CALL = "{_target_: shutil.copyfile, src: my.txt, dst: executed}"  # not on Hydra's own list of what it refuses
+# A call that is not on Hydra's own list of what Hydra refuses.
+CALL = "{_target_: shutil.copyfile, src: my.txt, dst: executed}"
 
-CONFIGS = {  # a block of config.yaml, and what stands there instead
+# A block of config.yaml, and what stands in its place.
+CONFIGS = {
     "a shell": ("optimizer", "{_target_: os.system, command: touch executed}"),
     "a block": ("optimizer", CALL),
     "one callback more": ("callbacks", f"{{more: {CALL}}}"),
-    "deep inside": ("optimizer", f"{{_target_: gptmini.optim.adamw, _partial_: true, lr: [{{a: {CALL}}}]}}"),
+    "deep inside": (
+        "optimizer",
+        f"{{_target_: gptmini.optim.adamw, _partial_: true, lr: [{{a: {CALL}}}]}}",
+    ),
     "its name by reference": (
         "optimizer",
         CALL.replace("shutil.copyfile", "'${called}'") + "\ncalled: shutil.copyfile",
     ),
-    "its name made": ("optimizer", CALL.replace("shutil.copyfile", "'${oc.decode:shutil.copyfile}'")),
+    "its name made": (
+        "optimizer",
+        CALL.replace("shutil.copyfile", "'${oc.decode:shutil.copyfile}'"),
+    ),
     "made": ("optimizer", f'"${{oc.create:{CALL}}}"'),
     "made, one callback more": ("callbacks", f'{{more: "${{oc.create:{CALL}}}"}}'),
     "made, behind a backslash": ("optimizer", f"'\\\\${{oc.create:{CALL}}}'"),
-    "its argument in a list": ("optimizer", "{_target_: shutil.copyfile, _args_: [my.txt, executed]}"),
+    "its argument in a list": (
+        "optimizer",
+        "{_target_: shutil.copyfile, _args_: [my.txt, executed]}",
+    ),
     "Python in YAML": ("optimizer", "!!python/object/apply:os.system [touch executed]"),
 }
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_a_configuration_that_calls_something_else_is_refused_and_not_run(begin, resume, kind):
-    begin()
+def test_a_configuration_that_calls_something_else_is_refused_and_not_run(complete, resume, kind):
+    complete()
     block, text = CONFIGS[kind]
     path = newest() / "config.yaml"
-    config = yaml.safe_load(path.read_text())
+    config = config_of(newest())
     del config[block]
     path.write_text(yaml.safe_dump(config) + f"{block}: {text}\n")
     before = snapshot(newest())
+
     try:
         assert_refused(resume())
     finally:
         assert not Path("executed").exists()
+
     assert snapshot(newest()) == before

@@ -10,8 +10,15 @@ import pytest
 import torch
 from tensorboard.summary.writer import record_writer
 
-from commands.resuming.kills import EACH, killed, when
-from commands.resuming.readings import assert_refused, assert_same, assert_whole, curves, snapshot, steps
+from commands.resuming.kills import EACH, when
+from commands.resuming.readings import (
+    assert_refused,
+    assert_same,
+    assert_whole,
+    curves,
+    snapshot,
+    steps,
+)
 from gptmini.report.reading import read_overrides
 from gptmini.training.checkpointing import AtomicCheckpointIO
 from gptmini.training.monitoring import events
@@ -20,6 +27,7 @@ from run_folders import last, newest
 
 
 def full(*arguments, **more):
+    """Fail as a full disk does."""
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -39,10 +47,11 @@ FAULTS = {
 
 @pytest.fixture
 def faulty(monkeypatch):
-    """Let saves fail in one of their parts, if fails(step, name); returns last.ckpt as it is before each such save."""
+    """Let a save fail in one of its parts if fails(step, name). Returns last.ckpt as it is before each failing save."""
 
     def arm(part, fails):
-        save, seen = AtomicCheckpointIO.save_checkpoint, []
+        save = AtomicCheckpointIO.save_checkpoint
+        seen = []
 
         def failing(self, checkpoint, path, storage_options=None):
             with pytest.MonkeyPatch.context() as patch:
@@ -58,15 +67,18 @@ def faulty(monkeypatch):
 
 
 @pytest.mark.parametrize("part", FAULTS)
-def test_a_save_that_fails_is_said_leaves_the_old_file_and_training_goes_on(straight, begin, faulty, part):
+def test_a_save_that_fails_is_said_leaves_the_old_file_and_training_goes_on(
+    straight, begin, faulty, part
+):
     reference = straight(*EACH)
     seen = faulty(part, lambda step, name: step in (4, 5))
     with when(5, lambda: seen.append((newest() / "checkpoints" / "last.ckpt").read_bytes())):
         result = begin(*EACH)
+
     assert result.code == 0
     for step in (4, 5):
-        said = rf"^last\.ckpt not saved at step {step}: No space left on device; \S+/last\.ckpt is as it was$"
-        assert re.search(said, result.out, re.M)
+        failure = rf"last\.ckpt not saved at step {step}: No space left on device"
+        assert re.search(rf"^{failure}; \S+/last\.ckpt is as it was$", result.out, re.M)
     assert len(seen) == 3
     assert len(set(seen)) == 1
     assert_whole(newest())
@@ -74,13 +86,18 @@ def test_a_save_that_fails_is_said_leaves_the_old_file_and_training_goes_on(stra
 
 
 @pytest.mark.parametrize("part", FAULTS)
-def test_a_last_save_that_fails_ends_in_one_line_with_the_earlier_file_intact(straight, begin, resume, faulty, part):
-    reference, room = straight(*EACH), []
+def test_a_last_save_that_fails_ends_in_one_line_with_the_earlier_file_intact(
+    straight, begin, resume, faulty, part
+):
+    reference = straight(*EACH)
+    room = []
     seen = faulty(part, lambda step, name: step == 7 and not room)
+
     assert_refused(begin(*EACH), "No space left on device")
     assert last(newest())["global_step"] == 6
     assert (newest() / "checkpoints" / "last.ckpt").read_bytes() == seen[0]
     assert_whole(newest())
+
     room.append("again")
     assert resume().code == 0
     assert_same(newest(), reference)
@@ -95,20 +112,28 @@ def test_a_best_that_could_not_be_saved_is_not_called_a_divergence(begin, faulty
 
 def test_a_checkpoint_larger_than_the_system_allows_is_said(begin):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))  # between the tokens and a checkpoint of 170 kB
+    # The limit is between the size of the tokens and that of a checkpoint, which is 170 kB.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     try:
         result = begin()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
     assert_refused(result, "last.ckpt: File too large")
     for name, step in (("best", 2), ("last", 3), ("best", 4), ("last", 6), ("last", 7)):
-        assert f"{name}.ckpt not saved at step {step}: File too large; nothing is saved yet\n" in result.out
+        said = f"{name}.ckpt not saved at step {step}: File too large; nothing is saved yet\n"
+        assert said in result.out
     assert list((newest() / "checkpoints").iterdir()) == []
 
 
-@pytest.mark.parametrize("outage", [(0, 4), (3, 5)])  # from a step to a step
-def test_a_disk_that_is_full_for_a_while_costs_points_but_neither_the_run_nor_what_it_is(begin, monkeypatch, outage):
-    write, now = record_writer.RecordWriter.write, {"step": 0, "failed": 0}
+@pytest.mark.parametrize(
+    "outage", [(0, 4), (3, 5)]
+)  # the first step that fails, and the next that does not
+def test_a_disk_that_is_full_for_a_while_costs_points_but_neither_the_run_nor_what_it_is(
+    begin, monkeypatch, outage
+):
+    write = record_writer.RecordWriter.write
+    now = {"step": 0, "failed": 0}
     began = Scalars.on_train_batch_start
 
     def step(self, trainer, *rest):
@@ -125,9 +150,11 @@ def test_a_disk_that_is_full_for_a_while_costs_points_but_neither_the_run_nor_wh
     monkeypatch.setattr(Scalars, "on_train_batch_start", step)
     monkeypatch.setattr(record_writer.RecordWriter, "write", guarded)
     result = begin()
+
     assert result.code == 0, result.err
     assert now["failed"]
     assert "events   not written: No space left on device" in result.out
+
     seen = curves(newest())
     assert steps(newest(), "setup/config/text_summary") == [0]
     assert "custom_scalars__config__" in seen
@@ -137,31 +164,45 @@ def test_a_disk_that_is_full_for_a_while_costs_points_but_neither_the_run_nor_wh
 
 
 @pytest.mark.parametrize(("owner", "name"), [(os, "open"), (Path, "write_text"), (Path, "open")])
-def test_a_run_folder_that_cannot_be_written_is_refused_in_one_line(begin, resume, owner, name):
-    with killed(5):
-        begin()
-    before, call, folder = snapshot(newest()), getattr(owner, name), newest()
+def test_a_run_folder_that_cannot_be_written_is_refused_in_one_line(
+    interrupted, resume, owner, name
+):
+    interrupted()
+    folder = newest()
+    before = snapshot(folder)
+    call = getattr(owner, name)
 
-    def guarded(path, *rest, **more):  # so that it holds for root too
-        reading = not rest or rest[0] in ("r", "rb") or rest[0] == os.O_RDONLY
-        if (name != "write_text" and reading) or not Path(path).absolute().is_relative_to(folder):
+    # Permissions would not do: root may write whatever they say.
+    def guarded(path, *rest, **more):
+        reads = name != "write_text" and (not rest or rest[0] in ("r", "rb", os.O_RDONLY))
+        if reads or not Path(path).absolute().is_relative_to(folder):
             return call(path, *rest, **more)
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(owner, name, guarded)
         assert_refused(resume(), str(folder.relative_to(Path.cwd())), "Read-only file system")
+
     assert snapshot(folder) == before
 
 
 @pytest.mark.parametrize("part", ["events", "checkpoints"])
-def test_a_resume_that_cannot_take_back_what_is_later_changes_nothing(begin, resume, monkeypatch, part):
-    with killed(5):
-        begin(*EACH)
-    before, replace = snapshot(newest()), Path.replace
+def test_a_resume_that_cannot_take_back_what_is_later_changes_nothing(
+    interrupted, resume, monkeypatch, part
+):
+    interrupted(*EACH)
+    before = snapshot(newest())
+    replace = Path.replace
+
+    def replace_no_checkpoint(path, to):
+        if path.suffix == ".ckpt":
+            full()
+        return replace(path, to)
+
     if part == "events":
         monkeypatch.setattr(record_writer.RecordWriter, "write", full)
     else:
-        monkeypatch.setattr(Path, "replace", lambda path, to: full() if path.suffix == ".ckpt" else replace(path, to))
+        monkeypatch.setattr(Path, "replace", replace_no_checkpoint)
+
     assert_refused(resume(run="runs/latest/checkpoints/best.ckpt"), "No space left on device")
     assert snapshot(newest()) == before

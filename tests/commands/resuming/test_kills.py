@@ -20,30 +20,42 @@ def test_a_killed_run_resumes_to_the_same_weights_best_and_events(straight, begi
     with killed(*KILLS[kill]):
         begin()
     result = resume()
+
     assert result.code == 0
-    assert ("nothing was saved yet: from the first step" in result.out) == (kill == "before the first checkpoint")
+    nothing_saved = kill == "before the first checkpoint"
+    assert ("nothing was saved yet: from the first step" in result.out) == nothing_saved
     assert_same(newest(), reference)
 
 
-def test_pictures_of_a_resumed_run_are_drawn_once_and_equal(script, watched, resume, tmp_path_factory):
+def test_pictures_of_a_resumed_run_are_drawn_once_and_equal(
+    script, watched, resume, tmp_path_factory
+):
     assert script("train", *watched, *LONG, *EACH).code == 0
     reference = shutil.copytree(newest(), tmp_path_factory.mktemp("watched") / "run")
+
     with killed(6, "on_validation_end", Samples):
         script("train", *watched, *LONG, *EACH)
     assert resume().code == 0
+
     seen = curves(newest())
     assert [step for step, _ in seen["zoom/attention"]] == [3, 6, 7]
     assert [step for step, _ in seen["zoom/mispredicted/text_summary"]] == [3, 6, 7]
     assert seen == curves(reference)
+
     (tokens,) = newest().glob("plugins/*/embedding.tsv")
     assert tokens.read_text() == next(reference.glob("plugins/*/embedding.tsv")).read_text()
 
 
 def test_any_number_of_kills_change_nothing(straight, begin, resume):
     reference = straight()
-    for i, kill in enumerate(KILLS.values()):
+    first, *others = KILLS.values()
+
+    with killed(*first):
+        begin()
+    for kill in others:
         with killed(*kill):
-            resume() if i else begin()
+            resume()
+
     assert resume().code == 0
     assert_same(newest(), reference)
 
@@ -53,28 +65,37 @@ def test_events_that_end_amid_a_record_are_made_good(straight, begin, resume, mi
     reference = straight()
     with killed(5, "on_train_batch_end", Samples):
         begin()
+
+    # The record that is cut is of step 5, which is later than the newest checkpoint.
     (events,) = newest().glob("events.*")
-    os.truncate(events, events.stat().st_size - missing)  # of step 5, which is later than the newest checkpoint
+    os.truncate(events, events.stat().st_size - missing)
+
     assert resume().code == 0
     assert_same(newest(), reference)
 
 
-@pytest.mark.parametrize("where", [("on_validation_batch_end", Scalars), ("on_validation_end", Samples)])
-def test_a_kill_amid_the_validation_that_a_stop_left_over_logs_it_once(straight, begin, resume, where):
+@pytest.mark.parametrize(
+    "where", [("on_validation_batch_end", Scalars), ("on_validation_end", Samples)]
+)
+def test_a_kill_amid_the_validation_that_a_stop_left_over_logs_it_once(
+    straight, begin, resume, where
+):
     reference = straight()
     with when(6, lambda: signal.raise_signal(signal.SIGTERM), "on_train_batch_end"):
         assert begin().code == 143
     with killed(6, *where):
         resume()
+
     assert resume().code == 0
     assert_same(newest(), reference)
 
 
-def test_a_run_that_another_process_trains_is_refused_and_the_process_named(begin, resume):
-    with killed(5):
-        begin()
+def test_a_run_that_another_process_trains_is_refused_and_the_process_named(interrupted, resume):
+    interrupted()
     before = snapshot(newest())
+
     with locked(newest()):
         assert_refused(resume(), f"is being trained by process {os.getpid()}; stop it first")
+
     assert snapshot(newest()) == before
     assert resume().code == 0

@@ -5,86 +5,130 @@ import re
 
 import pytest
 import torch
-import yaml
 
 from commands.resuming.kills import killed
 from commands.resuming.readings import assert_refused, curves, snapshot, steps
 from gptmini.commands.stored import RESUMABLE
 from gptmini.optim.schedules import trapezoid
 from gptmini.report.reading import read_scalars
-from run_folders import last, newest
+from run_folders import config_of, last, newest
 
 
-def test_a_complete_run_resumes_to_nothing_but_the_news(begin, resume):
-    begin()
-    before, points = snapshot(newest() / "checkpoints"), curves(newest())
+def test_a_complete_run_resumes_to_nothing_but_the_news(complete, resume):
+    complete()
+    before = snapshot(newest() / "checkpoints")
+    points = curves(newest())
+
     for _ in range(2):
         result = resume()
         assert result.code == 0
-        assert "last.ckpt, step 7 of 7; it is complete, trainer.max_steps= goes further\n" in result.out
+        said = "last.ckpt, step 7 of 7; it is complete, trainer.max_steps= goes further\n"
+        assert said in result.out
         assert re.search(r"^done     0 steps in ", result.out, re.M)
+
     assert snapshot(newest() / "checkpoints") == before
     assert curves(newest()) == points
 
 
-def test_more_steps_follow_the_longer_schedule_and_are_kept(begin, resume):
-    begin()
+def test_more_steps_follow_the_longer_schedule_and_are_kept(complete, resume):
+    complete()
     shape = {"warmup_steps": 2, "final_fraction": 0.0, "decay_fraction": 0.7}
-    was, now = ([0.03 * trapezoid(step, max_steps=n, **shape) for step in range(12)] for n in (7, 12))
+    was = [0.03 * trapezoid(step, max_steps=7, **shape) for step in range(12)]
+    now = [0.03 * trapezoid(step, max_steps=12, **shape) for step in range(12)]
+
     with killed(9):
         resume("trainer.max_steps=12")
-    said = f"max_steps was 7, is 12: the learning rate of the next step was {was[7]:.3g}, is {now[7]:.3g}\n"
+    said = (
+        "max_steps was 7, is 12: the learning rate of the next step "
+        f"was {was[7]:.3g}, is {now[7]:.3g}\n"
+    )
     assert said in (newest() / "train.log").read_text()
-    assert yaml.safe_load((newest() / "config.yaml").read_text())["trainer"]["max_steps"] == 12
+    assert config_of(newest())["trainer"]["max_steps"] == 12
+
     result = resume()
     assert result.code == 0
     assert "step 9 of 12\n" in result.out
     assert "max_steps was" not in result.out
     assert last(newest())["global_step"] == 12
-    assert steps(newest(), "train/lr/matrices") == list(range(1, 13))
-    assert [rate for _, rate in curves(newest())["train/lr/matrices"]] == pytest.approx([*was[:7], *now[7:]], rel=1e-6)
+    rates = dict(curves(newest())["train/lr/matrices"])
+    assert list(rates) == list(range(1, 13))
+    assert list(rates.values()) == pytest.approx([*was[:7], *now[7:]], rel=1e-6)
 
 
-def test_fewer_steps_than_are_done_are_refused_and_nothing_changes(begin, resume):
-    begin()
+def test_fewer_steps_than_are_done_are_refused_and_nothing_changes(complete, resume):
+    complete()
     before = snapshot(newest())
-    assert_refused(resume("trainer.max_steps=6"), "trainer.max_steps must be at least the 7 done, got 6")
+    result = resume("trainer.max_steps=6")
+    assert_refused(result, "trainer.max_steps must be at least the 7 done, got 6")
     assert snapshot(newest()) == before
 
 
-REFUSED = (
-    "optimizer.lr=1 seed=2 name=other model=gpt2 data=pydoc tokenizer=byte runs_dir=there trainer.global_batch_size=8 "
-    "trainer.gradient_clip=2 trainer.precision=bf16 callbacks.samples.seed=2 ~callbacks.samples +trainer.foo=1 "
-    "~trainer.max_steps +trainer.max_steps=9 trainer={max_steps:9} callbacks.scalars._target_=os.system"
-)
+REFUSED = [
+    "optimizer.lr=1",
+    "seed=2",
+    "name=other",
+    "model=gpt2",
+    "data=pydoc",
+    "tokenizer=byte",
+    "runs_dir=there",
+    "trainer.global_batch_size=8",
+    "trainer.gradient_clip=2",
+    "trainer.precision=bf16",
+    "callbacks.samples.seed=2",
+    "~callbacks.samples",
+    "+trainer.foo=1",
+    "~trainer.max_steps",
+    "+trainer.max_steps=9",
+    "trainer={max_steps:9}",
+    "callbacks.scalars._target_=os.system",
+]
 
 
-@pytest.mark.parametrize("override", REFUSED.split())
-def test_an_override_that_would_change_the_past_is_refused_by_name(begin, resume, override):
-    begin()
+@pytest.mark.parametrize("override", REFUSED)
+def test_an_override_that_would_change_the_past_is_refused_by_name(complete, resume, override):
+    complete()
     before = snapshot(newest())
-    assert_refused(resume(override), f"error: {override} would change the past of ", "takes only trainer.max_steps, ")
+    said = (f"error: {override} would change the past of ", "takes only trainer.max_steps, ")
+    assert_refused(resume(override), *said)
     assert snapshot(newest()) == before
 
 
 def micro_steps_since(folder):
+    """Micro-steps of a run since it was last begun or resumed."""
     return last(folder)["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]["ready"]
 
 
-ALLOWED = {  # of a run killed at step 5 and resumed at step 4 of 7: the value given, and what it must do
+# What each key does to a run that was killed at step 5 and is resumed at step 4 of 7: a value, and whether it took
+# effect, by the run folder and the output.
+ALLOWED = {
     "trainer.max_steps": (6, lambda folder, out: last(folder)["global_step"] == 6),
-    "trainer.max_time": (0.001, lambda folder, out: "stopped  by the time limit at step 5; saved as" in out),
-    "trainer.max_bad_steps": (2, lambda folder, out: True),  # tried below
-    "trainer.val_every_steps": (1, lambda folder, out: steps(folder, "val/loss") == [2, 4, 5, 6, 7]),
+    "trainer.max_time": (
+        0.001,
+        lambda folder, out: "stopped  by the time limit at step 5; saved as" in out,
+    ),
+    "trainer.max_bad_steps": (2, lambda folder, out: True),  # has a test of its own
+    "trainer.val_every_steps": (
+        1,
+        lambda folder, out: steps(folder, "val/loss") == [2, 4, 5, 6, 7],
+    ),
     "trainer.batch_size": (4, lambda folder, out: micro_steps_since(folder) == 3),
     "trainer.device": ("cpu", lambda folder, out: "machine  cpu, " in out),
     "trainer.devices": (1, lambda folder, out: micro_steps_since(folder) == 6),
     "trainer.compile": (False, lambda folder, out: ", eager, " in out),
     "trainer.threads": (2, lambda folder, out: torch.get_num_threads() == 2),
-    "callbacks.scalars.every_steps": (4, lambda folder, out: steps(folder, "train/lr/matrices") == [1, 2, 3, 4, 7]),
+    "callbacks.scalars.every_steps": (
+        4,
+        lambda folder, out: steps(folder, "train/lr/matrices") == [1, 2, 3, 4, 7],
+    ),
     "callbacks.scalars.peak_tflops": (1, lambda folder, out: "work/mfu" in read_scalars(folder)),
-    "callbacks.checkpoints.every_steps": (5, lambda folder, out: last(folder, "previous")["global_step"] == 5),
-    "callbacks.samples": ("null", lambda folder, out: steps(folder, "samples/text_summary") == [2, 4]),
+    "callbacks.checkpoints.every_steps": (
+        5,
+        lambda folder, out: last(folder, "previous")["global_step"] == 5,
+    ),
+    "callbacks.samples": (
+        "null",
+        lambda folder, out: steps(folder, "samples/text_summary") == [2, 4],
+    ),
     "callbacks.pictures": ("null", lambda folder, out: not list(folder.glob("plugins"))),
     "console": ("quiet", lambda folder, out: out == ""),
 }
@@ -95,25 +139,30 @@ def test_every_override_that_a_resumed_run_takes_is_tried_here():
 
 
 @pytest.mark.parametrize("key", ALLOWED)
-def test_an_override_of_how_it_is_computed_and_watched_takes_effect_and_is_kept(begin, resume, key):
-    with killed(5):
-        begin()
+def test_an_override_of_how_it_is_computed_and_watched_takes_effect_and_is_kept(
+    interrupted, resume, key
+):
+    interrupted()
     value, took_effect = ALLOWED[key]
+
     try:
         result = resume(f"{key}={value}")
         assert result.code == 0
         assert took_effect(newest(), result.out), result.out
     finally:
         torch.set_num_threads(1)
-    assert re.search(
-        rf"^ *{key.rpartition('.')[2]}: {str(value).lower()}$", (newest() / "config.yaml").read_text(), re.M
-    )
+
+    kept = (newest() / "config.yaml").read_text()
+    assert re.search(rf"^ *{key.rpartition('.')[2]}: {str(value).lower()}$", kept, re.M)
 
 
-def test_a_new_limit_of_bad_steps_is_the_one_that_counts(begin, resume, monkeypatch):
-    with killed(5):
-        begin()
-    monkeypatch.setattr("gptmini.model.loss.next_token_loss", lambda logits, targets: logits.sum() * math.nan)
+def test_a_new_limit_of_bad_steps_is_the_one_that_counts(interrupted, resume, monkeypatch):
+    interrupted()
+
+    def no_number(logits, targets):
+        return logits.sum() * math.nan
+
+    monkeypatch.setattr("gptmini.model.loss.next_token_loss", no_number)
     assert_refused(resume("trainer.max_bad_steps=2"), "2 steps in a row, to step 6, ")
 
 

@@ -17,30 +17,51 @@ from commands.resuming.readings import assert_same, assert_whole
 from gptmini.model.checkpoint import read_checkpoint
 from run_folders import last, newest
 
+SCRIPTS = Path(__file__).parent.parent.parent.parent / "scripts"
+
 
 @pytest.mark.parametrize(
-    ("name", "step"), [*(("SIGTERM", step) for step in (0, 3, 4, 7)), ("SIGINT", 5), ("SIGUSR1", 5), ("time", 4)]
+    ("name", "step"),
+    [
+        ("SIGTERM", 0),
+        ("SIGTERM", 3),
+        ("SIGTERM", 4),
+        ("SIGTERM", 7),
+        ("SIGINT", 5),
+        ("SIGUSR1", 5),
+        ("time", 4),
+    ],
 )
-def test_a_stop_saves_its_step_says_how_to_go_on_and_changes_nothing(straight, begin, resume, monkeypatch, name, step):
+def test_a_stop_saves_its_step_says_how_to_go_on_and_changes_nothing(
+    straight, begin, resume, monkeypatch, name, step
+):
     reference = straight("trainer.max_time=05:00")
-    code, reason, clock = (
-        (0, "the time limit", time.monotonic) if name == "time" else (128 + signal.Signals[name], name, 0)
-    )
+    now = time.monotonic
 
     def stop():
-        if clock:
-            monkeypatch.setattr(time, "monotonic", lambda: clock() + 301)
+        if name == "time":
+            monkeypatch.setattr(time, "monotonic", lambda: now() + 301)
         else:
             signal.raise_signal(signal.Signals[name])
 
     with when(step, stop, "on_train_batch_end" if step else "on_train_start"):
         result = begin("trainer.max_time=05:00")
-    assert result.code == code
-    said = (
-        rf"^stopped  by {reason} at step {step}; saved as \S+/last.ckpt\nnext     python scripts/train.py resume=(\S+)$"
+
+    if name == "time":
+        reason = "the time limit"
+        assert result.code == 0
+    else:
+        reason = name
+        assert result.code == 128 + signal.Signals[name]
+    said = re.search(
+        rf"^stopped  by {reason} at step {step}; saved as \S+/last.ckpt\n"
+        r"next     python scripts/train.py resume=(\S+)$",
+        result.out,
+        re.M,
     )
     assert last(newest())["global_step"] == step
-    assert resume(run=re.search(said, result.out, re.M)[1]).code == 0
+
+    assert resume(run=said[1]).code == 0
     assert_same(newest(), reference)
 
 
@@ -56,13 +77,24 @@ def test_a_second_ctrl_c_ends_at_once_and_leaves_no_torn_file(straight, begin, r
         interrupt()
 
     with pytest.MonkeyPatch.context() as patch:
-        parts = {"at once": interrupt, "while writing": lambda: patch.setattr(torch, "save", write)}
-        parts["while flushing"] = lambda: patch.setattr(os, "fsync", interrupt)
-        with when(5, lambda: [interrupt(), parts[second]()], "on_train_batch_end"):
+
+        def interrupt_twice():
+            interrupt()
+            if second == "at once":
+                interrupt()
+            elif second == "while writing":
+                patch.setattr(torch, "save", write)
+            else:
+                patch.setattr(os, "fsync", interrupt)
+
+        with when(5, interrupt_twice, "on_train_batch_end"):
             result = begin()
+
     assert result.code == 130
-    assert re.search(r"^stopped  by .+ at step 5; \S+/last.ckpt is the newest checkpoint$", result.out, re.M)
+    said = r"^stopped  by .+ at step 5; \S+/last.ckpt is the newest checkpoint$"
+    assert re.search(said, result.out, re.M)
     assert_whole(newest())
+
     assert resume().code == 0
     assert_same(newest(), reference)
 
@@ -77,6 +109,7 @@ def launch(*arguments):
 
 
 def finish(process, *numbers):
+    """Send signals to a process; its exit code and the rest of its output."""
     for number in numbers:
         process.send_signal(number)
         time.sleep(0.001)
@@ -85,19 +118,23 @@ def finish(process, *numbers):
     return process.returncode, out
 
 
-SCRIPTS = Path(__file__).parent.parent.parent.parent / "scripts"
-
-
 @pytest.mark.slow
 def test_real_signals_stop_a_real_process_and_the_printed_command_goes_on(script, short, tmp_path):
     (tmp_path / "scripts").symlink_to(SCRIPTS)
-    arguments, step = [*short, "trainer.max_steps=1000000", "trainer.val_every_steps=1000000"], 0
+    arguments = [*short, "trainer.max_steps=1000000", "trainer.val_every_steps=1000000"]
+    step = 0
+
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         code, out = finish(launch(*arguments), number)
         assert code == 128 + number
-        said = re.search(r"at step (\d+); saved as (\S+)\nnext     python scripts/train.py (resume=\S+)\n", out)
+
+        said = re.search(
+            r"at step (\d+); saved as (\S+)\nnext     python scripts/train.py (resume=\S+)\n", out
+        )
         assert int(said[1]) == read_checkpoint(Path(said[2]))["global_step"] > step
-        step, arguments = int(said[1]), shlex.split(said[3])
+        step = int(said[1])
+        arguments = shlex.split(said[3])
+
     code, out = finish(launch(*arguments), signal.SIGINT, signal.SIGINT)
     assert code == 130
     assert_whole(newest())
