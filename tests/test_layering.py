@@ -76,7 +76,11 @@ def imported(path):
             assert in_own_folder, f"{name_of(path)} imports relatively"
         elif isinstance(node, ast.ImportFrom):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("gptmini."):
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and node.value.startswith("gptmini.")
+        ):
             yield node.value.split(" ")[0]
 
 
@@ -85,7 +89,11 @@ def used(path):
     for name in imported(path):
         yield name.partition(".")[0]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "print"
+        ):
             yield "print"
 
 
@@ -104,14 +112,18 @@ def test_imports_follow_the_arrows(path):
         top, _, rest = name.partition(".")
         target = rest.split(".")[0]
         if top == "gptmini" and target in BELOW:  # anything else is a name of the face
-            assert target == own or target in BELOW[own] | {"files", "checks"}, f"{own} must not import {target}"
+            assert target == own or target in BELOW[own] | {"files", "checks"}, (
+                f"{own} must not import {target}"
+            )
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_a_library_has_one_home(path):
     own = "commands" if path.name == "__main__.py" else room(path)
     for name in used(path):
-        assert HOMES.get(name, own) == own, f"{name} belongs to {HOMES[name]}, and {name_of(path)} uses it"
+        assert HOMES.get(name, own) == own, (
+            f"{name} belongs to {HOMES[name]}, and {name_of(path)} uses it"
+        )
 
 
 def test_the_arrows_form_no_cycle():
@@ -137,13 +149,21 @@ def test_importing_the_package_loads_nothing_heavy():
         "print(sorted({name.split('.')[0] for name in sys.modules} & "
         "{'torch', 'numpy', 'lightning', 'hydra', 'tensorboard', 'tiktoken'}))"
     )
-    result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=True
+    )
     assert result.stdout == "[]\n"
 
 
 def targets(tree):
     """Every _target_ of a configuration."""
-    entries = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    entries = (
+        tree.items()
+        if isinstance(tree, dict)
+        else enumerate(tree)
+        if isinstance(tree, list)
+        else ()
+    )
     for key, value in entries:
         if key == "_target_":
             yield value

@@ -166,7 +166,10 @@ def test_the_end_names_folder_best_loss_sample_and_next_commands(script, short):
 def test_tokens_are_prepared_once(script, short):
     assert "prepared now" in script("train", *short).out
     assert "prepared before" in script("train", *short).out
-    assert "prepared before" in script("prepare", "data=text", "data.path=my.txt", "tokenizer=byte").out
+    assert (
+        "prepared before"
+        in script("prepare", "data=text", "data.path=my.txt", "tokenizer=byte").out
+    )
 
 
 def test_evaluate_repeats_the_loss_that_training_saw(script, short):

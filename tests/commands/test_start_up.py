@@ -12,8 +12,8 @@ def test_a_run_trains_with_the_collector_on(script, short, monkeypatch):
         seen.append(gc.isenabled())
         return Result()
 
-    monkeypatch.setattr("gptmini.commands.train.fit", fit)
-    monkeypatch.setattr("gptmini.commands.train.check", noting(seen))
+    monkeypatch.setattr("gptmini.commands.train.fit_and_announce", fit)
+    monkeypatch.setattr("gptmini.commands.train.check_configuration", noting(seen))
 
     assert script("train", *short).code == 0
     assert seen == [False, True]
@@ -28,7 +28,7 @@ class Result:
 
 
 def noting(seen):
-    """plan.check, which imports what is heavy, with a note of whether the collector was on."""
+    """plan.check_configuration, which imports what is heavy, with a note of whether the collector was on."""
     from gptmini.commands.plan import check_configuration
 
     def checked(config):

@@ -21,7 +21,10 @@ from gptmini.report.tags import COMPARED, LAYOUT
 from gptmini.training.monitoring.events import EventLogger
 
 GUIDE = (Path(__file__).parent.parent.parent / "docs" / "watching.md").read_text()
-BROWSER, DRIVER = shutil.which("chromium") or shutil.which("chromium-browser"), shutil.which("chromedriver")
+BROWSER, DRIVER = (
+    shutil.which("chromium") or shutil.which("chromium-browser"),
+    shutil.which("chromedriver"),
+)
 
 
 def documented():
@@ -44,17 +47,29 @@ def expanded(pattern):
 
 
 def test_a_run_writes_every_documented_tag_and_no_other(script, watched, tmp_path):
-    overrides = ("optimizer.lr=0.02", "callbacks.scalars.peak_tflops=0.1", "callbacks.samples.prompts=['',Line]")
+    overrides = (
+        "optimizer.lr=0.02",
+        "callbacks.scalars.peak_tflops=0.1",
+        "callbacks.samples.prompts=['',Line]",
+    )
     assert script("train", *watched, *overrides).code == 0
     (folder,) = (path.parent for path in tmp_path.glob("runs/smoke/*/config.yaml"))
-    read = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0, "images": 0}).Reload()
+    read = EventAccumulator(
+        str(folder), size_guidance={"scalars": 0, "tensors": 0, "images": 0}
+    ).Reload()
     tags = read.Tags()
-    texts = {tag.removesuffix("/text_summary") for tag in tags["tensors"]} - {"custom_scalars__config__"}
+    texts = {tag.removesuffix("/text_summary") for tag in tags["tensors"]} - {
+        "custom_scalars__config__"
+    }
     always, sometimes = documented()
     found = {*tags["scalars"], *tags["images"], *texts}
     assert always - found == set()
     assert found - always - sometimes == set()
-    assert sometimes - found == {"train/bad_steps", "weights/norm/norm", "weights/update_ratio/norm"}
+    assert sometimes - found == {
+        "train/bad_steps",
+        "weights/norm/norm",
+        "weights/update_ratio/norm",
+    }
     for tag in tags["scalars"]:
         steps = [event.step for event in read.Scalars(tag)]
         assert steps == sorted(set(steps))
@@ -73,11 +88,16 @@ def test_the_layout_names_only_tags_that_are_written_and_all_of_them(script, wat
     read = read_events(folder)
     (event,) = read.Tensors("custom_scalars__config__")
     layout = Layout.FromString(event.tensor_proto.string_val[0])
-    charts = {chart.title: list(chart.multiline.tag) for category in layout.category for chart in category.chart}
+    charts = {
+        chart.title: list(chart.multiline.tag)
+        for category in layout.category
+        for chart in category.chart
+    }
     assert [category.title for category in layout.category] == list(LAYOUT)
     scalars = {*read.Tags()["scalars"], "train/bad_steps"}
     shown = {
-        name: {t for t in scalars for pattern in patterns if re.match(pattern, t)} for name, patterns in charts.items()
+        name: {t for t in scalars for pattern in patterns if re.match(pattern, t)}
+        for name, patterns in charts.items()
     }
     assert [name for name, tags in shown.items() if not tags] == []
     assert set.union(*shown.values()) == scalars
@@ -87,12 +107,16 @@ def test_hparams_compares_by_what_was_measured_and_changed(script, watched, tmp_
     script("train", *watched, "optimizer.lr=0.02")
     (folder,) = (path.parent for path in tmp_path.glob("runs/smoke/*/config.yaml"))
     content = read_events(folder).SummaryMetadata
-    experiment = metadata.parse_experiment_plugin_data(content(metadata.EXPERIMENT_TAG).plugin_data.content)
+    experiment = metadata.parse_experiment_plugin_data(
+        content(metadata.EXPERIMENT_TAG).plugin_data.content
+    )
     assert [info.name.tag for info in experiment.metric_infos] == list(COMPARED)
     columns = {info.name: info.differs for info in experiment.hparam_infos}
     assert columns["optimizer.lr"]
     assert not columns["seed"]
-    start = metadata.parse_session_start_info_plugin_data(content(metadata.SESSION_START_INFO_TAG).plugin_data.content)
+    start = metadata.parse_session_start_info_plugin_data(
+        content(metadata.SESSION_START_INFO_TAG).plugin_data.content
+    )
     assert start.hparams["optimizer.lr"].number_value == 0.02
     assert start.hparams["model.n_layers"].number_value == 1
     assert "optimizer.lr=0.02" in start.hparams["overrides"].string_value
@@ -135,7 +159,9 @@ def test_the_projector_is_given_the_trained_embedding(script, watched, tmp_path)
     script("train", *watched, "callbacks.pictures.embedding_tokens=70")
     (folder,) = (path.parent for path in tmp_path.glob("runs/smoke/*/config.yaml"))
     (rows,) = folder.glob("plugins/*/embedding.tsv")
-    matrix = torch.tensor([list(map(float, line.split("\t"))) for line in rows.read_text().splitlines()])
+    matrix = torch.tensor(
+        [list(map(float, line.split("\t"))) for line in rows.read_text().splitlines()]
+    )
     last = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
     torch.testing.assert_close(matrix, last["model.embedding.weight"][:70], rtol=1e-3, atol=1e-3)
     labels = rows.with_name("tokens.tsv").read_text().split("\n")[:-1]
@@ -145,14 +171,19 @@ def test_the_projector_is_given_the_trained_embedding(script, watched, tmp_path)
 def test_a_wrong_layer_is_refused_before_a_run_folder_is_made(script, watched, tmp_path):
     result = script("train", *watched, "callbacks.pictures.layers=[1]")
     assert result.code == 2
-    assert result.err == "error: callbacks.pictures.layers must be from -1 to 0 in this model, got [1]\n"
+    assert (
+        result.err
+        == "error: callbacks.pictures.layers must be from -1 to 0 in this model, got [1]\n"
+    )
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.fixture
 def page(script, watched, tmp_path):
     """A browser on TensorBoard over two runs: open(tab) leads to one of its pages."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium, a dev dependency, drives the browser")
+    webdriver = pytest.importorskip(
+        "selenium.webdriver", reason="selenium, a dev dependency, drives the browser"
+    )
     if not BROWSER or not DRIVER:
         pytest.skip("Debian's packages chromium and chromium-driver must be installed")
     for override in ("optimizer.lr=0.02", "optimizer.lr=0.01"):
@@ -160,11 +191,28 @@ def page(script, watched, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", "runs", "--host", "127.0.0.1", "--port", str(port)]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = [
+        sys.executable,
+        "-m",
+        "tensorboard.main",
+        "--logdir",
+        "runs",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     options = webdriver.ChromeOptions()
     options.binary_location = BROWSER
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1400,1000"):
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--window-size=1400,1000",
+    ):
         options.add_argument(argument)
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
     try:
@@ -212,7 +260,10 @@ walk(document);
 def text_of(driver):
     """All that the page shows in letters, wherever its components hide it."""
     return "\n".join(
-        driver.execute_script(DEEP + "return found.map(node => node.innerText || node.textContent);", "body, div, span")
+        driver.execute_script(
+            DEEP + "return found.map(node => node.innerText || node.textContent);",
+            "body, div, span",
+        )
     )
 
 

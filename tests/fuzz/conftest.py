@@ -64,6 +64,6 @@ def run(folder):
     checkpoint = torch.load(path / "checkpoints" / "last.ckpt", weights_only=True)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Stopping, "fit", lambda *parts: Ending())
+        patch.setattr(Stopping, "fit_until_stopped", lambda *parts: Ending())
         patch.setattr("gptmini.training.run.link_latest", lambda *places: None)
         yield Made(path=path, config=config, text=text, checkpoint=checkpoint)

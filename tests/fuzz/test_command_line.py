@@ -125,4 +125,4 @@ OVERRIDES = st.tuples(
 @fuzz(150)
 @given(overrides=st.lists(OVERRIDES.map("".join), min_size=1, max_size=2))
 def test_overrides_of_junk_make_a_configuration_or_are_refused_in_one_line(run, overrides):
-    refused(lambda: train.check(launching.compose_checked("train", overrides)))
+    refused(lambda: train.check_configuration(launching.compose_checked("train", overrides)))

@@ -21,7 +21,7 @@ from gptmini.training import RunCheckpoints, build_trainer
 def go_on(run, path):
     """Best validation, model and optimizer state, by parameter, with which a run goes on from a file."""
     state, _ = find_training_state(path)
-    plan = train.check(run.config)
+    plan = train.check_configuration(run.config)
     store = TokenStore(next(Path("data").iterdir()))
     fitted = train.build(plan, store, state)
     (kept,) = (callback for callback in fitted.callbacks if isinstance(callback, RunCheckpoints))

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from gptmini.model.layers import ACTIVATION, Smear
+from gptmini.model.layers import ACTIVATION
+from gptmini.model.smear import Smear
 
 
 def test_a_smear_adds_multiples_of_the_positions_before():
