@@ -31,7 +31,6 @@ def load(path: "str | Path") -> "tuple[GPT, Tokenizer]":
     Raises UserError: nothing there, not a checkpoint, damaged, or holding pickled code.
     """
     from gptmini.checks import UserError
-    from gptmini.generation import store_by_column
     from gptmini.model.checkpoint import build_model, find_checkpoint, read_checkpoint
     from gptmini.tokenizer import from_dict
 
@@ -44,7 +43,7 @@ def load(path: "str | Path") -> "tuple[GPT, Tokenizer]":
         raise UserError(
             f"{path}: the tokenizer's {n_vocab} ids must equal the model's vocab_size={vocab_size}"
         )
-    return store_by_column(model), tokenizer
+    return model, tokenizer
 
 
 def train(*overrides: str) -> "TrainingResult":

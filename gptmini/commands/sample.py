@@ -184,8 +184,7 @@ def read_prompts(arguments: argparse.Namespace) -> list[str]:
 
     A prompt from stdin loses its last line break, because programs such as echo add one to what they write.
 
-    Raises:
-        UserError: a text is not UTF-8, or the file --prompts holds no prompt.
+    Raises UserError: a text is not UTF-8, or the file --prompts holds no prompt.
     """
     if arguments.prompts is not None:
         return _read_prompt_list(arguments.prompts)
@@ -360,7 +359,7 @@ def main(arguments: list[str] | None = None) -> None:
     prompts = [] if arguments.interactive else read_prompts(arguments)
 
     import gptmini
-    from gptmini.generation import Rules, generate_stream
+    from gptmini.generation import Rules, generate_stream, store_by_column
     from gptmini.hardware import choose_dtype
 
     device = choose_sampling_device(arguments)
@@ -375,6 +374,8 @@ def main(arguments: list[str] | None = None) -> None:
     Rules(**rules)  # refuses a value out of range, before the model is loaded
     model, tokenizer = gptmini.load(arguments.run)
     model.to(device=device, dtype=choose_dtype(arguments.dtype, device))
+    if device == "cpu":
+        store_by_column(model)
 
     stop = [unescape(text) for text in arguments.stop]
     interruption = Interruption()
@@ -415,8 +416,7 @@ def main(arguments: list[str] | None = None) -> None:
 def choose_sampling_device(arguments: argparse.Namespace) -> str:
     """The device that the options name, or the best one for auto, which is the CPU for 8-bit weights.
 
-    Raises:
-        UserError: there is no such device, it cannot compute as the options ask, or there is no compiler for it.
+    Raises UserError: there is no such device, it cannot compute as the options ask, or there is no compiler for it.
     """
     from gptmini.hardware import check_compiler, choose_device
 

@@ -5,9 +5,9 @@ import itertools
 import pytest
 import torch
 
-from gptmini.generation import Decoder, Rules, choose, uniforms
+from gptmini.generation import Decoder, Rules, choose, store_by_column, uniforms
 from gptmini.model import GPTConfig, new_gpt
-from gptmini.model.step import DecodingStep, store_by_column
+from gptmini.model.step import DecodingStep
 from sizes import CONTEXT as T
 from sizes import GPT2, MODERN, SMEARED, G, V
 
