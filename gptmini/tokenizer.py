@@ -1,27 +1,58 @@
 """Text to token ids and back. Byte, trained BPE and GPT-2 are tiktoken encodings; characters need no library.
 
-A tokenizer has encode, encode_batch, decode, n_vocab, end_of_text, to_dict and kind; a builder takes two splits' texts.
+A builder (character, byte, bpe, gpt2) makes a tokenizer for the documents of a corpus: pairs of split and text.
 """
 
 import base64
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 import numpy as np
 import tiktoken
 
 from gptmini.checks import UserError, shown
 
-END_OF_TEXT = "<|endoftext|>"  # GPT-2's; separates documents
-REPLACEMENT = "�"  # what an id outside the vocabulary decodes to
+END_OF_TEXT = "<|endoftext|>"  # the name that GPT-2 gives to the id between documents
+REPLACEMENT = "\ufffd"  # what an id outside the vocabulary, or half a character, decodes to
 
 # GPT-2's own rule for where a merge may not cross: contractions, words, numbers, punctuation, spaces
 # (Radford et al. 2019, section 2.2), in tiktoken's spelling with possessive quantifiers.
-SPLIT_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+SPLIT_PATTERN = (
+    r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+)
 
-BYTE_PATTERN = r"[\s\S]"
+BYTE_PATTERN = r"[\s\S]"  # each character a piece of its own, so that no merge could apply
+ALL_BYTES = [bytes([i]) for i in range(256)]
 LARGEST_BPE = 2**20  # ids; the trainer reserves 70 bytes for each before it begins
-LONGEST_PIECE = r"[\s\S]{1,1000}"  # training takes the square of a piece's length; encoding does not mind
+
+# Training takes time that grows with the square of a piece's length, so longer pieces are cut; encoding does not mind.
+LONGEST_PIECE = r"[\s\S]{1,1000}"
+
+
+class Tokenizer(Protocol):
+    """Turns text into ids and back."""
+
+    kind: str  # which class from_dict rebuilds
+    n_vocab: int  # ids, end-of-text included
+    end_of_text: int | None  # id that separates documents; None for a tokenizer without one
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text; UserError names what cannot be encoded."""
+        ...
+
+    def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
+        """Ids of each text, uint32, one text at a time; errors as for encode."""
+        ...
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of any ids; what is no text becomes U+FFFD."""
+        ...
+
+    def to_dict(self) -> dict:
+        """Everything that from_dict needs, in plain JSON types."""
+        ...
 
 
 class CharTokenizer:
@@ -31,13 +62,18 @@ class CharTokenizer:
 
     def __init__(self, characters: str, *, end_of_text: bool) -> None:
         """Take the characters in order of their ids; UserError for no character, or one given twice."""
-        if type(characters) is not str or not characters or len(set(characters)) != len(characters):
+        is_text = type(characters) is str and characters != ""
+        if not is_text or len(set(characters)) != len(characters):
             raise UserError(f"characters must be a text of distinct characters, got {characters!r}")
         if type(end_of_text) is not bool:
             raise UserError(f"end_of_text must be true or false, got {end_of_text!r}")
+
         self.characters = characters
-        self.end_of_text = len(characters) if end_of_text else None
-        self.n_vocab = len(characters) + end_of_text
+        self.n_vocab = len(characters)
+        self.end_of_text: int | None = None
+        if end_of_text:
+            self.end_of_text = len(characters)
+            self.n_vocab += 1
         self._ids = {character: i for i, character in enumerate(characters)}
 
     def encode(self, text: str) -> list[int]:
@@ -58,12 +94,22 @@ class CharTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; an id outside the vocabulary becomes U+FFFD."""
-        names = (*self.characters, END_OF_TEXT)[: self.n_vocab]
-        return "".join(names[i] if 0 <= i < self.n_vocab else REPLACEMENT for i in ids)
+        return "".join(self._decode_one(i) for i in ids)
 
     def to_dict(self) -> dict:
         """Everything that from_dict needs, in plain JSON types."""
-        return {"kind": self.kind, "characters": self.characters, "end_of_text": self.end_of_text is not None}
+        return {
+            "kind": self.kind,
+            "characters": self.characters,
+            "end_of_text": self.end_of_text is not None,
+        }
+
+    def _decode_one(self, i: int) -> str:
+        if 0 <= i < len(self.characters):
+            return self.characters[i]
+        if i == self.end_of_text:
+            return END_OF_TEXT
+        return REPLACEMENT
 
 
 class BytePairTokenizer:
@@ -74,21 +120,30 @@ class BytePairTokenizer:
     def __init__(self, pattern: str, ranks: list[bytes]) -> None:
         """Take the pattern and the byte strings in order of their ranks; the rank after them ends a document.
 
-        UserError for a byte string given twice or empty, a single byte missing, or a pattern not of ours.
+        Raises UserError: a byte string given twice or empty, a single byte missing, or a pattern other than
+        SPLIT_PATTERN and BYTE_PATTERN.
         """
         rank_of = {token: rank for rank, token in enumerate(ranks)}
-        single = sum(len(token) == 1 for token in rank_of)
-        if len(rank_of) != len(ranks) or single != 256 or b"" in rank_of:
-            raise UserError(f"ranks must be distinct and hold every single byte, got {len(ranks)} byte strings")
-        if pattern not in (SPLIT_PATTERN, BYTE_PATTERN):  # another could drop text or never end
+        n_single = sum(len(token) == 1 for token in rank_of)
+        are_distinct = len(rank_of) == len(ranks)
+        if not are_distinct or n_single != 256 or b"" in rank_of:
+            raise UserError(
+                f"ranks must be distinct and hold every single byte, got {len(ranks)} byte strings"
+            )
+        # Another pattern could drop text, or take for ever to match.
+        if pattern not in (SPLIT_PATTERN, BYTE_PATTERN):
             raise UserError(f"pattern must be the one of this version, got {pattern!r}")
 
         self.pattern = pattern
         self.ranks = ranks
-        self.end_of_text = len(ranks)
+        self.end_of_text: int | None = len(ranks)
         self.n_vocab = len(ranks) + 1
-        special = {END_OF_TEXT: self.end_of_text}
-        self._encoding = tiktoken.Encoding("gptmini", pat_str=pattern, mergeable_ranks=rank_of, special_tokens=special)
+        self._encoding = tiktoken.Encoding(
+            "gptmini",
+            pat_str=pattern,
+            mergeable_ranks=rank_of,
+            special_tokens={END_OF_TEXT: len(ranks)},
+        )
 
     def encode(self, text: str) -> list[int]:
         """Ids of text, in which the end-of-text string is text; UserError for a lone surrogate: it has no bytes."""
@@ -98,14 +153,14 @@ class BytePairTokenizer:
         """Ids of each text, uint32, one text at a time, without a Python object for each id; errors as encode."""
         for text in texts:
             try:
-                text.encode()  # refuses a lone surrogate, whatever tiktoken would make of it
+                text.encode()  # raises for a lone surrogate, whatever tiktoken would make of it
                 yield self._encoding.encode_to_numpy(text, disallowed_special=())
             except UnicodeEncodeError as error:
                 raise UserError(
                     f"text must be Unicode without lone surrogates, got U+{ord(text[error.start]):04X} "
                     f"at position {error.start}; was the input not UTF-8?"
                 ) from None
-            except ValueError as error:  # tiktoken's regular expression has a limit on one run of white space
+            except ValueError as error:  # the limit of tiktoken's regular expression on white space
                 raise UserError(
                     f"text must not hold a million white-space characters in a row ({error}); "
                     "remove them or use tokenizer=byte"
@@ -113,17 +168,20 @@ class BytePairTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; bytes that are no UTF-8 and ids outside the vocabulary become U+FFFD."""
-        names = {self.end_of_text: END_OF_TEXT.encode()}
-        pieces = (self.ranks[i] if 0 <= i < len(self.ranks) else names.get(i, REPLACEMENT.encode()) for i in ids)
-        return b"".join(pieces).decode("utf-8", errors="replace")
+        joined = b"".join(self._bytes_of(i) for i in ids)
+        return joined.decode("utf-8", errors="replace")
 
     def to_dict(self) -> dict:
         """Everything that from_dict needs, in plain JSON types; byte strings in base64."""
         ranks = [base64.b64encode(token).decode() for token in self.ranks]
         return {"kind": self.kind, "pattern": self.pattern, "ranks": ranks}
 
-
-Tokenizer = CharTokenizer | BytePairTokenizer
+    def _bytes_of(self, i: int) -> bytes:
+        if 0 <= i < len(self.ranks):
+            return self.ranks[i]
+        if i == self.end_of_text:
+            return END_OF_TEXT.encode()
+        return REPLACEMENT.encode()
 
 
 def from_dict(state: dict) -> Tokenizer:
@@ -134,32 +192,36 @@ def from_dict(state: dict) -> Tokenizer:
         if state["kind"] == BytePairTokenizer.kind:
             ranks = [base64.b64decode(token, validate=True) for token in state["ranks"]]
             return BytePairTokenizer(state["pattern"], ranks)
-    except ValueError as error:  # our own, or base64's
+    except ValueError as error:  # a UserError of the tokenizer, or an error of base64
         raise UserError(" ".join(str(error).split())) from None
-    except Exception as error:  # of whatever class: the fields are a stranger's
-        raise UserError(f"a tokenizer must have kind and its fields, got {type(error).__name__}: {error}") from None
+    except Exception as error:  # of any class: the fields may come from a stranger's file
+        raise UserError(
+            f"a tokenizer must have kind and its fields, got {type(error).__name__}: {error}"
+        ) from None
 
-    kind = shown(state["kind"])
-    raise UserError(f"tokenizer kind must be {CharTokenizer.kind} or {BytePairTokenizer.kind}, got {kind}")
+    raise UserError(
+        f"tokenizer kind must be {CharTokenizer.kind} or {BytePairTokenizer.kind}, "
+        f"got {shown(state['kind'])}"
+    )
 
 
-def character(train: Iterable[str], val: Iterable[str]) -> CharTokenizer:
+def character(documents: Iterable[tuple[str, str]]) -> CharTokenizer:
     """Tokenizer of every character of both splits; with an end-of-text id if either split has several documents."""
     characters: set[str] = set()
-    several = False
-    for split in (train, val):
-        for n_documents, text in enumerate(split, start=1):
-            characters.update(text)
-            several = several or n_documents > 1
-    return CharTokenizer("".join(sorted(characters)), end_of_text=several)
+    n_documents: Counter[str] = Counter()
+    for split, text in documents:
+        characters.update(text)
+        n_documents[split] += 1
+    are_several = any(n > 1 for n in n_documents.values())
+    return CharTokenizer("".join(sorted(characters)), end_of_text=are_several)
 
 
-def byte(train: Iterable[str], val: Iterable[str]) -> BytePairTokenizer:
-    """Tokenizer of the 256 bytes and end-of-text; the texts do not matter."""
-    return BytePairTokenizer(BYTE_PATTERN, [bytes([i]) for i in range(256)])
+def byte(documents: Iterable[tuple[str, str]]) -> BytePairTokenizer:
+    """Tokenizer of the 256 bytes and end-of-text; the documents are not read."""
+    return BytePairTokenizer(BYTE_PATTERN, ALL_BYTES)
 
 
-def bpe(train: Iterable[str], val: Iterable[str], *, vocab_size: int) -> BytePairTokenizer:
+def bpe(documents: Iterable[tuple[str, str]], *, vocab_size: int) -> BytePairTokenizer:
     """Tokenizer with merges learned from the training split alone.
 
     vocab_size counts the 256 bytes, the merges and end-of-text; a short text may yield fewer merges.
@@ -170,25 +232,42 @@ def bpe(train: Iterable[str], val: Iterable[str], *, vocab_size: int) -> BytePai
     from tokenizers import Tokenizer as Trainable
 
     if type(vocab_size) is not int or not 257 <= vocab_size <= LARGEST_BPE:
-        raise UserError(f"vocab_size must be from 257 (bytes, end of text) to {LARGEST_BPE}, got {shown(vocab_size)}")
+        raise UserError(
+            f"vocab_size must be from 257 (bytes, end of text) to {LARGEST_BPE}, "
+            f"got {shown(vocab_size)}"
+        )
 
     learner = Trainable(models.BPE())
-    cuts = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in (SPLIT_PATTERN, LONGEST_PIECE)]
-    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)  # one for each byte
-    learner.pre_tokenizer = pre_tokenizers.Sequence([*cuts, letters])
-    trainer = trainers.BpeTrainer(vocab_size=vocab_size - 1, initial_alphabet=letters.alphabet(), show_progress=False)
-    learner.train_from_iterator(train, trainer)
-    by_rank = sorted(learner.get_vocab().items(), key=lambda item: item[1])
-    to_byte = _byte_of_letter()
-    learned = [bytes(to_byte[letter] for letter in token) for token, _ in by_rank if len(token) > 1]
-    return BytePairTokenizer(SPLIT_PATTERN, [bytes([i]) for i in range(256)] + learned)
+    by_rule = pre_tokenizers.Split(Regex(SPLIT_PATTERN), behavior="isolated")
+    by_length = pre_tokenizers.Split(Regex(LONGEST_PIECE), behavior="isolated")
+    to_letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)  # one a byte
+    learner.pre_tokenizer = pre_tokenizers.Sequence([by_rule, by_length, to_letters])
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size - 1,
+        initial_alphabet=to_letters.alphabet(),
+        show_progress=False,
+    )
+    learner.train_from_iterator((text for split, text in documents if split == "train"), trainer)
+
+    byte_of = _byte_of_letter()
+    learned = []
+    for token, _ in sorted(learner.get_vocab().items(), key=lambda item: item[1]):
+        if len(token) > 1:
+            learned.append(bytes(byte_of[letter] for letter in token))
+    return BytePairTokenizer(SPLIT_PATTERN, ALL_BYTES + learned)
 
 
-def gpt2(train: Iterable[str], val: Iterable[str]) -> BytePairTokenizer:
-    """OpenAI's GPT-2 tokenizer, from tiktoken's cache or else the network; UserError if neither has it."""
+def gpt2(documents: Iterable[tuple[str, str]]) -> BytePairTokenizer:
+    """OpenAI's GPT-2 tokenizer, from tiktoken's cache or else the network; the documents are not read.
+
+    Raises UserError: neither the cache nor the network has it.
+    """
     try:
         encoding = tiktoken.get_encoding("gpt2")
-    except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong file is a ValueError
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # of the network or the disk; of a file with other content
         cache = os.environ.get("TIKTOKEN_CACHE_DIR", "unset")
         raise UserError(
             f"tokenizer=gpt2 needs the network once, or tiktoken's two files in TIKTOKEN_CACHE_DIR (now {cache}); "
@@ -199,7 +278,22 @@ def gpt2(train: Iterable[str], val: Iterable[str]) -> BytePairTokenizer:
 
 
 def _byte_of_letter() -> dict[str, int]:
-    """Undo bytes_to_unicode of GPT-2's code: printable Latin-1 stands for itself, other bytes follow from U+0100 on."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+    """The byte that each letter of the library's byte-level vocabulary stands for.
+
+    It undoes bytes_to_unicode of GPT-2's code: a printable Latin-1 character stands for its own byte, and the other
+    bytes have the characters from U+0100 on, in their order.
+    """
+    printable = {
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    }
+    byte_of = {}
+    next_letter = 256
+    for byte in range(256):
+        if byte in printable:
+            byte_of[chr(byte)] = byte
+        else:
+            byte_of[chr(next_letter)] = byte
+            next_letter += 1
+    return byte_of

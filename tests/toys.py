@@ -2,12 +2,23 @@
 
 import torch
 
+from gptmini.data import Document
 from gptmini.model import GPTConfig, new_gpt
 
 
 def lines(n):
     """A text of n lines that are all alike but for their numbers."""
     return "".join(f"Line {i} says that {i} times {i} is {i * i}.\n" for i in range(n))
+
+
+def pairs(train, val=()):
+    """The documents of a corpus of these texts, as its tokenizer is built from them: pairs of split and text."""
+    return [("train", text) for text in train] + [("val", text) for text in val]
+
+
+def texts_of(corpus, split):
+    """The texts of one split of a corpus, in their order."""
+    return [document.text for document in corpus.documents() if document.split == split]
 
 
 class Documents:
@@ -21,8 +32,10 @@ class Documents:
     def identity(self):
         return self.source
 
-    def documents(self, split):
-        return iter(self.splits[split])
+    def documents(self):
+        for split, texts in self.splits.items():
+            for text in texts:
+                yield Document(split, text)
 
 
 def wide_gpt(arguments, *, dtype=torch.float32, std=0.3):

@@ -56,8 +56,7 @@ class Fitted:
 def check_configuration(config: "DictConfig") -> Plan:
     """Check a configuration, and build all that can be built before the text is read.
 
-    Raises:
-        UserError: a value of the wrong type or out of range, or a part that cannot be made.
+    Raises UserError: a value of the wrong type or out of range, or a part that cannot be made.
     """
     from omegaconf import OmegaConf
 
@@ -112,8 +111,7 @@ def open_tokens(config: "DictConfig", state: "TrainingState | None") -> "tuple[T
         config: the configuration, with data, tokenizer and data_dir.
         state: the state that a resumed run goes on from; its tokens are opened if they are still there.
 
-    Returns:
-        The tokens, and whether they were prepared by this call.
+    Returns the tokens, and whether they were prepared by this call.
     """
     from gptmini.data import TokenStore, prepare
 
@@ -135,8 +133,7 @@ def build(plan: Plan, store: "TokenStore", state: "TrainingState | None") -> Fit
         store: the tokens of the text.
         state: the state that a resumed run goes on from; None for a run that starts at its first step.
 
-    Raises:
-        UserError: the text is too short, the plan does not fit the text, or the state is that of another run.
+    Raises UserError: the text is too short, the plan does not fit the text, or the state is that of another run.
     """
     from gptmini.tokenizer import from_dict
     from gptmini.training.trainer import assemble, restore_callbacks
@@ -172,9 +169,8 @@ def make_callbacks(
         tokenizer: the tokenizer of the run's text.
         sizes: the model's sizes, which pictures of its attention must fit.
 
-    Raises:
-        UserError: the arguments of a callback do not fit, pictures name a layer or head that the model lacks, or the
-            state of a callback holds objects that no checkpoint may hold.
+    Raises UserError: the arguments of a callback do not fit, pictures name a layer or head that the model lacks, or the
+    state of a callback holds objects that no checkpoint may hold.
     """
     from gptmini.training import Pictures
     from gptmini.training.trainer import Callback, check_state_is_plain
@@ -225,8 +221,7 @@ def _build(config: "DictConfig") -> Any:
 def _build_parts(config: "DictConfig", group: str) -> dict[str, Any]:
     """The objects that a group of a configuration describes, by name; parts that are null are left out.
 
-    Raises:
-        UserError: the group is no mapping, or one of its parts cannot be made.
+    Raises UserError: the group is no mapping, or one of its parts cannot be made.
     """
     from omegaconf import OmegaConf
 
@@ -246,8 +241,7 @@ def _build_parts(config: "DictConfig", group: str) -> dict[str, Any]:
 def _build_part(key: str, part: Any) -> Any:
     """The callback or logger that the configuration under a key describes.
 
-    Raises:
-        UserError: the configuration names no class, one that cannot be imported, or arguments that do not fit.
+    Raises UserError: the configuration names no class, one that cannot be imported, or arguments that do not fit.
     """
     from hydra.errors import InstantiationException
     from omegaconf import OmegaConf
@@ -298,9 +292,9 @@ def _try_out_partials(plan: Plan, make_tokenizer: partial) -> None:
         plan.optimizer(torch.nn.Linear(1, 1))
         schedules.check(**plan.schedule.keywords)
 
-        # A builder of tokenizers is called with the texts of two splits.
+        # A builder of tokenizers is called with the documents of a corpus.
         signature = inspect.signature(make_tokenizer.func)
-        signature.bind((), (), **make_tokenizer.keywords)
+        signature.bind((), **make_tokenizer.keywords)
     except TypeError as error:
         raise UserError(f"the configuration does not fit: {error}") from None
 

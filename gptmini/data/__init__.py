@@ -3,8 +3,16 @@
 Here stand the names that load without torch; batch order, in gptmini.data.batches, needs it.
 """
 
-from gptmini.data.corpus import PydocCorpus, TextCorpus
+from gptmini.data.corpus import Corpus, Document, PydocCorpus, TextCorpus
 from gptmini.data.published import pinned_text
 from gptmini.data.store import TokenStore, prepare
 
-__all__ = ["PydocCorpus", "TextCorpus", "TokenStore", "pinned_text", "prepare"]
+__all__ = [
+    "Corpus",
+    "Document",
+    "PydocCorpus",
+    "TextCorpus",
+    "TokenStore",
+    "pinned_text",
+    "prepare",
+]

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from gptmini.checks import UserError
 
-ROUNDS = 6  # of the Feistel network; four make a permutation hard to tell from random (Luby and Rackoff 1988)
+# Of the Feistel network; four rounds make a permutation hard to tell from random (Luby and Rackoff 1988).
+ROUNDS = 6
 _U64 = np.uint64
 
 
@@ -21,22 +22,26 @@ def n_windows(n_tokens: int, context_length: int) -> int:
     return max(0, (n_tokens - context_length) // context_length)
 
 
-def window_starts(sequences: np.ndarray, *, n_tokens: int, context_length: int, seed: int) -> np.ndarray:
+def window_starts(
+    sequences: np.ndarray, *, n_tokens: int, context_length: int, seed: int
+) -> np.ndarray:
     """First token of each window, int64 (n,), for the numbers of sequences in the run, int64 (n,), from 0.
 
     A window is T = context_length tokens and their T targets, so start + T + 1 <= n_tokens, the length of the token
     file. Costs the same for any sequence number. Raises UserError: fewer than 2 T tokens.
     """
-    windows = n_windows(n_tokens, context_length)
-    if windows < 1:
+    windows_per_pass = n_windows(n_tokens, context_length)
+    if windows_per_pass < 1:
         raise UserError(
             f"the train split must hold at least two windows of context_length={context_length} tokens, "
             f"got {n_tokens} tokens; give more text or a smaller model.context_length"
         )
-    passes, places = np.divmod(np.asarray(sequences, dtype=np.int64), windows)
+
+    numbers = np.asarray(sequences, dtype=np.int64)
+    passes, places = np.divmod(numbers, windows_per_pass)
     keys = _mix(passes.astype(_U64), _U64(seed % 2**64))
     phases = (_mix(keys, _U64(1)) % _U64(context_length)).astype(np.int64)
-    return phases + context_length * permute(places, windows, keys)
+    return phases + context_length * permute(places, windows_per_pass, keys)
 
 
 def permute(places: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
@@ -48,34 +53,48 @@ def permute(places: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
     """
     n_left = int(np.ceil(np.sqrt(size)))
     n_right = -(-size // n_left)
+
     result = np.array(places, dtype=np.int64)
     outside = np.arange(result.size)
     while outside.size:
         left, right = np.divmod(result[outside], n_right)
         key = keys[outside]
         for i in range(ROUNDS):
+            round_key = key + _U64(i)
             if i % 2:
-                right = (right + (_mix(left.astype(_U64), key + _U64(i)) % _U64(n_right)).astype(np.int64)) % n_right
+                shift = _mix(left.astype(_U64), round_key) % _U64(n_right)
+                right = (right + shift.astype(np.int64)) % n_right
             else:
-                left = (left + (_mix(right.astype(_U64), key + _U64(i)) % _U64(n_left)).astype(np.int64)) % n_left
+                shift = _mix(right.astype(_U64), round_key) % _U64(n_left)
+                left = (left + shift.astype(np.int64)) % n_left
         result[outside] = left * n_right + right
         outside = outside[result[outside] >= size]
     return result
 
 
-def step_sequences(step: int, micro_step: int, *, global_batch_size: int, batch_size: int, rank: int, n_ranks: int):
+def step_sequences(
+    step: int,
+    micro_step: int,
+    *,
+    global_batch_size: int,
+    batch_size: int,
+    rank: int,
+    n_ranks: int,
+) -> np.ndarray:
     """Numbers of the sequences that one rank takes in one micro-step of one optimizer step, int64 (B,).
 
-    The ranks' slices of all micro-steps make up the step's global batch, whatever their number.
+    Together the slices of all ranks and micro-steps are the step's global batch, however many ranks there are.
     """
-    first = step * global_batch_size + rank * (global_batch_size // n_ranks) + micro_step * batch_size
+    share = global_batch_size // n_ranks
+    first = step * global_batch_size + rank * share + micro_step * batch_size
     return np.arange(first, first + batch_size, dtype=np.int64)
 
 
 def gather(data: np.ndarray, starts: np.ndarray, context_length: int) -> tuple[Tensor, Tensor]:
     """Cut windows at starts (B,) out of data (n_tokens,): tokens and targets shifted by one, int64 (B, T) each."""
-    windows = torch.from_numpy(cut_windows(data, starts, context_length).astype(np.int64))  # (B, T + 1)
-    return windows[:, :-1], windows[:, 1:]
+    windows = cut_windows(data, starts, context_length).astype(np.int64)  # (B, T + 1)
+    tokens = torch.from_numpy(windows)
+    return tokens[:, :-1], tokens[:, 1:]
 
 
 def cut_windows(data: np.ndarray, starts: np.ndarray, context_length: int) -> np.ndarray:
@@ -91,19 +110,23 @@ def validation_windows(
     max_tokens predicts only the first so many, None all. Yields tokens and targets, int64 (B, T); fewer windows in the
     last full batch, then one shorter window for the rest.
     """
-    n_targets = min(len(data) - 1, len(data) if max_tokens is None else max_tokens)
-    whole = n_targets // context_length
-    for first in range(0, whole, batch_size):
-        starts = context_length * np.arange(first, min(first + batch_size, whole))
-        yield gather(data, starts, context_length)
-    if rest := n_targets % context_length:
-        yield gather(data, np.array([whole * context_length]), rest)
+    n_targets = len(data) - 1
+    if max_tokens is not None:
+        n_targets = min(n_targets, max_tokens)
+
+    n_whole, rest = divmod(n_targets, context_length)
+    for first in range(0, n_whole, batch_size):
+        last = min(first + batch_size, n_whole)
+        yield gather(data, context_length * np.arange(first, last), context_length)
+    if rest:
+        yield gather(data, np.array([n_whole * context_length]), rest)
 
 
-def _mix(values: np.ndarray, key: np.ndarray) -> np.ndarray:
+def _mix(values: np.ndarray, key: np.ndarray | np.uint64) -> np.ndarray:
     """Hash 64-bit integers under a key, elementwise: the finaliser of SplitMix64 (Steele et al. 2014, figure 17)."""
     with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is meant
-        mixed = values * _U64(0x9E3779B97F4A7C15) + key * _U64(0xD1342543DE82EF95) + _U64(0x632BE59BD9B4E019)
+        mixed = values * _U64(0x9E3779B97F4A7C15)
+        mixed = mixed + key * _U64(0xD1342543DE82EF95) + _U64(0x632BE59BD9B4E019)
         mixed = (mixed ^ (mixed >> _U64(30))) * _U64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> _U64(27))) * _U64(0x94D049BB133111EB)
         return mixed ^ (mixed >> _U64(31))

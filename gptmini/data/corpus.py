@@ -1,7 +1,4 @@
-"""Where text comes from: each corpus yields documents of its training and its held-out split, in a fixed order.
-
-A corpus has name, identity() (plain JSON types that change when any text would) and documents(split).
-"""
+"""Where text comes from: each corpus yields its documents in a fixed order, each with the split that it belongs to."""
 
 import ast
 import hashlib
@@ -10,12 +7,35 @@ import sysconfig
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from gptmini.checks import UserError, number
 
 # Folders of the standard library that hold no documentation: test suites, installed packages, and the topics,
 # which are read first and apart.
 PYDOC_SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "pydoc_data"}
+TEXT_SUFFIXES = (".txt", ".md")  # of the files that are taken from a folder
+
+
+class Document(NamedTuple):
+    """One text of a corpus."""
+
+    split: str  # train, or val for text that is held out
+    text: str
+
+
+class Corpus(Protocol):
+    """A source of text, as prepare takes it."""
+
+    name: str  # begins the name of the prepared folder
+
+    def identity(self) -> dict:
+        """What the documents follow from, in plain JSON types: it changes when any document would."""
+        ...
+
+    def documents(self) -> Iterator[Document]:
+        """Read every document once, in a fixed order."""
+        ...
 
 
 class PydocCorpus:
@@ -30,63 +50,95 @@ class PydocCorpus:
 
     def identity(self) -> dict:
         """Corpus, split rule, Python version and the digest of every source file."""
-        files = [(path.relative_to(self.root).as_posix(), sha256_of(path)) for path in self._sources()]
-        digest = hashlib.sha256(repr(files).encode()).hexdigest()
-        version = ".".join(map(str, sys.version_info[:3]))
-        return {"corpus": self.name, "val_fraction": self.val_fraction, "python": version, "sha256": digest}
+        files = [
+            (path.relative_to(self.root).as_posix(), sha256_of(path)) for path in self._sources()
+        ]
+        return {
+            "corpus": self.name,
+            "val_fraction": self.val_fraction,
+            "python": ".".join(map(str, sys.version_info[:3])),
+            "sha256": hashlib.sha256(repr(files).encode()).hexdigest(),
+        }
 
-    def documents(self, split: str) -> Iterator[str]:
-        """Texts of train or val: topics by name, then docstrings by module path and line."""
-        return (text for text in self._texts if held_out(text, self.val_fraction) == (split == "val"))
+    def documents(self) -> Iterator[Document]:
+        """Topics by name, then docstrings by module path and line."""
+        for text in self._texts:
+            yield Document(split_of(text, self.val_fraction), text)
 
     @cached_property
     def _texts(self) -> list[str]:
-        """Every document; kept, because parsing takes seconds and the texts two megabytes."""
-        texts = []
+        """Every text; kept, because parsing takes seconds and the texts two megabytes."""
+        texts: list[str] = []
         for path in self._sources():
             tree = ast.parse(path.read_bytes())
-            texts += topics(tree) if path.parent.name == "pydoc_data" else docstrings(tree)
+            if path.parent.name == "pydoc_data":
+                texts += topics(tree)
+            else:
+                texts += docstrings(tree)
         return texts
 
     def _sources(self) -> list[Path]:
-        found = sorted((path.relative_to(self.root).parts, path) for path in self.root.rglob("*.py"))
-        found = [(parts, path) for parts, path in found if not PYDOC_SKIPPED.intersection(parts)]
-        modules = [path for parts, path in found if parts[0].removesuffix(".py") in sys.stdlib_module_names]
+        """The file of topics, then the modules of the standard library in the order of their names."""
+        modules = []
+        for path in self.root.rglob("*.py"):
+            parts = path.relative_to(self.root).parts
+            is_skipped = not PYDOC_SKIPPED.isdisjoint(parts)
+            is_standard = parts[0].removesuffix(".py") in sys.stdlib_module_names
+            if is_standard and not is_skipped:
+                modules.append((parts, path))
+
         topic_file = self.root / "pydoc_data" / "topics.py"
         if not modules or not topic_file.is_file():
-            raise UserError(f"data=pydoc needs the standard library's sources in {self.root}; use data=text instead")
-        return [topic_file, *modules]
+            raise UserError(
+                f"data=pydoc needs the standard library's sources in {self.root}; "
+                "use data=text instead"
+            )
+        return [topic_file, *(path for _, path in sorted(modules))]
 
 
 class TextCorpus:
     """UTF-8 files: one file splits by position, several by a hash of each file's text."""
 
-    def __init__(self, path: str, val_fraction: float, name: str = "text") -> None:
+    def __init__(self, path: str | Path, val_fraction: float, name: str = "text") -> None:
         """Take a file, a folder (every .txt and .md file below it) or a glob; UserError if that is no file."""
         self.val_fraction = check_fraction(val_fraction)
         self.name = name
-        self.files = find_files(str(path))  # a name of digits reaches us as a number
+        self.files = find_files(str(path))  # Hydra makes a number of a name that is all digits
 
     def identity(self) -> dict:
         """Corpus, split rule, and each file's digest, in order."""
-        return {"corpus": self.name, "val_fraction": self.val_fraction, "files": [sha256_of(p) for p in self.files]}
+        return {
+            "corpus": self.name,
+            "val_fraction": self.val_fraction,
+            "files": [sha256_of(path) for path in self.files],
+        }
 
-    def documents(self, split: str) -> Iterator[str]:
-        """Texts of train or val; UserError: a file that is empty or not UTF-8, or too few files to hold any out."""
+    def documents(self) -> Iterator[Document]:
+        """The two parts of one file, or every file as a document of its own.
+
+        Raises UserError: a file that is empty or not UTF-8, or a split that no file belongs to.
+        """
         if len(self.files) == 1:
             text = read_text(self.files[0])
             boundary = int(len(text) * (1 - self.val_fraction))
-            yield text[boundary:] if split == "val" else text[:boundary]
+            yield Document("train", text[:boundary])
+            yield Document("val", text[boundary:])
             return
-        n_documents = 0
+
+        n_documents = {"train": 0, "val": 0}
         for path in self.files:
             text = read_text(path)
-            if held_out(text, self.val_fraction) == (split == "val"):
-                n_documents += 1
-                yield text
-        if not n_documents:
-            got = f"none of {len(self.files)} for {split} at val_fraction={self.val_fraction}"
-            raise UserError(f"each split must get a file, got {got}; change val_fraction or join the files into one")
+            split = split_of(text, self.val_fraction)
+            n_documents[split] += 1
+            yield Document(split, text)
+
+        for split, n in n_documents.items():
+            if n == 0:
+                raise UserError(
+                    f"each split must get a file, got none of {len(self.files)} for {split} "
+                    f"at val_fraction={self.val_fraction}; change val_fraction or join the files "
+                    "into one"
+                )
 
 
 def topics(tree: ast.Module) -> list[str]:
@@ -102,13 +154,19 @@ def docstrings(tree: ast.Module) -> Iterator[str]:
     """Docstrings of a parsed module, in the order of their lines, indentation removed."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
-    texts = (ast.get_docstring(node) for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)))
-    return (text for text in texts if text)
+    for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
+        text = ast.get_docstring(node)
+        if text:
+            yield text
 
 
-def held_out(text: str, val_fraction: float) -> bool:
-    """Whether the first byte of SHA-256(text) is below 256 * val_fraction: the same everywhere, for ever."""
-    return hashlib.sha256(text.encode()).digest()[0] < round(256 * val_fraction)
+def split_of(text: str, val_fraction: float) -> str:
+    """Split of a document: val if the first byte of SHA-256(text) is below 256 * val_fraction, else train.
+
+    So a document keeps its split on every machine, whatever other documents come and go.
+    """
+    first_byte = hashlib.sha256(text.encode()).digest()[0]
+    return "val" if first_byte < round(256 * val_fraction) else "train"
 
 
 def sha256_of(path: Path) -> str:
@@ -119,14 +177,16 @@ def sha256_of(path: Path) -> str:
 def find_files(path: str) -> list[Path]:
     """The file, the .txt and .md files below a folder, or what a glob matches; sorted; UserError if there are none."""
     if not path:
-        raise UserError("data.path must be a file, a folder or a glob, got an empty name; . is the current folder")
+        raise UserError(
+            "data.path must be a file, a folder or a glob, got an empty name; . is the current folder"
+        )
 
     given = Path(path)
     if given.is_file():
         return [given]
 
     if given.is_dir():
-        files = [file for file in given.rglob("*") if file.suffix in (".txt", ".md")]
+        files = [file for file in given.rglob("*") if file.suffix in TEXT_SUFFIXES]
         wanted = f"the folder {path} must hold .txt or .md files, got none"
     else:
         files = _matches(given)
@@ -143,7 +203,9 @@ def _matches(pattern: Path) -> list[Path]:
     try:
         return list(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor))))
     except ValueError as error:  # pathlib's, of a pattern that it cannot read
-        raise UserError(f"data.path must be a file, a folder or a glob, got {pattern} ({error})") from None
+        raise UserError(
+            f"data.path must be a file, a folder or a glob, got {pattern} ({error})"
+        ) from None
 
 
 def read_text(path: Path) -> str:

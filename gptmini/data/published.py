@@ -13,7 +13,15 @@ DOWNLOAD_TIMEOUT = 30  # seconds without an answer; a text of a few megabytes ta
 def pinned_text(
     name: str, url: str, sha256: str | None, path: str | None, folder: str, val_fraction: float
 ) -> TextCorpus:
-    """One published text, of a known SHA-256 (None: any): a local copy, or downloaded once into folder.
+    """One published text: a local copy, or downloaded once.
+
+    Args:
+        name: of the text, and of its file in folder.
+        url: where it is published.
+        sha256: digest of the text, in hexadecimal; None for any text.
+        path: a local copy; None for the one in folder, which is downloaded if it is not there.
+        folder: keeps what was downloaded.
+        val_fraction: share of the text that is held out.
 
     Raises UserError: val_fraction is out of range, path is not a file, the text is another, or the download failed.
     """
@@ -25,17 +33,25 @@ def pinned_text(
 
     file = Path(folder) / f"{name}.txt" if path is None else Path(str(path))
     if path is not None and not file.is_file():
-        raise UserError(f"data.path must be a file, got {path}, which does not exist or is a folder")
-
-    here = file.is_file()
-    data = file.read_bytes() if here else download(url)
-    if sha256 not in (None, digest := hashlib.sha256(data).hexdigest()):
         raise UserError(
-            f"{file if here else url} must be the published text with sha256 {sha256}, got {digest}; "
+            f"data.path must be a file, got {path}, which does not exist or is a folder"
+        )
+
+    is_local = file.is_file()
+    if is_local:
+        data = file.read_bytes()
+        source = str(file)
+    else:
+        data = download(url)
+        source = url
+    digest = hashlib.sha256(data).hexdigest()
+    if sha256 is not None and digest != sha256:
+        raise UserError(
+            f"{source} must be the published text with sha256 {sha256}, got {digest}; "
             "for a text of your own use data=text with its data.path="
         )
 
-    if not here:
+    if not is_local:
         file.parent.mkdir(parents=True, exist_ok=True)
         with replacing(file) as new:
             new.write(data)
@@ -44,13 +60,16 @@ def pinned_text(
 
 def download(url: str) -> bytes:
     """What is published at url; UserError says why it could not be had."""
-    import http.client  # these take a tenth of a second, which a run without a download need not spend
+    # Imported here, because they take a tenth of a second, which a run without a download need not spend.
+    import http.client
     import urllib.request
 
     try:
         with urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT) as answer:
             return answer.read()
-    # OSError is the base of urllib's own errors; a ValueError is of what is no address.
+    # OSError is the base of urllib's own errors; ValueError is what urllib raises for a text that is no address.
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or repr(error)
-        raise UserError(f"could not download {url} ({reason}); give a local copy with data.path=") from None
+        raise UserError(
+            f"could not download {url} ({reason}); give a local copy with data.path="
+        ) from None

@@ -3,17 +3,35 @@
 import hashlib
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO, Protocol
 
 import numpy as np
 
 from gptmini.checks import UserError, file_name
+from gptmini.data.corpus import Corpus, Document
 from gptmini.files import flush_file, new_folder
 
 FORMAT = 1
 SPLITS = ("train", "val")
+COUNTS = ("documents", "bytes", "tokens", "crc32")  # what meta.json says of each split
+
+
+class Encoder(Protocol):
+    """What preparation needs of a tokenizer."""
+
+    n_vocab: int  # ids, end-of-text included
+    end_of_text: int | None  # id that ends a document; None for a tokenizer without one
+
+    def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
+        """Ids of each text, uint32."""
+        ...
+
+    def to_dict(self) -> dict:
+        """Everything that rebuilds the tokenizer, in plain JSON types."""
+        ...
 
 
 class TokenStore:
@@ -24,18 +42,14 @@ class TokenStore:
         self.folder = Path(folder)
         self.meta = _read_meta(self.folder)
         self.tokenizer: dict = self.meta["tokenizer"]  # its to_dict()
-        self.fingerprint: str = self.meta["fingerprint"]  # of everything that made it: texts, split, tokenizer, format
+        self.fingerprint: str = self.meta["fingerprint"]  # of texts, split, tokenizer and format
         self._dtype = np.dtype(self.meta["dtype"]).newbyteorder("<")
         for split in SPLITS:
-            path, entry = self.folder / f"{split}.bin", self.meta[split]
-            size = path.stat().st_size if path.is_file() else -1
-            whole = size == entry["tokens"] * self._dtype.itemsize > 0
-            if not whole or zlib.crc32(np.memmap(path, mode="r")) != entry["crc32"]:
-                raise UserError(f"{path} does not hold the tokens that meta.json describes; {_remedy(self.folder)}")
+            self._check_split(split)
 
     def tokens(self, split: str) -> np.ndarray:
         """Ids of a split, (n_tokens,), uint16 or uint32, read-only and memory-mapped."""
-        return np.asarray(np.memmap(self.folder / f"{split}.bin", dtype=self._dtype, mode="r"))
+        return np.asarray(np.memmap(self._path(split), dtype=self._dtype, mode="r"))
 
     def n_tokens(self, split: str) -> int:
         """Ids in a split, end-of-text included."""
@@ -49,100 +63,159 @@ class TokenStore:
         """Ids for each byte of text, end-of-text included: what turns nats per token into bits per byte."""
         return self.n_tokens(split) / self.n_bytes(split)
 
+    def _path(self, split: str) -> Path:
+        return self.folder / f"{split}.bin"
 
-def prepare(corpus, build_tokenizer: Callable, root: str | Path) -> tuple[TokenStore, bool]:
+    def _check_split(self, split: str) -> None:
+        """Raise UserError unless the file of a split has the size and the checksum that meta.json gives."""
+        path = self._path(split)
+        size = path.stat().st_size if path.is_file() else 0
+        expected_size = self.n_tokens(split) * self._dtype.itemsize
+        if size == expected_size and size > 0:
+            checksum = zlib.crc32(np.memmap(path, mode="r").data)
+            if checksum == self.meta[split]["crc32"]:
+                return
+        raise UserError(
+            f"{path} does not hold the tokens that meta.json describes; {_remedy(self.folder)}"
+        )
+
+
+def prepare(
+    corpus: Corpus, build_tokenizer: Callable[..., Encoder], root: str | Path
+) -> tuple[TokenStore, bool]:
     """Open the tokens of a corpus under a tokenizer, writing them first if they are not there.
 
-    corpus has name, identity() and documents(split); build_tokenizer is a builder of gptmini.tokenizer, or a
-    functools.partial of one; root holds the prepared folders. Returns the store, and whether it had to be written.
+    Args:
+        corpus: the text.
+        build_tokenizer: a builder of gptmini.tokenizer, or a functools.partial of one; called with the documents.
+        root: folder that holds the prepared folders.
+
+    Returns the store, and whether it had to be written.
     Raises UserError: a text that cannot be read or encoded, a split without text, or a damaged prepared folder.
     """
-    if "\0" in str(root):  # no system has such a name, and Python's own error for it is a bare ValueError
+    # No system has a name with a zero byte, and Python's own error for it is a bare ValueError.
+    if "\0" in str(root):
         raise UserError(f"data_dir must be the name of a folder, got {str(root)!r}")
+    file_name("data.name", corpus.name)
 
-    file_name("data.name", corpus.name)  # of which the folder's name is made
-
-    builder = build_tokenizer if isinstance(build_tokenizer, partial) else partial(build_tokenizer)
-    described = {"name": builder.func.__name__, **builder.keywords}
-    recipe = {"format": FORMAT, "source": corpus.identity(), "builder": described}
+    builder = build_tokenizer
+    if not isinstance(builder, partial):
+        builder = partial(build_tokenizer)
+    kind = builder.func.__name__
+    recipe = {
+        "format": FORMAT,
+        "source": corpus.identity(),
+        "builder": {"name": kind, **builder.keywords},
+    }
     fingerprint = _digest(recipe)
-    folder = Path(root) / f"{corpus.name}-{described['name']}-{fingerprint[:12]}"
+    folder = Path(root) / f"{corpus.name}-{kind}-{fingerprint[:12]}"
 
-    written = not folder.exists()
-    if written:
-        _write_whole(folder, corpus, build_tokenizer, recipe | {"fingerprint": fingerprint})
+    is_new = not folder.exists()
+    if is_new:
+        tokenizer = build_tokenizer(corpus.documents())
+        with new_folder(folder) as temporary:
+            _write(temporary, corpus, tokenizer, recipe | {"fingerprint": fingerprint})
 
     if not (folder / "meta.json").is_file():
-        raise UserError(f"{folder} is not as it was prepared: meta.json is missing; {_remedy(folder)}")
+        raise UserError(
+            f"{folder} is not as it was prepared: meta.json is missing; {_remedy(folder)}"
+        )
     store = TokenStore(folder)
-    if store.fingerprint != fingerprint:  # renamed by hand
-        raise UserError(f"{folder} holds the tokens of another text or tokenizer; {_remedy(folder)}")
-    return store, written
+    if store.fingerprint != fingerprint:  # a folder that was renamed by hand
+        raise UserError(
+            f"{folder} holds the tokens of another text or tokenizer; {_remedy(folder)}"
+        )
+    return store, is_new
 
 
-def _write_whole(folder: Path, corpus, build_tokenizer: Callable, recipe: dict) -> None:
-    """Train the tokenizer, then write all files into a folder that is complete or not there."""
-    tokenizer = build_tokenizer(corpus.documents("train"), corpus.documents("val"))
-    with new_folder(folder) as temporary:
-        _write(temporary, corpus, tokenizer, recipe)
-
-
-def _write(folder: Path, corpus, tokenizer, recipe: dict) -> None:
+def _write(folder: Path, corpus: Corpus, tokenizer: Encoder, recipe: dict) -> None:
+    """Encode every document into the file of its split, then write meta.json."""
     dtype = np.dtype("<u2" if tokenizer.n_vocab <= 2**16 else "<u4")
+    with (folder / "train.bin").open("wb") as train, (folder / "val.bin").open("wb") as val:
+        writers = {
+            "train": _SplitWriter(train, tokenizer, dtype),
+            "val": _SplitWriter(val, tokenizer, dtype),
+        }
+        for document in corpus.documents():
+            writers[document.split].write(document)
+        flush_file(train)
+        flush_file(val)
+
     meta = recipe | {"dtype": dtype.name, "tokenizer": tokenizer.to_dict()}
     for split in SPLITS:
-        meta[split] = _write_split(folder / f"{split}.bin", corpus.documents(split), tokenizer, dtype)
-        if not meta[split]["bytes"]:
+        counts = writers[split].counts
+        if not counts["bytes"]:
             raise UserError(f"the {split} split must hold text, got none; give more text")
+        meta[split] = counts
     meta["digest"] = _digest(meta)
     with (folder / "meta.json").open("wb") as file:
         file.write(json.dumps(meta, indent=1).encode("utf-8"))
         flush_file(file)
 
 
-def _write_split(path: Path, documents, tokenizer, dtype: np.dtype) -> dict:
-    counts = {"documents": 0, "bytes": 0, "tokens": 0, "crc32": 0}
+class _SplitWriter:
+    """Appends the ids of documents to the file of one split, and counts what it writes."""
 
-    def counted():
-        for text in documents:
-            counts["documents"] += 1
-            counts["bytes"] += len(text.encode())
-            yield text
+    def __init__(self, file: BinaryIO, tokenizer: Encoder, dtype: np.dtype) -> None:
+        self.counts = dict.fromkeys(COUNTS, 0)
+        self._file = file
+        self._tokenizer = tokenizer
+        self._dtype = dtype
 
-    end = np.array([] if tokenizer.end_of_text is None else [tokenizer.end_of_text], dtype=np.uint32)
-    with path.open("wb") as file:
-        for ids in tokenizer.encode_batch(counted()):
-            data = np.concatenate((ids, end)).astype(dtype).tobytes()
-            counts["tokens"] += len(data) // dtype.itemsize
-            counts["crc32"] = zlib.crc32(data, counts["crc32"])
-            file.write(data)
-        flush_file(file)
-    return counts
+        end = [] if tokenizer.end_of_text is None else [tokenizer.end_of_text]
+        self._end = np.array(end, dtype=np.uint32)  # ids after every document
+
+    def write(self, document: Document) -> None:
+        """Append one document; UserError where the tokenizer cannot encode it."""
+        (ids,) = self._tokenizer.encode_batch([document.text])  # (n,)
+        data = np.concatenate((ids, self._end)).astype(self._dtype).tobytes()
+        self._file.write(data)
+
+        self.counts["documents"] += 1
+        self.counts["bytes"] += len(document.text.encode())
+        self.counts["tokens"] += len(data) // self._dtype.itemsize
+        self.counts["crc32"] = zlib.crc32(data, self.counts["crc32"])
 
 
 def _read_meta(folder: Path) -> dict:
+    """What meta.json says; UserError unless it is as this version wrote it."""
     path = folder / "meta.json"
     if not path.is_file():
-        raise UserError(f"{folder} is not a prepared folder: it has no meta.json; run prepare.py, or name another")
+        raise UserError(
+            f"{folder} is not a prepared folder: it has no meta.json; "
+            "run prepare.py, or name another"
+        )
+
     try:
         meta = json.loads(path.read_text(encoding="utf-8"))
         digest = meta.pop("digest")
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise UserError(f"{path} is not the JSON that was written; {_remedy(folder)}") from None
+
     if meta.get("format") != FORMAT:
-        raise UserError(f"{path} has format {meta.get('format')!r}, this version reads {FORMAT}; {_remedy(folder)}")
+        raise UserError(
+            f"{path} has format {meta.get('format')!r}, this version reads {FORMAT}; "
+            f"{_remedy(folder)}"
+        )
     if _digest(meta) != digest:
         raise UserError(f"{path} was edited: its digest does not match; {_remedy(folder)}")
-    try:
-        counts = [meta[split][name] for split in SPLITS for name in ("documents", "bytes", "tokens", "crc32")]
-        named = type(meta["fingerprint"]) is str and meta["dtype"] in ("uint16", "uint32")
-        whole = named and isinstance(meta["tokenizer"], dict) and meta["train"]["bytes"] * meta["val"]["bytes"]
-        whole = whole and all(type(count) is int and count >= 0 for count in counts)
-    except (KeyError, TypeError):
-        whole = False
-    if not whole:
+    if not _is_complete(meta):
         raise UserError(f"{path} lacks what this version wrote; {_remedy(folder)}")
     return meta
+
+
+def _is_complete(meta: dict) -> bool:
+    """Whether meta.json holds every field that is read, each of its type."""
+    try:
+        counts = [meta[split][name] for split in SPLITS for name in COUNTS]
+        has_counts = all(type(count) is int and count >= 0 for count in counts)
+        has_text = all(meta[split]["bytes"] for split in SPLITS)
+        has_fingerprint = type(meta["fingerprint"]) is str
+        has_dtype = meta["dtype"] in ("uint16", "uint32")
+        has_tokenizer = isinstance(meta["tokenizer"], dict)
+    except (KeyError, TypeError):
+        return False
+    return has_counts and has_text and has_fingerprint and has_dtype and has_tokenizer
 
 
 def _remedy(folder: Path) -> str:
@@ -150,4 +223,6 @@ def _remedy(folder: Path) -> str:
 
 
 def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    """SHA-256 of a value in plain JSON types, in hexadecimal."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gptmini.data.corpus import PydocCorpus, TextCorpus
+from toys import texts_of
 
 MODULE = '''"""Module text."""
 import sys, pathlib
@@ -79,8 +80,8 @@ def test_pydoc_takes_topics_then_docstrings_in_order_and_imports_nothing(fake_li
 
     assert 0 < len(held_out) < 5
     expected = [text for text in documents if text not in held_out]
-    assert list(fake_library.documents("train")) == expected
-    assert list(fake_library.documents("val")) == held_out
+    assert texts_of(fake_library, "train") == expected
+    assert texts_of(fake_library, "val") == held_out
     # Python's decoder of the one latin-1 file
     assert set(sys.modules) - loaded <= {"encodings.iso8859_1"}
     assert not list(fake_library.root.rglob("was_imported"))
@@ -94,7 +95,7 @@ def test_pydoc_without_sources_says_what_to_use(fake_library, missing):
 
     wanted = r"standard library's sources in .*; use data=text instead"
     with pytest.raises(ValueError, match=wanted):
-        list(fake_library.documents("train"))
+        texts_of(fake_library, "train")
 
 
 @pytest.mark.parametrize("name", ["json/tool.py", "pydoc_data/topics.py"])
@@ -108,8 +109,8 @@ def test_pydoc_identity_changes_with_any_source(fake_library, name):
 @pytest.mark.slow
 def test_pydoc_of_this_python_is_about_two_megabytes_split_by_hash():
     corpus = PydocCorpus(0.05)
-    train = list(corpus.documents("train"))
-    val = list(corpus.documents("val"))
+    train = texts_of(corpus, "train")
+    val = texts_of(corpus, "val")
 
     assert all(first_byte(text) >= 13 for text in train)
     assert all(first_byte(text) < 13 for text in val)
@@ -125,8 +126,8 @@ def test_one_file_splits_by_position(tmp_path):
     text = "".join(chr(0x3B1 + i % 24) for i in range(57)) + "\r\nend"
     (tmp_path / "a.rst").write_bytes(text.encode())
     corpus = TextCorpus(str(tmp_path / "a.rst"), 0.1)
-    assert list(corpus.documents("train")) == [text[:55]]  # int(62 * 0.9)
-    assert list(corpus.documents("val")) == [text[55:]]
+    assert texts_of(corpus, "train") == [text[:55]]  # int(62 * 0.9)
+    assert texts_of(corpus, "val") == [text[55:]]
 
 
 @pytest.fixture
@@ -153,15 +154,15 @@ def test_several_files_split_by_the_hash_of_their_text(folder, monkeypatch, patt
     for path in (folder / pattern, Path("texts") / pattern):  # absolute and relative
         corpus = TextCorpus(str(path), 0.4)
         expected = [text for text in in_order if first_byte(text) >= 102]
-        assert list(corpus.documents("train")) == expected
+        assert texts_of(corpus, "train") == expected
         expected = [text for text in in_order if first_byte(text) < 102]
-        assert list(corpus.documents("val")) == expected
+        assert texts_of(corpus, "val") == expected
 
 
 def test_files_of_which_none_is_held_out_are_refused(folder):
     wanted = r"none of 20 for val at val_fraction=0.001; change val_fraction or join"
     with pytest.raises(ValueError, match=wanted):
-        list(TextCorpus(str(folder), 0.001).documents("val"))
+        texts_of(TextCorpus(str(folder), 0.001), "val")
 
 
 def test_text_identity_changes_with_text_names_and_split(folder):
@@ -197,7 +198,7 @@ def test_a_path_that_matches_no_file_is_refused(tmp_path, name):
 def test_a_file_that_is_empty_or_not_utf8_is_refused(tmp_path, data, message):
     (tmp_path / "file.txt").write_bytes(data)
     with pytest.raises(ValueError, match=message):
-        list(TextCorpus(str(tmp_path / "file.txt"), 0.1).documents("train"))
+        texts_of(TextCorpus(str(tmp_path / "file.txt"), 0.1), "train")
 
 
 @pytest.mark.parametrize("fraction", [0, 1, 0.0, 1.5, -0.1, float("nan"), "0.1", None, True])

@@ -11,6 +11,7 @@ import pytest
 
 from gptmini.checks import UserError
 from gptmini.data.published import pinned_text
+from toys import texts_of
 
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
@@ -44,8 +45,8 @@ def test_a_pinned_text_is_downloaded_once_and_checked(server, tmp_path):
     for _ in range(2):
         corpus = pinned_text("digits", server.url, digest, None, str(tmp_path / "downloads"), 0.1)
         assert (corpus.name, corpus.identity()["files"]) == ("digits", [digest])
-        assert list(corpus.documents("train")) == ["0123456789" * 2 + "0123456"]
-        assert list(corpus.documents("val")) == ["789"]
+        assert texts_of(corpus, "train") == ["0123456789" * 2 + "0123456"]
+        assert texts_of(corpus, "val") == ["789"]
 
     assert server.requests == 1
     assert [path.name for path in (tmp_path / "downloads").iterdir()] == ["digits.txt"]
@@ -98,8 +99,8 @@ def test_tinyshakespeare_has_the_standard_split():
     if not path:
         pytest.skip("GPTMINI_SHAKESPEARE does not name a copy of tinyshakespeare")
     corpus = pinned_text("shakespeare", "", SHAKESPEARE_SHA256, path, "", 0.1)
-    (train,) = corpus.documents("train")
-    (val,) = corpus.documents("val")
+    (train,) = texts_of(corpus, "train")
+    (val,) = texts_of(corpus, "val")
 
     # as nanoGPT prints them
     assert (len(train), len(val), len(set(train + val))) == (1_003_854, 111_540, 65)
@@ -110,7 +111,7 @@ def test_a_local_copy_that_is_not_utf8_is_refused(tmp_path):
     (tmp_path / "file.txt").write_bytes(b"abc\xff\xfe")
     corpus = pinned_text("name", "", None, str(tmp_path / "file.txt"), "", 0.1)
     with pytest.raises(ValueError, match=r"file\.txt must be UTF-8, got byte 0xff at offset 3"):
-        list(corpus.documents("train"))
+        texts_of(corpus, "train")
 
 
 @pytest.mark.parametrize("fraction", [0, 1, 0.0, 1.5, -0.1, float("nan"), "0.1", None, True])

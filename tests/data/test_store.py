@@ -16,22 +16,7 @@ from gptmini import tokenizer
 from gptmini.checks import UserError
 from gptmini.data.corpus import TextCorpus
 from gptmini.data.store import TokenStore, prepare
-
-
-class Documents:
-    """A corpus of given documents."""
-
-    name = "given"
-
-    def __init__(self, train, val):
-        self.splits = {"train": train, "val": val}
-
-    def identity(self):
-        return {"corpus": self.name, "texts": self.splits}
-
-    def documents(self, split):
-        return iter(self.splits[split])
-
+from toys import Documents, pairs
 
 CORPUS = Documents(["h\u00e9llo", "", "abc<|endoftext|>"], ["\u65e5"])
 
@@ -125,16 +110,16 @@ def test_a_folder_that_no_system_can_name_is_refused(tmp_path):
 def test_a_second_prepare_opens_what_the_first_wrote(tmp_path):
     calls = []
 
-    def byte(train, val):
-        calls.append((list(train), list(val)))
-        return tokenizer.byte(train, val)
+    def byte(documents):
+        calls.append(list(documents))
+        return tokenizer.byte(documents)
 
     first, written = prepare(CORPUS, byte, tmp_path)
     stamps = [path.stat().st_mtime_ns for path in sorted(first.folder.iterdir())]
     second, written_again = prepare(CORPUS, byte, tmp_path)
 
     assert (written, written_again) == (True, False)
-    assert calls == [(CORPUS.splits["train"], CORPUS.splits["val"])]
+    assert calls == [pairs(CORPUS.splits["train"], CORPUS.splits["val"])]
     assert second.folder == first.folder
     assert stamps == [path.stat().st_mtime_ns for path in sorted(second.folder.iterdir())]
 
@@ -207,12 +192,11 @@ def test_a_damaged_folder_is_refused_by_name_and_left_as_it_is(tmp_path, damage)
 
 
 class Failing(Documents):
-    """Fails, or is interrupted, after the first held-out document."""
+    """Fails, or is interrupted, after its last document."""
 
-    def documents(self, split):
-        yield from self.splits[split]
-        if split == "val":
-            raise self.error
+    def documents(self):
+        yield from super().documents()
+        raise self.error
 
 
 @pytest.mark.parametrize(
@@ -243,12 +227,12 @@ from gptmini.data.store import prepare
 
 meeting, me = Path(sys.argv[1]), sys.argv[2]
 
-def byte(train, val):  # both have found no folder before either writes one
+def byte(documents):  # both have found no folder before either writes one
     (meeting / me).touch()
     deadline = time.monotonic() + 30
     while len(list(meeting.iterdir())) < 2 and time.monotonic() < deadline:
         time.sleep(0.001)
-    return tokenizer.byte(train, val)
+    return tokenizer.byte(documents)
 
 store, _ = prepare(TextCorpus(sys.argv[3], 0.1), byte, sys.argv[4])
 print(store.folder, store.n_tokens("train"), len(list(meeting.iterdir())))

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import assume, given
@@ -12,6 +11,7 @@ from fuzz.inputs import DAMAGE, JUNK, NESTED, Made, changed, changes, damaged, f
 from fuzz.outcomes import outcome
 from gptmini import tokenizer
 from gptmini.data.store import TokenStore, prepare
+from toys import Documents
 
 # Prepared tokens.
 
@@ -32,8 +32,7 @@ def read_store(path):
 @pytest.fixture(scope="module", params=[tokenizer.character, tokenizer.byte])
 def store(request, folder):
     """A prepared folder, what its files hold, and what they mean."""
-    texts = {"train": ["the lazy dog", "jumps"], "val": ["over"]}
-    corpus = SimpleNamespace(name="test", identity=lambda: texts, documents=texts.get)
+    corpus = Documents(["the lazy dog", "jumps"], ["over"])
     path = prepare(corpus, request.param, folder / "prepared")[0].folder
     return Made(
         path=path,

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from fuzz.inputs import PICKLED, changed, changes, fuzz
 from fuzz.outcomes import outcome
 from gptmini import tokenizer
-from toys import lines
+from toys import lines, pairs
 
 # Tokenizers.
 
-TOKENIZERS = [tokenizer.CharTokenizer("abc", end_of_text=True), tokenizer.byte([], [])]
+TOKENIZERS = [tokenizer.CharTokenizer("abc", end_of_text=True), tokenizer.byte([])]
 
-TOKENIZERS.append(tokenizer.bpe([lines(40)], [], vocab_size=270))
+TOKENIZERS.append(tokenizer.bpe(pairs([lines(40)]), vocab_size=270))
 
 FIELDS = [
     *PICKLED,

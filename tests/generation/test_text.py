@@ -104,7 +104,7 @@ def test_bad_arguments_are_refused(options, message):
 
 
 def test_an_empty_prompt_text_becomes_what_starts_a_document():
-    assert prompt_ids(byte([], []), "") == [256]
+    assert prompt_ids(byte([]), "") == [256]
     assert prompt_ids(CharTokenizer("abc", end_of_text=False), "") == [0]
     assert prompt_ids(CharTokenizer("abc", end_of_text=True), "") == [3]
     assert prompt_ids(CharTokenizer("abc", end_of_text=True), "cab") == [2, 0, 1]
@@ -122,21 +122,21 @@ def stream(tokenizer, ids, stop=()):
 
 @pytest.mark.parametrize("text", ["plain", "né à 3 €", "漢字", "😀👍🏽 x 🇨🇭", "aé€😀" * 5])
 def test_text_comes_in_whole_characters(text):
-    tokenizer = byte([], [])
+    tokenizer = byte([])
     pieces, rest = stream(tokenizer, tokenizer.encode(text))
     assert [piece for piece in pieces if piece] == list(text)  # each with its last byte
     assert rest == ""
 
 
 def test_a_character_cut_off_at_the_end_comes_with_finish():
-    pieces, rest = stream(byte([], []), "a€".encode()[:-1])
+    pieces, rest = stream(byte([]), "a€".encode()[:-1])
     assert pieces == ["a", "", ""]
     assert rest == "\N{REPLACEMENT CHARACTER}"
 
 
 @pytest.mark.parametrize("ids", [[0xFF] * 9, [0x80, 0x81] * 5, [0xF0] * 6, [300] * 7])
 def test_invalid_bytes_do_not_stall_the_text(ids):
-    tokenizer = byte([], [])
+    tokenizer = byte([])
     pieces, rest = stream(tokenizer, [*ids, *b"ok"])
 
     # Three bytes may be held back, as the beginning of a character.
@@ -156,14 +156,14 @@ def test_a_tokenizer_of_characters_streams_each_at_once():
 )
 @pytest.mark.parametrize("character", ["é", "€", "😀"])
 def test_a_character_after_invalid_bytes_is_whole(before, character):
-    tokenizer = byte([], [])
+    tokenizer = byte([])
     ids = [*before, *character.encode(), *b"ok"]
     pieces, rest = stream(tokenizer, ids)
     assert "".join(pieces) + rest == tokenizer.decode(ids)
 
 
 def test_any_bytes_stream_to_what_they_decode_to():
-    tokenizer = byte([], [])
+    tokenizer = byte([])
     generator = torch.Generator().manual_seed(0)
     for _ in range(300):
         ids = torch.randint(0x70, 256, (23,), generator=generator).tolist()
@@ -176,7 +176,7 @@ def test_any_bytes_stream_to_what_they_decode_to():
 )
 def test_streamed_text_ends_where_a_stop_string_is_first_complete(letters, stops):
     text = "".join(letters)
-    tokenizer = byte([], [])
+    tokenizer = byte([])
     ends = [end for end in range(len(text) + 1) if text[:end].endswith(tuple(stops))]
 
     expected = text
@@ -201,7 +201,7 @@ def test_text_is_held_back_only_while_a_stop_string_may_follow():
 
 
 def test_a_stop_string_that_ends_in_the_last_incomplete_character_is_met_at_the_end():
-    text = TextStream(byte([], []), ["\N{REPLACEMENT CHARACTER}"])
+    text = TextStream(byte([]), ["\N{REPLACEMENT CHARACTER}"])
     assert [text.push(i) for i in b"a\xe2\x82"] == ["a", "", ""]
     assert text.finish() == ""
     assert text.stopped

@@ -13,6 +13,7 @@ from gptmini.tokenizer import byte
 from gptmini.training.settings import TrainerSettings
 from gptmini.training.trainer import assemble, build_trainer, restore_callbacks
 from sizes import TRAINED
+from toys import Documents
 
 OPTIMIZERS = {
     "adamw": partial(adamw, lr=0.01, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1),
@@ -49,24 +50,16 @@ SETTINGS = {
 }
 
 
-class Text:
-    """A corpus of two small documents."""
-
-    name = "test"
-
-    def identity(self):
-        return {"corpus": self.name}
-
-    def documents(self, split):
-        yield {
-            "train": "The quick brown fox jumps over the lazy dog. " * 20,
-            "val": "A lazy fox jumps. " * 9,
-        }[split]
+TEXT = Documents(
+    ["The quick brown fox jumps over the lazy dog. " * 20],
+    ["A lazy fox jumps. " * 9],
+    name="test",
+)
 
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory):
-    return prepare(Text(), byte, tmp_path_factory.mktemp("data"))[0]
+    return prepare(TEXT, byte, tmp_path_factory.mktemp("data"))[0]
 
 
 @pytest.fixture

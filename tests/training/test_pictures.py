@@ -11,13 +11,10 @@ from gptmini.model import GPTConfig, new_gpt
 from gptmini.report import drawing
 from gptmini.report.tables import comparison, config_table, data_card, leaves, model_table
 from gptmini.tokenizer import byte
-from gptmini.training.monitoring.pictures import (
-    Pictures,
-    TokenLosses,
-    mispredicted,
-    write_embedding,
-)
+from gptmini.training.monitoring.pictures import Pictures, write_embedding
+from gptmini.training.monitoring.token_losses import TokenLosses, mispredicted
 from sizes import GPT2
+from toys import Documents
 
 PICTURES = {"layers": [0, -1], "heads": None, "text": None, "max_tokens": 5, "embedding_tokens": 7}
 # as the tables and maps below have them
@@ -25,7 +22,7 @@ CONFIG = GPT2 | {"vocab_size": 257, "d_model": 12, "n_heads": 3}
 
 
 def pictures(**changes):
-    return Pictures(byte([], []), **PICTURES | changes)
+    return Pictures(byte([]), **PICTURES | changes)
 
 
 def test_a_map_shows_each_weight_under_its_tokens_and_greys_the_future():
@@ -223,18 +220,16 @@ def test_the_models_table_adds_up(tied):
     assert ("unembedding.weight" in by_name) != tied
 
 
-class Text:
-    name = "plays"
-
-    def identity(self):
-        return {"corpus": "plays", "val_fraction": 0.25, "files": ["aa11", "bb22"]}
-
-    def documents(self, split):
-        yield from {"train": ["To be", "or not"], "val": ["that"]}[split]
+PLAYS = Documents(
+    ["To be", "or not"],
+    ["that"],
+    name="plays",
+    source={"corpus": "plays", "val_fraction": 0.25, "files": ["aa11", "bb22"]},
+)
 
 
 def test_the_data_card_says_where_tokens_come_from_and_how_many_there_are(tmp_path):
-    store, _ = prepare(Text(), byte, tmp_path)
+    store, _ = prepare(PLAYS, byte, tmp_path)
     card = dict(data_card(store)[1:])
     assert card["source"] == "plays"
     assert card["val_fraction"] == "0.25"
@@ -264,7 +259,7 @@ def test_the_configurations_table_has_every_value_once():
 
 
 def test_runs_are_compared_by_what_was_changed_first(tmp_path):
-    store, _ = prepare(Text(), byte, tmp_path)
+    store, _ = prepare(PLAYS, byte, tmp_path)
     model = new_gpt(GPTConfig(**CONFIG), seed=1)
     config = {
         "seed": 1,

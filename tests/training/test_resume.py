@@ -48,9 +48,7 @@ def go(train, folder, seen, kept, *, kill=None, save_every=2, **options):
     seen.resume(state.step if state else -1)
     if state:
         adopt(state.path, state.step)
-    samples = Samples(
-        byte([], []), ["The"], 3, max_new_tokens=5, temperature=0.8, top_k=20, top_p=None
-    )
+    samples = Samples(byte([]), ["The"], 3, max_new_tokens=5, temperature=0.8, top_k=20, top_p=None)
     callbacks = [
         Scalars(1),
         samples,

@@ -44,7 +44,7 @@ def events(folder):
 
 
 def test_events_hold_the_documented_tags_at_optimizer_steps(train, tmp_path):
-    samples = Samples(byte([], []), **SAMPLING)
+    samples = Samples(byte([]), **SAMPLING)
     losses = []
 
     def watch(module):
@@ -275,7 +275,7 @@ def test_compiled_checkpoint_has_the_same_keys(train, tmp_path, monkeypatch):
 def test_samples_differ_by_seed_and_show_documents_apart(train):
     texts = []
     for seed in (3, 3, 4):
-        samples = Samples(byte([], []), **SAMPLING | {"seed": seed})
+        samples = Samples(byte([]), **SAMPLING | {"seed": seed})
         train(callbacks=[samples])
         texts += samples.texts
 
