@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import nn
 
 from gptmini.checks import UserError
 from gptmini.model import GPT, rounded_training_loss, training_loss
@@ -214,7 +213,7 @@ class _Trial:
 
     def give_back(self) -> None:
         """Free all memory of the trial on the GPU, and forget its peak."""
-        self.model = nn.Identity()
+        del self.model
         self.set_aside.clear()
         gc.collect()
         torch.cuda.empty_cache()

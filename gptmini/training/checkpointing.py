@@ -22,6 +22,8 @@ class Stop(SystemExit):
         reason: SIGINT, SIGTERM, SIGUSR1 or the time limit.
     """
 
+    code: int
+
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(code)
         self.reason = reason
@@ -56,20 +58,22 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     error: OSError | None = None  # of the newest save; None if it succeeded
     best_step: int | None = None  # step of this process's newest best.ckpt; None if it saved none
 
-    def save_checkpoint(self, checkpoint: dict, path: str, storage_options: object = None) -> None:
+    def save_checkpoint(
+        self, checkpoint: dict, path: str | Path, storage_options: object = None
+    ) -> None:
         """Write a checkpoint. The old last.ckpt becomes previous.ckpt when a new last.ckpt is written.
 
         Raises OSError: the file could not be written, and keeps_errors is False. The old file is as it was.
         """
-        path = Path(path)
+        file = Path(path)
         self.error = None
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if path.name == "last.ckpt":
-                self._save_last(checkpoint, path)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if file.name == "last.ckpt":
+                self._save_last(checkpoint, file)
             else:
-                write_checkpoint(checkpoint, path)
-            if path.name == "best.ckpt":
+                write_checkpoint(checkpoint, file)
+            if file.name == "best.ckpt":
                 self.best_step = checkpoint["global_step"]
         except OSError as error:
             if not self.keeps_errors:
@@ -133,7 +137,7 @@ class RunCheckpoints(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Save best.ckpt when the validation loss is the lowest yet, and last.ckpt when the interval comes round."""
-        evaluation = pl_module.evaluation
+        evaluation = pl_module.newest_evaluation
         best_before = self.best
         is_lowest = best_before is None or evaluation.loss < best_before.loss
 
@@ -187,6 +191,7 @@ class RunCheckpoints(L.Callback):
 
         folder = Path(trainer.default_root_dir) / "checkpoints"
         files = trainer.strategy.checkpoint_io
+        assert isinstance(files, AtomicCheckpointIO)  # build_trainer gives it to the trainer
         files.keeps_errors = True
         try:
             trainer.save_checkpoint(folder / f"{name}.ckpt", weights_only=False)

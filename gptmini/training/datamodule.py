@@ -1,7 +1,7 @@
 """Batches for Lightning: plain iterables whose position follows from the trainer's step."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import lightning as L
 import numpy as np
@@ -35,6 +35,8 @@ class TokenDataModule(L.LightningDataModule):
     Raises UserError: the training or the validation split is too short for its windows.
     """
 
+    trainer: L.Trainer  # Lightning sets it before it asks for batches
+
     def __init__(
         self, store: TokenStore, settings: TrainerSettings, *, context_length: int, seed: int
     ) -> None:
@@ -43,7 +45,7 @@ class TokenDataModule(L.LightningDataModule):
         self.context_length = context_length
         self.seed = seed
         self.global_batch_size = settings.global_batch_size
-        self.batch_size = settings.batch_size
+        self.batch_size = settings.micro_batch_size
         self.val_tokens = settings.val_tokens
 
         n_val_tokens = store.n_tokens("val")
@@ -53,7 +55,7 @@ class TokenDataModule(L.LightningDataModule):
                 f"and a target, got {n_val_tokens} tokens; "
                 "give more text or a smaller model.context_length"
             )
-        self._starts([0])  # refuses a training split that is too short
+        self._starts(np.array([0]))  # refuses a training split that is too short
 
     def train_dataloader(self) -> "Batches":
         """Return this rank's endless micro-batches (tokens, targets), int64 (B, T) each, from the trainer's step on."""
@@ -69,10 +71,11 @@ class TokenDataModule(L.LightningDataModule):
     def starts(self, step: int) -> list[int]:
         """Return where the windows of a step's global batch begin, as positions in the training tokens."""
         first = step * self.global_batch_size
-        return self._starts(range(first, first + self.global_batch_size)).tolist()
+        sequences = np.arange(first, first + self.global_batch_size, dtype=np.int64)
+        return self._starts(sequences).tolist()
 
-    def _starts(self, sequences: Sequence[int]) -> np.ndarray:
-        """Return the first token of the window of each sequence, by the sequence's number in the run, (n,)."""
+    def _starts(self, sequences: np.ndarray) -> np.ndarray:
+        """Return the first token of the window of each sequence, by the sequences' numbers in the run, int64 (n,)."""
         return window_starts(
             sequences,
             n_tokens=self.store.n_tokens("train"),

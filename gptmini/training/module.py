@@ -39,6 +39,12 @@ class GPTModule(L.LightningModule):
     Raises UserError: the optimizer refuses its settings, or the state holds that of another optimizer.
     """
 
+    # Figures of the newest optimizer step. They stay on the device, so that the host need not wait for them.
+    step_loss: Tensor  # mean over the micro-steps, in nats per token
+    grad_norm: Tensor  # norm of the whole gradient before clipping
+    # 1.0 if the step is not applied, because some rank's loss or gradient is not finite; else 0.0.
+    not_finite: Tensor
+
     def __init__(
         self,
         model: GPT,
@@ -65,11 +71,6 @@ class GPTModule(L.LightningModule):
         # Kept, because named_parameters walks through all modules, which would take time in every step.
         self.parameters_by_name = dict(model.named_parameters())
 
-        # Figures of the newest optimizer step. They stay on the device, so that the host need not wait for them.
-        self.step_loss: Tensor | None = None  # mean over the micro-steps, in nats per token
-        self.grad_norm: Tensor | None = None  # norm of the whole gradient before clipping
-        # 1.0 if the step is not applied, because some rank's loss or gradient is not finite; else 0.0.
-        self.not_finite: Tensor | None = None
         # What all ranks together were asked, (2,): the number of a signal and whether time is over. None for one rank.
         self._request: Tensor | None = None
         # What this rank was asked: the number of a signal, 0 for none, and whether its time is over.
@@ -79,7 +80,7 @@ class GPTModule(L.LightningModule):
         self.outcomes = Outcomes(late=False)
         self.outcome: Outcome | None = None  # of the newest step that the host knows of
         self.untold: list[BadStep] = []  # bad steps that no logger was told of yet
-        self.evaluation: Evaluation | None = None  # of the newest validation
+        self.evaluation: Evaluation | None = None  # of the newest validation; None before the first
 
         # Figures that go on in a resumed run. A bad step is not applied, because its loss or gradient was not finite.
         self.bad_steps = 0
@@ -177,7 +178,7 @@ class GPTModule(L.LightningModule):
         """Read each step late on a CUDA GPU and at once elsewhere; UserError if ranks differ in their batch_size."""
         self.outcomes = Outcomes(late=self.device.type == "cuda")
         if self.trainer.world_size > 1:
-            check_equal_on_all_ranks(self.settings.batch_size, self.device)
+            check_equal_on_all_ranks(self.settings.micro_batch_size, self.device)
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Seed dropout from its position: hash(seed, step, micro-step, rank)."""
@@ -241,10 +242,14 @@ class GPTModule(L.LightningModule):
         self._request = flags[1:]
 
     def optimizer_step(
-        self, epoch: int, batch_idx: int, optimizer: torch.optim.Optimizer, *closure: object
+        self,
+        epoch: int,
+        batch_idx: int,
+        optimizer: torch.optim.Optimizer,
+        optimizer_closure: Callable[[], object] | None = None,
     ) -> None:
         """Step, free the gradients, and count the outcomes of the steps that the host knows of by now."""
-        super().optimizer_step(epoch, batch_idx, optimizer, *closure)
+        super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
 
         # Lightning itself would keep the gradients through the next forward pass.
         optimizer.zero_grad()
@@ -317,6 +322,12 @@ class GPTModule(L.LightningModule):
         self.log("val/loss", self.evaluation.loss, logger=False, sync_dist=True)
         self.log("val/bits_per_byte", self.evaluation.bits_per_byte, logger=False, sync_dist=True)
 
+    @property
+    def newest_evaluation(self) -> Evaluation:
+        """The evaluation of the newest validation, for callbacks that are called at its end."""
+        assert self.evaluation is not None
+        return self.evaluation
+
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         """Add what makes the file enough to sample from, and to go on from with any number of processes."""
         self.settle()
@@ -336,7 +347,7 @@ class GPTModule(L.LightningModule):
 
         # Moments are kept by the name of their parameter. The numbers that torch gives to parameters follow from the
         # groups, and differ between Lightning's strategies.
-        names = self._names(self.optimizers(use_pl_optimizer=False))
+        names = self._names(self.trainer.optimizers[0])
         (optimizer,) = checkpoint["optimizer_states"]
         by_name = {names[number]: moments for number, moments in optimizer["state"].items()}
         checkpoint["optimizer_states"] = [{"state": by_name}]

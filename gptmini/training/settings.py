@@ -55,6 +55,12 @@ class TrainerSettings:
             )
         micro_steps(self.global_batch_size, self.batch_size, self.devices)
 
+    @property
+    def micro_batch_size(self) -> int:
+        """batch_size where it is a number, as in the settings of a module: assemble has replaced auto by then."""
+        assert isinstance(self.batch_size, int)
+        return self.batch_size
+
     def validation_due(self, step: int) -> bool:
         """Whether a validation follows when `step` optimizer steps are done."""
         return step % self.val_every_steps == 0 or step == self.max_steps

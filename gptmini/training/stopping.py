@@ -175,7 +175,9 @@ class Stopping(L.Callback):
             figures = f"loss {bad.outcome.loss:.4g}, gradient norm {bad.outcome.grad_norm:.4g}"
 
             log(trainer, {"train/bad_steps": bad.n_so_far}, step=step)
-            starts = trainer.datamodule.starts(step - 1)[:SHOWN]
+            # Lightning sets this attribute from another class, where the type checker does not look.
+            data = trainer.datamodule  # pyrefly: ignore[missing-attribute]
+            starts = data.starts(step - 1)[:SHOWN]
             windows = ", ".join(map(str, starts))
             say(
                 trainer,
@@ -214,10 +216,11 @@ def seconds_of(max_time: float | str | None) -> float | None:
     """
     if max_time is None:
         return None
-    if type(max_time) in (int, float) and 0 < max_time <= sys.float_info.max:
-        return max_time
 
-    if type(max_time) is str and re.fullmatch(r"(\d{1,6}:){1,3}\d{1,6}", max_time):
+    if type(max_time) is int or type(max_time) is float:
+        if 0 < max_time <= sys.float_info.max:
+            return max_time
+    elif type(max_time) is str and re.fullmatch(r"(\d{1,6}:){1,3}\d{1,6}", max_time):
         parts = max_time.split(":")
         units = SECONDS_OF_UNITS[-len(parts) :]
         seconds = 0

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from lightning import Callback, Trainer
@@ -25,7 +26,7 @@ from gptmini.training.settings import TrainerSettings, micro_steps
 
 # gptmini's name of a precision to Lightning's. With bf16_stream Lightning's autocast serves validation: GPTModule turns
 # autocast off for the training loss.
-LIGHTNING_PRECISIONS = {
+LIGHTNING_PRECISIONS: dict[str, Literal["32-true", "bf16-mixed"]] = {
     "fp32": "32-true",
     "bf16": "bf16-mixed",
     "bf16_stream": "bf16-mixed",
@@ -120,7 +121,11 @@ def build_trainer(
         loggers: each is told every scalar.
         state: the state that assemble accepted; None to start from the first step.
     """
-    n_micro_steps = micro_steps(settings.global_batch_size, settings.batch_size, settings.devices)
+    n_micro_steps = micro_steps(
+        settings.global_batch_size,
+        settings.micro_batch_size,
+        settings.devices,
+    )
 
     # A run that was stopped between a step and its validation begins with that validation.
     step = 0
@@ -180,7 +185,8 @@ def check_state_is_plain(callback: Callback) -> None:
 
 def is_first_process() -> bool:
     """Whether this is the one process of a run that speaks and writes."""
-    return rank_zero_only.rank == 0
+    # Lightning keeps the number of the process as an attribute of this function.
+    return rank_zero_only.rank == 0  # pyrefly: ignore[missing-attribute]
 
 
 def quieten_lightning() -> None:

@@ -93,7 +93,7 @@ class ConsoleLogger(Logger):
         """Show nothing: the command has already printed what the run is."""
 
     @rank_zero_only
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
         """Show the newest loss, validation loss, speed and time left; scalars come by tag."""
         now = time.monotonic()
         if self._start is None:
@@ -199,6 +199,7 @@ class ConsoleLogger(Logger):
         elif "work/tokens_per_second" in self._latest:
             parts.append(Text(f"{self._latest['work/tokens_per_second']:,.0f} tokens/s"))
 
+        assert self._start is not None  # there are metrics to show
         start_time, start_step = self._start
         if step > start_step:
             seconds_per_step = (now - start_time) / (step - start_step)
@@ -240,9 +241,9 @@ def past_validations(curves: dict[str, list[tuple[int, float]]]) -> list[dict[st
 
     Returns: a dict for each validation: the newest value of each scalar by its tag, and the step under "step".
     """
-    validations = []
+    validations: list[dict[str, float]] = []
     for step, _ in curves.get("val/loss", []):
-        validation = {"step": step}
+        validation: dict[str, float] = {"step": step}
         for tag, _ in COLUMNS.values():
             points = curves.get(tag, [])
             # Training scalars are logged at steps of their own: the newest point until the validation counts.

@@ -14,6 +14,8 @@ from torch.utils.tensorboard import SummaryWriter
 from gptmini.report.tags import BEGINNING, COMPARED, LAYOUT
 
 if TYPE_CHECKING:
+    # Protobuf makes this class while the module is imported, where no type checker sees it.
+    # pyrefly: ignore[missing-module-attribute]
     from tensorboard.compat.proto.summary_pb2 import Summary
 
 RETRY_SECONDS = 60.0  # between two attempts to write events to a full disk
@@ -124,8 +126,10 @@ class EventLogger(TensorBoardLogger):
         columns, entry = _hparams_summaries(plain, changed, others)
 
         def write() -> None:
-            self._writer.file_writer.add_summary(columns, 0)
-            self._writer.file_writer.add_summary(entry, 0)
+            file = self._writer.file_writer
+            assert file is not None  # a writer has a file until it is closed
+            file.add_summary(columns, 0)
+            file.add_summary(entry, 0)
 
         self._attempt(write, once=True)
 
@@ -196,8 +200,9 @@ class EventLogger(TensorBoardLogger):
 
 def _hparams_value(value: object) -> float | str:
     """A value as TensorBoard's page HParams takes it: a number or a text; True, None and lists become texts."""
-    is_exact = type(value) is int and abs(value) < LARGEST_NUMBER
-    if is_exact or type(value) in (float, str):
+    if type(value) is int and abs(value) < LARGEST_NUMBER:
+        return value
+    if type(value) is float or type(value) is str:
         return value
     return str(value)
 
@@ -209,6 +214,8 @@ def _hparams_summaries(
 
     TensorBoard takes the columns from one of the runs that it compares, and the entries from each run.
     """
+    # Protobuf makes this class while the module is imported, where no type checker sees it.
+    # pyrefly: ignore[missing-module-attribute]
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
     from torch.utils.tensorboard.summary import hparams
 

@@ -21,31 +21,37 @@ class StepTimes:
     def __init__(self, device: torch.device) -> None:
         """Begin the first part now."""
         self._device = device.type
-        self._instants: list[tuple[str, float | torch.cuda.Event]] = []  # a part's name and its end
+        self._parts: list[str] = []  # names of the parts, in their order
+        # Where each part ended: events on a CUDA GPU, seconds of the host's clock on another device.
+        self._events: list[torch.cuda.Event] = []
+        self._seconds: list[float] = []
         self.mark("begin")
 
     def mark(self, part: str) -> None:
         """End a part here: one of PARTS, or another name for time that is not counted."""
+        self._parts.append(part)
         if self._device == "cuda":
-            instant = torch.cuda.Event(enable_timing=True)
-            instant.record()
-        else:
-            if self._device == "mps":
-                # torch.mps.Event cannot time a part in which the device was given no work: the host waits instead.
-                torch.mps.synchronize()
-            instant = time.perf_counter()
-        self._instants.append((part, instant))
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._events.append(event)
+            return
+
+        if self._device == "mps":
+            # torch.mps.Event cannot time a part in which the device was given no work: the host waits instead.
+            torch.mps.synchronize()
+        self._seconds.append(time.perf_counter())
 
     def milliseconds(self) -> dict[str, float]:
         """Time of each of PARTS, summed over the micro-steps; the device must have finished all marked work."""
+        if self._device == "cuda":
+            times = [begin.elapsed_time(end) for begin, end in pairwise(self._events)]
+        else:
+            times = [1000 * (end - begin) for begin, end in pairwise(self._seconds)]
+
         spent = dict.fromkeys(PARTS, 0.0)
-        for (_, begin), (part, end) in pairwise(self._instants):
-            if part not in spent:
-                continue
-            if self._device == "cuda":
-                spent[part] += begin.elapsed_time(end)
-            else:
-                spent[part] += 1000 * (end - begin)
+        for part, milliseconds in zip(self._parts[1:], times, strict=True):
+            if part in spent:
+                spent[part] += milliseconds
         return spent
 
 

@@ -114,7 +114,7 @@ class Pictures(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Draw and log attention and token losses, on the first process and unless the loss is not finite."""
-        loss = pl_module.evaluation.loss
+        loss = pl_module.newest_evaluation.loss
         if not trainer.is_global_zero or not math.isfinite(loss):
             return
         from gptmini.report import drawing  # matplotlib takes half a second

@@ -1,6 +1,7 @@
 """Samples of text that the model writes at every validation."""
 
 import math
+from typing import Any
 
 import lightning as L
 
@@ -17,16 +18,14 @@ class Samples(L.Callback):
     The texts go to every RunLogger, and stay in the attribute texts until the next validation.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, prompts: list[str], seed: int, **rules: float | None
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, prompts: list[str], seed: int, **rules: Any) -> None:
         """Choose what is sampled.
 
         Args:
             tokenizer: of the run.
             prompts: texts to continue, one sample each; an empty prompt starts a document.
             seed: of the random draws; any whole number.
-            rules: fields of Rules, such as max_new_tokens and temperature.
+            rules: fields of Rules, such as max_new_tokens and temperature; Rules checks their types.
 
         Raises UserError: an argument of the wrong type or out of range, or a prompt that cannot be encoded.
         """
@@ -48,7 +47,7 @@ class Samples(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Draw the samples and log them, on the first process alone and unless the validation loss is not finite."""
-        if not trainer.is_global_zero or not math.isfinite(pl_module.evaluation.loss):
+        if not trainer.is_global_zero or not math.isfinite(pl_module.newest_evaluation.loss):
             return
 
         # All samples are drawn side by side, as one batch; their pieces come in turns.

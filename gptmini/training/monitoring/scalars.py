@@ -118,7 +118,7 @@ class Scalars(L.Callback):
         if interval_begins or interval_ends:
             wait_for(pl_module.device)
         now = time.perf_counter()
-        if not interval_begins:
+        if self._ended is not None:
             self._seconds += now - self._ended
             self._tokens += batch[0].numel() * trainer.world_size
         self._ended = now
@@ -139,7 +139,7 @@ class Scalars(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Log the validation, and begin the next step."""
-        evaluation = pl_module.evaluation
+        evaluation = pl_module.newest_evaluation
         metrics = {"val/loss": evaluation.loss, "val/bits_per_byte": evaluation.bits_per_byte}
         if self.train_loss is not None:
             metrics["val/gap"] = evaluation.loss - self.train_loss
@@ -235,6 +235,7 @@ class Scalars(L.Callback):
             if self._peak is not None:
                 metrics["work/mfu"] = tokens_per_second * self._flops_per_token / self._peak
 
+        assert self._times is not None  # as for every step that is logged
         for part, milliseconds in self._times.milliseconds().items():
             metrics[f"work/ms/{part}"] = milliseconds
 
