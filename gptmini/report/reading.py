@@ -20,7 +20,7 @@ def read_scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """Read every curve of a run, as (step, value) points by tag."""
     events = read_events(folder, images=1)
     curves = {}
-    for tag in events.Tags()["scalars"]:
+    for tag in tags_of(events)["scalars"]:
         curves[tag] = [(event.step, event.value) for event in events.Scalars(tag)]
     return curves
 
@@ -79,6 +79,12 @@ def read_events(folder: Path, *, images: int = 0) -> "EventAccumulator":
         ) from None
 
 
+def tags_of(events: "EventAccumulator") -> dict[str, list[str]]:
+    """Return the tags of a run's events by TensorBoard's kinds: scalars, tensors, images and others."""
+    # Of a graph TensorBoard says only whether there is one.
+    return {kind: tags for kind, tags in events.Tags().items() if not isinstance(tags, bool)}
+
+
 @contextmanager
 def dropping_later_events(folder: Path, step: int, *, validated: bool) -> Iterator[None]:
     """Remove from a run's event files what the run logs again when it is resumed at a step.
@@ -121,6 +127,9 @@ def _copy_lasting_events(source: Path, target: Path, *, step: int, validated: bo
 def _is_logged_again(record: bytes, *, step: int, validated: bool) -> bool:
     """Whether a run resumed at a step logs this event again; True also for bytes that are no event."""
     from google.protobuf.message import DecodeError
+
+    # Protobuf makes this class while the module is imported, where no type checker sees it.
+    # pyrefly: ignore[missing-module-attribute]
     from tensorboard.compat.proto.event_pb2 import Event
 
     try:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from gptmini.checks import UserError
-from gptmini.report.reading import read_events
+from gptmini.report.reading import read_events, tags_of
 from gptmini.report.tables import leaves
 from gptmini.run_folder import find_run, read_config
 
@@ -32,7 +32,7 @@ class ReportedRun:
         self.name = ""
         self.folder = find_run(_newest_run(Path(path)))
         self.events = read_events(self.folder)
-        self.tags = self.events.Tags()
+        self.tags = tags_of(self.events)
         if not any(self.tags[kind] for kind in ("scalars", "tensors", "images")):
             raise UserError(f"{self.folder} has nothing to show yet: its event files hold nothing")
 

@@ -1,7 +1,7 @@
 """Charts of a run: losses of tokens after a validation, and curves over the optimizer steps."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -94,7 +94,7 @@ def loss_histogram(losses: np.ndarray, title: str) -> Figure:
     return figure
 
 
-def curves(lines: dict[tuple[str, str], Sequence[tuple[int, float]]], title: str) -> Figure:
+def curves(lines: Mapping[tuple[str, str], Sequence[tuple[int, float]]], title: str) -> Figure:
     """Draw one or more lines over the optimizer steps.
 
     Lines of several runs have a colour for each run and a line style for each tag; lines of one run have a colour for
@@ -206,7 +206,7 @@ def _line_styles(lines: list[tuple[str, str]]) -> list[tuple[str, object]]:
     names = list(dict.fromkeys(name for name, _ in lines))  # unlike a set, in their order
     tags = list(dict.fromkeys(tag for _, tag in lines))
 
-    styles = []
+    styles: list[tuple[str, object]] = []
     for name, tag in lines:
         if len(names) > 1:
             colour = COLOURS[names.index(name) % len(COLOURS)]

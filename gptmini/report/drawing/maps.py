@@ -47,6 +47,7 @@ def attention_maps(
     n_tokens = len(labels)
     future = np.triu(np.ones((n_tokens, n_tokens), dtype=bool), k=1)  # (T, T)
     norm = PowerNorm(0.5, vmin=0, vmax=1)  # the root: else all weights below a tenth look white
+    images = []
     for i, ((layer, head), weights) in enumerate(maps.items()):
         axes = figure.add_axes(grid.box(i))
         image = axes.imshow(
@@ -55,6 +56,7 @@ def attention_maps(
             norm=norm,
             interpolation="nearest",
         )
+        images.append(image)
         axes.set_facecolor(FUTURE)
         axes.set_title(f"layer {layer}, head {head}", fontsize=8)
         axes.tick_params(length=0)
@@ -67,9 +69,10 @@ def attention_maps(
         if grid.is_lowest(i):
             _name_ticks(axes.xaxis, names, rotation=90)
 
-    # The scale is 0.12 inches wide, 0.65 inches from the right edge, and half as high as the figure.
+    # All maps have equal colours, so that the scale of the last map serves them all. The scale is 0.12 inches wide, 0.65
+    # inches from the right edge, and half as high as the figure.
     scale = figure.add_axes((1 - 0.65 / grid.width, 0.25, 0.12 / grid.width, 0.5))
-    bar = figure.colorbar(image, cax=scale, ticks=(0, 0.05, 0.2, 0.5, 1))
+    bar = figure.colorbar(images[-1], cax=scale, ticks=(0, 0.05, 0.2, 0.5, 1))
     bar.ax.tick_params(labelsize=7)
     heading = f"{title}: how much each row's token attends to each column's"
     figure.suptitle(heading, fontsize=9)
