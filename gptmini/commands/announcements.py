@@ -84,14 +84,14 @@ class Announcer:
 
         n_micro_steps = micro_steps(
             settings.global_batch_size,
-            settings.batch_size,
+            settings.micro_batch_size,
             settings.devices,
         )
         if n_micro_steps == 1 and settings.devices == 1:
             return
 
         noun = "micro-step" if n_micro_steps == 1 else "micro-steps"
-        parts = f"{n_micro_steps} {noun} of {settings.batch_size}"
+        parts = f"{n_micro_steps} {noun} of {settings.micro_batch_size}"
         if settings.devices > 1:
             parts += f" on each of {settings.devices} devices"
         self.say("batch", f"{settings.global_batch_size} sequences a step, in {parts}")
@@ -186,7 +186,8 @@ class Announcer:
 
 def _reason_of_callbacks(trainer: "Trainer") -> str:
     """The reason for an early end, from the first callback that gives one, as Lightning's EarlyStopping does."""
-    for callback in trainer.callbacks:
+    # Lightning sets this attribute from another class, where the type checker does not look.
+    for callback in trainer.callbacks:  # pyrefly: ignore[missing-attribute]
         text = getattr(callback, "stopping_reason_message", None)
         if text:
             return " ".join(text.split())

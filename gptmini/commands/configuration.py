@@ -40,7 +40,7 @@ def sweep_described(
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     parsed = OverridesParser.create().parse_overrides(list(overrides))
-    fixed = [override.input_line for override in parsed if not override.is_sweep_override()]
+    fixed = [as_typed(override) for override in parsed if not override.is_sweep_override()]
 
     with composer(config_dir) as compose:
         sweeper = compose(command, fixed, return_hydra_config=True).hydra.sweeper
@@ -66,14 +66,13 @@ def check_overrides(
     Raises UserError: a key that is not defined, or an override that may not change its key.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
-    from omegaconf import OmegaConf
 
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     choices = _choices_of_groups(parsed, folders_of(config_dir))
 
     # Only the choices of groups are composed here, so that no other override can define the key that it sets.
     with composer(config_dir) as compose:
-        known = set(_keys(OmegaConf.to_container(compose(command, choices))))
+        known = set(_keys(plain_tree(compose(command, choices))))
 
     own_parts = own_parts_of(parsed, config_dir)
     for override in parsed:
@@ -93,7 +92,7 @@ def _choices_of_groups(parsed: "list[Override]", folders: list[Path]) -> list[st
         if not override.key_or_group or (is_group and isinstance(override.value(), list)):
             raise UserError(f"{override.input_line} is no KEY=VALUE, and no GROUP=NAME")
         if is_group and not isinstance(override.value(), dict):
-            choices.append(override.input_line)
+            choices.append(as_typed(override))
     return choices
 
 
@@ -119,7 +118,7 @@ def _check_composed(config: "DictConfig", *, known: set[str], own_parts: dict[st
     """Raise UserError unless a composed configuration has only known keys, and every value that must be given."""
     from omegaconf import OmegaConf
 
-    for key in _keys(OmegaConf.to_container(config)):
+    for key in _keys(plain_tree(config)):
         if key not in known and not belongs(key, own_parts):
             raise UserError(f"no configuration here has the key {key}{_nearest(key, known)}")
 
@@ -227,6 +226,12 @@ def composer(config_dir: str | None) -> Iterator[Callable[..., "DictConfig"]]:
         GlobalHydra.instance().hydra = running
 
 
+def as_typed(override: "Override") -> str:
+    """An override as its user typed it."""
+    assert override.input_line is not None  # Hydra's parser sets the line of every override
+    return override.input_line
+
+
 def quoted(text: str) -> str:
     """Text as a quoted value of Hydra's override grammar, whatever its characters."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
@@ -264,6 +269,15 @@ def read_yaml(file: Path) -> dict:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{file} must be YAML: {error}") from None
     return tree if isinstance(tree, dict) else {}
+
+
+def plain_tree(config: "DictConfig", *, resolve: bool = False) -> dict:
+    """A configuration as nested dicts and lists; with resolve, values take the place of interpolations."""
+    from omegaconf import OmegaConf
+
+    tree = OmegaConf.to_container(config, resolve=resolve)
+    assert isinstance(tree, dict)  # a list only for a ListConfig
+    return tree
 
 
 def items_of(tree: object, prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -58,9 +58,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 @one_line_errors()
 def main(arguments: list[str] | None = None) -> None:
     """Load a model and its tokens, evaluate the model, and print loss, perplexity and bits per byte."""
-    arguments = parse(arguments)
+    options = parse(arguments)
     for name in ("max_tokens", "batch_size"):
-        value = getattr(arguments, name)
+        value = getattr(options, name)
         if value is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
 
@@ -69,21 +69,21 @@ def main(arguments: list[str] | None = None) -> None:
     from gptmini.hardware import choose_device
     from gptmini.model.checkpoint import build_model, find_checkpoint, read_checkpoint
 
-    path = find_checkpoint(arguments.run)
+    path = find_checkpoint(options.run)
     checkpoint = read_checkpoint(path)
     model = build_model(checkpoint)
-    store = _open_tokens_of(checkpoint["gptmini"], path, folder=arguments.data)
+    store = _open_tokens_of(checkpoint["gptmini"], path, folder=options.data)
 
     windows = validation_windows(
-        store.tokens(arguments.split),
+        store.tokens(options.split),
         context_length=model.config.context_length,
-        batch_size=arguments.batch_size,
-        max_tokens=arguments.max_tokens,
+        batch_size=options.batch_size,
+        max_tokens=options.max_tokens,
     )
-    model.to(choose_device(arguments.device))
-    result = evaluate(model, windows, tokens_per_byte=store.tokens_per_byte(arguments.split))
+    model.to(choose_device(options.device))
+    result = evaluate(model, windows, tokens_per_byte=store.tokens_per_byte(options.split))
 
-    print(f"{path} on {arguments.split} of {store.folder}, {result.n_tokens:,} tokens")
+    print(f"{path} on {options.split} of {store.folder}, {result.n_tokens:,} tokens")
     print(f"loss           {result.loss:.4f} nats per token")
     print(f"perplexity     {result.perplexity:.3f}")
     print(f"bits per byte  {result.bits_per_byte:.4f}")

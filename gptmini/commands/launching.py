@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini.checks import UserError
-from gptmini.commands.configuration import CONFIGS, check_overrides, composer, sweep_described
+from gptmini.commands.configuration import (
+    CONFIGS,
+    as_typed,
+    check_overrides,
+    composer,
+    sweep_described,
+)
 from gptmini.commands.errors import MISUSE, explain, one_line_errors, print_mistake, refuse
 from gptmini.commands.start_up import collector_paused
 from gptmini.commands.stored import stored_config
@@ -236,7 +242,7 @@ def _expand(overrides: list[str], config_dir: str | None) -> list[list[str]]:
         parser = OverridesParser.create(GlobalHydra.instance().config_loader())
         for override in parser.parse_overrides(overrides):
             if not override.is_sweep_override():
-                choices.append([override.input_line])
+                choices.append([as_typed(override)])
                 continue
 
             interval = override.value()

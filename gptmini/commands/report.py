@@ -29,30 +29,30 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         type=Path,
         help="file (default: report.html in the run, or compare.html here)",
     )
-    arguments = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
 
-    is_single = arguments.run is not None
-    is_comparison = arguments.compare is not None
+    is_single = options.run is not None
+    is_comparison = options.compare is not None
     if is_single == is_comparison:
         parser.error("name a run, or several after --compare")
-    return arguments
+    return options
 
 
 @one_line_errors()
 def main(arguments: list[str] | None = None) -> None:
     """Read the runs, write the page, and print its file name and size."""
-    arguments = parse(arguments)
+    options = parse(arguments)
 
     from gptmini.files import replacing
     from gptmini.report.page import page_of
     from gptmini.report.reported_run import ReportedRun, give_names
 
-    runs = [ReportedRun(path) for path in arguments.compare or [arguments.run]]
+    runs = [ReportedRun(path) for path in options.compare or [options.run]]
     give_names(runs)
 
-    if arguments.out is not None:
-        out = arguments.out
-    elif arguments.compare is not None:
+    if options.out is not None:
+        out = options.out
+    elif options.compare is not None:
         out = Path("compare.html")
     else:
         out = runs[0].folder / "report.html"
@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
     if not target.parent.is_dir() or not is_file_or_new:
         raise UserError(f"--out must be a file in a folder that exists, got {out}")
 
-    page = page_of(runs, compare=arguments.compare is not None)
+    page = page_of(runs, compare=options.compare is not None)
     with replacing(target) as file:
         file.write(page.encode("utf-8"))
     print(f"{out}, {out.stat().st_size / 1e6:.1f} MB")

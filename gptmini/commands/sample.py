@@ -335,7 +335,7 @@ def record_of(
 ) -> dict[str, Any]:
     """The JSON object of a sample from its pieces; finish is null if an interruption cut the sample off."""
     prompt, sample = divmod(pieces[0].sample, num_samples)
-    record = {
+    record: dict[str, Any] = {
         "prompt": prompts[prompt],
         "sample": sample,
         "text": "".join(piece.text for piece in pieces),
@@ -351,33 +351,34 @@ def record_of(
 @one_line_errors()
 def main(arguments: list[str] | None = None) -> None:
     """Check the options, load the model, and print each sample to stdout as it is drawn."""
-    arguments = parse(arguments)
-    check_arguments(arguments)
+    options = parse(arguments)
+    check_arguments(options)
     if sys.stdout is not None and not sys.stdout.isatty():
         # A model may write characters that the system's own encoding lacks, so files and pipes get UTF-8.
-        sys.stdout.reconfigure(encoding="utf-8")
-    prompts = [] if arguments.interactive else read_prompts(arguments)
+        # Python's own stdout can be set anew, which its declared type, TextIO, does not say.
+        sys.stdout.reconfigure(encoding="utf-8")  # pyrefly: ignore[missing-attribute]
+    prompts = [] if options.interactive else read_prompts(options)
 
     import gptmini
     from gptmini.generation import Rules, generate_stream, store_by_column
     from gptmini.hardware import choose_dtype
 
-    device = choose_sampling_device(arguments)
+    device = choose_sampling_device(options)
     rules = {
-        "max_new_tokens": arguments.max_new_tokens,
-        "temperature": arguments.temperature,
-        "top_k": arguments.top_k,
-        "top_p": arguments.top_p,
-        "min_p": arguments.min_p,
-        "repetition_penalty": arguments.repetition_penalty,
+        "max_new_tokens": options.max_new_tokens,
+        "temperature": options.temperature,
+        "top_k": options.top_k,
+        "top_p": options.top_p,
+        "min_p": options.min_p,
+        "repetition_penalty": options.repetition_penalty,
     }
     Rules(**rules)  # refuses a value out of range, before the model is loaded
-    model, tokenizer = gptmini.load(arguments.run)
-    model.to(device=device, dtype=choose_dtype(arguments.dtype, device))
+    model, tokenizer = gptmini.load(options.run)
+    model.to(device=device, dtype=choose_dtype(options.dtype, device))
     if device == "cpu":
         store_by_column(model)
 
-    stop = [unescape(text) for text in arguments.stop]
+    stop = [unescape(text) for text in options.stop]
     interruption = Interruption()
 
     def write_samples(prompts: list[str], seed: int) -> None:
@@ -385,28 +386,28 @@ def main(arguments: list[str] | None = None) -> None:
             model,
             tokenizer,
             prompts,
-            num_samples=arguments.num_samples,
-            batch_size=arguments.batch_size,
+            num_samples=options.num_samples,
+            batch_size=options.batch_size,
             seed=seed,
             stop=stop,
-            ignore_end_of_text=arguments.ignore_end_of_text,
-            log_probabilities=arguments.logprobs,
-            compile=arguments.compile,
-            int8=arguments.dtype == "int8",
+            ignore_end_of_text=options.ignore_end_of_text,
+            log_probabilities=options.logprobs,
+            compile=options.compile,
+            int8=options.dtype == "int8",
             **rules,
         )
 
         pieces = in_order(interruption.heed(stream))
-        if arguments.format == "jsonl":
-            show_jsonl(pieces, prompts, arguments.num_samples, logprobs=arguments.logprobs)
+        if options.format == "jsonl":
+            show_jsonl(pieces, prompts, options.num_samples, logprobs=options.logprobs)
         else:
-            show_text(pieces, prompts, arguments.num_samples)
+            show_text(pieces, prompts, options.num_samples)
 
-    if arguments.interactive:
-        converse(write_samples, arguments.seed, interruption)
+    if options.interactive:
+        converse(write_samples, options.seed, interruption)
         return
 
-    write_samples(prompts, arguments.seed)
+    write_samples(prompts, options.seed)
     if interruption.came is not None:
         # One more Ctrl-C while Python ends would print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -19,6 +19,7 @@ from gptmini.commands.configuration import (
     names_of_parts,
     own_parts_of,
     parts_of,
+    plain_tree,
     read_yaml,
 )
 
@@ -66,7 +67,7 @@ def stored_config(
     configuration names, or an override would change what was trained so far.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
-    from omegaconf import OmegaConf
+    from omegaconf import DictConfig, OmegaConf
 
     from gptmini.run_folder import check_version, find_run, read_config
 
@@ -77,8 +78,10 @@ def stored_config(
     # A damaged or hostile file can make YAML and OmegaConf raise an error of any class.
     try:
         config = OmegaConf.create(read_config(folder))
+        if not isinstance(config, DictConfig):
+            raise TypeError("a configuration is a mapping")
         version = config.pop("version", None)
-        tree = OmegaConf.to_container(config)
+        tree = plain_tree(config)
         nodes = dict(items_of(tree))
     except Exception as error:
         kind = type(error).__name__

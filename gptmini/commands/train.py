@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini.checks import UserError
 from gptmini.commands.announcements import Announcer
+from gptmini.commands.configuration import plain_tree
 from gptmini.commands.errors import explain
 from gptmini.commands.launching import compose_checked, run_configured
 from gptmini.commands.plan import (
@@ -167,12 +168,10 @@ def log_setup(
         module: the model with its tokens.
         overrides: all that was typed for the run so far; the comparison of runs shows what the overrides changed.
     """
-    from omegaconf import OmegaConf
-
     from gptmini.report.tables import comparison, config_table, data_card, model_table
     from gptmini.training import EventLogger
 
-    plain = OmegaConf.to_container(config, resolve=True)
+    plain = plain_tree(config, resolve=True)
     plain["resume"] = None
     for logger in loggers:
         if isinstance(logger, EventLogger):

@@ -69,8 +69,8 @@ def attention_maps(
         if grid.is_lowest(i):
             _name_ticks(axes.xaxis, names, rotation=90)
 
-    # All maps have equal colours, so that the scale of the last map serves them all. The scale is 0.12 inches wide, 0.65
-    # inches from the right edge, and half as high as the figure.
+    # All maps have equal colours, so that the scale of the last map serves them all. The scale is 0.12 inches wide,
+    # 0.65 inches from the right edge, and half as high as the figure.
     scale = figure.add_axes((1 - 0.65 / grid.width, 0.25, 0.12 / grid.width, 0.5))
     bar = figure.colorbar(images[-1], cax=scale, ticks=(0, 0.05, 0.2, 0.5, 1))
     bar.ax.tick_params(labelsize=7)
