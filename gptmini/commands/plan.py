@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gptmini.commands.announcements import Announcer
     from gptmini.data import TokenStore
     from gptmini.hardware import Hardware
-    from gptmini.model import GPT, GPTConfig
+    from gptmini.model import GPTConfig
     from gptmini.model.checkpoint import TrainingState
     from gptmini.tokenizer import Tokenizer
     from gptmini.training import GPTModule, TokenDataModule, TrainerSettings
@@ -38,8 +38,8 @@ class Plan:
     hardware: "Hardware"
     seed: int
     model: "Callable[..., GPTConfig]"  # a partial that waits for vocab_size
-    optimizer: "Callable[[GPT], torch.optim.Optimizer]"
-    schedule: Callable[..., float]
+    optimizer: "Callable[[torch.nn.Module], torch.optim.Optimizer]"
+    schedule: "partial[float]"
     callbacks: Mapping[str, "Callback | partial"]  # by name; a partial waits for the tokenizer
     loggers: Mapping[str, "Logger | partial"]  # by name; a partial waits for the run's folder
 
