@@ -93,8 +93,14 @@ class ConsoleLogger(Logger):
         """Show nothing: the command has already printed what the run is."""
 
     @rank_zero_only
-    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
-        """Show the newest loss, validation loss, speed and time left; scalars come by tag."""
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Show the newest loss, validation loss, speed and time left; scalars come by tag.
+
+        Scalars without a step, as a callback of a user may log them, are in no line.
+        """
+        if step is None:
+            return
+
         now = time.monotonic()
         if self._start is None:
             self._start = (now, step)
