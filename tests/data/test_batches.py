@@ -1,7 +1,6 @@
 """Batch order as a pure function: complete passes, any number of ranks, constant cost."""
 
 import tracemalloc
-from itertools import product
 
 import numpy as np
 import pytest
@@ -38,10 +37,11 @@ def test_permutation_is_one_to_one(size):
 def test_a_pass_covers_every_window_once(n_tokens, number):
     starts = np.sort(starts_of_pass(number, n_tokens=n_tokens, context_length=7, seed=3))
     phase = starts[0]
+
     assert 0 <= phase < 7
     assert starts.tolist() == list(range(phase, phase + 7 * len(starts), 7))
     assert starts[-1] + 7 + 1 <= n_tokens  # the last target is in the file
-    # one window more would not fit behind the largest phase
+    # One window more would not fit behind the largest phase.
     assert n_tokens < (len(starts) + 2) * 7
 
 
@@ -61,15 +61,16 @@ def test_a_file_shorter_than_two_windows_is_refused(n_tokens):
 
 def test_passes_and_seeds_have_orders_and_phases_of_their_own():
     sizes = {"n_tokens": 1000, "context_length": 19}
-    passes = [
-        starts_of_pass(p, seed=s, **sizes) for s, p in product((0, 1, 2, -1, 2**63), range(20))
-    ]
-    phases = [starts.min() for starts in passes]
+    phases = []
+    orders = []
+    for seed in (0, 1, 2, -1, 2**63):
+        for number in range(20):
+            starts = starts_of_pass(number, seed=seed, **sizes)
+            phases.append(starts.min())
+            orders.append(tuple((starts - starts.min()) // 19))
 
-    assert len(set(phases)) == 19  # all of them, in 100 draws
-
-    orders = {tuple((starts - phase) // 19) for starts, phase in zip(passes, phases, strict=True)}
-    assert len(orders) == len(passes)
+    assert len(set(phases)) == 19  # every phase comes in 100 draws
+    assert len(set(orders)) == 100
 
 
 def test_order_depends_on_seed_and_sequence_number_alone():
@@ -82,14 +83,15 @@ def test_order_depends_on_seed_and_sequence_number_alone():
 @pytest.mark.parametrize("n_ranks", [1, 2, 4])
 @pytest.mark.parametrize("batch_size", [1, 3, 6])
 def test_the_global_batch_is_the_same_on_any_ranks_and_micro_steps(n_ranks, batch_size):
+    n_micro_steps = 24 // (batch_size * n_ranks)
+    sizes = {"global_batch_size": 24, "batch_size": batch_size, "n_ranks": n_ranks}
+
     for step in (0, 1, 77):
-        n_micro_steps = 24 // (batch_size * n_ranks)
-        slices = [
-            step_sequences(
-                step, m, global_batch_size=24, batch_size=batch_size, rank=r, n_ranks=n_ranks
-            )
-            for r, m in product(range(n_ranks), range(n_micro_steps))
-        ]
+        slices = []
+        for rank in range(n_ranks):
+            for micro_step in range(n_micro_steps):
+                slices.append(step_sequences(step, micro_step, rank=rank, **sizes))
+
         assert {len(part) for part in slices} == {batch_size}
         assert np.concatenate(slices).tolist() == list(range(24 * step, 24 * step + 24))
 
@@ -104,7 +106,6 @@ def test_a_far_step_takes_no_more_memory_than_the_first():
 
         assert sequences[0] == step * 24 + 12 + 6
         assert ((starts >= 0) & (starts + 7 + 1 <= 10**9)).all()
-
         return peak_bytes
 
     peak(0)  # what numpy keeps from its first call
@@ -115,6 +116,7 @@ def test_a_far_step_takes_no_more_memory_than_the_first():
 def test_targets_are_tokens_shifted_by_one(dtype):
     data = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5, 40000], dtype=dtype)
     tokens, targets = gather(data, np.array([5, 0]), 4)
+
     assert tokens.tolist() == [[9, 2, 6, 5], [3, 1, 4, 1]]
     assert targets.tolist() == [[2, 6, 5, 40000], [1, 4, 1, 5]]
     assert tokens.dtype == targets.dtype == torch.int64
@@ -129,9 +131,8 @@ def test_validation_predicts_every_target_once_in_order(n_tokens, max_tokens):
 
     for tokens, targets in batches:
         assert torch.equal(targets, tokens + 1)  # the data count up
-    assert torch.cat([targets.flatten() for _, targets in batches]).tolist() == list(
-        range(1, n_targets + 1)
-    )
+    every_target = torch.cat([targets.flatten() for _, targets in batches])
+    assert every_target.tolist() == list(range(1, n_targets + 1))
 
     widths = [tokens.shape[1] for tokens, _ in batches]
     assert set(widths[:-1]) <= {5}
@@ -141,10 +142,8 @@ def test_validation_predicts_every_target_once_in_order(n_tokens, max_tokens):
 
 def test_validation_shapes_by_hand():
     data = np.arange(24, dtype=np.uint16)  # 23 targets: windows of 5, four of them, then 3 tokens
-    shapes = [
-        tuple(tokens.shape)
-        for tokens, _ in validation_windows(data, context_length=5, batch_size=3)
-    ]
+    windows = validation_windows(data, context_length=5, batch_size=3)
+    shapes = [tuple(tokens.shape) for tokens, _ in windows]
     assert shapes == [(3, 5), (1, 5), (1, 3)]
 
 
@@ -155,13 +154,13 @@ def test_every_place_is_about_as_likely(size):
         counts = np.bincount(permute(np.full(4000, place), size, keys), minlength=size)
         chi_square = ((counts - 4000 / size) ** 2 / (4000 / size)).sum()
         freedom = size - 1
-        # five standard deviations
-        assert chi_square < freedom + 5 * (2 * freedom) ** 0.5, (place, counts)
+        deviation = (2 * freedom) ** 0.5
+        assert chi_square < freedom + 5 * deviation, (place, counts)
 
 
 def test_neighbours_do_not_stay_neighbours():
     size = 5000
     steps = np.abs(np.diff(places_of(size, 7)))
-    # two uniform draws lie a third apart; standard error 0.003
+    # Two uniform draws lie a third apart on average, here with a standard error of 0.003.
     assert abs(steps.mean() / size - 1 / 3) < 0.02
     assert np.mean(steps == 1) < 0.003  # 2 / size expected

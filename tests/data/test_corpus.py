@@ -36,11 +36,13 @@ def first_byte(text):
     return hashlib.sha256(text.encode()).digest()[0]
 
 
-# On both sides of the boundary: a first byte of 12 is held out, 13 is not.
-EDGES = [
-    next(text for text in map("Topic {}.".format, count()) if first_byte(text) == byte)
-    for byte in (12, 13)
-]
+def topic_with(byte):
+    """A text whose digest begins with this byte."""
+    return next(text for text in map("Topic {}.".format, count()) if first_byte(text) == byte)
+
+
+# Texts on both sides of the boundary of val_fraction=0.05: a first byte of 12 is held out, and 13 is not.
+EDGES = [topic_with(12), topic_with(13)]
 TOPICS = (
     "# made by Sphinx\n"
     f"topics = {{'with': 'Third.', 'while': {EDGES[1]!r}, 'assert': {EDGES[0]!r}, 'del': 'Second.'}}"
@@ -49,6 +51,7 @@ TOPICS = (
 
 @pytest.fixture
 def fake_library(tmp_path):
+    """A corpus over a standard library of a few files."""
     files = {
         "pydoc_data/topics.py": TOPICS,
         "pydoc_data/__init__.py": "'Skipped, beside the topics.'",
@@ -62,7 +65,6 @@ def fake_library(tmp_path):
         "test/support.py": "'Skipped, a test.'",
         "csv.txt": "Skipped, no module.",
     }
-
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -82,7 +84,7 @@ def test_pydoc_takes_topics_then_docstrings_in_order_and_imports_nothing(fake_li
     expected = [text for text in documents if text not in held_out]
     assert texts_of(fake_library, "train") == expected
     assert texts_of(fake_library, "val") == held_out
-    # Python's decoder of the one latin-1 file
+    # The one latin-1 file needs a decoder of Python's own.
     assert set(sys.modules) - loaded <= {"encodings.iso8859_1"}
     assert not list(fake_library.root.rglob("was_imported"))
 
@@ -102,6 +104,7 @@ def test_pydoc_without_sources_says_what_to_use(fake_library, missing):
 def test_pydoc_identity_changes_with_any_source(fake_library, name):
     before = fake_library.identity()
     assert fake_library.identity() == before
+
     (fake_library.root / name).write_text(MODULE + "# more")
     assert fake_library.identity() != before
 
@@ -112,28 +115,34 @@ def test_pydoc_of_this_python_is_about_two_megabytes_split_by_hash():
     train = texts_of(corpus, "train")
     val = texts_of(corpus, "val")
 
+    texts = train + val
+    a_topic = 'The "with" statement'
+    a_module = "JSON (JavaScript Object Notation)"
+
     assert all(first_byte(text) >= 13 for text in train)
     assert all(first_byte(text) < 13 for text in val)
-    assert 1.5e6 < sum(len(text.encode()) for text in train + val) < 3.5e6
-    assert 0.04 < len(val) / len(train + val) < 0.06
-    assert any(text.startswith('The "with" statement') for text in train + val)  # a topic
-    # a module
-    assert any(text.startswith("JSON (JavaScript Object Notation)") for text in train + val)
+    assert 1.5e6 < sum(len(text.encode()) for text in texts) < 3.5e6
+    assert 0.04 < len(val) / len(texts) < 0.06
+    assert any(text.startswith(a_topic) for text in texts)
+    assert any(text.startswith(a_module) for text in texts)
 
 
 def test_one_file_splits_by_position(tmp_path):
-    # 62 characters, more bytes, ends kept
+    # 62 characters of more bytes, with a line end that must stay as it is.
     text = "".join(chr(0x3B1 + i % 24) for i in range(57)) + "\r\nend"
     (tmp_path / "a.rst").write_bytes(text.encode())
     corpus = TextCorpus(str(tmp_path / "a.rst"), 0.1)
+
     assert texts_of(corpus, "train") == [text[:55]]  # int(62 * 0.9)
     assert texts_of(corpus, "val") == [text[55:]]
 
 
 @pytest.fixture
 def folder(tmp_path):
+    """Twenty texts in three folders, .txt and .md in turn, and a file that is no text."""
     for i in range(20):
-        path = tmp_path / "texts" / f"part{i % 3}" / f"{i:02}.{'md' if i % 2 else 'txt'}"
+        suffix = "md" if i % 2 else "txt"
+        path = tmp_path / "texts" / f"part{i % 3}" / f"{i:02}.{suffix}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"text {i}")
     (tmp_path / "texts" / "code.py").write_text("not taken")
@@ -151,12 +160,13 @@ def test_several_files_split_by_the_hash_of_their_text(folder, monkeypatch, patt
     }
     in_order = [f"text {i}" for i in sorted(wanted[pattern], key=lambda i: (i % 3, i))]
 
+    train = [text for text in in_order if first_byte(text) >= 102]  # 0.4 of 256
+    val = [text for text in in_order if first_byte(text) < 102]
+
     for path in (folder / pattern, Path("texts") / pattern):  # absolute and relative
         corpus = TextCorpus(str(path), 0.4)
-        expected = [text for text in in_order if first_byte(text) >= 102]
-        assert texts_of(corpus, "train") == expected
-        expected = [text for text in in_order if first_byte(text) < 102]
-        assert texts_of(corpus, "val") == expected
+        assert texts_of(corpus, "train") == train
+        assert texts_of(corpus, "val") == val
 
 
 def test_files_of_which_none_is_held_out_are_refused(folder):
@@ -166,14 +176,19 @@ def test_files_of_which_none_is_held_out_are_refused(folder):
 
 
 def test_text_identity_changes_with_text_names_and_split(folder):
-    identities = [TextCorpus(str(folder), 0.4).identity(), TextCorpus(str(folder), 0.3).identity()]
-    (folder / "part0" / "00.txt").write_text("text 0!")
-    identities.append(TextCorpus(str(folder), 0.4).identity())
-    (folder / "part0" / "00.txt").rename(folder / "part0" / "99.txt")
-    identities.append(TextCorpus(str(folder), 0.4).identity())
+    def identity(val_fraction=0.4):
+        return TextCorpus(str(folder), val_fraction).identity()
 
-    assert all(one not in identities[:i] for i, one in enumerate(identities))
-    assert TextCorpus(str(folder), 0.4).identity() == identities[-1]
+    before = identity()
+    another_split = identity(0.3)
+    (folder / "part0" / "00.txt").write_text("text 0!")
+    another_text = identity()
+    (folder / "part0" / "00.txt").rename(folder / "part0" / "99.txt")
+    another_name = identity()
+
+    different = [before, another_split, another_text, another_name]
+    assert all(one not in different[:i] for i, one in enumerate(different))
+    assert identity() == another_name
 
 
 @pytest.mark.parametrize(
@@ -191,7 +206,7 @@ def test_a_path_that_matches_no_file_is_refused(tmp_path, name):
     [
         (b"", r"file\.txt must hold text, got an empty file"),
         (b"abc\xff\xfe", r"file\.txt must be UTF-8, got byte 0xff at offset 3"),
-        # bytes, not characters
+        # The offset is in bytes, not in characters.
         (b"\xc3\xa9t\xe9", r"file\.txt must be UTF-8, got byte 0xe9 at offset 3"),
     ],
 )
@@ -204,8 +219,9 @@ def test_a_file_that_is_empty_or_not_utf8_is_refused(tmp_path, data, message):
 @pytest.mark.parametrize("fraction", [0, 1, 0.0, 1.5, -0.1, float("nan"), "0.1", None, True])
 def test_a_fraction_must_leave_something_on_both_sides(tmp_path, fraction):
     (tmp_path / "a.txt").write_text("text")
-    path = str(tmp_path / "a.txt")
-    for make in (PydocCorpus, lambda f: TextCorpus(path, f)):
-        wanted = f"^val_fraction must be a number above 0 and below 1, got {fraction!r}$"
-        with pytest.raises(ValueError, match=wanted):
-            make(fraction)
+    wanted = f"^val_fraction must be a number above 0 and below 1, got {fraction!r}$"
+
+    with pytest.raises(ValueError, match=wanted):
+        PydocCorpus(fraction)
+    with pytest.raises(ValueError, match=wanted):
+        TextCorpus(str(tmp_path / "a.txt"), fraction)

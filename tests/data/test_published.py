@@ -56,11 +56,14 @@ def test_another_text_than_the_pinned_one_is_refused(server, tmp_path):
     (tmp_path / "copy.txt").write_text("something else")
     given = str(tmp_path / "copy.txt")
     for path, place in ((given, given), (None, server.url)):
-        wanted = rf"{place} must be the published text with sha256 {'0' * 64}, got [0-9a-f]{{64}}; .*data=text"
+        wanted = (
+            f"{place} must be the published text with sha256 {'0' * 64}, "
+            "got [0-9a-f]{64}; .*data=text"
+        )
         with pytest.raises(ValueError, match=wanted):
             pinned_text("digits", server.url, "0" * 64, path, str(tmp_path / "downloads"), 0.1)
 
-    assert not (tmp_path / "downloads").exists()  # what came is not kept
+    assert not (tmp_path / "downloads").exists()  # the download is not kept
 
 
 def test_a_failed_download_names_address_and_remedy_and_leaves_nothing(server, tmp_path):
@@ -90,6 +93,7 @@ def test_a_local_copy_must_be_a_file(tmp_path, name):
 def test_a_name_that_leads_out_of_its_folder_is_refused(server, tmp_path):
     with pytest.raises(ValueError, match=r"data\.name must be a plain file name, got '\.\./evil'"):
         pinned_text("../evil", server.url, None, None, str(tmp_path / "downloads"), 0.1)
+
     assert server.requests == 0
     assert list(tmp_path.rglob("*")) == []
 
@@ -98,11 +102,12 @@ def test_tinyshakespeare_has_the_standard_split():
     path = os.environ.get("GPTMINI_SHAKESPEARE")
     if not path:
         pytest.skip("GPTMINI_SHAKESPEARE does not name a copy of tinyshakespeare")
+
     corpus = pinned_text("shakespeare", "", SHAKESPEARE_SHA256, path, "", 0.1)
     (train,) = texts_of(corpus, "train")
     (val,) = texts_of(corpus, "val")
 
-    # as nanoGPT prints them
+    # The numbers are those that nanoGPT prints.
     assert (len(train), len(val), len(set(train + val))) == (1_003_854, 111_540, 65)
     assert train + val == Path(path).read_bytes().decode()
 

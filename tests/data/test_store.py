@@ -22,10 +22,12 @@ CORPUS = Documents(["h\u00e9llo", "", "abc<|endoftext|>"], ["\u65e5"])
 
 
 def canonical(value):
+    """The bytes of a value as they are digested."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def numbers(path, letter):
+    """What a file holds, in struct's format of a letter."""
     data = path.read_bytes()
     return list(struct.unpack(f"<{len(data) // struct.calcsize(letter)}{letter}", data))
 
@@ -37,35 +39,18 @@ def test_files_hold_what_the_format_page_says(tmp_path):
     train = [*"h\u00e9llo".encode(), 256, 256, *b"abc<|endoftext|>", 256]
     assert numbers(store.folder / "train.bin", "H") == train
     assert numbers(store.folder / "val.bin", "H") == [*"\u65e5".encode(), 256]
-    expected = [
-        "meta.json",
-        "train.bin",
-        "val.bin",
-    ]
-    assert sorted(path.name for path in store.folder.iterdir()) == expected
+    assert {path.name for path in store.folder.iterdir()} == {"meta.json", "train.bin", "val.bin"}
 
     meta = json.loads((store.folder / "meta.json").read_text())
-    crc32 = {
-        split: zlib.crc32((store.folder / f"{split}.bin").read_bytes())
-        for split in ("train", "val")
-    }
-
-    expected = {
-        "documents": 3,
-        "bytes": 6 + 0 + 16,
-        "tokens": 25,
-        "crc32": crc32["train"],
-    }
-    assert meta["train"] == expected
-    assert meta["val"] == {"documents": 1, "bytes": 3, "tokens": 4, "crc32": crc32["val"]}
+    crc32 = zlib.crc32((store.folder / "train.bin").read_bytes())
+    assert meta["train"] == {"documents": 3, "bytes": 6 + 0 + 16, "tokens": 25, "crc32": crc32}
+    crc32 = zlib.crc32((store.folder / "val.bin").read_bytes())
+    assert meta["val"] == {"documents": 1, "bytes": 3, "tokens": 4, "crc32": crc32}
     assert (meta["format"], meta["dtype"], meta["source"]) == (1, "uint16", CORPUS.identity())
     assert tokenizer.from_dict(meta["tokenizer"]).encode("\u00e9") == [0xC3, 0xA9]
-    assert (
-        meta["fingerprint"]
-        == hashlib.sha256(
-            canonical({k: meta[k] for k in ("format", "source", "builder")})
-        ).hexdigest()
-    )
+
+    made_of = {key: meta[key] for key in ("format", "source", "builder")}
+    assert meta["fingerprint"] == hashlib.sha256(canonical(made_of)).hexdigest()
     assert meta.pop("digest") == hashlib.sha256(canonical(meta)).hexdigest()
     assert store.folder == tmp_path / f"given-byte-{meta['fingerprint'][:12]}"
 
@@ -73,11 +58,9 @@ def test_files_hold_what_the_format_page_says(tmp_path):
 def test_an_open_store_gives_the_same_numbers(tmp_path):
     store, _ = prepare(CORPUS, tokenizer.byte, tmp_path)
     tokens = store.tokens("train")
-    expected = (
-        np.dtype("<u2"),
-        numbers(store.folder / "train.bin", "H"),
-    )
-    assert (tokens.dtype, tokens.tolist()) == expected
+
+    assert tokens.dtype == np.dtype("<u2")
+    assert tokens.tolist() == numbers(store.folder / "train.bin", "H")
     assert (store.n_tokens("train"), store.n_tokens("val")) == (25, 4)
     assert (store.n_bytes("train"), store.n_bytes("val")) == (22, 3)
     with pytest.raises(ValueError, match="read-only"):
@@ -92,13 +75,11 @@ def test_ids_take_two_bytes_up_to_65536_kinds_and_four_beyond(
 ):
     text = "".join(map(chr, range(0xE000, 0xE000 + n_characters)))  # no surrogate among them
     store, _ = prepare(Documents([text], [text[-3:]]), tokenizer.character, tmp_path)
+
+    ids = list(range(n_characters))
     assert store.meta["dtype"] == store.tokens("val").dtype.name == dtype
-    assert (
-        numbers(store.folder / "train.bin", letter)
-        == store.tokens("train").tolist()
-        == list(range(n_characters))
-    )
-    assert numbers(store.folder / "val.bin", letter) == list(range(n_characters - 3, n_characters))
+    assert numbers(store.folder / "train.bin", letter) == store.tokens("train").tolist() == ids
+    assert numbers(store.folder / "val.bin", letter) == ids[-3:]
 
 
 def test_a_folder_that_no_system_can_name_is_refused(tmp_path):
@@ -129,23 +110,26 @@ def test_text_split_and_tokenizer_settings_each_make_a_folder_of_their_own(tmp_p
     builders = [
         tokenizer.byte,
         tokenizer.character,
-        *(partial(tokenizer.bpe, vocab_size=v) for v in (260, 270)),
+        partial(tokenizer.bpe, vocab_size=260),
+        partial(tokenizer.bpe, vocab_size=270),
     ]
-    folders = []
 
+    folders = []
     for text in ("to be or not to be " * 9, "to be or not to bee" * 9):
         path.write_text(text)
         for fraction in (0.1, 0.2):
             for build in builders:
-                folders.append(
-                    prepare(TextCorpus(str(path), fraction), build, tmp_path / "data")[0].folder
-                )
+                corpus = TextCorpus(str(path), fraction)
+                store, _ = prepare(corpus, build, tmp_path / "data")
+                folders.append(store.folder)
 
     assert len(set(folders)) == 16
     assert set((tmp_path / "data").iterdir()) == set(folders)
 
 
 def edit(change):
+    """Damage that changes meta.json."""
+
     def damage(folder):
         meta = json.loads((folder / "meta.json").read_text())
         change(meta)
@@ -155,6 +139,7 @@ def edit(change):
 
 
 def rewrite(name, change):
+    """Damage that changes the bytes of a file."""
     return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
 
 
@@ -186,6 +171,7 @@ def test_a_damaged_folder_is_refused_by_name_and_left_as_it_is(tmp_path, damage)
     wanted = rf"^.*delete {re.escape(str(folder))} to prepare it again\Z"
     with pytest.raises(ValueError, match=wanted):
         prepare(CORPUS, tokenizer.byte, tmp_path)
+
     with pytest.raises(ValueError, match=rf"^{re.escape(str(folder))}"):
         TokenStore(folder)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
@@ -212,7 +198,8 @@ def test_a_failure_in_the_middle_leaves_nothing_behind(tmp_path, error):
 
 @pytest.mark.parametrize(("train", "val"), [([], ["a"]), (["a"], []), ([""], ["a"])])
 def test_a_split_without_text_is_refused_and_leaves_nothing_behind(tmp_path, train, val):
-    wanted = rf"the {'val' if train == ['a'] else 'train'} split must hold text, got none"
+    split = "val" if train == ["a"] else "train"
+    wanted = f"the {split} split must hold text, got none"
     with pytest.raises(ValueError, match=wanted):
         prepare(Documents(train, val), tokenizer.character, tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -16,6 +16,18 @@ from gptmini.files import (
     replacing,
 )
 
+# Begins to replace a file, and kills itself.
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from gptmini.files import replacing
+
+with replacing(Path(sys.argv[1])) as file:
+    file.write(b"half")
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
@@ -46,6 +58,7 @@ def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path, error):
 
     with pytest.raises(error):
         write_half()
+
     assert path.read_bytes() == b"old"
     assert names(tmp_path) == ["file"]
 
@@ -53,23 +66,27 @@ def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path, error):
 def test_a_process_killed_amid_a_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    program = (
-        "import os, signal, sys; from pathlib import Path; from gptmini.files import replacing\n"
-        "with replacing(Path(sys.argv[1])) as file:\n"
-        "    file.write(b'half'); file.flush(); os.kill(os.getpid(), signal.SIGKILL)"
-    )
-
-    assert subprocess.run([sys.executable, "-c", program, str(path)], check=False).returncode < 0
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
+    assert killed.returncode < 0
     assert path.read_bytes() == b"old"
 
 
 def test_the_bytes_are_on_disk_before_the_name(tmp_path, monkeypatch):
     path = tmp_path / "file"
-    order = []
     flush = os.fsync
     rename = os.rename
-    monkeypatch.setattr(os, "fsync", lambda descriptor: [order.append("flush"), flush(descriptor)])
-    monkeypatch.setattr(os, "replace", lambda one, two: [order.append("rename"), rename(one, two)])
+    order = []
+
+    def flush_and_note(descriptor):
+        order.append("flush")
+        flush(descriptor)
+
+    def rename_and_note(one, two):
+        order.append("rename")
+        rename(one, two)
+
+    monkeypatch.setattr(os, "fsync", flush_and_note)
+    monkeypatch.setattr(os, "replace", rename_and_note)
     with replacing(path) as file:
         file.write(b"new")
 
@@ -81,7 +98,6 @@ def test_a_link_takes_the_place_of_a_file(tmp_path):
     (tmp_path / "old").write_bytes(b"old")
     for _ in range(2):  # the second time both names already are of one file
         replace_by_link(tmp_path / "new", tmp_path / "old")
-
     assert (tmp_path / "old").samefile(tmp_path / "new")
 
     replace_by_symlink("new", tmp_path / "old")
@@ -105,7 +121,6 @@ def test_a_folder_is_complete_or_not_there(tmp_path):
     with new_folder(tmp_path / "made") as folder:
         (folder / "file").touch()
         assert not (tmp_path / "made").exists()
-
     assert names(tmp_path) == ["made"]
     assert names(tmp_path / "made") == ["file"]
 

@@ -18,6 +18,7 @@ def test_automatic_choice_on_a_machine_without_a_gpu(monkeypatch):
 
     assert (hardware.device, hardware.precision, hardware.compile) == ("cpu", "fp32", False)
     assert re.match(r"cpu, fp32, eager, \d+ threads \(no CUDA or MPS device here; ", str(hardware))
+
     with pytest.raises(ValueError, match="device=cuda is not on this machine"):
         choose_hardware("cuda", "auto", "auto")
 
@@ -31,6 +32,7 @@ def test_automatic_choice_on_a_gpu(monkeypatch, bf16, expected):
     hardware = choose_hardware("auto", "auto", "auto")
 
     assert (hardware.device, hardware.precision, hardware.compile) == ("cuda", expected, False)
+
     wanted = "devices must be at most the 1 of cuda that are here, got 2"
     with pytest.raises(ValueError, match=wanted):
         choose_hardware("auto", "auto", "auto", 2)
@@ -70,6 +72,5 @@ def test_the_command_says_what_this_machine_would_be_used_as():
 
     pages = getattr(os, "sysconf", lambda name: 0)("SC_PHYS_PAGES")
     if pages and not torch.cuda.is_available():
-        assert float(said["memory"].split()[1]) == pytest.approx(
-            pages * os.sysconf("SC_PAGE_SIZE") / 1e9, abs=0.06
-        )
+        gigabytes = pages * os.sysconf("SC_PAGE_SIZE") / 1e9
+        assert float(said["memory"].split()[1]) == pytest.approx(gigabytes, abs=0.06)

@@ -14,11 +14,21 @@ from gptmini import run_folder
 from gptmini.checks import UserError
 from gptmini.training.monitoring import console
 
+# A process that trains in a folder too.
+OTHER = """
+import sys
+from pathlib import Path
+from gptmini.run_folder import locked
+
+with locked(Path(sys.argv[1])):
+    pass
+"""
+
 
 def test_runs_that_start_in_one_second_get_folders_of_their_own(tmp_path):
-    first, second = (
-        run_folder.new_run_folder(tmp_path, "demo", f"seed: {seed}\n") for seed in (0, 1)
-    )
+    first = run_folder.new_run_folder(tmp_path, "demo", "seed: 0\n")
+    second = run_folder.new_run_folder(tmp_path, "demo", "seed: 1\n")
+
     assert first != second
     assert first.parent == second.parent == tmp_path / "demo"
     assert (tmp_path / "latest" / "config.yaml").read_text().endswith("\nseed: 1\n")
@@ -35,7 +45,6 @@ def test_a_latest_that_is_not_ours_is_left_as_it_is(tmp_path, kind):
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "config.yaml").write_text("precious")
     latest = tmp_path / "latest"
-
     if kind == "link":
         latest.symlink_to("old")
     elif kind == "file":
@@ -47,6 +56,7 @@ def test_a_latest_that_is_not_ours_is_left_as_it_is(tmp_path, kind):
     wanted = "latest must be absent or a folder of links that an earlier run made"
     with pytest.raises(ValueError, match=wanted):
         run_folder.new_run_folder(tmp_path, "demo", "")
+
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -67,20 +77,13 @@ def test_a_reader_that_leaves_does_not_end_the_run():
 
 
 def test_a_folder_in_use_is_refused_and_its_process_named(tmp_path):
+    command = [sys.executable, "-c", OTHER, str(tmp_path)]
     with run_folder.locked(tmp_path):
-        lock = f"with locked(Path({str(tmp_path)!r})): pass"
-        program = f"from pathlib import Path\nfrom gptmini.run_folder import locked\n{lock}"
-        other = subprocess.run(
-            [sys.executable, "-c", program],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert f"is being trained by process {os.getpid()}; stop it first" in other.stderr
-
+        other = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert f"is being trained by process {os.getpid()}; stop it first" in other.stderr
     assert list(tmp_path.iterdir()) == []
-    # free again, and left by a stopped run
+
+    # The folder is free again, also after a run that was stopped.
     with pytest.raises(SystemExit), run_folder.locked(tmp_path):
         sys.exit(130)
     assert list(tmp_path.iterdir()) == []
@@ -110,11 +113,8 @@ def test_a_folder_of_runs_names_its_newest(tmp_path):
 
 def test_a_configuration_is_kept_under_the_version_that_writes_it(tmp_path):
     run_folder.write_config("seed: 1\n", tmp_path)
-    expected = {
-        "version": gptmini.__version__,
-        "seed": 1,
-    }
-    assert yaml.safe_load(run_folder.read_config(tmp_path)) == expected
+    kept = yaml.safe_load(run_folder.read_config(tmp_path))
+    assert kept == {"version": gptmini.__version__, "seed": 1}
 
 
 @pytest.mark.parametrize("version", ["0.2.0", "0.2.17", gptmini.__version__])

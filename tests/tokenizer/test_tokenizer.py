@@ -23,12 +23,15 @@ TIKTOKEN_FILES = (
 )
 # Hugging Face's and GPT-2's own spelling of the rule that tiktoken spells with possessive quantifiers.
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-WORDS = "the theory of these three trees: they're 33 feet  tall,\n\tand I'll say \u00e9t\u00e9 \u65e5\u672c \U0001f600!"
+WORDS = (
+    "the theory of these three trees: they're 33 feet  tall,\n"
+    "\tand I'll say \u00e9t\u00e9 \u65e5\u672c \U0001f600!"
+)
 END = "<|endoftext|>"
 
 
 def random_texts(n, seed=0):
-    """Texts of any code points but surrogates, small ones and white space often, with words between."""
+    """Texts of any code points but surrogates. Small code points, white space and words are frequent."""
     draw = random.Random(seed)
     anything = [*range(0xD800), *range(0xE000, 0x110000)]
     parts = [
@@ -38,7 +41,10 @@ def random_texts(n, seed=0):
         lambda: chr(draw.choice(anything)),
     ]
 
-    return ["".join(draw.choice(parts)() for _ in range(draw.randrange(60))) for _ in range(n)]
+    def text():
+        return "".join(draw.choice(parts)() for _ in range(draw.randrange(60)))
+
+    return [text() for _ in range(n)]
 
 
 TRAIN = [WORDS * 3, *random_texts(40, seed=1)]
@@ -46,9 +52,9 @@ TRAIN = [WORDS * 3, *random_texts(40, seed=1)]
 
 @pytest.fixture(scope="module")
 def built():
-    char = tokenizer.character(pairs([*TRAIN, *random_texts(100)]))
+    """A tokenizer of each kind, by its name."""
     return {
-        "char": char,
+        "char": tokenizer.character(pairs([*TRAIN, *random_texts(100)])),
         "byte": tokenizer.byte([]),
         "bpe": tokenizer.bpe(pairs(TRAIN), vocab_size=347),
     }
@@ -65,19 +71,17 @@ def gpt2():
 def merged_by_hand(text, ranks):
     """Byte-pair ids, one merge at a time: the neighbours whose joint bytes have the lowest rank, leftmost first."""
     rank_of = {token: rank for rank, token in enumerate(ranks)}
+
     ids = []
     for piece in regex.findall(GPT2_PATTERN, text):
         parts = [bytes([value]) for value in piece.encode()]
         while len(parts) > 1:
-            ranked = [
-                (rank_of.get(a + b, len(ranks)), i) for i, (a, b) in enumerate(pairwise(parts))
-            ]
-            rank, i = min(ranked)
+            pairs = enumerate(pairwise(parts))
+            rank, i = min((rank_of.get(a + b, len(ranks)), i) for i, (a, b) in pairs)
             if rank == len(ranks):
                 break
             parts[i : i + 2] = [parts[i] + parts[i + 1]]
         ids += [rank_of[part] for part in parts]
-
     return ids
 
 
@@ -106,7 +110,7 @@ def test_char_has_an_end_of_text_where_a_split_has_several_documents(train, val)
 
 
 def test_bpe_ids_equal_those_of_hugging_face(built):
-    # cuts by its own spelling of the pattern
+    # The peer cuts texts by its own spelling of the pattern.
     byte_level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     peer = tokenizers.Tokenizer(tokenizers.models.BPE())
     peer.pre_tokenizer = byte_level
@@ -116,13 +120,13 @@ def test_bpe_ids_equal_those_of_hugging_face(built):
     peer.train_from_iterator(TRAIN, trainer)
 
     for text in random_texts(200):
+        # The peer writes each byte as one letter, and numbers single bytes in another order.
         letters = "".join(piece for piece, _ in byte_level.pre_tokenize_str(text))
-        # the peer writes each byte as one letter
         byte_of = dict(zip(letters, text.encode(), strict=True))
+
         encoded = peer.encode(text)
-        expected = [
-            byte_of.get(token, i) for token, i in zip(encoded.tokens, encoded.ids, strict=True)
-        ]
+        tokens = zip(encoded.tokens, encoded.ids, strict=True)
+        expected = [byte_of.get(token, i) for token, i in tokens]
         assert built["bpe"].encode(text) == expected
 
 
@@ -157,9 +161,11 @@ def test_gpt2_equals_tiktoken(gpt2):
     peer = tiktoken.get_encoding("gpt2")
     assert gpt2.encode("Hello, world!") == [15496, 11, 995, 0]
     assert (gpt2.n_vocab, gpt2.end_of_text) == (50257, peer.eot_token)
+
     for text in [*random_texts(100), END, WORDS]:
         assert gpt2.encode(text) == peer.encode_ordinary(text)
         assert gpt2.decode(gpt2.encode(text)) == text
+
     assert gpt2.decode([0, 50256, 50255]) == peer.decode([0, 50256, 50255])
 
 
@@ -167,6 +173,7 @@ def test_gpt2_travels_whole_through_json(gpt2, tmp_path, monkeypatch):
     state = json.loads(json.dumps(gpt2.to_dict()))
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
+
     assert from_dict(state).encode("Hello, world!") == [15496, 11, 995, 0]
 
 
@@ -180,6 +187,7 @@ def test_gpt2_without_cache_and_network_says_what_to_do(tmp_path, monkeypatch):
 
     with pytest.raises(ValueError, match=r"TIKTOKEN_CACHE_DIR.*tokenizer=bpe") as caught:
         tokenizer.gpt2([])
+
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -242,12 +250,22 @@ def test_a_tokenizer_survives_json(built, kind):
 CHAR = {"kind": "char", "characters": "ab", "end_of_text": True}
 BYTE = tokenizer.byte([]).to_dict()
 BROKEN = [
-    *(None, [], {}, {"kind": "words"}, {"kind": "char", "end_of_text": True}),
-    *(CHAR | {"characters": characters} for characters in (7, "aba", "")),
+    None,
+    [],
+    {},
+    {"kind": "words"},
+    {"kind": "char", "end_of_text": True},
+    CHAR | {"characters": 7},
+    CHAR | {"characters": "aba"},
+    CHAR | {"characters": ""},
     CHAR | {"end_of_text": "yes"},
-    *(BYTE | {"pattern": pattern} for pattern in ("(", 7)),
+    BYTE | {"pattern": "("},
+    BYTE | {"pattern": 7},
     BYTE | {"ranks": BYTE["ranks"][:-1]},
-    *(BYTE | {"ranks": [*BYTE["ranks"], rank]} for rank in (BYTE["ranks"][5], "a", "\u00e9", 7)),
+    BYTE | {"ranks": [*BYTE["ranks"], BYTE["ranks"][5]]},
+    BYTE | {"ranks": [*BYTE["ranks"], "a"]},
+    BYTE | {"ranks": [*BYTE["ranks"], "\u00e9"]},
+    BYTE | {"ranks": [*BYTE["ranks"], 7]},
 ]
 
 
