@@ -10,15 +10,16 @@ from gptmini.model import GPTConfig, new_gpt
 from gptmini.model.checkpoint import header, write_checkpoint
 from gptmini.training import Stopping
 from gptmini.training.stopping import Ending
-from sizes import GPT2, MODERN
+from sizes import GPT2, TALKATIVE
 from toys import lines
 
+# The tiny run, narrower still: its checkpoint is written and read hundreds of times.
 SHORT = ("experiment=smoke", "data=text", "data.path=my.txt", "model.d_model=4", "console=quiet")
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def folder(tmp_path_factory):
-    """The working folder."""
+    """The working folder of all these tests, with a text in it."""
     with pytest.MonkeyPatch.context() as patch:
         path = tmp_path_factory.mktemp("fuzz")
         (path / "my.txt").write_text(lines(40))
@@ -29,36 +30,32 @@ def folder(tmp_path_factory):
     torch.set_num_threads(1)
 
 
-# A checkpoint to sample from.
-
-# is read hundreds of times
+# A model whose checkpoint is written and read hundreds of times.
 SMALLEST = {"context_length": 5, "d_model": 4, "n_layers": 1, "n_heads": 2}
 
 
-@pytest.fixture(scope="module", params=[GPT2, MODERN], ids=["learned", "rotary"])
+# Both models have every optional field at its default, which is what a configuration means that leaves it out.
+@pytest.fixture(scope="module", params=[GPT2, TALKATIVE], ids=["learned", "rotary"])
 def written(request, folder):
     """A checkpoint of the smallest model: what was written, and its bytes."""
     config = GPTConfig(**request.param | SMALLEST)
     path = folder / "best.ckpt"
-    own = header(
-        config, tokenizer.CharTokenizer("abcdefghijk", end_of_text=False).to_dict(), step=7
-    )
-    weights = {
-        f"model.{name}": tensor for name, tensor in new_gpt(config, seed=1).state_dict().items()
+    letters = tokenizer.CharTokenizer("abcdefghijk", end_of_text=False)
+    model = new_gpt(config, seed=1)
+    whole = {
+        "gptmini": header(config, letters.to_dict(), step=7),
+        "state_dict": {f"model.{name}": tensor for name, tensor in model.state_dict().items()},
     }
-    write_checkpoint({"gptmini": own, "state_dict": weights}, path)
-
-    return Made(path=path, whole={"gptmini": own, "state_dict": weights}, content=path.read_bytes())
-
-
-# A run to go on with: its checkpoint, and the configuration that lies beside it.
+    write_checkpoint(whole, path)
+    return Made(path=path, whole=whole, content=path.read_bytes())
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def run(folder):
-    """A finished run of four steps, and the commands, which from then on do all but the training itself."""
+    """A finished run of four steps. From then on the commands do all but the training itself."""
     config = launching.compose_checked("train", list(SHORT))
     train.train(config)
+
     (path,) = (folder / "runs" / "smoke").iterdir()
     text = (path / "config.yaml").read_text()
     checkpoint = torch.load(path / "checkpoints" / "last.ckpt", weights_only=True)

@@ -10,12 +10,12 @@ import torch
 from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 
-RAN = "ran"  # what foreign code would leave in the working folder
-
-GONE = "(deleted)"  # stands for an entry's deletion
-
+RAN = "ran"  # a file that foreign code would leave in the working folder
+GONE = "(deleted)"  # stands for an entry that is deleted
+# Lists in lists, so many deep.
 NESTED = {f"nested {n}": "[" * n + "]" * n for n in (9, 99, 400, 960, 3000)}
 
+# What plain data may hold in the place of a value.
 JUNK = [
     GONE,
     None,
@@ -33,9 +33,6 @@ JUNK = [
     "é" * 5000,
     "\ud800",
     "${x}",
-]
-
-JUNK += [
     [],
     [[]],
     [3, 3],
@@ -47,6 +44,7 @@ JUNK += [
     [[[["x"] * 9] * 9] * 9],
 ]
 
+# What a pickle may hold in the place of a value.
 PICKLED = [
     *JUNK,
     torch.zeros(3),
@@ -54,9 +52,6 @@ PICKLED = [
     torch.tensor([3, 3]),
     torch.zeros(3, device="meta"),
     {3: [{}]},
-]
-
-PICKLED += [
     b"\xff",
     {3},
     (3, 3),
@@ -67,39 +62,36 @@ PICKLED += [
     [torch.zeros(3)],
 ]
 
-METHODS = (
-    "double",
-    "int",
-    "bool",
-    "cfloat",
-    "to_sparse",
-    "sum",
-    "tolist",
-    "flatten",
-    "isnan",
-    "numel",
-    "unbind",
-)
-
-TORN = [getattr(torch.Tensor, name) for name in METHODS] + [
+# What makes something else of a tensor.
+TORN = [
+    torch.Tensor.double,
+    torch.Tensor.int,
+    torch.Tensor.bool,
+    torch.Tensor.cfloat,
+    torch.Tensor.to_sparse,
+    torch.Tensor.sum,
+    torch.Tensor.tolist,
+    torch.Tensor.flatten,
+    torch.Tensor.isnan,
+    torch.Tensor.numel,
+    torch.Tensor.unbind,
     lambda tensor: tensor.to("meta"),
     lambda tensor: tensor[:1],
 ]
 
 
 def fuzz(n_inputs):
-    checks = list(HealthCheck)  # of inputs that are slow or large to make, as these are
+    """Run a test with so many inputs, the same each time, however slow or large they are to make."""
     return settings(
         max_examples=n_inputs,
         derandomize=True,
         deadline=None,
         database=None,
-        suppress_health_check=checks,
+        suppress_health_check=list(HealthCheck),
     )
 
 
 KINDS = st.sampled_from(["flip", "cut", "overwrite", "insert", "repeat"])
-
 DAMAGE = st.lists(
     st.tuples(KINDS, st.integers(0, 2**20), st.binary(min_size=1, max_size=9)),
     min_size=1,
@@ -108,19 +100,23 @@ DAMAGE = st.lists(
 
 
 def damaged(data, damage):
-    """Bytes after each damage, at a place that is counted round and round."""
+    """Bytes after some damage: each a kind, a place (counted from the start again beyond the end), and content."""
     whole = data
     for kind, place, content in damage:
         at = place % max(1, len(data))
         after = data[at:]
-        end = {
-            "flip": bytes(byte ^ 1 << content[0] % 8 for byte in after[:1]) + after[1:],
-            "cut": b"",
-            "overwrite": content + after[len(content) :],
-            "insert": content + after,
-            "repeat": after[: 64 * len(content)] + after,
-        }
-        data = data[:at] + end[kind]
+
+        if kind == "flip":
+            after = bytes(byte ^ 1 << content[0] % 8 for byte in after[:1]) + after[1:]
+        elif kind == "cut":
+            after = b""
+        elif kind == "overwrite":
+            after = content + after[len(content) :]
+        elif kind == "insert":
+            after = content + after
+        else:
+            after = after[: 64 * len(content)] + after
+        data = data[:at] + after
 
     assume(data != whole)
     return data
@@ -128,13 +124,12 @@ def damaged(data, damage):
 
 def places(tree):
     """The path to every entry of a tree of dicts and lists, to the first three of a list."""
-    items = (
-        tree.items()
-        if isinstance(tree, dict)
-        else enumerate(tree[:3])
-        if isinstance(tree, list)
-        else ()
-    )
+    if isinstance(tree, dict):
+        items = tree.items()
+    elif isinstance(tree, list):
+        items = enumerate(tree[:3])
+    else:
+        items = ()
 
     for key, value in items:
         yield (key,)
@@ -145,8 +140,10 @@ def places(tree):
 def changes(draw, tree, values):
     """The path to one entry, and what is to stand there, or a function that makes it of what stands there."""
     path = draw(st.sampled_from([*places(tree)]))
-    tensor = isinstance(reduce(getitem, path, tree), torch.Tensor)
-    return path, draw(st.sampled_from(TORN if tensor and draw(st.booleans()) else values))
+    is_tensor = isinstance(reduce(getitem, path, tree), torch.Tensor)
+    if is_tensor and draw(st.booleans()):
+        values = TORN
+    return path, draw(st.sampled_from(values))
 
 
 def changed(tree, change):
@@ -177,16 +174,16 @@ def same(one, other):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
-
     if isinstance(one, torch.Tensor):
         alike = (one.dtype, one.layout, one.device) == (other.dtype, other.layout, other.device)
         return alike and torch.equal(one, other)
 
-    return one == other or (one != one and other != other)  # not a number
+    both_are_no_number = one != one and other != other
+    return one == other or both_are_no_number
 
 
 class Made(SimpleNamespace):
-    """What a fixture made, of which the report of a failure shows nothing."""
+    """What a fixture made. The report of a failure shows nothing of it, as it is large."""
 
     def __repr__(self):
         return "made"

@@ -15,18 +15,17 @@ import gptmini
 from gptmini.checks import UserError
 from gptmini.commands import errors
 
-resource = pytest.importorskip("resource")  # of POSIX, as its alarm
+resource = pytest.importorskip("resource")  # POSIX alone has it, as it has alarms
 
 ROOT = Path(__file__).parent.parent.parent
-
 PATIENCE = 10  # seconds in which anything so small is read, on a busy machine
-
-ROOM = 2**30 // (1 if sys.platform == "darwin" else 1024)  # a gigabyte, in getrusage's unit
+UNIT = 1 if sys.platform == "darwin" else 1024  # bytes, in which getrusage counts memory
+ROOM = 2**30 // UNIT  # a gigabyte
 
 
 @contextmanager
 def limited():
-    """Fail for what takes long, or much memory."""
+    """Fail if this context takes long, or much memory."""
     late = []
 
     def interrupt(*_):
@@ -47,7 +46,7 @@ def limited():
 
 
 def outcome(read, *arguments):
-    """What read gives, or None if it refuses: with a UserError that a line of gptmini raises, in one line."""
+    """What read returns, or None if it refuses. A refusal is a UserError of one line, raised by a line of gptmini."""
     try:
         with limited():
             return read(*arguments)
@@ -58,13 +57,13 @@ def outcome(read, *arguments):
     ours = any(raised_by.is_relative_to(ROOT / folder) for folder in ("gptmini", "scripts"))
     assert ours, f"{raised_by} says: {error}"
     assert len(str(error).splitlines()) == 1, str(error)
-
     return None
 
 
 def refused(act):
     """Whether act ends as a mistake does on the command line: exit code 2 and one line on stderr."""
     said = io.StringIO()
+
     try:
         with redirect_stderr(said), limited(), errors.one_line_errors():
             act()
@@ -77,12 +76,11 @@ def refused(act):
     assert code == 2
     assert [line[:7] for line in said.getvalue().splitlines()] == ["error: "]
     assert said.getvalue() != "error: \n"
-
     return True
 
 
 def load(path):
-    """Weights, configuration and tokenizer of a checkpoint, from which can be sampled."""
+    """Weights, configuration and tokenizer of a checkpoint that can be sampled from."""
     model, tokens = gptmini.load(path)
     model(torch.tensor([[3, 1, 4]]))
     weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}

@@ -9,24 +9,15 @@ from fuzz.inputs import NESTED, fuzz
 from fuzz.outcomes import ROOT, refused
 from gptmini.commands import launching, train
 
-# The command line.
-
 YAMLS = sorted((ROOT / "configs").glob("*/*.yaml"))
-
-KEYS = [
-    f"{file.parent.name}.{key}"
-    for file in YAMLS
-    for key in yaml.safe_load(file.read_text(encoding="utf-8"))
-]
-
+KEYS = []
+for file in YAMLS:
+    KEYS += [f"{file.parent.name}.{key}" for key in yaml.safe_load(file.read_text("utf-8"))]
 KEYS += [
     *sorted({file.parent.name for file in YAMLS}),
     "callbacks",
     "callbacks.scalars",
     "callbacks.samples.top_k",
-]
-
-KEYS += [
     "name",
     "seed",
     "resume",
@@ -56,9 +47,6 @@ VALUES = [
     "[]",
     "{}",
     "[1,",
-]
-
-VALUES += [
     "{a: 1}",
     "1,2",
     "range(1,3)",
@@ -70,9 +58,6 @@ VALUES += [
     "a=b",
     "..",
     "/",
-]
-
-VALUES += [
     "\0",
     "a\nb",
     "\udce9",
@@ -87,22 +72,18 @@ VALUES += [
     "00:01",
     "::",
     "cpu",
-]
-
-VALUES += [
     NESTED["nested 99"],
     NESTED["nested 400"],
     "{_target_: os.mkdir, path: ran}",
     "{max_steps: [1]}",
     str(2**70),
-]
-
-VALUES += [
-    f"${{{name}}}"
-    for name in ("seed", "name", "model", "trainer.max_steps", "oc.env:NO", "oc.env:HOME", "x")
-]
-
-VALUES += [
+    "${seed}",
+    "${name}",
+    "${model}",
+    "${trainer.max_steps}",
+    "${oc.env:NO}",
+    "${oc.env:HOME}",
+    "${x}",
     "${oc.decode:[}",
     "${oc.create:{_target_: os.mkdir, path: ran}}",
     "${..seed}",
@@ -110,6 +91,7 @@ VALUES += [
     "${}",
 ]
 
+# An override: now and then with a prefix, mostly of a key that exists, now and then without a value.
 OVERRIDES = st.tuples(
     st.sampled_from(["", "", "", "", "+", "++", "~"]),
     st.sampled_from(KEYS) | st.sampled_from(KEYS) | st.sampled_from(KEYS) | st.text(max_size=9),

@@ -9,6 +9,7 @@ import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from fuzz.inputs import DAMAGE, JUNK, NESTED, PICKLED, RAN, changed, changes, damaged, fuzz, same
 from fuzz.outcomes import load, outcome, refused
@@ -19,10 +20,11 @@ from gptmini.training import RunCheckpoints, build_trainer
 
 
 def go_on(run, path):
-    """Best validation, model and optimizer state, by parameter, with which a run goes on from a file."""
+    """Best validation, configuration, weights and optimizer state with which a run goes on from a file."""
     state, _ = find_training_state(path)
     plan = train.check_configuration(run.config)
     store = TokenStore(next(Path("data").iterdir()))
+
     fitted = train.build(plan, store, state)
     (kept,) = (callback for callback in fitted.callbacks if isinstance(callback, RunCheckpoints))
     build_trainer(
@@ -34,11 +36,12 @@ def go_on(run, path):
         loggers=[],
         state=state,
     )
+
     module = fitted.module
     optimizer = module.configure_optimizers()
     names = module._names(optimizer)
-    moments = {names[number]: kept for number, kept in optimizer.state_dict()["state"].items()}
-
+    state_of = optimizer.state_dict()["state"]
+    moments = {names[number]: state_of[number] for number in state_of}
     return kept.best, asdict(module.model.config), dict(module.state_dict()), moments
 
 
@@ -48,14 +51,12 @@ def go_on(run, path):
 def test_a_run_goes_on_from_a_checkpoint_that_claims_junk_with_the_same_state_or_not_at_all(
     run, folder, data
 ):
-    whole = {
-        key: run.checkpoint[key]
-        for key in ("global_step", "optimizer_states", "state_dict", "callbacks")
-    }
-    whole["gptmini"] = run.checkpoint["gptmini"] | {
-        "tokenizer": {"kind": "byte_pair"}
-    }  # its ranks have a test of their own
-    torch.save(changed(run.checkpoint, data.draw(changes(whole, PICKLED))), folder / "resumed.ckpt")
+    # The changes are drawn from these parts. The tokenizer's ranks are left out: they have a test of their own.
+    keys = ("global_step", "optimizer_states", "state_dict", "callbacks")
+    whole = {key: run.checkpoint[key] for key in keys}
+    whole["gptmini"] = run.checkpoint["gptmini"] | {"tokenizer": {"kind": "byte_pair"}}
+    broken = changed(run.checkpoint, data.draw(changes(whole, PICKLED)))
+    torch.save(broken, folder / "resumed.ckpt")
 
     if state := outcome(go_on, run, folder / "resumed.ckpt"):
         best, config, *state = state
@@ -70,8 +71,6 @@ def test_a_run_goes_on_from_a_checkpoint_that_claims_junk_with_the_same_state_or
 
 def resume(run, content):
     """Whether a run with this in its config.yaml is refused, or else the configuration with which it goes on."""
-    from omegaconf import OmegaConf
-
     (run.path / "config.yaml").write_bytes(content)
     read = []
 
@@ -90,8 +89,11 @@ def as_read(config):
 
 def test_what_is_whole_is_read(run, written):
     written.path.write_bytes(written.content)
-    assert same(load(written.path)[0], written.whole["state_dict"])
-    assert same(go_on(run, run.path / "checkpoints" / "last.ckpt")[2], run.checkpoint["state_dict"])
+    weights, _, _ = load(written.path)
+    assert same(weights, written.whole["state_dict"])
+
+    _, _, weights, _ = go_on(run, run.path / "checkpoints" / "last.ckpt")
+    assert same(weights, run.checkpoint["state_dict"])
     assert same(resume(run, run.text.encode()), as_read(yaml.safe_load(run.text)))
 
 
@@ -109,7 +111,7 @@ def test_a_damaged_configuration_is_refused_or_resumed_as_it_reads(run, damage):
 @given(data=st.data())
 def test_a_configuration_that_holds_junk_is_refused_or_resumed_as_it_reads(run, data):
     original = yaml.safe_load(run.text)
-    # known, and of another place
+    # Values that gptmini knows, of other places.
     elsewhere = [original["tokenizer"], original["trainer"], "gptmini.tokenizer.byte"]
     broken = changed(original, data.draw(changes(original, [*JUNK, *elsewhere])))
     config = resume(run, yaml.safe_dump(broken).encode())
@@ -120,14 +122,8 @@ FOREIGN = [
     {"_target_": "os.mkdir", "path": RAN},
     {"_target_": "os.mkdir", "_args_": [RAN]},
     {"_target_": "os.getcwd"},
-]
-
-FOREIGN += [
     "${oc.create:{_target_: os.mkdir, path: ran}}",
     "${oc.decode:'{_target_: os.mkdir, path: ran}'}",
-]
-
-FOREIGN += [
     {"_target_": "${oc.decode:os.mkdir}", "path": RAN},
     [{"x": {"_target_": "os.mkdir", "path": RAN}}],
 ]
@@ -142,12 +138,19 @@ def test_a_configuration_that_names_foreign_code_is_refused_and_nothing_runs(run
     assert not Path(RAN).exists()
 
 
-ENDLESS = {"loop": "extra: &a [*a]", "loop of names": "extra: &a {x: *a}"}
+def multiplied():
+    """A list of nine lists of nine lists and so on, nine deep, which YAML writes in nine lines."""
+    lines = ["a0: &a0 [" + ", ".join(["x"] * 9) + "]\n"]
+    for i in range(1, 9):
+        lines.append(f"a{i}: &a{i} [" + ", ".join([f"*a{i - 1}"] * 9) + "]\n")
+    return "".join(lines)
 
-ENDLESS["doubled"] = "".join(
-    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else 'x'] * 9)}]\n" for i in range(9)
-)
 
+ENDLESS = {
+    "loop": "extra: &a [*a]",
+    "loop of names": "extra: &a {x: *a}",
+    "doubled": multiplied(),
+}
 ENDLESS |= {name: f"extra: {nest}" for name, nest in NESTED.items()}
 
 
@@ -155,6 +158,7 @@ ENDLESS |= {name: f"extra: {nest}" for name, nest in NESTED.items()}
 def test_a_configuration_that_is_endless_or_deep_is_refused_or_read_in_time(run, more):
     original = yaml.safe_load(run.text)
     config = resume(run, (run.text + more).encode())
-    assert config is True or same(
-        {key: config[key] for key in as_read(original)}, as_read(original)
-    )
+
+    if config is not True:
+        expected = as_read(original)
+        assert same({key: config[key] for key in expected}, expected)
