@@ -13,15 +13,16 @@ __all__ = ["store", "train"]
 
 @pytest.fixture
 def device(monkeypatch):
-    """Cuda; where GPTMINI_GPU_CHECKS=cpu a CPU, on which the checks prove nothing but that their lines run."""
+    """The name of the device: cuda, or cpu where GPTMINI_GPU_CHECKS=cpu says so."""
     if TRY_ON_CPU:
-        # inductor takes a minute
+        # Inductor would take a minute.
         monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
         yield "cpu"
         return
 
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")
+
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")  # no TF32, unless a check asks for it
     yield "cuda"

@@ -10,15 +10,16 @@ from gptmini.model import GPTConfig, new_gpt
 from sizes import TRAINED
 from training.watchers import Seen
 
-# on a CPU the checks prove only that their lines run
+# On a CPU the checks prove only that their lines run.
 TRY_ON_CPU = os.environ.get("GPTMINI_GPU_CHECKS") == "cpu"
 KINDS = pytest.mark.parametrize("kind", ["gpt2", "modern"])
-# which a GPU's kernels take
+# Sizes that a GPU's kernels take.
 SIZES = {"context_length": 64, "d_model": 64, "n_layers": 2, "n_heads": 4}
 B = 4
 
 
 def model_of(kind, **sizes):
+    """A model of a kind, on the CPU, with matrices so wide that every part of it shows."""
     model = new_gpt(GPTConfig(**TRAINED[kind] | SIZES | sizes), 1)
     torch.manual_seed(1)
     for parameter in model.parameters():
@@ -44,7 +45,7 @@ class Losses(L.Callback):
 
 
 class Work(Seen):
-    """The newest point of every tag, of those under work/ too, which differ from run to run."""
+    """Keeps the newest point of every tag, also of those under work/, which differ from run to run."""
 
     def __init__(self):
         super().__init__()

@@ -6,6 +6,7 @@ import lightning as L
 import pytest
 import torch
 
+from gptmini.training.batch_size import TRIAL_SECONDS, choose_batch_size
 from gptmini.training.checkpointing import RunCheckpoints
 from gptmini.training.monitoring.scalars import Scalars
 from gptmini.training.stopping import Stopping
@@ -52,25 +53,29 @@ def test_utilisation_is_a_hand_count_over_the_makers_peak(run, device):
     seen = Work()
     peak = None if torch.cuda.is_available() else 1.0
     run("gpt2", precision="bf16", callbacks=[Scalars(2, peak_tflops=peak)], loggers=[seen])
-    # Six operations a weight and token: 12 C^2 in each of 2 blocks, V C to unembed; 12 N C T in attention.
+    if "work/mfu" not in seen.newest:
+        pytest.skip(f"no maker's peak is known of {torch.cuda.get_device_name()}")
+
+    # Six operations a weight and token, for 12 C^2 weights in each of N blocks and V C to unembed; and 12 N C T in
+    # attention.
     n_layers = 2
     d_model = 64
     context_length = 64
     n_vocab = 257
-    flops = (
-        6 * (n_layers * 12 * d_model**2 + n_vocab * d_model)
-        + 12 * n_layers * d_model * context_length
-    )
-    if "work/mfu" not in seen.newest:
-        pytest.skip(f"no maker's peak is known of {torch.cuda.get_device_name()}")
+    in_weights = 6 * (n_layers * 12 * d_model**2 + n_vocab * d_model)
+    in_attention = 12 * n_layers * d_model * context_length
+    flops = in_weights + in_attention
     implied = seen.newest["work/tokens_per_second"] * flops / seen.newest["work/mfu"]
-    by_data_sheet = {
-        "NVIDIA H200": 989e12,
-        "NVIDIA H100 80GB HBM3": 989e12,
-        "NVIDIA A100-SXM4-80GB": 312e12,
-    }
-    expected = 1e12 if TRY_ON_CPU else by_data_sheet.get(torch.cuda.get_device_name(), implied)
 
+    if TRY_ON_CPU:
+        expected = 1e12
+    else:
+        by_data_sheet = {
+            "NVIDIA H200": 989e12,
+            "NVIDIA H100 80GB HBM3": 989e12,
+            "NVIDIA A100-SXM4-80GB": 312e12,
+        }
+        expected = by_data_sheet.get(torch.cuda.get_device_name(), implied)
     assert implied == pytest.approx(expected, rel=1e-6)
 
 
@@ -92,46 +97,46 @@ class Walled(L.Callback):
 
 
 def test_the_parts_of_a_step_add_up_to_its_wall_time(run):
-    # busier than what starts its kernels
+    # A model so large that the GPU is busier than the host that starts its kernels.
     large = {"context_length": 64, "d_model": 1024, "n_layers": 6, "n_heads": 16}
     if TRY_ON_CPU:
         large = SIZES
     seen = Work()
     wall = Walled()
-    options = {"global_batch_size": 128, "batch_size": 128, "max_steps": 12, "val_every_steps": 12}
-    # Only the last step is logged, so that no logging falls into it; the wall is read before Scalars computes its own.
+
+    # Only the last step is logged, so that no logging falls into it. The wall is read before Scalars computes its own.
     run(
         "gpt2",
         sizes=large,
         precision="bf16",
+        global_batch_size=128,
+        batch_size=128,
+        max_steps=12,
+        val_every_steps=12,
         callbacks=[wall, Scalars(12)],
         loggers=[seen],
-        **options,
     )
     parts = sum(value for tag, value in seen.newest.items() if tag.startswith("work/ms/"))
     print(f"parts {parts:.2f} ms, wall {wall.spent:.2f} ms")
-
     if not TRY_ON_CPU:
         assert parts == pytest.approx(wall.spent, rel=0.05)
 
 
 def test_the_largest_batch_that_fits_is_found_in_time_and_its_memory_given_back(device):
-    from gptmini.training.batch_size import TRIAL_SECONDS, choose_batch_size
-
     model = model_of("modern", d_model=256, context_length=512)
-    options = {
-        "global_batch_size": 4096,
-        "devices": 1,
-        "device": device,
-        "precision": "bf16",
-        "compile": False,
-    }
+
     start = time.perf_counter()
-    size = choose_batch_size(model, **options)
+    size = choose_batch_size(
+        model,
+        global_batch_size=4096,
+        devices=1,
+        device=device,
+        precision="bf16",
+        compile=False,
+    )
 
     assert time.perf_counter() - start < TRIAL_SECONDS
     assert 4096 % size == 0
     if torch.cuda.is_available():
-        assert torch.cuda.memory_reserved() < 2**28  # 256 MB: what libraries keep
-
+        assert torch.cuda.memory_reserved() < 2**28  # 256 MB, which libraries keep
     print(f"{size} of 4096 sequences at once")

@@ -50,16 +50,15 @@ SETTINGS = {
 }
 
 
-TEXT = Documents(
-    ["The quick brown fox jumps over the lazy dog. " * 20],
-    ["A lazy fox jumps. " * 9],
-    name="test",
-)
+TEXT = "The quick brown fox jumps over the lazy dog. " * 20
+HELD_OUT = "A lazy fox jumps. " * 9
 
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory):
-    return prepare(TEXT, byte, tmp_path_factory.mktemp("data"))[0]
+    """Prepared tokens of a small text."""
+    store, _ = prepare(Documents([TEXT], [HELD_OUT]), byte, tmp_path_factory.mktemp("data"))
+    return store
 
 
 @pytest.fixture
@@ -83,6 +82,7 @@ def train(store, tmp_path):
     ):
         settings = TrainerSettings(**SETTINGS | settings)
         config = GPTConfig(**TRAINED[kind] | {"dropout": dropout} | (sizes or {}))
+
         module, data = assemble(
             store,
             config,
@@ -98,6 +98,7 @@ def train(store, tmp_path):
         module.to(dtype)
         if state is not None:
             restore_callbacks(callbacks, state)
+
         trainer = build_trainer(
             module.settings,
             folder,
@@ -110,7 +111,6 @@ def train(store, tmp_path):
         if watch is not None:
             watch(module)
         trainer.fit(module, data)
-
         return trainer
 
     return run

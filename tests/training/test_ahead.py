@@ -10,14 +10,14 @@ import torch
 
 from gptmini.data.batches import gather
 from gptmini.training.ahead import batches_ahead
+from sizes import B, T
 
-B = 2
-T = 5
 CPU = torch.device("cpu")
 DATA = np.random.default_rng(1).integers(0, 2**16, 400).astype(np.uint16)
 
 
 def starts(number):
+    """Where the windows of a batch begin."""
     return np.array([number % 7, 300 - 11 * number])
 
 
@@ -42,17 +42,19 @@ def test_every_batch_is_the_one_that_gather_cuts_and_stays_so(slow):
         assert all(map(torch.equal, batch, expected))
 
 
+def cutters():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("batches")]
+
+
 def test_the_thread_ends_with_its_batches():
     batches = batches_ahead(cut, (B, T + 1), CPU)
     next(batches)
-    assert any(thread.name.startswith("batches") for thread in threading.enumerate())
+    assert cutters()
 
     batches.close()
-    for thread in threading.enumerate():
-        if thread.name.startswith("batches"):
-            thread.join(timeout=5)
-
-    assert not any(thread.name.startswith("batches") for thread in threading.enumerate())
+    for thread in cutters():
+        thread.join(timeout=5)
+    assert not cutters()
 
 
 def test_an_error_of_the_thread_is_raised_where_the_batch_is_taken():
@@ -71,9 +73,10 @@ def test_an_error_of_the_thread_is_raised_where_the_batch_is_taken():
 
 @pytest.mark.parametrize("batch_size", [8, 2])
 def test_a_run_on_batches_cut_ahead_ends_in_the_same_weights(train, monkeypatch, batch_size):
-    weights = []
-    for devices in ((), ("cpu",)):
+    def weights(devices):
         monkeypatch.setattr("gptmini.training.datamodule.CUT_AHEAD_FOR", devices)
         trainer = train(max_steps=5, batch_size=batch_size, val_every_steps=2)
-        weights.append(trainer.lightning_module.model.state_dict())
-    torch.testing.assert_close(*weights, rtol=0, atol=0)
+        return trainer.lightning_module.model.state_dict()
+
+    expected = weights(())
+    torch.testing.assert_close(weights(("cpu",)), expected, rtol=0, atol=0)

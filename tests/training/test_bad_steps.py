@@ -34,27 +34,28 @@ def test_a_bad_step_is_not_applied_but_counted_logged_and_named_with_its_batch(
 ):
     poison = Poison({2, 4}, value, kind)
     said = Said()
-    callbacks = [poison, Scalars(1), Stopping(None, 3)]
     trainer = train(
-        max_steps=6, optimizer=optimizer, callbacks=callbacks, loggers=[said], gradient_clip=clip
+        max_steps=6,
+        optimizer=optimizer,
+        callbacks=[poison, Scalars(1), Stopping(None, 3)],
+        loggers=[said],
+        gradient_clip=clip,
     )
 
+    # Good steps alone change the weights.
     for step in range(5):
         before = poison.around[step]
         after = poison.around[step + 1]
         assert all(map(torch.equal, before, after)) == (step in poison.steps)
 
-    assert {
-        step: value for (tag, step), value in said.points.items() if tag == "train/bad_steps"
-    } == {3: 1, 5: 2}
-
+    # Bad steps are counted, and what is not finite is logged as it is.
+    assert said.values("train/bad_steps") == {3: 1, 5: 2}
     shown = "train/loss" if kind == "loss" else "weights/grad_norm"
-    assert not math.isfinite(said.points[shown, 3])  # nothing is filtered
+    assert not math.isfinite(said.points[shown, 3])
 
-    starts = window_starts(
-        range(16, 24), n_tokens=store.n_tokens("train"), context_length=5, seed=1
-    )
-
+    # The line of the third step says where its windows begin.
+    n_tokens = store.n_tokens("train")
+    starts = window_starts(range(16, 24), n_tokens=n_tokens, context_length=5, seed=1)
     assert ", ".join(map(str, starts)) in said.lines[0]
     assert said.lines[0].startswith("step 3 not applied: loss ")
     assert all(p.isfinite().all() for p in trainer.lightning_module.model.parameters())
@@ -62,13 +63,10 @@ def test_a_bad_step_is_not_applied_but_counted_logged_and_named_with_its_batch(
 
 def test_too_many_in_a_row_end_the_run_with_the_last_good_checkpoint(train, tmp_path, late):
     (tmp_path / "config.yaml").write_text("")
+    callbacks = [Poison({1, 4, 5, 6}), Stopping(None, 3), RunCheckpoints(2)]
     wanted = "3 steps in a row, to step 7, had a loss or gradient that is not finite"
     with pytest.raises(ValueError, match=wanted):
-        train(
-            max_steps=9,
-            callbacks=[Poison({1, 4, 5, 6}), Stopping(None, 3), RunCheckpoints(2)],
-            val_every_steps=9,
-        )
+        train(max_steps=9, callbacks=callbacks, val_every_steps=9)
 
     state, _ = find_training_state(tmp_path)
     assert state.step == 4  # step 6 was bad, as was the one before
@@ -80,14 +78,8 @@ def test_bad_steps_survive_a_resume(train, tmp_path, late):
     state, _ = find_training_state(tmp_path)
     trainer = train(max_steps=6, callbacks=[Poison({4}), RunCheckpoints(9)], state=state)
 
-    expected = (
-        3,
-        0,
-    )
-    assert (
-        trainer.lightning_module.bad_steps,
-        trainer.lightning_module.bad_steps_in_a_row,
-    ) == expected
+    assert trainer.lightning_module.bad_steps == 3
+    assert trainer.lightning_module.bad_steps_in_a_row == 0
 
 
 def test_a_bad_last_step_is_told_before_the_run_ends(train, late):
@@ -106,12 +98,9 @@ def test_a_stop_tells_the_bad_step_before_it_and_counts_it(train, tmp_path, late
             if trainer.global_step == 3:
                 stopping.signal = signal.SIGTERM
 
+    callbacks = [Poison({3}), Asked(), stopping, RunCheckpoints(9)]
     with pytest.raises(Stop):
-        train(
-            max_steps=9,
-            callbacks=[Poison({3}), Asked(), stopping, RunCheckpoints(9)],
-            loggers=[said],
-        )
+        train(max_steps=9, callbacks=callbacks, loggers=[said])
     assert said.lines[0].startswith("step 4 not applied")
 
     (tmp_path / "config.yaml").write_text("")
@@ -142,14 +131,13 @@ def test_no_step_that_is_not_logged_is_read_by_the_host(train, optimizer, monkey
             reads.trainer = trainer
 
     with reads:
-        callbacks = [Watch(), Scalars(5), Stopping(None, 3), RunCheckpoints(50)]
         train(
             max_steps=9,
             optimizer=optimizer,
-            callbacks=callbacks,
+            callbacks=[Watch(), Scalars(5), Stopping(None, 3), RunCheckpoints(50)],
             val_every_steps=9,
             global_batch_size=16,
         )
 
-    # 0 is the start, 1 and 5 are logged, 9 is the end
+    # Step 0 is the start, steps 1 and 5 are logged, and step 9 is the end.
     assert {step for step in reads.steps if 1 < step < 9} == {5}

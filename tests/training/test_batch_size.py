@@ -1,7 +1,5 @@
 """trainer.batch_size=auto: the largest divisor that fits, found in few trials, each of which may run out of memory."""
 
-from functools import partial
-
 import pytest
 import torch
 
@@ -49,6 +47,7 @@ def test_divisors(number, expected):
 def test_the_largest_divisor_that_fits_is_found_in_few_trials(size, share):
     memory = Memory(size, fixed=9, each=7)
     found = largest_fitting(divisors(share), memory.peak, int(0.9 * size), seconds=20)
+
     fitting = [n for n in divisors(share) if 9 + 7 * n <= 0.9 * size]
     assert found == max(fitting, default=1)
     assert len(memory.tried) <= 3  # one sequence, two, and the size that is returned
@@ -78,23 +77,26 @@ def small(context_length):
 def test_a_cpu_takes_at_most_8192_tokens_at_once(
     context_length, global_batch_size, devices, expected
 ):
-    options = {"device": "cpu", "precision": "fp32", "compile": False}
-    model = small(context_length)
     found = choose_batch_size(
-        model, global_batch_size=global_batch_size, devices=devices, **options
+        small(context_length),
+        global_batch_size=global_batch_size,
+        devices=devices,
+        device="cpu",
+        precision="fp32",
+        compile=False,
     )
     assert found == expected
 
 
 def test_devices_that_cannot_share_the_global_batch_are_refused():
-    make = partial(TrainerSettings, **SETTINGS | {"global_batch_size": 9, "batch_size": "auto"})
+    settings = SETTINGS | {"global_batch_size": 9, "batch_size": "auto", "devices": 2}
     with pytest.raises(ValueError, match=r"must be a multiple of trainer\.devices, got 9 and 2"):
-        make(devices=2)
+        TrainerSettings(**settings)
 
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A GPU of 10,000 bytes for all that asks CUDA of its memory, computing on the CPU."""
+    """A stand-in for CUDA's counts of memory, whose peak rises by 100 bytes each time; the CPU computes."""
     asked = {"peak": 0}
 
     def peak(device):
@@ -111,14 +113,14 @@ def gpu(monkeypatch):
 def test_a_trial_runs_a_micro_step_and_gives_its_memory_back(gpu, precision):
     model = small(5)
     before = [parameter.clone() for parameter in model.parameters()]
-    eager = _Trial(model, torch.device("cpu"), precision=precision, compile=False, n_copies=2)
 
+    eager = _Trial(model, torch.device("cpu"), precision=precision, compile=False, n_copies=2)
     assert eager.peak(2) == 100
 
     compiled = _Trial(model, torch.device("cpu"), precision=precision, compile=True, n_copies=2)
     width = 4 if precision == "fp32" else 2
-    # 64 rows of the padded vocabulary
-    assert compiled.peak(2) == 200 + 2 * 5 * 64 * (2 * width + 4)
+    logits = 2 * 5 * 64  # of two windows of five tokens, with the vocabulary padded to 64
+    assert compiled.peak(2) == 200 + logits * (2 * width + 4)
 
     compiled.give_back()
     assert gpu["emptied"]

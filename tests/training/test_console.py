@@ -41,11 +41,12 @@ def watch(
     before=(),
     began=None,
 ):
-    """Console and log of a run, and its logger."""
+    """What a run shows on the console and in the log, and its logger."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     if no_color:
         monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
+
     shown = Encoded(encoding)
     kept = io.StringIO()
     console = Console(
@@ -56,10 +57,9 @@ def watch(
 
     for i, loss in enumerate(losses, start=1):
         step = max_steps * i // len(losses)
+        validated = {"val/loss": loss, "val/bits_per_byte": loss / 2, "val/gap": loss - 4.4375}
         logger.log_metrics(TRAINED, step - 1)
-        logger.log_metrics(
-            {"val/loss": loss, "val/bits_per_byte": loss / 2, "val/gap": loss - 4.4375}, step
-        )
+        logger.log_metrics(validated, step)
 
     for line in logger.final_table():
         logger.say(line)
@@ -73,9 +73,10 @@ def test_a_validation_says_better_or_worse_and_the_way_of_the_loss(monkeypatch, 
     for text in (shown, kept):
         assert re.search(r"step 10/40  loss 4.4375  val loss 5.2500 ▁  \S", text)
         assert re.search(r"step 20/40  loss 4.4375  val loss 4.7500 ↓ █▁  \S", text)
-        # 0.125 of 0.5: 1.75 of 7
+        # 0.125 above the least of losses that are 0.5 apart: 1.75 of seven steps, which is the second.
         assert re.search(r"step 30/40  loss 4.4375  val loss 4.8750 ↑ █▁▃  \S", text)
         assert re.search(r"step 40/40  loss 4.4375  val loss 4.5000 ↓ █▃▅▁  0 s left", text)
+
     assert ("━" in shown) == terminal
     assert "\x1b" not in kept
     assert not re.search("\x1b\\[[0-9;]*3[0-9]m", shown)  # no colour
@@ -89,7 +90,7 @@ def test_colour_marks_better_and_worse_where_it_is_wanted(monkeypatch):
 
 
 def test_nothing_but_ascii_reaches_a_console_that_has_nothing_else(monkeypatch):
-    # strict: other characters would raise
+    # The encoding is strict: characters that it lacks would raise.
     shown, kept, _ = watch(monkeypatch, terminal=False, encoding="ascii")
     assert "val loss 4.7500 v 70  " in shown
     assert "val loss 4.8750 ^ 702  " in shown
@@ -117,19 +118,19 @@ def test_the_bar_fits_into_80_columns(monkeypatch):
 
     assert drawn
     assert max(map(len, drawn)) <= 80
-    # nothing was cut
+    # No line was cut short.
     assert all(line.endswith(" left") or line.endswith("tokens/s") for line in drawn)
 
 
 def test_the_final_table_has_first_last_and_best(monkeypatch):
-    # the best is the 30th
+    # The loss falls until the 30th validation and rises from then on.
     losses = [5.0 - i / 50 for i in range(30)] + [4.6 + i / 50 for i in range(20)]
     _, _, logger = watch(monkeypatch, terminal=False, max_steps=500, losses=losses)
     heading, *rows = logger.final_table()
 
+    columns = ["step", "tokens", "train loss", "val loss", "bits/byte", "gap"]
     assert heading.split("  ")[-1] == "gap"
-    expected = [*("step", "tokens", "train loss", "val loss", "bits/byte", "gap")]
-    assert [word for word in re.split("  +", heading.strip()) if word] == expected
+    assert [word for word in re.split("  +", heading.strip()) if word] == columns
 
     steps = [int(row.split()[0]) for row in rows]
     assert (steps[0], steps[-1], len(steps)) == (10, 500, 9)
@@ -146,16 +147,15 @@ def test_a_resumed_run_remembers_its_validations(monkeypatch):
 
 
 def test_validations_of_the_past_have_what_was_logged_last_before_them():
-    curves = {"val/loss": [(4, 6.0), (8, 5.0)], "other": [(1, 1.0)]} | {
-        "train/loss": [(1, 9.0), (3, 8.0), (8, 7.0), (9, 6.5)]
+    curves = {
+        "val/loss": [(4, 6.0), (8, 5.0)],
+        "other": [(1, 1.0)],
+        "train/loss": [(1, 9.0), (3, 8.0), (8, 7.0), (9, 6.5)],
     }
-    rows = past_validations(curves)
 
-    expected = [
-        {"step": 4, "val/loss": 6.0, "train/loss": 8.0},
-        {"step": 8, "val/loss": 5.0, "train/loss": 7.0},
-    ]
-    assert rows == expected
+    first, second = past_validations(curves)
+    assert first == {"step": 4, "val/loss": 6.0, "train/loss": 8.0}
+    assert second == {"step": 8, "val/loss": 5.0, "train/loss": 7.0}
     assert past_validations({}) == []
 
 
@@ -167,12 +167,11 @@ class Full(io.StringIO):
 
 
 def test_a_full_disk_under_console_or_log_is_told_to_the_other_and_stops_nothing():
-    shown = io.StringIO()
     kept = io.StringIO()
     ConsoleLogger(Console(file=Full()), Console(file=kept), 9).say("a line")
-
     assert kept.getvalue() == "a line\nthe console not written: No space left on device\n"
 
+    shown = io.StringIO()
     ConsoleLogger(Console(file=shown), Console(file=Full()), 9).say("a line")
     assert shown.getvalue() == "train.log not written: No space left on device\na line\n"
 
@@ -193,7 +192,8 @@ def test_a_loss_that_is_no_number_is_shown_as_one(monkeypatch):
 
 
 def test_a_run_without_validation_has_no_table(monkeypatch):
-    assert watch(monkeypatch, terminal=False, losses=[])[2].final_table() == []
+    _, _, logger = watch(monkeypatch, terminal=False, losses=[])
+    assert logger.final_table() == []
 
 
 @pytest.mark.parametrize(
@@ -201,18 +201,6 @@ def test_a_run_without_validation_has_no_table(monkeypatch):
     [([], ""), ([3.0], "▁"), ([1.0, 1.0], "▁▁"), ([1, 8, 4.5], "▁█▅"), ([math.inf, 2, 1], "?█▁")],
 )
 def test_a_sparkline_goes_from_the_lowest_to_the_highest(values, expected):
+    digit_of = dict(zip(map(ord, BLOCKS), DIGITS, strict=True))
     assert sparkline(values, BLOCKS) == expected
-    assert sparkline(values, DIGITS) == expected.translate(
-        dict(zip(map(ord, BLOCKS), DIGITS, strict=True))
-    )
-
-
-def test_scalars_without_a_step_are_in_no_line():
-    shown = io.StringIO()
-    console = Console(file=shown)
-    logger = ConsoleLogger(console, Console(file=io.StringIO()), 40, ())
-
-    logger.log_metrics({"val/loss": 4.5})
-    assert shown.getvalue() == ""
-    logger.log_metrics({"val/loss": 4.5}, 10)
-    assert "step 10/40" in shown.getvalue()
+    assert sparkline(values, DIGITS) == expected.translate(digit_of)

@@ -17,7 +17,7 @@ from sizes import GPT2
 from toys import Documents
 
 PICTURES = {"layers": [0, -1], "heads": None, "text": None, "max_tokens": 5, "embedding_tokens": 7}
-# as the tables and maps below have them
+# The tables and maps below show these sizes.
 CONFIG = GPT2 | {"vocab_size": 257, "d_model": 12, "n_heads": 3}
 
 
@@ -29,8 +29,8 @@ def test_a_map_shows_each_weight_under_its_tokens_and_greys_the_future():
     torch.manual_seed(0)
     maps = {(1, 0): torch.rand(4, 4).tril().numpy(), (1, 2): torch.rand(4, 4).tril().numpy()}
     figure = drawing.attention_maps(maps, ["The", " cat", "\n", "$"], "attention")
-    one, other, *_ = figure.axes
 
+    one, other, *_ = figure.axes
     for axes, (place, weights) in zip((one, other), maps.items(), strict=True):
         (image,) = axes.images
         shown = image.get_array()
@@ -54,14 +54,14 @@ def test_maps_wrap_and_every_label_can_be_drawn(recwarn):
 
     names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert names == ["U+4E2D", "aaaaaaaaaaa…", r"\x0b\u200b"]
-    assert [str(warning.message) for warning in recwarn if "Glyph" in str(warning.message)] == []
+    messages = [str(warning.message) for warning in recwarn]
+    assert [message for message in messages if "Glyph" in message] == []
 
 
 def test_loss_by_position_is_the_mean_of_each_place():
     positions = np.array([0, 1, 2, 0, 1, 2, 0])
     losses = np.array([1.0, 2.0, 4.0, 3.0, 2.0, 0.0, 2.0])
     mean, smooth = drawing.loss_by_position(losses, positions, "loss").axes[0].lines
-
     assert mean.get_xdata().tolist() == [1, 2, 3]
     assert mean.get_ydata().tolist() == [2.0, 2.0, 2.0]
 
@@ -78,11 +78,8 @@ def test_the_histogram_counts_every_token():
 
     assert sum(heights) == pytest.approx(100)
     assert heights[0] == pytest.approx(75)
-    expected = [
-        "median 0.50",
-        "mean 1.50",
-    ]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == expected
+    legend = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert legend == ["median 0.50", "mean 1.50"]
 
 
 @pytest.mark.parametrize("spread", [0.0, 1e-7, 1e-300])
@@ -100,10 +97,11 @@ def test_a_chart_shows_every_point_and_turns_to_a_logarithm_where_one_value_dwar
     gap = drawing.curves({("", ""): [(1, -0.2), (2, 0.01), (3, 0.02), (4, 0.6)]}, "gap").axes[0]
     assert gap.get_yscale() == "linear"  # a logarithm would hide what is below 0
 
-    figure = drawing.curves(
-        {("a", "train"): [(1, 500.0), (2, 0.0)], ("b", "train"): [(1, 5.0), (2, 4.0)]}, "ms"
-    )
-
+    of_two_runs = {
+        ("a", "train"): [(1, 500.0), (2, 0.0)],
+        ("b", "train"): [(1, 5.0), (2, 4.0)],
+    }
+    figure = drawing.curves(of_two_runs, "ms")
     assert figure.axes[0].get_yscale() == "log"
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [" a train", " b train"]
     assert b"<svg" in drawing.svg(figure)
@@ -118,7 +116,7 @@ def test_mispredicted_tokens_are_those_that_cost_most_in_all():
     )
     heading, *rows = mispredicted(found, lambda token: {7: "\n", 8: "the", 9: "|x"}[token])
 
-    expected = [
+    assert heading == [
         "token",
         "times",
         "right",
@@ -126,13 +124,11 @@ def test_mispredicted_tokens_are_those_that_cost_most_in_all():
         "share of all loss",
         "likeliest when wrong",
     ]
-    assert heading == expected
-    expected = [
+    assert rows == [
         ["⏎", "3", "33%", "2.00", "50.0%", "|x"],
         ["|x", "1", "0%", "5.00", "41.7%", "⏎"],
         ["the", "2", "100%", "0.50", "8.3%", ""],
     ]
-    assert rows == expected
 
 
 def test_the_embedding_is_written_row_for_row_with_a_label_each(tmp_path):
@@ -140,11 +136,9 @@ def test_the_embedding_is_written_row_for_row_with_a_label_each(tmp_path):
     matrix = torch.randn(4, 3)
     write_embedding(matrix, ["a", "\n", "\x0b", "b\tc"], tmp_path)
     (folder,) = (tmp_path / "plugins").iterdir()
-    rows = [
-        list(map(float, line.split("\t")))
-        for line in (folder / "embedding.tsv").read_text().splitlines()
-    ]
 
+    lines = (folder / "embedding.tsv").read_text().splitlines()
+    rows = [list(map(float, line.split("\t"))) for line in lines]
     torch.testing.assert_close(torch.tensor(rows), matrix, rtol=1e-3, atol=1e-3)
     assert (folder / "tokens.tsv").read_text() == "a\n⏎\n\\x0b\nb⇥c\n"
 
@@ -191,16 +185,14 @@ def test_layers_and_heads_that_the_model_has_not_are_refused(name, numbers):
 )
 def test_maps_are_of_the_layers_and_heads_that_were_chosen(layers, heads, places):
     model = new_gpt(GPTConfig(**CONFIG), seed=1).eval()
-    module = SimpleNamespace(
-        model=model, device="cpu", store=SimpleNamespace(tokens=lambda split: np.arange(99))
-    )
+    store = SimpleNamespace(tokens=lambda split: np.arange(99))
+    module = SimpleNamespace(model=model, device="cpu", store=store)
     maps, labels = pictures(layers=layers, heads=heads, text="abcdefgh")._attention(module)
 
-    assert labels == list("abcde")
-
+    # The tests of interop compare attention_weights with Hugging Face's.
     tokens = torch.tensor([[97, 98, 99, 100, 101]])
-    # equal to Hugging Face's, in tests/model
-    weights = model.attention_weights(tokens, [0, 1])[:, 0]
+    weights = model.attention_weights(tokens, [0, 1])[:, 0]  # (N, H, T, T)
+    assert labels == list("abcde")
     assert list(maps) == places
     for (layer, head), shown in maps.items():
         torch.testing.assert_close(torch.from_numpy(shown), weights[layer, head])
@@ -213,29 +205,26 @@ def test_the_models_table_adds_up(tied):
     assert total == ["all", "", "", f"{model.n_parameters:,}", "100%"]
     assert sum(int(row[3].replace(",", "")) for row in rows) == model.n_parameters
 
+    # The embedding has 320 rows with those that pad it, which are not counted.
     by_name = {row[0]: row for row in rows}
-    # 320 rows with their padding
     assert by_name["embedding.weight"][1:4] == ["257 x 12", "1", "3,084"]
     assert by_name["blocks.*.attention.qkv.weight"][1:4] == ["36 x 12", "2", "864"]
     assert ("unembedding.weight" in by_name) != tied
 
 
-PLAYS = Documents(
-    ["To be", "or not"],
-    ["that"],
-    name="plays",
-    source={"corpus": "plays", "val_fraction": 0.25, "files": ["aa11", "bb22"]},
-)
+SOURCE = {"corpus": "plays", "val_fraction": 0.25, "files": ["aa11", "bb22"]}
+PLAYS = Documents(["To be", "or not"], ["that"], name="plays", source=SOURCE)
 
 
 def test_the_data_card_says_where_tokens_come_from_and_how_many_there_are(tmp_path):
     store, _ = prepare(PLAYS, byte, tmp_path)
     card = dict(data_card(store)[1:])
+
     assert card["source"] == "plays"
     assert card["val_fraction"] == "0.25"
     assert card["files"] == "2; sha256 of the first aa11"
     assert card["tokenizer"] == "byte"
-    # an end-of-text after each
+    # An end-of-text token follows each document.
     assert card["train"] == "2 documents, 11 bytes, 13 tokens, 0.846 bytes a token"
     assert card["val"] == "1 documents, 4 bytes, 5 tokens, 0.800 bytes a token"
 
@@ -247,15 +236,13 @@ def test_the_configurations_table_has_every_value_once():
         "prompts": ["", "a"],
         "name": "n",
     }
-
-    expected = [
+    assert config_table(tree)[1:] == [
         ["seed", "1"],
         ["model.bias", "true"],
         ["model.d_ff", "null"],
         ["prompts", '["", "a"]'],
         ["name", "n"],
     ]
-    assert config_table(tree)[1:] == expected
 
 
 def test_runs_are_compared_by_what_was_changed_first(tmp_path):
@@ -269,6 +256,7 @@ def test_runs_are_compared_by_what_was_changed_first(tmp_path):
         "schedule": {"_target_": "gptmini.optim.schedules.cosine"},
     }
     overrides = ["optimizer.lr=0.01", "+experiment=mine", "name=a", "callbacks.pictures=null"]
+
     values, changed, others = comparison(config, store, model, overrides)
 
     assert changed == ["overrides", "optimizer.lr", "experiment", "callbacks.pictures"]

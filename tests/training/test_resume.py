@@ -25,8 +25,20 @@ class KillInValidation(L.Callback):
         raise Kill
 
 
+class Record:
+    """Everything that a run logs, reads and samples, however often it is killed."""
+
+    def __init__(self):
+        self.seen = Seen()
+        self.kept = {}
+
+    def assert_same(self, other):
+        assert self.seen.points == other.seen.points
+        assert self.kept == other.kept
+
+
 class Texts(L.Callback):
-    """Keeps what the run wrote and read, by step."""
+    """Keeps the batches that the run reads and the samples that it writes, by step."""
 
     def __init__(self, samples, kept):
         self.samples = samples
@@ -40,47 +52,48 @@ class Texts(L.Callback):
         self.kept["sample", trainer.global_step] = self.samples.texts
 
 
-def go(train, folder, seen, kept, *, kill=None, save_every=2, **options):
+def go(train, folder, record, *, kill=None, save_every=2, **options):
     """Start or resume the run in folder; returns the trainer, or None if it was killed."""
     state, warnings = find_training_state(folder)
     assert not warnings
-
-    seen.resume(state.step if state else -1)
+    record.seen.resume(state.step if state else -1)
     if state:
         adopt(state.path, state.step)
-    samples = Samples(byte([]), ["The"], 3, max_new_tokens=5, temperature=0.8, top_k=20, top_p=None)
-    callbacks = [
-        Scalars(1),
-        samples,
-        Texts(samples, kept),
-        RunCheckpoints(save_every),
-        *([kill] if kill else []),
-    ]
+
+    samples = Samples(
+        byte([]), ["The"], 3, max_new_tokens=5, temperature=0.8, top_k=20, top_p=None
+    )
+    callbacks = [Scalars(1), samples, Texts(samples, record.kept), RunCheckpoints(save_every)]
+    if kill:
+        callbacks.append(kill)
 
     try:
-        return train(callbacks=callbacks, loggers=[seen], folder=folder, state=state, **options)
+        return train(
+            callbacks=callbacks, loggers=[record.seen], folder=folder, state=state, **options
+        )
     except Kill:
         return None
 
 
 def assert_same(one, other):
-    """Every weight and every number of the optimizer, bit for bit."""
-    states = [trainer.lightning_module.model.state_dict() for trainer in (one, other)]
-    assert states[0].keys() == states[1].keys()
-    for name in states[0]:
-        assert torch.equal(states[0][name], states[1][name]), name
+    """Every weight and every number of the optimizer is equal, bit for bit."""
+    weights = one.lightning_module.model.state_dict()
+    other_weights = other.lightning_module.model.state_dict()
+    assert weights.keys() == other_weights.keys()
+    for name in weights:
+        assert torch.equal(weights[name], other_weights[name]), name
 
-    optimizers = [trainer.optimizers[0].state_dict() for trainer in (one, other)]
-    for group, other_group in zip(
-        *(optimizer["param_groups"] for optimizer in optimizers), strict=True
-    ):
-        assert group | {"lr": None} == other_group | {
-            "lr": None
-        }  # follows from the step; a run that does none sets none
-    assert optimizers[0]["state"].keys() == optimizers[1]["state"].keys()
-    for i, state in optimizers[0]["state"].items():
+    optimizer = one.optimizers[0].state_dict()
+    other_optimizer = other.optimizers[0].state_dict()
+    groups = zip(optimizer["param_groups"], other_optimizer["param_groups"], strict=True)
+    for group, other_group in groups:
+        # The learning rate follows from the step. A run that does no step sets none.
+        assert group | {"lr": None} == other_group | {"lr": None}
+
+    assert optimizer["state"].keys() == other_optimizer["state"].keys()
+    for i, state in optimizer["state"].items():
         for key, value in state.items():
-            assert torch.equal(value, optimizers[1]["state"][i][key]), (i, key)
+            assert torch.equal(value, other_optimizer["state"][i][key]), (i, key)
 
 
 CASES = {
@@ -101,7 +114,7 @@ def run_folder(tmp_path):
     def make(name):
         folder = tmp_path / name
         folder.mkdir()
-        (folder / "config.yaml").write_text("")  # what makes it a run folder
+        (folder / "config.yaml").write_text("")  # makes it a run folder
         return folder
 
     return make
@@ -113,35 +126,30 @@ def run_folder(tmp_path):
 def test_kills_and_resumes_change_no_bit(train, run_folder, kind, case, threads):
     options = {"val_every_steps": 3} | CASES[case] | {"kind": kind, "max_steps": STEPS}
     micro_steps = 8 // options.get("batch_size", 8)
+    kills = [
+        KillAfter(1),
+        KillAfter(4 * micro_steps),
+        KillAfter(3 * micro_steps - micro_steps // 2),
+    ]
+    if options["val_every_steps"] == 3:  # at step 6, which is saved when its validation is done
+        kills.append(KillInValidation())
+
+    expected = Record()
+    record = Record()
+    folder = run_folder("killed")
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-
     try:
-        seen = Seen()
-        kept = {}
-        straight = go(train, run_folder("straight"), seen, kept, **options)
-        seen_again = Seen()
-        kept_again = {}
-        folder = run_folder("killed")
-        for kill in (
-            KillAfter(1),
-            KillAfter(4 * micro_steps),
-            KillAfter(3 * micro_steps - micro_steps // 2),
-        ):
-            assert go(train, folder, seen_again, kept_again, kill=kill, **options) is None
-        if options["val_every_steps"] == 3:  # at step 6, which is saved when its validation is done
-            assert (
-                go(train, folder, seen_again, kept_again, kill=KillInValidation(), **options)
-                is None
-            )
-        resumed = go(train, folder, seen_again, kept_again, **options)
+        straight = go(train, run_folder("straight"), expected, **options)
+        for kill in kills:
+            assert go(train, folder, record, kill=kill, **options) is None
+        resumed = go(train, folder, record, **options)
     finally:
         torch.set_num_threads(before)
 
     assert straight.global_step == resumed.global_step == STEPS
     assert_same(straight, resumed)
-    assert seen.points == seen_again.points
-    assert kept == kept_again
+    record.assert_same(expected)
     assert straight.lightning_module.evaluation == resumed.lightning_module.evaluation
 
 
@@ -150,18 +158,17 @@ def test_kills_and_resumes_change_no_bit_when_compiled(train, run_folder):
     if not (shutil.which("g++") or shutil.which("clang++")):
         pytest.skip("inductor needs a C++ compiler on a CPU")
     options = {"kind": "modern", "max_steps": 5, "compile": True, "dropout": 0.2}
-    seen = Seen()
-    seen_again = Seen()
-    kept = {}
-    kept_again = {}
+    expected = Record()
+    record = Record()
     folder = run_folder("killed")
-    straight = go(train, run_folder("straight"), seen, kept, **options)
 
-    assert go(train, folder, seen_again, kept_again, kill=KillAfter(3), **options) is None
-
+    straight = go(train, run_folder("straight"), expected, **options)
+    assert go(train, folder, record, kill=KillAfter(3), **options) is None
     torch.compiler.reset()  # as in a new process
-    assert_same(straight, go(train, folder, seen_again, kept_again, **options))
-    assert seen.points == seen_again.points
+    resumed = go(train, folder, record, **options)
+
+    assert_same(straight, resumed)
+    assert record.seen.points == expected.seen.points
 
 
 def test_a_resume_at_every_single_step_changes_no_bit(train, run_folder):
@@ -172,19 +179,18 @@ def test_a_resume_at_every_single_step_changes_no_bit(train, run_folder):
         "val_every_steps": 4,
         "save_every": 1,
     }
-    seen = Seen()
-    seen_again = Seen()
-    kept = {}
-    kept_again = {}
+    expected = Record()
+    record = Record()
     folder = run_folder("killed")
-    straight = go(train, run_folder("straight"), seen, kept, **options)
 
+    straight = go(train, run_folder("straight"), expected, **options)
     for _ in range(STEPS - 1):  # killed in the step after the one that is saved
-        assert go(train, folder, seen_again, kept_again, kill=KillAfter(2), **options) is None
-    assert_same(straight, go(train, folder, seen_again, kept_again, **options))
-    assert seen.points == seen_again.points
-    assert kept == kept_again
-    assert math.isfinite(seen.points["val/loss", STEPS])
+        assert go(train, folder, record, kill=KillAfter(2), **options) is None
+    resumed = go(train, folder, record, **options)
+
+    assert_same(straight, resumed)
+    record.assert_same(expected)
+    assert math.isfinite(expected.seen.points["val/loss", STEPS])
 
 
 class StopInValidation(L.Callback):
@@ -201,22 +207,26 @@ class StopInValidation(L.Callback):
 @pytest.mark.parametrize("step", [4, 6])  # 6 is the last step
 def test_a_validation_that_a_signal_ended_is_done_first_by_the_resumed_run(train, run_folder, step):
     options = {"max_steps": 6, "val_every_steps": 4, "save_every": 5, "dropout": 0.3}
-    seen = Seen()
-    seen_again = Seen()
-    kept = {}
-    kept_again = {}
+    expected = Record()
+    record = Record()
     folder = run_folder("stopped")
-    straight = go(train, run_folder("straight"), seen, kept, **options)
+    straight = go(train, run_folder("straight"), expected, **options)
 
     with pytest.raises(SystemExit):
-        go(train, folder, seen_again, kept_again, kill=StopInValidation(step), **options)
-    assert find_training_state(folder)[0].step == step
+        go(train, folder, record, kill=StopInValidation(step), **options)
+    state, _ = find_training_state(folder)
+    assert state.step == step
 
-    resumed = go(train, folder, seen_again, kept_again, **options)
+    resumed = go(train, folder, record, **options)
     assert_same(straight, resumed)
-    assert seen.points == seen_again.points
-    assert kept == kept_again
-    assert find_training_state(folder)[0].validated_step == 6
+    record.assert_same(expected)
+    state, _ = find_training_state(folder)
+    assert state.validated_step == 6
+
+
+def add_a_step(checkpoint):
+    (optimizer,) = checkpoint["optimizer_states"]
+    optimizer["state"]["model.norm.weight"]["step"].add_(1)
 
 
 @pytest.mark.parametrize(
@@ -225,10 +235,8 @@ def test_a_validation_that_a_signal_ended_is_done_first_by_the_resumed_run(train
         lambda checkpoint: checkpoint.update(global_step=3),  # where the optimizer has done four
         lambda checkpoint: checkpoint["gptmini"].update(bad_steps=[1, 0]),
         lambda checkpoint: checkpoint.pop("optimizer_states"),
-        lambda checkpoint: checkpoint["optimizer_states"][0]["state"]["model.norm.weight"][
-            "step"
-        ].add_(1),
-        # as files from before resuming had none
+        add_a_step,
+        # Files of the version before resuming did not have this number.
         lambda checkpoint: checkpoint["gptmini"].pop("validated_step"),
     ],
 )

@@ -1,5 +1,6 @@
 """What a run shows: events, console, log, samples, and the files it leaves."""
 
+import re
 import time
 from functools import partial
 from itertools import pairwise
@@ -17,11 +18,30 @@ from gptmini.training.monitoring.events import EventLogger
 from gptmini.training.monitoring.samples import Samples
 from gptmini.training.monitoring.scalars import Scalars
 
-KINDS = ("embedding", "attention", "mlp", "norm")  # of the classic model, tied
-TRAINING = {f"train/{name}" for name in ("loss", "lr/matrices", "lr/scalars", "tokens", "passes")}
-TRAINING |= {"weights/grad_norm", "weights/clipped", "work/memory_gb", "work/tokens_per_second"}
-TRAINING |= {f"weights/{name}/{kind}" for name in ("norm", "update_ratio") for kind in KINDS}
-TRAINING |= {f"work/ms/{part}" for part in ("data", "forward", "backward", "optimizer")}
+# Tags of the classic model, whose embedding is tied, by when they are logged.
+TRAINING = {
+    "train/loss",
+    "train/lr/matrices",
+    "train/lr/scalars",
+    "train/tokens",
+    "train/passes",
+    "weights/grad_norm",
+    "weights/clipped",
+    "weights/norm/embedding",
+    "weights/norm/attention",
+    "weights/norm/mlp",
+    "weights/norm/norm",
+    "weights/update_ratio/embedding",
+    "weights/update_ratio/attention",
+    "weights/update_ratio/mlp",
+    "weights/update_ratio/norm",
+    "work/memory_gb",
+    "work/tokens_per_second",
+    "work/ms/data",
+    "work/ms/forward",
+    "work/ms/backward",
+    "work/ms/optimizer",
+}
 VALIDATION = {"val/loss", "val/bits_per_byte", "val/gap"}
 SAMPLING = {
     "prompts": [""],
@@ -38,9 +58,7 @@ def values(read, tag):
 
 
 def events(folder):
-    accumulator = EventAccumulator(str(folder))
-    accumulator.Reload()
-    return accumulator
+    return EventAccumulator(str(folder)).Reload()
 
 
 def test_events_hold_the_documented_tags_at_optimizer_steps(train, tmp_path):
@@ -60,6 +78,7 @@ def test_events_hold_the_documented_tags_at_optimizer_steps(train, tmp_path):
     trainer = train(callbacks=[Scalars(2), samples], loggers=[logger], batch_size=4, watch=watch)
     read = events(tmp_path)
 
+    # Each tag comes at the steps at which it is logged.
     assert set(read.Tags()["scalars"]) == TRAINING | VALIDATION
     assert read.Tags()["tensors"] == ["samples/text_summary"]
     for tag in TRAINING:
@@ -67,17 +86,16 @@ def test_events_hold_the_documented_tags_at_optimizer_steps(train, tmp_path):
     for tag in VALIDATION:
         assert [event.step for event in read.Scalars(tag)] == [3, 6]
 
-    # two micro-steps a step
+    # A point of the loss is the mean of the steps since the last point; a step has two micro-steps.
     means = [(losses[i] + losses[i + 1]).item() / 2 for i in range(0, 12, 2)]
-    # of the steps since the last point
     shown = [means[0], means[1], sum(means[2:4]) / 2, sum(means[4:6]) / 2]
     assert values(read, "train/loss") == pytest.approx(shown, rel=1e-6)
-    assert values(read, "train/tokens") == [step * 8 * 5 for step in (1, 2, 4, 6)]
 
     n_tokens = trainer.datamodule.store.n_tokens("train")
-    assert values(read, "train/passes") == pytest.approx(
-        [step * 40 / n_tokens for step in (1, 2, 4, 6)]
-    )
+    passes = [step * 40 / n_tokens for step in (1, 2, 4, 6)]
+    assert values(read, "train/tokens") == [step * 8 * 5 for step in (1, 2, 4, 6)]
+    assert values(read, "train/passes") == pytest.approx(passes)
+    assert all(value > 0 for value in values(read, "work/tokens_per_second"))
 
     loss = trainer.lightning_module.evaluation.loss
     assert values(read, "val/loss")[-1] == pytest.approx(loss)
@@ -85,7 +103,15 @@ def test_events_hold_the_documented_tags_at_optimizer_steps(train, tmp_path):
 
     text = read.Tensors("samples/text_summary")[-1].tensor_proto.string_val[0].decode()
     assert text == "\n".join("    " + line for line in samples.texts[0].splitlines())
-    assert all(value > 0 for value in values(read, "work/tokens_per_second"))
+
+
+def flat_weights(weights, names):
+    """The named weights as one vector, without the rows that pad the vocabulary of 257."""
+    parts = []
+    for name in names:
+        n_rows = 257 if name in ("embedding.weight", "unembedding.weight") else None
+        parts.append(weights[name][:n_rows].flatten())
+    return torch.cat(parts).double()
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "modern"])
@@ -94,44 +120,35 @@ def test_norms_and_changes_of_weights_are_those_of_the_step(train, tmp_path, kin
 
     class Watch(Callback):
         def on_train_batch_start(self, trainer, module, batch, batch_idx):
-            weights.append(
-                {name: p.detach().clone() for name, p in module.model.named_parameters()}
-            )
+            parameters = module.model.named_parameters()
+            weights.append({name: p.detach().clone() for name, p in parameters})
 
         def on_train_end(self, trainer, module):
             self.on_train_batch_start(trainer, module, None, 0)
 
     train(kind, callbacks=[Scalars(1), Watch()], loggers=[EventLogger(str(tmp_path))])
     read = events(tmp_path)
-    kinds = {
-        "embedding": ("embedding.weight", "position_embedding.weight"),
-        "attention": tuple(
-            f"blocks.{i}.attention.{name}" for i in (0, 1) for name in ("qkv", "output")
-        ),
-        "mlp": tuple(f"blocks.{i}.mlp.{name}" for i in (0, 1) for name in ("input", "output")),
-        "unembedding": ("unembedding.weight",),
-        "norm": (
-            "norm.",
-            *(f"blocks.{i}.{name}_norm" for i in (0, 1) for name in ("attention", "mlp")),
-        ),
+
+    patterns = {
+        "embedding": r"(position_)?embedding\.weight",
+        "attention": r"blocks\.\d\.attention\.",
+        "mlp": r"blocks\.\d\.mlp\.",
+        "unembedding": r"unembedding\.weight",
+        "norm": r"norm\.|blocks\.\d\.(attention|mlp)_norm",
     }
-    absent = {"gpt2": "unembedding", "modern": "norm"}[kind]  # tied, and without weights
+    if kind == "gpt2":
+        del patterns["unembedding"]  # is the embedding
+    else:
+        del patterns["norm"]  # has no weights
+    logged = [tag for tag in read.Tags()["scalars"] if "update_ratio" in tag]
+    assert {tag.rpartition("/")[2] for tag in logged} == set(patterns)
 
-    assert {
-        tag.split("/")[2] for tag in read.Tags()["scalars"] if "ratio" in tag
-    } == kinds.keys() - {absent}
+    for name, pattern in patterns.items():
+        own = [key for key in weights[0] if re.match(pattern, key)]
+        flat = [flat_weights(step, own) for step in weights]
 
-    for name in kinds.keys() - {absent}:
-        own = [key for key in weights[0] if key.startswith(kinds[name])]
-        # the others are padding
-        rows = dict.fromkeys(("embedding.weight", "unembedding.weight"), 257)
-        flat = [
-            torch.cat([step[key][: rows.get(key)].flatten() for key in own]).double()
-            for step in weights
-        ]
-        assert values(read, f"weights/norm/{name}") == pytest.approx(
-            [w.norm().item() for w in flat[1:]], rel=1e-5
-        )
+        norms = [w.norm().item() for w in flat[1:]]
+        assert values(read, f"weights/norm/{name}") == pytest.approx(norms, rel=1e-5)
         ratios = [((new - old).norm() / new.norm()).item() for old, new in pairwise(flat)]
         assert values(read, f"weights/update_ratio/{name}") == pytest.approx(ratios, rel=1e-4)
 
@@ -143,25 +160,24 @@ def test_the_share_of_clipped_steps_is_of_those_since_the_last_point(train, tmp_
         def on_train_batch_end(self, trainer, module, *batch):
             norms.append(module.grad_norm.item())
 
+    # At this limit the three of six steps with the smallest gradients are not clipped.
     train(callbacks=[Watch()])
-    # of six steps the three with the smallest gradients are not clipped
     limit = sorted(norms)[2] * 1.0001
     norms.clear()
-    train(
-        callbacks=[Scalars(3), Watch()], loggers=[EventLogger(str(tmp_path))], gradient_clip=limit
-    )
-    clipped = [norm > limit for norm in norms]
 
+    logger = EventLogger(str(tmp_path))
+    train(callbacks=[Scalars(3), Watch()], loggers=[logger], gradient_clip=limit)
+    clipped = [norm > limit for norm in norms]
     assert 0 < sum(clipped) < 6
 
-    # points at steps 1, 3 and 6
+    # The points are at steps 1, 3 and 6.
     shown = [clipped[0] / 1, sum(clipped[1:3]) / 2, sum(clipped[3:]) / 3]
     assert values(events(tmp_path), "weights/clipped") == pytest.approx(shown)
-    assert values(events(tmp_path), "weights/grad_norm") == pytest.approx(
-        [norms[i] for i in (0, 2, 5)]
-    )
+    shown = [norms[0], norms[2], norms[5]]
+    assert values(events(tmp_path), "weights/grad_norm") == pytest.approx(shown)
 
-    train(callbacks=[Scalars(3)], loggers=[EventLogger(str(tmp_path / "free"))], gradient_clip=None)
+    logger = EventLogger(str(tmp_path / "free"))
+    train(callbacks=[Scalars(3)], loggers=[logger], gradient_clip=None)
     assert "weights/clipped" not in events(tmp_path / "free").Tags()["scalars"]
 
 
@@ -179,16 +195,15 @@ def test_parts_of_a_step_take_what_they_are_made_to_take(train, tmp_path):
     # A callback's hook runs before Scalars's, so that what it sleeps is charged to the part that ends there.
     train(callbacks=[Slow(), Scalars(2)], loggers=[EventLogger(str(tmp_path))], batch_size=4)
     read = events(tmp_path)
-    # two micro-steps each
+
+    # A step has two micro-steps, each of which sleeps.
     for part, least in (("data", 40), ("forward", 60), ("backward", 80), ("optimizer", 0)):
-        steps, spent = zip(
-            *((event.step, event.value) for event in read.Scalars(f"work/ms/{part}")), strict=True
-        )
-        assert steps == (1, 2, 4, 6)
+        spent = {event.step: event.value for event in read.Scalars(f"work/ms/{part}")}
+        assert list(spent) == [1, 2, 4, 6]
         if part == "data":
-            # what comes between a validation and step 4 is no one's
-            spent = (*spent[:2], spent[2] + 20, spent[3])
-        assert all(least < value < least + 5000 for value in spent)
+            # The first of step 4's sleeps comes after a validation, and is not charged to any part.
+            spent[4] += 20
+        assert all(least < value < least + 5000 for value in spent.values())
 
 
 def test_tokens_a_second_are_those_of_the_clock(train, tmp_path):
@@ -196,7 +211,7 @@ def test_tokens_a_second_are_those_of_the_clock(train, tmp_path):
         def on_train_batch_start(self, *_):
             time.sleep(0.1)
 
-    # 40 tokens in a tenth of a second
+    # A step has 40 tokens and takes at least a tenth of a second.
     train(callbacks=[Slow(), Scalars(2)], loggers=[EventLogger(str(tmp_path))])
     assert all(4 < value < 400 for value in values(events(tmp_path), "work/tokens_per_second"))
 
@@ -215,10 +230,8 @@ def test_peak_memory_is_the_systems(train, tmp_path):
     train(callbacks=[Scalars(6)], loggers=[EventLogger(str(tmp_path))])
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
-    assert all(
-        before * 0.999 <= value <= after * 1.001
-        for value in values(events(tmp_path), "work/memory_gb")
-    )
+    for value in values(events(tmp_path), "work/memory_gb"):
+        assert before * 0.999 <= value <= after * 1.001
 
 
 @pytest.mark.parametrize("value", [0, -1, "fast", True, float("inf"), float("nan")])
@@ -231,11 +244,11 @@ def test_a_peak_that_no_device_has_is_refused(value):
 def test_learning_rate_shown_is_the_one_used(train, tmp_path):
     train(callbacks=[Scalars(1)], loggers=[EventLogger(str(tmp_path))])
     shown = values(events(tmp_path), "train/lr/matrices")
+
+    # The warm-up is (s + 1) / 3; then comes 0.1 + 0.9 * (1 + cos(pi * (s - 2) / 3)) / 2.
+    multipliers = (1 / 3, 2 / 3, 1, 0.775, 0.325, 0.1)
+    assert shown == pytest.approx([0.01 * multiplier for multiplier in multipliers], rel=1e-5)
     assert shown == values(events(tmp_path), "train/lr/scalars")
-    # warm-up (s + 1) / 3, then 0.1 + 0.9 * (1 + cos(pi * (s - 2) / 3)) / 2, times 0.01
-    assert shown == pytest.approx(
-        [0.01 * f for f in (1 / 3, 2 / 3, 1, 0.775, 0.325, 0.1)], rel=1e-5
-    )
 
 
 def test_event_folder_holds_nothing_but_events(train, tmp_path):
@@ -248,7 +261,7 @@ def test_best_last_and_previous_are_the_steps_they_name(train, tmp_path, checkpo
     folder = tmp_path / "checkpoints"
     steps = {path.stem: read_checkpoint(path)["global_step"] for path in folder.iterdir()}
 
-    # the loss of so short a run falls throughout
+    # The loss of so short a run falls throughout.
     assert steps == {"best": 9, "last": 9, "previous": 8}
     assert (folder / "best.ckpt").samefile(folder / "last.ckpt")
     assert checkpoints.best.loss == trainer.lightning_module.evaluation.loss
@@ -263,13 +276,14 @@ def test_a_checkpoint_alone_is_the_model_and_its_tokenizer(train, tmp_path, chec
 
 
 def test_compiled_checkpoint_has_the_same_keys(train, tmp_path, monkeypatch):
-    # names do not depend on it
+    # The names of the weights do not depend on the backend.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    keys = []
-    for compile in (False, True):
+
+    def keys(compile):
         train(callbacks=[RunCheckpoints(1)], compile=compile, max_steps=1, val_every_steps=1)
-        keys.append(list(read_checkpoint(tmp_path / "checkpoints" / "last.ckpt")["state_dict"]))
-    assert keys[0] == keys[1]
+        return list(read_checkpoint(tmp_path / "checkpoints" / "last.ckpt")["state_dict"])
+
+    assert keys(compile=True) == keys(compile=False)
 
 
 def test_samples_differ_by_seed_and_show_documents_apart(train):
@@ -289,7 +303,7 @@ def test_samples_differ_by_seed_and_show_documents_apart(train):
         ({"max_steps": 0}, "trainer.max_steps must be a whole number of at least 1, got 0"),
         (
             {"global_batch_size": 10**19},
-            "trainer.global_batch_size must be a whole number from 1 to 2147483648, got 10000000000000000000",
+            f"trainer.global_batch_size must be a whole number from 1 to 2147483648, got {10**19}",
         ),
         ({"max_steps": 2.5}, "trainer.max_steps must be a whole number of at least 1, got 2.5"),
         (

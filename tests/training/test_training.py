@@ -1,6 +1,8 @@
 """The training room against loops written out here, and the properties that it promises."""
 
+import copy
 import math
+import shutil
 from functools import partial
 
 import pytest
@@ -15,9 +17,8 @@ from gptmini.training.monitoring.samples import Samples
 
 
 def weights(trainer):
-    return {
-        name: tensor.clone() for name, tensor in trainer.lightning_module.model.state_dict().items()
-    }
+    """A copy of the weights that a trainer has trained."""
+    return copy.deepcopy(trainer.lightning_module.model.state_dict())
 
 
 def assert_equal(first, second):
@@ -32,7 +33,7 @@ def assert_close(first, second, atol):
 
 
 class Losses:
-    """Logger stand-in is not needed: the module's step loss is read after each step."""
+    """The loss of each micro-step of the module that is watched, which no logger needs to keep."""
 
     def __init__(self):
         self.values = []
@@ -53,29 +54,31 @@ def test_a_run_equals_a_loop_written_out(train, store, kind):
     losses = Losses()
 
     def watch(module):
-        initial.update({name: tensor.clone() for name, tensor in module.model.state_dict().items()})
+        initial.update(copy.deepcopy(module.model.state_dict()))
         losses(module)
 
     trainer = train(kind, watch=watch, dtype=torch.float64)
+
     model = GPT(trainer.lightning_module.model.config).double()
     model.load_state_dict(initial)
-    decayed = [p for p in model.parameters() if p.ndim == 2]
+    groups = [{"params": [p for p in model.parameters() if p.ndim == 2], "weight_decay": 0.1}]
     others = [p for p in model.parameters() if p.ndim == 1]
-    groups = [{"params": decayed, "weight_decay": 0.1}] + (
-        [{"params": others, "weight_decay": 0.0}] if others else []
-    )
+    if others:
+        groups.append({"params": others, "weight_decay": 0.0})
     optimizer = torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.95), eps=1e-8)
+
     data = store.tokens("train")
     expected = []
-
     for step in range(6):
         sequences = step_sequences(step, 0, global_batch_size=8, batch_size=8, rank=0, n_ranks=1)
         starts = window_starts(sequences, n_tokens=len(data), context_length=5, seed=1)
         tokens, targets = gather(data, starts, 5)
+
         loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
         for group in optimizer.param_groups:
             group["lr"] = 0.01 * cosine(step, max_steps=6, warmup_steps=2, final_fraction=0.1)
         optimizer.step()
@@ -89,8 +92,10 @@ def test_a_run_equals_a_loop_written_out(train, store, kind):
 def test_accumulating_eight_micro_steps_equals_one_batch_of_eight(train, kind):
     whole = Losses()
     parts = Losses()
+
     at_once = weights(train(kind, watch=whole, dtype=torch.float64, batch_size=8))
     in_parts = weights(train(kind, watch=parts, dtype=torch.float64, batch_size=1))
+
     assert_close(at_once, in_parts, atol=1e-10)
     assert parts.values[7::8] == pytest.approx(whole.values, abs=1e-12)
 
@@ -105,6 +110,7 @@ def test_dropout_acts_and_follows_from_the_seed(train):
     first = weights(train(dropout=0.3))
     second = weights(train(dropout=0.3))
     assert_equal(first, second)
+
     without = weights(train(dropout=0.0))
     assert any(not torch.equal(first[name], without[name]) for name in first)
 
@@ -113,8 +119,8 @@ def test_validation_is_weighed_by_token_over_the_whole_split(train, store):
     trainer = train(batch_size=2)  # 161 targets: 32 windows of 5 and one of 1
     model = trainer.lightning_module.model.eval()
     data = torch.from_numpy(store.tokens("val").astype("int64"))
-    nats = 0.0
 
+    nats = 0.0
     for start in range(0, len(data) - 1, 5):
         tokens = data[start : start + 5][None]
         targets = data[start + 1 : start + 6]
@@ -132,6 +138,7 @@ def test_validation_is_weighed_by_token_over_the_whole_split(train, store):
 def test_bf16_mixed_precision_trains_with_a_fused_optimizer_and_clipping(train):
     losses = Losses()
     trainer = train("modern", precision="bf16", watch=losses, max_steps=30)
+
     assert trainer.optimizers[0].param_groups[0]["fused"]
     assert losses.values[-1] < losses.values[0] - 0.5
     assert trainer.lightning_module.grad_norm.isfinite()
@@ -143,11 +150,14 @@ def test_clipping_bounds_the_gradient_and_keeps_its_norm(train):
     def watch(module):
         clip = module.configure_gradient_clipping
 
+        def norm():
+            gradients = [parameter.grad.flatten() for parameter in module.model.parameters()]
+            return torch.cat(gradients).norm().item()
+
         def record(optimizer, *arguments, **keywords):
-            before = torch.cat([p.grad.flatten() for p in module.model.parameters()]).norm()
+            before = norm()
             clip(optimizer, *arguments, **keywords)
-            after = torch.cat([p.grad.flatten() for p in module.model.parameters()]).norm()
-            seen.append((before.item(), after.item(), module.grad_norm.item()))
+            seen.append((before, norm(), module.grad_norm.item()))
 
         module.configure_gradient_clipping = record
 
@@ -184,11 +194,12 @@ def test_a_validation_follows_the_last_step_and_none_is_done_twice(train):
 
 @pytest.mark.slow
 def test_compiled_loss_trains_to_the_same_weights(train):
-    import shutil
-
     if not (shutil.which("g++") or shutil.which("clang++")):
         pytest.skip("inductor needs a C++ compiler on a CPU")
-    assert_close(weights(train(compile=True, max_steps=3)), weights(train(max_steps=3)), atol=1e-5)
+
+    compiled = weights(train(compile=True, max_steps=3))
+    eager = weights(train(max_steps=3))
+    assert_close(compiled, eager, atol=1e-5)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16_stream"])
@@ -201,8 +212,17 @@ def test_the_loss_is_compiled_once_whatever_validation_and_samples_do(
     counters.clear()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     samples = Samples(byte([]), prompts=["fox"], seed=1, max_new_tokens=3)
-    options = {"batch_size": 4, "val_every_steps": 2, "callbacks": [samples], "dropout": 0.1}
-    train(kind, compile=True, precision=precision, max_steps=5, **options)
+
+    train(
+        kind,
+        compile=True,
+        precision=precision,
+        max_steps=5,
+        batch_size=4,
+        val_every_steps=2,
+        callbacks=[samples],
+        dropout=0.1,
+    )
 
     assert counters["stats"]["unique_graphs"] == 1
     assert not counters["graph_break"]

@@ -7,11 +7,11 @@ from lightning.pytorch.loggers.logger import Logger
 
 
 class Kill(BaseException):
-    """Ends a run like SIGKILL: nothing of ours may answer it."""
+    """Ends a run like SIGKILL: no part of gptmini may answer it."""
 
 
 class KillAfter(L.Callback):
-    """Ends the run after so many micro-steps of this process, in the middle of an optimizer step if that is where."""
+    """Ends the run after so many micro-steps of this process, which may be in the middle of an optimizer step."""
 
     def __init__(self, micro_steps):
         self.left = micro_steps
@@ -23,7 +23,7 @@ class KillAfter(L.Callback):
 
 
 class Seen(Logger):
-    """Everything that was logged, by tag and step; a resumed run supersedes what is later than its checkpoint."""
+    """Keeps everything that is logged, by tag and step. A resumed run drops what is later than its checkpoint."""
 
     name = "seen"
     version = 0
@@ -45,6 +45,10 @@ class Seen(Logger):
     def resume(self, step):
         self.points = {key: value for key, value in self.points.items() if key[1] <= step}
 
+    def values(self, tag):
+        """Every value of a tag, by its step."""
+        return {step: value for (name, step), value in self.points.items() if name == tag}
+
 
 class Poison(L.Callback):
     """Makes the loss or one gradient of some steps (counted from 0) not finite, and notes the weights around them."""
@@ -59,10 +63,10 @@ class Poison(L.Callback):
         compute = module.compute_loss
 
         def poisoned(tokens, targets):
-            factor = (
-                self.value if self.kind == "loss" and trainer.global_step in self.steps else 1.0
-            )
-            return compute(tokens, targets) * factor
+            loss = compute(tokens, targets)
+            if self.kind == "loss" and trainer.global_step in self.steps:
+                loss = loss * self.value
+            return loss
 
         module.compute_loss = poisoned
 
@@ -75,7 +79,7 @@ class Poison(L.Callback):
 
 
 class Said(Seen):
-    """Keeps lines too."""
+    """Keeps the lines that are said too."""
 
     def __init__(self):
         super().__init__()
