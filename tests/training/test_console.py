@@ -204,3 +204,14 @@ def test_a_sparkline_goes_from_the_lowest_to_the_highest(values, expected):
     digit_of = dict(zip(map(ord, BLOCKS), DIGITS, strict=True))
     assert sparkline(values, BLOCKS) == expected
     assert sparkline(values, DIGITS) == expected.translate(digit_of)
+
+
+def test_scalars_without_a_step_are_in_no_line():
+    shown = io.StringIO()
+    console = Console(file=shown)
+    logger = ConsoleLogger(console, Console(file=io.StringIO()), 40, ())
+
+    logger.log_metrics({"val/loss": 4.5})
+    assert shown.getvalue() == ""
+    logger.log_metrics({"val/loss": 4.5}, 10)
+    assert "step 10/40" in shown.getvalue()

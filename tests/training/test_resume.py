@@ -60,9 +60,7 @@ def go(train, folder, record, *, kill=None, save_every=2, **options):
     if state:
         adopt(state.path, state.step)
 
-    samples = Samples(
-        byte([]), ["The"], 3, max_new_tokens=5, temperature=0.8, top_k=20, top_p=None
-    )
+    samples = Samples(byte([]), ["The"], 3, max_new_tokens=5, temperature=0.8, top_k=20, top_p=None)
     callbacks = [Scalars(1), samples, Texts(samples, record.kept), RunCheckpoints(save_every)]
     if kill:
         callbacks.append(kill)
