@@ -5,69 +5,10 @@ import itertools
 import pytest
 import torch
 
-from gptmini.generation import Decoder, Rules, choose, store_by_column, uniforms
-from gptmini.model import GPTConfig, new_gpt
-from gptmini.model.step import DecodingStep
+from generation.decoders import PRESETS, PROMPTS, SETTINGS, generate, make
+from gptmini.generation import Decoder, Rules, choose, uniforms
 from sizes import CONTEXT as T
-from sizes import GPT2, MODERN, SMEARED, G, V
-
-GROUPED = {"n_kv_heads": G}  # a cache then holds fewer heads than there are query heads
-PRESETS = pytest.mark.parametrize(
-    "preset", [GPT2, MODERN | GROUPED, SMEARED | GROUPED], ids=["gpt2", "modern", "smeared"]
-)
-PROMPTS = [
-    [3, 1, 4, 1, 5],
-    [9],
-    [5, 8, 9, 7, 10, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2],
-    [3, 8],
-    [4, 6, 2, 6, 4],
-]
-SETTINGS = {"temperature": 1.5, "top_k": 8, "top_p": 0.95, "min_p": 0.01, "repetition_penalty": 1.3}
-
-
-def make(preset=GPT2, **changes):
-    """Float64, so that no near tie turns on rounding; weights so wide that every part shows."""
-    model = new_gpt(GPTConfig(**preset | changes), seed=0).double().eval()
-    torch.manual_seed(1)
-    for name, parameter in model.named_parameters():
-        if parameter.ndim == 2 or "smear" in name:
-            torch.nn.init.normal_(parameter, std=0.3)
-    return model
-
-
-def generate(
-    model,
-    prompts=PROMPTS,
-    n_tokens=40,
-    *,
-    seed=7,
-    batch_size=3,
-    streams=None,
-    ends=(),
-    compile=False,
-    **rules,
-):
-    """Ids drawn for each prompt. A sample in ends, of (sample, number of tokens), is ended after so many tokens."""
-    decoder = Decoder(
-        model,
-        prompts,
-        Rules(max_new_tokens=n_tokens, **rules),
-        streams=range(len(prompts)) if streams is None else streams,
-        seed=seed,
-        batch_size=batch_size,
-        compile=compile,
-    )
-    drawn = [[] for _ in prompts]
-    lasts = dict.fromkeys(range(len(prompts)), n_tokens) | dict(ends)
-
-    while new := decoder.draw():
-        assert len(new) <= batch_size
-        for sample, token, _ in new:
-            drawn[sample].append(token)
-            if len(drawn[sample]) == lasts[sample]:
-                decoder.end(sample)
-
-    return drawn
+from sizes import V
 
 
 @torch.no_grad()
@@ -191,30 +132,6 @@ def test_a_compiled_step_draws_the_same_tokens_and_is_compiled_once(preset):
         assert generate(model, compile=True, **SETTINGS) == expected
 
 
-@PRESETS
-def test_int8_is_near_the_model_but_rounded(preset):
-    model = make(preset).float()
-    tokens = torch.tensor([3, 1, 4, 9, 2])
-    logits = []
-
-    with torch.inference_mode():
-        for int8 in (False, True):
-            step = DecodingStep(model, model.new_cache(5), int8=int8)
-            steps = [step(tokens.roll(i)).clone() for i in range(9)]
-            logits.append(torch.stack(steps))  # (9, B, V)
-
-    exact, rounded = logits
-    error = ((exact - rounded).norm() / exact.norm()).item()
-    assert 1e-3 < error < 0.05
-
-
-@pytest.mark.parametrize("options", [{"compile": True}, {}])
-def test_int8_is_for_float32_alone(options):
-    model = make().float() if options else make()
-    with pytest.raises(ValueError, match="int8 needs float32, a CPU, no compile, got"):
-        Decoder(model, [[1]], Rules(), streams=[0], int8=True, **options)
-
-
 @pytest.mark.parametrize(
     ("prompts", "options", "message"),
     [
@@ -246,70 +163,3 @@ def test_the_cache_is_no_larger_than_the_text_needs():
     assert Decoder(make(), [[1, 2], [3, 4, 5]], rules, streams=[0, 1]).cache.slots.capacity == 7
     assert Decoder(make(), [[1] * 30], rules, streams=[0]).cache.slots.capacity == T
     assert Decoder(make(), [[1]], Rules(), streams=[0]).cache.slots.capacity == T
-
-
-@PRESETS
-def test_weights_stored_by_column_are_the_same_weights(preset):
-    expected = generate(make(preset), **SETTINGS)
-    model = make(preset)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-
-    assert store_by_column(model) is model
-    assert not model.blocks[0].mlp.input.weight.is_contiguous()
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    assert generate(model, **SETTINGS) == expected
-
-
-@pytest.mark.parametrize(
-    "changes", [{}, {"attention_scale": 0.4}, {"qk_norm": True, "n_kv_heads": 2}]
-)
-@PRESETS
-@torch.inference_mode()
-def test_a_decoding_step_equals_the_model_in_float32_also_ragged_and_after_a_slide(preset, changes):
-    model = make(preset, **changes).float()
-    texts = []
-    for row in range(3):
-        generator = torch.Generator().manual_seed(row)
-        texts.append(torch.randint(V, (30,), generator=generator).tolist())
-
-    # A row's window is texts[row][firsts[row] : ends[row]].
-    cache = model.new_cache(3)
-    step = DecodingStep(model, cache)
-    firsts = [0, 0, 0]
-    ends = [5, 1, 9]
-
-    def encode(row):
-        """Read the window of one row into the cache."""
-        own = model.new_cache(1)
-        known = texts[row][firsts[row] : ends[row]]
-        model.hidden(torch.tensor([known]), own)
-        cache.fill([row], own, len(known))
-
-    for row in range(3):
-        encode(row)
-    cache.slots.set_lengths(ends)
-
-    for _ in range(20):
-        # A window that is full slides to its newer half.
-        full = [row for row in range(3) if ends[row] - firsts[row] == T]
-        for row in full:
-            firsts[row] = ends[row] - T // 2
-            encode(row)
-        if full:
-            cache.slots.set_lengths([end - first for first, end in zip(firsts, ends, strict=True)])
-
-        logits = step(torch.tensor([text[end] for text, end in zip(texts, ends, strict=True)]))
-        ends = [end + 1 for end in ends]
-
-        for row in range(3):
-            expected = model(torch.tensor([texts[row][firsts[row] : ends[row]]]))[0, -1]
-            torch.testing.assert_close(logits[row], expected, atol=1e-5, rtol=1e-5)
-
-    assert min(firsts) > 0
-
-
-def test_a_rotary_model_in_bfloat16_is_decoded_in_it():
-    model = make(MODERN | GROUPED).bfloat16()
-    model.rotary_cos = model.rotary_cos.float()
-    model.rotary_sin = model.rotary_sin.float()
-    assert all(len(ids) == 20 for ids in generate(model, n_tokens=20))

@@ -2,7 +2,6 @@
 
 import re
 import time
-from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -10,10 +9,7 @@ import torch
 from lightning import Callback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-import gptmini
-from gptmini.model.checkpoint import read_checkpoint
 from gptmini.tokenizer import byte
-from gptmini.training.checkpointing import RunCheckpoints
 from gptmini.training.monitoring.events import EventLogger
 from gptmini.training.monitoring.samples import Samples
 from gptmini.training.monitoring.scalars import Scalars
@@ -256,36 +252,6 @@ def test_event_folder_holds_nothing_but_events(train, tmp_path):
     assert all("tfevents" in path.name for path in (tmp_path / "run").iterdir())
 
 
-def test_best_last_and_previous_are_the_steps_they_name(train, tmp_path, checkpoints):
-    trainer = train(callbacks=[checkpoints], max_steps=9, val_every_steps=5)
-    folder = tmp_path / "checkpoints"
-    steps = {path.stem: read_checkpoint(path)["global_step"] for path in folder.iterdir()}
-
-    # The loss of so short a run falls throughout.
-    assert steps == {"best": 9, "last": 9, "previous": 8}
-    assert (folder / "best.ckpt").samefile(folder / "last.ckpt")
-    assert checkpoints.best.loss == trainer.lightning_module.evaluation.loss
-
-
-def test_a_checkpoint_alone_is_the_model_and_its_tokenizer(train, tmp_path, checkpoints):
-    trainer = train("modern", callbacks=[checkpoints])
-    model, tokenizer = gptmini.load(tmp_path)
-    tokens = torch.tensor([tokenizer.encode("lazy")])
-    expected = trainer.lightning_module.model.eval()(tokens)
-    assert torch.equal(model(tokens), expected)
-
-
-def test_compiled_checkpoint_has_the_same_keys(train, tmp_path, monkeypatch):
-    # The names of the weights do not depend on the backend.
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-
-    def keys(compile):
-        train(callbacks=[RunCheckpoints(1)], compile=compile, max_steps=1, val_every_steps=1)
-        return list(read_checkpoint(tmp_path / "checkpoints" / "last.ckpt")["state_dict"])
-
-    assert keys(compile=True) == keys(compile=False)
-
-
 def test_samples_differ_by_seed_and_show_documents_apart(train):
     texts = []
     for seed in (3, 3, 4):
@@ -295,31 +261,3 @@ def test_samples_differ_by_seed_and_show_documents_apart(train):
 
     assert texts[0] == texts[1] != texts[2]
     assert "<|endoftext|>" not in "".join(texts)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"max_steps": 0}, "trainer.max_steps must be a whole number of at least 1, got 0"),
-        (
-            {"global_batch_size": 10**19},
-            f"trainer.global_batch_size must be a whole number from 1 to 2147483648, got {10**19}",
-        ),
-        ({"max_steps": 2.5}, "trainer.max_steps must be a whole number of at least 1, got 2.5"),
-        (
-            {"gradient_clip": -1},
-            "gradient_clip must be a finite number above 0, or null for no limit, got -1",
-        ),
-        (
-            {"global_batch_size": 12, "batch_size": 8},
-            "must be a multiple of trainer.batch_size times devices, got 12, 8",
-        ),
-        (
-            {"val_tokens": "all"},
-            "val_tokens must be a whole number of at least 1, or null for all, got 'all'",
-        ),
-    ],
-)
-def test_settings_out_of_range_are_refused(train, change, message):
-    with pytest.raises(ValueError, match=message):
-        train(**change)

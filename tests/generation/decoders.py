@@ -1,0 +1,66 @@
+"""Models that are decoded, and what is drawn from them."""
+
+import pytest
+import torch
+
+from gptmini.generation import Decoder, Rules
+from gptmini.model import GPTConfig, new_gpt
+from sizes import GPT2, MODERN, SMEARED, G
+
+GROUPED = {"n_kv_heads": G}  # a cache then holds fewer heads than there are query heads
+PRESETS = pytest.mark.parametrize(
+    "preset", [GPT2, MODERN | GROUPED, SMEARED | GROUPED], ids=["gpt2", "modern", "smeared"]
+)
+PROMPTS = [
+    [3, 1, 4, 1, 5],
+    [9],
+    [5, 8, 9, 7, 10, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2],
+    [3, 8],
+    [4, 6, 2, 6, 4],
+]
+SETTINGS = {"temperature": 1.5, "top_k": 8, "top_p": 0.95, "min_p": 0.01, "repetition_penalty": 1.3}
+
+
+def make(preset=GPT2, **changes):
+    """Float64, so that no near tie turns on rounding; weights so wide that every part shows."""
+    model = new_gpt(GPTConfig(**preset | changes), seed=0).double().eval()
+    torch.manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 2 or "smear" in name:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def generate(
+    model,
+    prompts=PROMPTS,
+    n_tokens=40,
+    *,
+    seed=7,
+    batch_size=3,
+    streams=None,
+    ends=(),
+    compile=False,
+    **rules,
+):
+    """Ids drawn for each prompt. A sample in ends, of (sample, number of tokens), is ended after so many tokens."""
+    decoder = Decoder(
+        model,
+        prompts,
+        Rules(max_new_tokens=n_tokens, **rules),
+        streams=range(len(prompts)) if streams is None else streams,
+        seed=seed,
+        batch_size=batch_size,
+        compile=compile,
+    )
+    drawn = [[] for _ in prompts]
+    lasts = dict.fromkeys(range(len(prompts)), n_tokens) | dict(ends)
+
+    while new := decoder.draw():
+        assert len(new) <= batch_size
+        for sample, token, _ in new:
+            drawn[sample].append(token)
+            if len(drawn[sample]) == lasts[sample]:
+                decoder.end(sample)
+
+    return drawn

@@ -1,0 +1,101 @@
+"""One decoding step equals the model, in every batch, after a slide, in int8 and in bfloat16."""
+
+import pytest
+import torch
+
+from generation.decoders import GROUPED, PRESETS, SETTINGS, generate, make
+from gptmini.generation import Decoder, Rules, store_by_column
+from gptmini.model.step import DecodingStep
+from sizes import CONTEXT as T
+from sizes import MODERN, V
+
+
+@PRESETS
+def test_int8_is_near_the_model_but_rounded(preset):
+    model = make(preset).float()
+    tokens = torch.tensor([3, 1, 4, 9, 2])
+    logits = []
+
+    with torch.inference_mode():
+        for int8 in (False, True):
+            step = DecodingStep(model, model.new_cache(5), int8=int8)
+            steps = [step(tokens.roll(i)).clone() for i in range(9)]
+            logits.append(torch.stack(steps))  # (9, B, V)
+
+    exact, rounded = logits
+    error = ((exact - rounded).norm() / exact.norm()).item()
+    assert 1e-3 < error < 0.05
+
+
+@pytest.mark.parametrize("options", [{"compile": True}, {}])
+def test_int8_is_for_float32_alone(options):
+    model = make().float() if options else make()
+    with pytest.raises(ValueError, match="int8 needs float32, a CPU, no compile, got"):
+        Decoder(model, [[1]], Rules(), streams=[0], int8=True, **options)
+
+
+@PRESETS
+def test_weights_stored_by_column_are_the_same_weights(preset):
+    expected = generate(make(preset), **SETTINGS)
+    model = make(preset)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+    assert store_by_column(model) is model
+    assert not model.blocks[0].mlp.input.weight.is_contiguous()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert generate(model, **SETTINGS) == expected
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"attention_scale": 0.4}, {"qk_norm": True, "n_kv_heads": 2}]
+)
+@PRESETS
+@torch.inference_mode()
+def test_a_decoding_step_equals_the_model_in_float32_also_ragged_and_after_a_slide(preset, changes):
+    model = make(preset, **changes).float()
+    texts = []
+    for row in range(3):
+        generator = torch.Generator().manual_seed(row)
+        texts.append(torch.randint(V, (30,), generator=generator).tolist())
+
+    # A row's window is texts[row][firsts[row] : ends[row]].
+    cache = model.new_cache(3)
+    step = DecodingStep(model, cache)
+    firsts = [0, 0, 0]
+    ends = [5, 1, 9]
+
+    def encode(row):
+        """Read the window of one row into the cache."""
+        own = model.new_cache(1)
+        known = texts[row][firsts[row] : ends[row]]
+        model.hidden(torch.tensor([known]), own)
+        cache.fill([row], own, len(known))
+
+    for row in range(3):
+        encode(row)
+    cache.slots.set_lengths(ends)
+
+    for _ in range(20):
+        # A window that is full slides to its newer half.
+        full = [row for row in range(3) if ends[row] - firsts[row] == T]
+        for row in full:
+            firsts[row] = ends[row] - T // 2
+            encode(row)
+        if full:
+            cache.slots.set_lengths([end - first for first, end in zip(firsts, ends, strict=True)])
+
+        logits = step(torch.tensor([text[end] for text, end in zip(texts, ends, strict=True)]))
+        ends = [end + 1 for end in ends]
+
+        for row in range(3):
+            expected = model(torch.tensor([texts[row][firsts[row] : ends[row]]]))[0, -1]
+            torch.testing.assert_close(logits[row], expected, atol=1e-5, rtol=1e-5)
+
+    assert min(firsts) > 0
+
+
+def test_a_rotary_model_in_bfloat16_is_decoded_in_it():
+    model = make(MODERN | GROUPED).bfloat16()
+    model.rotary_cos = model.rotary_cos.float()
+    model.rotary_sin = model.rotary_sin.float()
+    assert all(len(ids) == 20 for ids in generate(model, n_tokens=20))
