@@ -1,4 +1,4 @@
-"""The measurements run and print what they promise, on runs cut short; their figures are for the README."""
+"""The measurements run and print what they promise, on runs cut short; their figures are in docs/results.md."""
 
 import json
 import re
@@ -28,12 +28,34 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def run(tmp_path):
+def start(tmp_path):
+    """Run a benchmark in a process of its own, in a folder that holds my.txt."""
     (tmp_path / "my.txt").write_text("".join(f"Line {i} is {i * i}.\n" for i in range(300)))
 
     def call(*arguments):
         command = [sys.executable, str(BENCHMARK), *arguments]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    return call
+
+
+@pytest.fixture
+def run(start, tmp_path, monkeypatch, capfd):
+    """Run a benchmark in this process, which need not import torch again."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", [str(BENCHMARK), *arguments])
+        capfd.readouterr()
+        try:
+            runpy.run_path(str(BENCHMARK), run_name="__main__")
+            code = 0
+        except SystemExit as end:
+            code = end.code or 0
+
+        out, err = capfd.readouterr()
+        torch.set_num_threads(1)
+        return subprocess.CompletedProcess(arguments, code, stdout=out, stderr=err)
 
     return call
 
@@ -117,7 +139,7 @@ def test_ablation_prints_a_row_for_each_trick(run):
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "int8"])
-def test_sampling_measures_every_size_beside_hugging_face_and_nanogpt(run, tmp_path, dtype):
+def test_sampling_measures_every_size_beside_hugging_face_and_nanogpt(start, tmp_path, dtype):
     pytest.importorskip("transformers", reason="the peer to measure beside")
     peer = """
 import torch
@@ -132,7 +154,7 @@ class GPT(torch.nn.Module):
     (tmp_path / "nanogpt" / "model.py").write_text(peer)
 
     options = "--sizes char --batch-sizes 1 3 --new-tokens 4 --turns 2 --nanogpt nanogpt"
-    result = run("sampling", *options.split(), "--dtype", dtype)
+    result = start("sampling", *options.split(), "--dtype", dtype)
     assert result.returncode == 0, result.stderr
 
     asked = (tmp_path / "asked.txt").read_text()
@@ -148,7 +170,7 @@ class GPT(torch.nn.Module):
     assert 0.1 < float(last.split()[2]) < 60
 
 
-def test_a_dry_run_tries_every_part_of_what_a_gpu_will_show(run, tmp_path):
+def test_a_dry_run_tries_every_part_of_what_a_gpu_will_show(start, tmp_path):
     # Stands for nanoGPT: opens the tokens that were written for it, and prints a line for each step that it is told.
     peer = """
         import numpy, sys
@@ -163,7 +185,7 @@ def test_a_dry_run_tries_every_part_of_what_a_gpu_will_show(run, tmp_path):
         (tmp_path / "peer" / f"{name}.py").write_text("")
 
     (tmp_path / "my.txt").rename(tmp_path / "mein, tëxt.txt")
-    result = run("gpu", "--dry-run", "--peer-nanogpt", "peer", "--shakespeare", "mein, tëxt.txt")
+    result = start("gpu", "--dry-run", "--peer-nanogpt", "peer", "--shakespeare", "mein, tëxt.txt")
     assert result.returncode == 0, result.stdout + result.stderr
 
     rows = json.loads((tmp_path / "gpu-dry-run.json").read_text())

@@ -10,6 +10,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from run_folders import last
 
+pytestmark = pytest.mark.slow  # together they take minutes
+
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 HYDRAS_OWN = {"_target_", "_partial_", "defaults", "hydra"}
 MUON = ("optimizer=muon",)

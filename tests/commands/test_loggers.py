@@ -12,6 +12,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from run_folders import config_of, newest
 
+pytestmark = pytest.mark.slow  # together they take minutes
+
 
 @pytest.fixture
 def run(script, short, tmp_path):

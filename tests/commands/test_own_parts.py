@@ -12,6 +12,8 @@ import yaml
 from gptmini.training import Scalars
 from run_folders import config_of, last, newest
 
+pytestmark = pytest.mark.slow  # together they take minutes
+
 STOP = (
     "{_target_: lightning.pytorch.callbacks.EarlyStopping, "
     "monitor: val/loss, patience: 1, min_delta: 5}"

@@ -13,6 +13,8 @@ from gptmini.report.reported_run import ReportedRun
 from gptmini.report.tags import LAYOUT
 from gptmini.training.monitoring.events import EventLogger
 
+pytestmark = pytest.mark.slow  # together they take minutes
+
 
 class Page(HTMLParser):
     """What a browser would load and show of a page."""

@@ -20,6 +20,8 @@ from gptmini.report.reading import read_events, read_scalars
 from gptmini.report.tags import COMPARED, LAYOUT
 from gptmini.training.monitoring.events import EventLogger
 
+pytestmark = pytest.mark.slow  # together they take minutes
+
 GUIDE = (Path(__file__).parent.parent.parent / "docs" / "watching.md").read_text()
 BROWSER, DRIVER = (
     shutil.which("chromium") or shutil.which("chromium-browser"),

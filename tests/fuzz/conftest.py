@@ -17,7 +17,7 @@ from toys import lines
 SHORT = ("experiment=smoke", "data=text", "data.path=my.txt", "model.d_model=4", "console=quiet")
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory):
     """The working folder of all these tests, with a text in it."""
     with pytest.MonkeyPatch.context() as patch:
@@ -50,7 +50,7 @@ def written(request, folder):
     return Made(path=path, whole=whole, content=path.read_bytes())
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def run(folder):
     """A finished run of four steps. From then on the commands do all but the training itself."""
     config = launching.compose_checked("train", list(SHORT))

@@ -6,6 +6,7 @@ import subprocess
 from dataclasses import MISSING, fields
 from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,8 @@ from fuzz.outcomes import load, outcome
 from gptmini.model import GPTConfig
 from gptmini.model.checkpoint import read_checkpoint
 from gptmini.run_folder import find_training_state
+
+pytestmark = pytest.mark.slow  # together they take minutes
 
 DEFAULTS = {
     field.name: field.default for field in fields(GPTConfig) if field.default is not MISSING

@@ -9,6 +9,8 @@ from fuzz.inputs import NESTED, fuzz
 from fuzz.outcomes import ROOT, refused
 from gptmini.commands import launching, train
 
+pytestmark = pytest.mark.slow  # together they take minutes
+
 YAMLS = sorted((ROOT / "configs").glob("*/*.yaml"))
 KEYS = []
 for file in YAMLS:

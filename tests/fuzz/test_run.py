@@ -18,6 +18,8 @@ from gptmini.data.store import TokenStore
 from gptmini.run_folder import find_training_state
 from gptmini.training import RunCheckpoints, build_trainer
 
+pytestmark = pytest.mark.slow  # together they take minutes
+
 
 def go_on(run, path):
     """Best validation, configuration, weights and optimizer state with which a run goes on from a file."""

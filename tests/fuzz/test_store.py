@@ -13,6 +13,8 @@ from gptmini import tokenizer
 from gptmini.data.store import TokenStore, prepare
 from toys import Documents
 
+pytestmark = pytest.mark.slow  # together they take minutes
+
 
 def read_store(path):
     """Counts and tokens of both splits, and what else a run asks of them."""

@@ -1,5 +1,6 @@
 """A broken description of a tokenizer."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,6 +8,8 @@ from fuzz.inputs import PICKLED, changed, changes, fuzz
 from fuzz.outcomes import outcome
 from gptmini import tokenizer
 from toys import lines, pairs
+
+pytestmark = pytest.mark.slow  # together they take minutes
 
 TOKENIZERS = [
     tokenizer.CharTokenizer("abc", end_of_text=True),

@@ -118,9 +118,15 @@ def run_folder(tmp_path):
     return make
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+# Every case on one thread, and one case on two; the plain case stays among the quick tests.
+CASES_AND_THREADS = [
+    pytest.param(case, 1, marks=pytest.mark.slow) for case in CASES if case != "plain"
+]
+CASES_AND_THREADS += [("plain", 1), pytest.param("accumulation", 2, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("case", "threads"), CASES_AND_THREADS)
 @pytest.mark.parametrize("kind", ["gpt2", "modern"])
-@pytest.mark.parametrize("case", CASES)
 def test_kills_and_resumes_change_no_bit(train, run_folder, kind, case, threads):
     options = {"val_every_steps": 3} | CASES[case] | {"kind": kind, "max_steps": STEPS}
     micro_steps = 8 // options.get("batch_size", 8)

@@ -13,6 +13,8 @@ from commands.resuming.kills import EACH
 from commands.resuming.readings import assert_refused, assert_same, curves, snapshot
 from run_folders import config_of, last, newest
 
+pytestmark = pytest.mark.slow  # together they take minutes
+
 ASIDE = {
     "{run}": [],
     "{run}/checkpoints/last.ckpt": [],

@@ -25,6 +25,8 @@ from gptmini.training.monitoring import events
 from gptmini.training.monitoring.scalars import Scalars
 from run_folders import last, newest
 
+pytestmark = pytest.mark.slow  # together they take minutes
+
 
 def full(*arguments, **more):
     """Fail as a full disk does."""

@@ -13,6 +13,8 @@ from gptmini.training.monitoring.samples import Samples
 from gptmini.training.monitoring.scalars import Scalars
 from run_folders import newest
 
+pytestmark = pytest.mark.slow  # together they take minutes
+
 
 @pytest.mark.parametrize("kill", KILLS)
 def test_a_killed_run_resumes_to_the_same_weights_best_and_events(straight, begin, resume, kill):

@@ -13,6 +13,8 @@ from gptmini.optim.schedules import trapezoid
 from gptmini.report.reading import read_scalars
 from run_folders import config_of, last, newest
 
+pytestmark = pytest.mark.slow  # together they take minutes
+
 
 def test_a_complete_run_resumes_to_nothing_but_the_news(complete, resume):
     complete()

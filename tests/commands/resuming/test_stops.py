@@ -17,6 +17,8 @@ from commands.resuming.readings import assert_same, assert_whole
 from gptmini.model.checkpoint import read_checkpoint
 from run_folders import last, newest
 
+pytestmark = pytest.mark.slow  # together they take minutes
+
 SCRIPTS = Path(__file__).parent.parent.parent.parent / "scripts"
 
 
