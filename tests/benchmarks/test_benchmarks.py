@@ -242,8 +242,8 @@ def test_what_a_gpu_is_not_asked(monkeypatch, capsys, tmp_path, arguments, messa
     assert message in said
 
 
-def test_a_part_for_which_the_minutes_will_not_do_is_not_begun(run, tmp_path):
-    result = run("gpu", "--dry-run", "--only", "machine", "ladder_gpt2", "--minutes", "0.0001")
+def test_a_part_for_which_the_minutes_will_not_do_is_not_begun(start, tmp_path):
+    result = start("gpu", "--dry-run", "--only", "machine", "ladder_gpt2", "--minutes", "0.0001")
     assert result.returncode == 0
     rows = json.loads((tmp_path / "gpu-dry-run.json").read_text())
     assert {row["status"] for row in rows if row["part"] == "ladder_gpt2"} == {"no time left"}

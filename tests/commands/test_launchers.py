@@ -88,11 +88,11 @@ def test_a_sweep_that_an_experiment_describes_is_checked_and_run(script, short, 
 
 
 def test_jobs_of_several_processes_run_in_processes_of_their_own(sweep, tmp_path):
-    result = sweep("name=two", "trainer.devices=2", "optimizer.lr=1e-3,3e-4")
+    result = sweep("name=two", "trainer.devices=2", "optimizer.lr=1e-3")
     assert result.returncode == 0, result.stderr
 
-    runs = sorted((tmp_path / "runs" / "two").iterdir())
-    assert [config_of(run)["optimizer"]["lr"] for run in runs] == [1e-3, 3e-4]
+    (run,) = (tmp_path / "runs" / "two").iterdir()
+    assert config_of(run)["optimizer"]["lr"] == 1e-3
 
 
 def test_a_sweep_over_all_options_of_a_group(script, short, tmp_path):

@@ -1,9 +1,12 @@
 """The examples run as a reader runs them, and show what their sentences promise."""
 
+import contextlib
+import io
 import json
 import math
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -65,10 +68,16 @@ def tour(tmp_path_factory):
     """The folder of a tour that was run as a program, and what the program printed."""
     here = tmp_path_factory.mktemp("here")
     folder = tmp_path_factory.mktemp("tours") / "named by the reader"
-    out = run_example(TOUR, folder=here, GPTMINI_TOUR=str(folder))
+
+    # In this process, which need not import torch again.
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
+        patch.chdir(here)
+        patch.setenv("GPTMINI_TOUR", str(folder))
+        runpy.run_path(str(TOUR), run_name="__main__")
 
     assert list(here.iterdir()) == []  # everything is in the folder that was named
-    return folder, out
+    return folder, out.getvalue()
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ def go_on(run, path):
 
 
 @pytest.mark.slow
-@fuzz(400)
+@fuzz(200)
 @given(data=st.data())
 def test_a_run_goes_on_from_a_checkpoint_that_claims_junk_with_the_same_state_or_not_at_all(
     run, folder, data

@@ -99,8 +99,10 @@ class Walled(L.Callback):
 def test_the_parts_of_a_step_add_up_to_its_wall_time(run):
     # A model so large that the GPU is busier than the host that starts its kernels.
     large = {"context_length": 64, "d_model": 1024, "n_layers": 6, "n_heads": 16}
+    batch_size = 128
     if TRY_ON_CPU:
         large = SIZES
+        batch_size = 8
     seen = Work()
     wall = Walled()
 
@@ -109,8 +111,8 @@ def test_the_parts_of_a_step_add_up_to_its_wall_time(run):
         "gpt2",
         sizes=large,
         precision="bf16",
-        global_batch_size=128,
-        batch_size=128,
+        global_batch_size=batch_size,
+        batch_size=batch_size,
         max_steps=12,
         val_every_steps=12,
         callbacks=[wall, Scalars(12)],
