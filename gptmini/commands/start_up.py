@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _paused = False  # whether collector_paused has turned the collector off
+_frozen = False  # whether the objects of the libraries were excluded from collections
 
 
 @contextmanager
@@ -37,13 +38,14 @@ def resume_collector() -> None:
     The first call in a process also excludes all objects that exist from later collections. They are those of the
     libraries, and stay until the program ends.
     """
-    global _paused
+    global _paused, _frozen
     if not _paused:
         return
 
     # Freeze only once: a second call would also freeze the garbage of the runs before it, which would then never be
     # collected.
-    if gc.get_freeze_count() == 0:
+    if not _frozen:
         gc.freeze()
+        _frozen = True
     _paused = False
     gc.enable()
