@@ -227,9 +227,10 @@ def _bind_norm(module: nn.Module) -> Function:
 
 def _bind_smear(module: Smear | None, history: SmearHistory | None) -> Function:
     """A function that computes the module's output for one position (B, C)."""
-    if module is None or history is None:
+    if module is None:
         return lambda x: x
 
+    assert history is not None  # GPTCache makes one for every smear of the model
     own = torch.ones_like(module.gains[0])  # (C,), the gain of the newest position itself
     gains = torch.stack([own, *module.gains]).detach().flip(0)  # (K + 1, C), newest position last
     return lambda x: (history.append(x.unsqueeze(1)) * gains).sum(dim=1)  # (B, C)

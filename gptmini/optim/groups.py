@@ -93,7 +93,6 @@ def muon(
 
     sorted_parameters = _sort_parameters(model)
 
-    # Checkpoints store the optimizer's state by the order of these groups, so that new groups belong at the end.
     groups = [
         {
             "name": "matrices",

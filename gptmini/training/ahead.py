@@ -25,10 +25,8 @@ def batches_ahead(
     """
     on_cuda = device.type == "cuda"
     buffers = [torch.empty(shape, dtype=torch.int32, pin_memory=on_cuda) for _ in range(2)]
-    copies: list[torch.cuda.Event | None] = [
-        None,
-        None,
-    ]  # end of the newest copy out of each buffer
+    # The end of the newest copy out of each buffer; None before the first copy.
+    copies: list[torch.cuda.Event | None] = [None, None]
 
     def fill(number: int) -> Tensor:
         """Cut a micro-batch into the buffer whose turn it is, and return the buffer, (B, T + 1)."""

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 from gptmini.checks import UserError, number, shown, whole
 
-MOST_THREADS = 1024  # torch starts as many as it is told, until the system refuses
-LARGEST_BATCH = (
-    2**31
-)  # sequences; with as many steps, the numbers of all sequences fit into 64 bits
+MOST_THREADS = 1024  # torch starts as many threads as it is told, until the system refuses
+# Most sequences in a step. With at most as many steps, the numbers of all sequences of a run fit into 64 bits.
+LARGEST_BATCH = 2**31
 
 
 @dataclass(frozen=True, kw_only=True)
