@@ -43,9 +43,8 @@ class Drawn(NamedTuple):
 
     tokens: Tensor  # int64 (B,)
     highest: Tensor  # (B,), highest logit of each row, which shows whether the logits are finite
-    log_probabilities: (
-        Tensor | None
-    )  # float64 (B,), of the tokens under the model alone; None unless asked for
+    # float64 (B,), of the tokens under the model alone; None unless asked for
+    log_probabilities: Tensor | None
 
 
 class Decoder:

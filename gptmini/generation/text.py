@@ -16,9 +16,8 @@ class Piece(NamedTuple):
     sample: int  # number of the sample: those of the first prompt, then those of the second
     text: str  # text that has become certain with this token; often empty, as within a character
     token: int
-    log_probability: (
-        float | None
-    )  # in nats, under the model alone, before any rule; None unless asked for
+    # In nats, under the model alone, before any rule; None unless asked for.
+    log_probability: float | None
     finish: str | None  # with the last piece: end_of_text, stop or length
 
 

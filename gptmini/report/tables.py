@@ -104,7 +104,7 @@ def comparison(
         store, model: the run's tokens and model.
         overrides: what the user typed, KEY=VALUE each.
 
-    Returns: every value of the run by its dotted key; the keys that the user changed; the keys of FIXED that the run
+    Returns every value of the run by its dotted key; the keys that the user changed; the keys of FIXED that the run
     has and the user did not change.
     """
     typed = {}

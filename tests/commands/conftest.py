@@ -81,7 +81,7 @@ def once(script, tmp_path, tmp_path_factory):
 
 @pytest.fixture
 def short():
-    """Overrides of the tiny run without its pictures, which takes a second."""
+    """Overrides of the tiny run without its pictures."""
     return SHORT
 
 

@@ -180,9 +180,14 @@ def records(folder):
 
 
 @pytest.mark.slow
-def test_weights_and_biases_offline_keeps_what_tensorboard_keeps(run):
+def test_weights_and_biases_offline_keeps_what_tensorboard_keeps(script, watched):
     wandb = pytest.importorskip("wandb", reason="pip install wandb")
-    folder = run("logger=wandb", "logger.wandb.offline=true", "name=watched")
+    # With pictures and samples, which Weights & Biases is not given: its log_image takes other arguments.
+    options = ("logger=wandb", "logger.wandb.offline=true", "name=watched")
+    result = script("train", *watched, *options)
+    assert result.code == 0, result.err
+
+    folder = newest()
     found = list(records(folder))
     (described,) = (record.run for record in found if record.WhichOneof("record_type") == "run")
     assert (described.project, described.run_id) == ("gptmini", f"watched-{folder.name}")

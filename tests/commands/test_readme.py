@@ -79,6 +79,10 @@ def stranger(tmp_path_factory):
 
     main_job = [sys.executable, "scripts/train.py", *SHORTENED["train"]]
     subprocess.run(main_job, cwd=folder, check=True, capture_output=True)
+
+    # The run that docs/watching.md reports on: pytest-xdist may type that command before the one that trains it.
+    (first,) = (folder / "runs" / "default").iterdir()
+    shutil.copytree(first, folder / "runs" / "demo" / first.name)
     return folder
 
 
@@ -156,7 +160,7 @@ def test_the_documented_commands_run(stranger, type_command, command):
         inspect = [sys.executable, "-m", "tensorboard.main", *arguments]
         result = subprocess.run(inspect, cwd=stranger, capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stderr
-        assert "Scalars" in result.stdout or "scalars" in result.stdout
+        assert "\n   train/loss\n" in result.stdout
         return
 
     if program == "python":

@@ -245,7 +245,7 @@ def past_validations(curves: dict[str, list[tuple[int, float]]]) -> list[dict[st
     Args:
         curves: (step, value) points by tag, in the order of their steps.
 
-    Returns: a dict for each validation: the newest value of each scalar by its tag, and the step under "step".
+    Returns a dict for each validation: the newest value of each scalar by its tag, and the step under "step".
     """
     validations: list[dict[str, float]] = []
     for step, _ in curves.get("val/loss", []):

@@ -58,7 +58,7 @@ class StepTimes:
 def by_kind(model: GPT) -> dict[str, list[Tensor]]:
     """Group a model's weights by the kind of their layer, without the padding of the vocabulary.
 
-    Returns: detached views of the weights by kind, for those kinds that the model has: embedding, attention, mlp,
+    Returns detached views of the weights by kind, for those kinds that the model has: embedding, attention, mlp,
     unembedding, norm, smear.
     """
     kinds: dict[str, list[Tensor]] = {}

@@ -128,9 +128,8 @@ def test_a_checkpoint_larger_than_the_system_allows_is_said(begin):
     assert list((newest() / "checkpoints").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "outage", [(0, 4), (3, 5)]
-)  # the first step that fails, and the next that does not
+# The first step that fails, and the next that does not.
+@pytest.mark.parametrize("outage", [(0, 4), (3, 5)])
 def test_a_disk_that_is_full_for_a_while_costs_points_but_neither_the_run_nor_what_it_is(
     begin, monkeypatch, outage
 ):
