@@ -16,7 +16,7 @@ from gptmini.checks import UserError
 from gptmini.files import replace_by_link, replace_by_symlink, replacing
 
 if TYPE_CHECKING:  # importing torch takes seconds, and finding a run needs no torch
-    from gptmini.model.checkpoint import TrainingState
+    from gptmini.model.training_state import TrainingState
 
 CHECKPOINTS = ("last", "previous", "best")  # names of a run's checkpoint files, without .ckpt
 LINKED = ("config.yaml", "train.log", "checkpoints")  # items that runs/latest links to
@@ -186,7 +186,8 @@ def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
     Returns the state, None if nothing was saved yet, and a line about each damaged file that was passed over.
     Raises UserError: the file, or every checkpoint of the folder, is damaged or holds no training state.
     """
-    from gptmini.model.checkpoint import TrainingState, read_checkpoint, step_of
+    from gptmini.model.checkpoint import read_checkpoint, step_of
+    from gptmini.model.training_state import TrainingState
 
     files = [path]
     if path.is_dir():

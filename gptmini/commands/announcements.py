@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # importing Lightning takes seconds
     from gptmini.data import TokenStore
     from gptmini.hardware import Hardware
-    from gptmini.model.checkpoint import TrainingState
+    from gptmini.model.training_state import TrainingState
     from gptmini.training import ConsoleLogger, GPTModule, TrainerSettings
     from gptmini.training.checkpointing import Best
     from gptmini.training.run import Run

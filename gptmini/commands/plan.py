@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gptmini.data import TokenStore
     from gptmini.hardware import Hardware
     from gptmini.model import GPTConfig
-    from gptmini.model.checkpoint import TrainingState
+    from gptmini.model.training_state import TrainingState
     from gptmini.tokenizer import Tokenizer
     from gptmini.training import GPTModule, TokenDataModule, TrainerSettings
     from gptmini.training.run import Run

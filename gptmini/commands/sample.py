@@ -1,24 +1,16 @@
 """Continue prompts with a trained model: gptmini sample RUN [options]."""
 
 import argparse
-import json
 import re
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from gptmini.checks import UserError
 from gptmini.commands.errors import INTERRUPTED, Parser, one_line_errors
-
-if TYPE_CHECKING:  # a mistake in an option is told before torch is imported, which takes seconds
-    from gptmini.generation.text import Piece
-
-# Seconds after the first Ctrl-C from which another one ends the program at once. One that comes sooner may belong to
-# the same press of the keys.
-IMPATIENT = 1.0
+from gptmini.commands.prompts import read_prompts
+from gptmini.commands.sample_output import Interruption, in_order, show_jsonl, show_text
 
 DTYPES = ("fp32", "bf16", "fp64", "int8")
 
@@ -179,173 +171,9 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         raise UserError("there is no stdin to read from")
 
 
-def read_prompts(arguments: argparse.Namespace) -> list[str]:
-    """The prompts of the file --prompts, or else the one prompt of --prompt-file, of stdin or of --prompt.
-
-    A prompt from stdin loses its last line break, because programs such as echo add one to what they write.
-
-    Raises UserError: a text is not UTF-8, or the file --prompts holds no prompt.
-    """
-    if arguments.prompts is not None:
-        return _read_prompt_list(arguments.prompts)
-    if arguments.prompt_file is not None:
-        path = arguments.prompt_file
-        return [_decoded(path.read_bytes(), str(path))]
-    if arguments.prompt == "-":
-        text = _decoded(sys.stdin.buffer.read(), "stdin")
-        return [text.removesuffix("\n").removesuffix("\r")]
-    return [arguments.prompt]
-
-
-def _read_prompt_list(path: Path) -> list[str]:
-    """The prompts of a file that holds one a line: as plain text, or in .jsonl as an object with the key prompt."""
-    text = _decoded(path.read_bytes(), str(path))
-    prompts = []
-    for i, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
-        if not line.strip():
-            continue
-        if path.suffix == ".jsonl":
-            prompts.append(_prompt_of(line, f"{path}, line {i}"))
-        else:
-            prompts.append(line)
-
-    if not prompts:
-        raise UserError(f"{path} must hold at least one prompt, got none")
-    return prompts
-
-
-def _decoded(data: bytes, name: str) -> str:
-    """Text from bytes in UTF-8, without the byte order mark with which some editors begin a file."""
-    from gptmini.data.corpus import decode_text
-
-    return decode_text(data, name).removeprefix("\ufeff")
-
-
-def _prompt_of(line: str, place: str) -> str:
-    """The prompt of a line of .jsonl; place names the line in an error message."""
-    try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise UserError(f"{place} must be JSON: {error}") from None
-    if not isinstance(record, dict) or type(record.get("prompt")) is not str:
-        raise UserError(f'{place} must be an object with a text, as in {{"prompt": "Once"}}')
-    return record["prompt"]
-
-
 def unescape(text: str) -> str:
     r"""Text with escapes replaced by the characters that they stand for, as \n by a line break."""
     return ESCAPES.sub(lambda found: found[0].encode().decode("unicode_escape"), text)
-
-
-class Interruption:
-    """Ends a stream of pieces at the first Ctrl-C, so that all that was generated is written.
-
-    A Ctrl-C that comes a second or more after the first raises KeyboardInterrupt at once.
-    """
-
-    def __init__(self) -> None:
-        self.came: float | None = None  # time of the first Ctrl-C, in seconds of time.monotonic
-
-    def heed(self, pieces: Iterator["Piece"]) -> Iterator["Piece"]:
-        """The pieces, up to the first Ctrl-C."""
-        self.came = None
-        before = signal.signal(signal.SIGINT, self._note)
-        try:
-            for piece in pieces:
-                yield piece
-                if self.came is not None:
-                    return
-        finally:
-            signal.signal(signal.SIGINT, before)
-
-    def _note(self, signum: int, frame: object) -> None:
-        """Handle SIGINT."""
-        now = time.monotonic()
-        if self.came is None:
-            self.came = now
-        elif now - self.came > IMPATIENT:
-            raise KeyboardInterrupt
-
-
-def in_order(pieces: Iterable["Piece"]) -> Iterator["Piece"]:
-    """The pieces of one sample after another, from a stream in which several samples take turns.
-
-    The pieces of the earliest sample that has not ended are passed on at once, and the pieces of later samples wait.
-    """
-    current = 0  # number of the earliest sample that has not ended
-    held: dict[int, list[Piece]] = {}  # pieces that wait, by the number of their sample
-    for piece in pieces:
-        held.setdefault(piece.sample, []).append(piece)
-        while current in held:
-            ready = held.pop(current)
-            yield from ready
-            if ready[-1].finish is None:
-                break
-            current += 1
-
-    # An interruption leaves samples that have not ended, and pieces that wait for them.
-    for sample in sorted(held):
-        yield from held[sample]
-
-
-def show_text(pieces: Iterable["Piece"], prompts: list[str], num_samples: int) -> None:
-    """Print each prompt with its continuation as the pieces come, below a title if there are several samples."""
-    shown = None  # number of the sample that is being printed
-    for piece in pieces:
-        if piece.sample != shown:
-            prompt, sample = divmod(piece.sample, num_samples)
-            title = []
-            if len(prompts) > 1:
-                title.append(f"prompt {prompt + 1}")
-            if num_samples > 1:
-                title.append(f"sample {sample + 1}")
-            if title:
-                gap = "" if shown is None else "\n"
-                print(f"{gap}--- {', '.join(title)}")
-            print(prompts[prompt], end="", flush=True)
-            shown = piece.sample
-
-        print(piece.text, end="\n" if piece.finish else "", flush=True)
-
-
-def show_jsonl(
-    pieces: Iterable["Piece"], prompts: list[str], num_samples: int, *, logprobs: bool
-) -> None:
-    """Print one JSON object a line for each sample when it has ended, or when an interruption cuts the sample off."""
-
-    def show(sample_pieces: list["Piece"]) -> None:
-        record = record_of(sample_pieces, prompts, num_samples, logprobs=logprobs)
-        print(json.dumps(record, ensure_ascii=False), flush=True)
-
-    collected: list[Piece] = []  # pieces of one sample
-    for piece in pieces:
-        if collected and piece.sample != collected[0].sample:
-            show(collected)
-            collected = []
-        collected.append(piece)
-        if piece.finish:
-            show(collected)
-            collected = []
-    if collected:
-        show(collected)
-
-
-def record_of(
-    pieces: list["Piece"], prompts: list[str], num_samples: int, *, logprobs: bool
-) -> dict[str, Any]:
-    """The JSON object of a sample from its pieces; finish is null if an interruption cut the sample off."""
-    prompt, sample = divmod(pieces[0].sample, num_samples)
-    record: dict[str, Any] = {
-        "prompt": prompts[prompt],
-        "sample": sample,
-        "text": "".join(piece.text for piece in pieces),
-        "finish": pieces[-1].finish,
-        "n_tokens": len(pieces),
-    }
-    if logprobs:
-        record["tokens"] = [piece.token for piece in pieces]
-        record["logprobs"] = [piece.log_probability for piece in pieces]
-    return record
 
 
 @one_line_errors()
@@ -359,6 +187,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.reconfigure(encoding="utf-8")  # pyrefly: ignore[missing-attribute]
     prompts = [] if options.interactive else read_prompts(options)
 
+    # A mistake in an option is told before torch is imported, which takes seconds.
     import gptmini
     from gptmini.generation import Rules, generate_stream, store_by_column
     from gptmini.hardware import choose_dtype

@@ -13,7 +13,8 @@ from gptmini.checks import UserError
 from gptmini.data.store import TokenStore
 from gptmini.evaluation import Evaluation, sum_of_nats, token_losses
 from gptmini.model import GPT, rounded_training_loss, training_loss
-from gptmini.model.checkpoint import WEIGHTS_PREFIX, TrainingState, header
+from gptmini.model.checkpoint import WEIGHTS_PREFIX, header
+from gptmini.model.training_state import TrainingState
 from gptmini.optim import leave_out, set_learning_rate
 from gptmini.optim.muon import MOMENTS
 from gptmini.training.batch_size import check_equal_on_all_ranks

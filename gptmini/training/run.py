@@ -7,7 +7,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TextIO
 
-from gptmini.model.checkpoint import TrainingState
+from gptmini.model.training_state import TrainingState
 from gptmini.report.reading import dropping_later_events, read_overrides, read_scalars
 from gptmini.run_folder import (
     adopt,

@@ -17,7 +17,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from gptmini.checks import UserError
 from gptmini.data.store import TokenStore
 from gptmini.model import GPT, GPTConfig, new_gpt
-from gptmini.model.checkpoint import TrainingState
+from gptmini.model.training_state import TrainingState
 from gptmini.training.batch_size import choose_batch_size
 from gptmini.training.checkpointing import AtomicCheckpointIO, RunCheckpoints
 from gptmini.training.datamodule import TokenDataModule

@@ -1,0 +1,61 @@
+"""The prompts of gptmini sample, from its options, a file or stdin."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from gptmini.checks import UserError
+
+
+def read_prompts(arguments: argparse.Namespace) -> list[str]:
+    """The prompts of the file --prompts, or else the one prompt of --prompt-file, of stdin or of --prompt.
+
+    A prompt from stdin loses its last line break, because programs such as echo add one to what they write.
+
+    Raises UserError: a text is not UTF-8, or the file --prompts holds no prompt.
+    """
+    if arguments.prompts is not None:
+        return _read_prompt_list(arguments.prompts)
+    if arguments.prompt_file is not None:
+        path = arguments.prompt_file
+        return [_decoded(path.read_bytes(), str(path))]
+    if arguments.prompt == "-":
+        text = _decoded(sys.stdin.buffer.read(), "stdin")
+        return [text.removesuffix("\n").removesuffix("\r")]
+    return [arguments.prompt]
+
+
+def _read_prompt_list(path: Path) -> list[str]:
+    """The prompts of a file that holds one a line: as plain text, or in .jsonl as an object with the key prompt."""
+    text = _decoded(path.read_bytes(), str(path))
+    prompts = []
+    for i, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
+        if not line.strip():
+            continue
+        if path.suffix == ".jsonl":
+            prompts.append(_prompt_of(line, f"{path}, line {i}"))
+        else:
+            prompts.append(line)
+
+    if not prompts:
+        raise UserError(f"{path} must hold at least one prompt, got none")
+    return prompts
+
+
+def _decoded(data: bytes, name: str) -> str:
+    """Text from bytes in UTF-8, without the byte order mark with which some editors begin a file."""
+    from gptmini.data.corpus import decode_text
+
+    return decode_text(data, name).removeprefix("\ufeff")
+
+
+def _prompt_of(line: str, place: str) -> str:
+    """The prompt of a line of .jsonl; place names the line in an error message."""
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"{place} must be JSON: {error}") from None
+    if not isinstance(record, dict) or type(record.get("prompt")) is not str:
+        raise UserError(f'{place} must be an object with a text, as in {{"prompt": "Once"}}')
+    return record["prompt"]

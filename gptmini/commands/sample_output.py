@@ -1,0 +1,125 @@
+"""A stream of pieces to stdout: in the order of the samples, as text or JSON, until the first Ctrl-C."""
+
+import json
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gptmini.generation.text import Piece
+
+# Seconds after the first Ctrl-C from which another one ends the program at once. One that comes sooner may belong to
+# the same press of the keys.
+IMPATIENT = 1.0
+
+
+class Interruption:
+    """Ends a stream of pieces at the first Ctrl-C, so that all that was generated is written.
+
+    A Ctrl-C that comes a second or more after the first raises KeyboardInterrupt at once.
+    """
+
+    def __init__(self) -> None:
+        self.came: float | None = None  # time of the first Ctrl-C, in seconds of time.monotonic
+
+    def heed(self, pieces: Iterator["Piece"]) -> Iterator["Piece"]:
+        """The pieces, up to the first Ctrl-C."""
+        self.came = None
+        before = signal.signal(signal.SIGINT, self._note)
+        try:
+            for piece in pieces:
+                yield piece
+                if self.came is not None:
+                    return
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _note(self, signum: int, frame: object) -> None:
+        """Handle SIGINT."""
+        now = time.monotonic()
+        if self.came is None:
+            self.came = now
+        elif now - self.came > IMPATIENT:
+            raise KeyboardInterrupt
+
+
+def in_order(pieces: Iterable["Piece"]) -> Iterator["Piece"]:
+    """The pieces of one sample after another, from a stream in which several samples take turns.
+
+    The pieces of the earliest sample that has not ended are passed on at once, and the pieces of later samples wait.
+    """
+    current = 0  # number of the earliest sample that has not ended
+    held: dict[int, list[Piece]] = {}  # pieces that wait, by the number of their sample
+    for piece in pieces:
+        held.setdefault(piece.sample, []).append(piece)
+        while current in held:
+            ready = held.pop(current)
+            yield from ready
+            if ready[-1].finish is None:
+                break
+            current += 1
+
+    # An interruption leaves samples that have not ended, and pieces that wait for them.
+    for sample in sorted(held):
+        yield from held[sample]
+
+
+def show_text(pieces: Iterable["Piece"], prompts: list[str], num_samples: int) -> None:
+    """Print each prompt with its continuation as the pieces come, below a title if there are several samples."""
+    shown = None  # number of the sample that is being printed
+    for piece in pieces:
+        if piece.sample != shown:
+            prompt, sample = divmod(piece.sample, num_samples)
+            title = []
+            if len(prompts) > 1:
+                title.append(f"prompt {prompt + 1}")
+            if num_samples > 1:
+                title.append(f"sample {sample + 1}")
+            if title:
+                gap = "" if shown is None else "\n"
+                print(f"{gap}--- {', '.join(title)}")
+            print(prompts[prompt], end="", flush=True)
+            shown = piece.sample
+
+        print(piece.text, end="\n" if piece.finish else "", flush=True)
+
+
+def show_jsonl(
+    pieces: Iterable["Piece"], prompts: list[str], num_samples: int, *, logprobs: bool
+) -> None:
+    """Print one JSON object a line for each sample when it has ended, or when an interruption cuts the sample off."""
+
+    def show(sample_pieces: list["Piece"]) -> None:
+        record = record_of(sample_pieces, prompts, num_samples, logprobs=logprobs)
+        print(json.dumps(record, ensure_ascii=False), flush=True)
+
+    collected: list[Piece] = []  # pieces of one sample
+    for piece in pieces:
+        if collected and piece.sample != collected[0].sample:
+            show(collected)
+            collected = []
+        collected.append(piece)
+        if piece.finish:
+            show(collected)
+            collected = []
+    if collected:
+        show(collected)
+
+
+def record_of(
+    pieces: list["Piece"], prompts: list[str], num_samples: int, *, logprobs: bool
+) -> dict[str, Any]:
+    """The JSON object of a sample from its pieces; finish is null if an interruption cut the sample off."""
+    prompt, sample = divmod(pieces[0].sample, num_samples)
+    record: dict[str, Any] = {
+        "prompt": prompts[prompt],
+        "sample": sample,
+        "text": "".join(piece.text for piece in pieces),
+        "finish": pieces[-1].finish,
+        "n_tokens": len(pieces),
+    }
+    if logprobs:
+        record["tokens"] = [piece.token for piece in pieces]
+        record["logprobs"] = [piece.log_probability for piece in pieces]
+    return record
