@@ -80,10 +80,16 @@ def test_it_trains_resumes_samples_evaluates_and_reports(installed):
         ("report", "runs/latest"),
         ("prepare", "data=text", "data.path=my.txt", "tokenizer=byte"),
     )
-    for arguments in commands:
-        result = installed("-m", "gptmini", *arguments)
-        assert (result.returncode, result.stderr) == (0, ""), result
-
+    # All in one process, because importing torch and Lightning takes seconds.
+    program = f"""
+import sys
+from gptmini.commands import main
+for arguments in {commands!r}:
+    sys.argv = ["gptmini", *arguments]
+    main()
+"""
+    result = installed("-c", program)
+    assert (result.returncode, result.stderr) == (0, ""), result
     assert len(list(installed.folder.glob("runs/smoke/*/report.html"))) == 1
 
 

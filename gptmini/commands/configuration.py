@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,15 +70,34 @@ def check_overrides(
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     choices = _choices_of_groups(parsed, folders_of(config_dir))
 
-    # Only the choices of groups are composed here, so that no other override can define the key that it sets.
-    with composer(config_dir) as compose:
-        known = set(_keys(plain_tree(compose(command, choices))))
+    if config_dir is None:
+        known = _keys_of_gptmini(command, tuple(choices))
+    else:
+        known = _keys_of_choices(command, choices, config_dir)
 
     own_parts = own_parts_of(parsed, config_dir)
     for override in parsed:
         if override.input_line not in choices:
             _check_key(override, known, own_parts)
     return partial(_check_composed, known=known, own_parts=own_parts)
+
+
+def _keys_of_choices(
+    command: str, choices: Sequence[str], config_dir: str | None
+) -> frozenset[str]:
+    """The keys that the chosen options of the groups define.
+
+    Only choices are composed here, so that no other override can define the key that it sets.
+    """
+    with composer(config_dir) as compose:
+        tree = plain_tree(compose(command, list(choices)))
+    return frozenset(_keys(tree))
+
+
+@cache
+def _keys_of_gptmini(command: str, choices: tuple[str, ...]) -> frozenset[str]:
+    """The keys of gptmini's own options, kept because the jobs of a sweep mostly choose the same ones."""
+    return _keys_of_choices(command, choices, None)
 
 
 def _choices_of_groups(parsed: "list[Override]", folders: list[Path]) -> list[str]:
@@ -96,7 +115,7 @@ def _choices_of_groups(parsed: "list[Override]", folders: list[Path]) -> list[st
     return choices
 
 
-def _check_key(override: "Override", known: set[str], own_parts: dict[str, Any]) -> None:
+def _check_key(override: "Override", known: frozenset[str], own_parts: dict[str, Any]) -> None:
     """Raise UserError unless an override changes a value that is defined, or adds a part of the user's own."""
     key = override.key_or_group
     if is_hydras(key) or belongs(key, own_parts):
@@ -114,7 +133,9 @@ def _check_key(override: "Override", known: set[str], own_parts: dict[str, Any])
         raise UserError(f"no configuration here has the key {key}{_nearest(key, known)}")
 
 
-def _check_composed(config: "DictConfig", *, known: set[str], own_parts: dict[str, Any]) -> None:
+def _check_composed(
+    config: "DictConfig", *, known: frozenset[str], own_parts: dict[str, Any]
+) -> None:
     """Raise UserError unless a composed configuration has only known keys, and every value that must be given."""
     from omegaconf import OmegaConf
 
@@ -178,13 +199,24 @@ def belongs(key: str, parts: Iterable[str]) -> bool:
 
 def names_of_parts(group: str, config_dir: str | None) -> set[str]:
     """The names of all parts that the files of a group define, or the files of an experiment for that group."""
-    names = set()
-    for folder in folders_of(config_dir):
-        for file in folder.glob(f"{group}/*.yaml"):
-            names.update(read_yaml(file).keys() - {"defaults"})
-        for file in folder.glob("experiment/*.yaml"):
-            names.update(parts_of(read_yaml(file), group))
+    names = set(_names_of_gptminis_parts(group))
+    if config_dir is not None:
+        names.update(_names_in_folder(Path(config_dir), group))
     return names
+
+
+def _names_in_folder(folder: Path, group: str) -> Iterator[str]:
+    """The names of the parts that the configuration files in a folder define."""
+    for file in folder.glob(f"{group}/*.yaml"):
+        yield from read_yaml(file).keys() - {"defaults"}
+    for file in folder.glob("experiment/*.yaml"):
+        yield from parts_of(read_yaml(file), group)
+
+
+@cache
+def _names_of_gptminis_parts(group: str) -> frozenset[str]:
+    """The names of the parts that gptmini's own files define, which do not change while a program runs."""
+    return frozenset(_names_in_folder(CONFIGS, group))
 
 
 def parts_of(tree: dict, group: str) -> dict[str, Any]:
@@ -264,8 +296,10 @@ def read_yaml(file: Path) -> dict:
     """
     import yaml
 
+    # libyaml's parser is eight times faster than Python's, but PyYAML can be built without it.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+        tree = yaml.load(file.read_text(encoding="utf-8"), Loader=loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{file} must be YAML: {error}") from None
     return tree if isinstance(tree, dict) else {}

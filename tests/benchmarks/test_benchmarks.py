@@ -31,20 +31,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def start(tmp_path):
-    """Run a benchmark in a process of its own, in a folder that holds my.txt."""
+def run(tmp_path, monkeypatch, capfd):
+    """Run a benchmark in a folder that holds my.txt, in this process, which need not import torch again."""
     (tmp_path / "my.txt").write_text("".join(f"Line {i} is {i * i}.\n" for i in range(300)))
-
-    def call(*arguments):
-        command = [sys.executable, str(BENCHMARK), *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-
-    return call
-
-
-@pytest.fixture
-def run(start, tmp_path, monkeypatch, capfd):
-    """Run a benchmark in this process, which need not import torch again."""
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments):
@@ -94,14 +83,14 @@ def test_efficiency_alternates_with_a_peer_and_gives_the_last_loss(run, tmp_path
 
     peer = ["--peer", logging("whole"), "--peer-brief", logging("brief")]
     steps = ["trainer.max_steps=4", "trainer.val_every_steps=2"]
-    result = run("efficiency", *SHORT, *steps, "--seeds", "5", "6", *peer)
+    result = run("efficiency", *SHORT, *steps, "--seeds", "5", *peer)
     assert result.returncode == 0, result.stderr
 
-    assert log.read_text().split() == ["whole", "brief"] * 2
+    assert log.read_text().split() == ["whole", "brief"]
     lines = result.stdout.splitlines()
     assert lines[0].startswith("ours     128 tokens: experiment=shakespeare_char_cpu data=text")
-    losses = [float(line.split()[4].rstrip(",")) for line in lines if line.startswith("seed")]
-    assert float(lines[-3].split()[3]) == pytest.approx(sum(losses) / 2, abs=1e-4)
+    (loss,) = [float(line.split()[4].rstrip(",")) for line in lines if line.startswith("seed")]
+    assert float(lines[-3].split()[3]) == loss
     assert "the peer takes" in lines[-1]
 
 
@@ -142,7 +131,9 @@ def test_ablation_prints_a_row_for_each_trick(run):
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "int8"])
-def test_sampling_measures_every_size_beside_hugging_face_and_nanogpt(start, tmp_path, dtype):
+def test_sampling_measures_every_size_beside_hugging_face_and_nanogpt(
+    run, tmp_path, monkeypatch, dtype
+):
     pytest.importorskip("transformers", reason="the peer to measure beside")
     peer = """
 import torch
@@ -155,9 +146,13 @@ class GPT(torch.nn.Module):
 """
     (tmp_path / "nanogpt").mkdir()
     (tmp_path / "nanogpt" / "model.py").write_text(peer)
+    # nanoGPT's module is called model, as is a package of these tests.
+    monkeypatch.setitem(sys.modules, "model", None)
+    del sys.modules["model"]
+    monkeypatch.setattr(sys, "path", list(sys.path))
 
     options = "--sizes char --batch-sizes 1 3 --new-tokens 4 --turns 2 --nanogpt nanogpt"
-    result = start("sampling", *options.split(), "--dtype", dtype)
+    result = run("sampling", *options.split(), "--dtype", dtype)
     assert result.returncode == 0, result.stderr
 
     asked = (tmp_path / "asked.txt").read_text()
@@ -173,7 +168,7 @@ class GPT(torch.nn.Module):
     assert 0.1 < float(last.split()[2]) < 60
 
 
-def test_a_dry_run_tries_every_part_of_what_a_gpu_will_show(start, tmp_path):
+def test_a_dry_run_tries_every_part_of_what_a_gpu_will_show(run, tmp_path):
     # Stands for nanoGPT: opens the tokens that were written for it, and prints a line for each step that it is told.
     peer = """
         import numpy, sys
@@ -189,7 +184,7 @@ def test_a_dry_run_tries_every_part_of_what_a_gpu_will_show(start, tmp_path):
 
     (tmp_path / "my.txt").rename(tmp_path / "mein, tëxt.txt")
     options = ("--peer-nanogpt", "peer", "--shakespeare", "mein, tëxt.txt")
-    result = start("gpu", "--dry-run", *options, "--only", *PARTS)
+    result = run("gpu", "--dry-run", *options, "--only", *PARTS)
     assert result.returncode == 0, result.stdout + result.stderr
 
     rows = json.loads((tmp_path / "gpu-dry-run.json").read_text())
@@ -245,8 +240,8 @@ def test_what_a_gpu_is_not_asked(monkeypatch, capsys, tmp_path, arguments, messa
     assert message in said
 
 
-def test_a_part_for_which_the_minutes_will_not_do_is_not_begun(start, tmp_path):
-    result = start("gpu", "--dry-run", "--only", "machine", "ladder_gpt2", "--minutes", "0.0001")
+def test_a_part_for_which_the_minutes_will_not_do_is_not_begun(run, tmp_path):
+    result = run("gpu", "--dry-run", "--only", "machine", "ladder_gpt2", "--minutes", "1e-9")
     assert result.returncode == 0
     rows = json.loads((tmp_path / "gpu-dry-run.json").read_text())
     assert {row["status"] for row in rows if row["part"] == "ladder_gpt2"} == {"no time left"}

@@ -20,8 +20,11 @@ def test_a_run_goes_on_with_more_or_fewer_processes(script, short, tmp_path, bef
     expected = last(newest())
 
     def train(*arguments, devices):
-        processes = (f"trainer.devices={devices}", "trainer.batch_size=auto")
-        command = [sys.executable, TRAIN, *arguments, *processes]
+        arguments = (*arguments, f"trainer.devices={devices}", "trainer.batch_size=auto")
+        if devices == 1:
+            return script("train", *arguments).out
+
+        command = [sys.executable, TRAIN, *arguments]
         options = {"cwd": tmp_path, "capture_output": True, "text": True}
         return subprocess.run(command, check=True, timeout=120, **options).stdout
 

@@ -1,5 +1,6 @@
 """What the README and the guides in docs/ promise, typed as they say, on runs cut short."""
 
+import contextlib
 import io
 import json
 import os
@@ -46,7 +47,7 @@ SHORTENED = {
     "train": [
         "trainer.max_steps=4",
         "trainer.global_batch_size=4",
-        "trainer.val_every_steps=2",
+        "trainer.val_every_steps=4",  # once: to draw the pictures of a validation takes a second
         "trainer.val_tokens=256",
         "callbacks.samples.max_new_tokens=4",
     ],
@@ -77,8 +78,10 @@ def stranger(tmp_path_factory):
     (mine,) = blocks(ROOT / "docs" / "configuring.md", "yaml")
     (my_configs / "experiment" / "mine.yaml").write_text(mine)
 
-    main_job = [sys.executable, "scripts/train.py", *SHORTENED["train"]]
-    subprocess.run(main_job, cwd=folder, check=True, capture_output=True)
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["scripts/train.py", *SHORTENED["train"]])
+        runpy.run_path("scripts/train.py", run_name="__main__")
 
     # The run that docs/watching.md reports on: pytest-xdist may type that command before the one that trains it.
     (first,) = (folder / "runs" / "default").iterdir()

@@ -126,7 +126,7 @@ def test_real_signals_stop_a_real_process_and_the_printed_command_goes_on(script
     arguments = [*short, "trainer.max_steps=1000000", "trainer.val_every_steps=1000000"]
     step = 0
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+    for number in (signal.SIGTERM, signal.SIGUSR1):  # SIGINT follows below
         code, out = finish(launch(*arguments), number)
         assert code == 128 + number
 
