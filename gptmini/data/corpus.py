@@ -2,6 +2,7 @@
 
 import ast
 import hashlib
+import os
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -80,12 +81,15 @@ class PydocCorpus:
     def _sources(self) -> list[Path]:
         """The file of topics, then the modules of the standard library in the order of their names."""
         modules = []
-        for path in self.root.rglob("*.py"):
-            parts = path.relative_to(self.root).parts
-            is_skipped = not PYDOC_SKIPPED.isdisjoint(parts)
-            is_standard = parts[0].removesuffix(".py") in sys.stdlib_module_names
-            if is_standard and not is_skipped:
-                modules.append((parts, path))
+        for folder, subfolders, files in os.walk(self.root):
+            # os.walk goes on into the folders that are left in its list.
+            subfolders[:] = [name for name in subfolders if name not in PYDOC_SKIPPED]
+            for name in files:
+                path = Path(folder, name)
+                parts = path.relative_to(self.root).parts
+                is_standard = parts[0].removesuffix(".py") in sys.stdlib_module_names
+                if is_standard and path.suffix == ".py":
+                    modules.append((parts, path))
 
         topic_file = self.root / "pydoc_data" / "topics.py"
         if not modules or not topic_file.is_file():
