@@ -71,7 +71,7 @@ def test_the_wheel_holds_every_configuration(wheel):
     assert packed == {f"gptmini/{path.relative_to(ROOT).as_posix()}" for path in own}
 
 
-def test_it_trains_resumes_samples_evaluates_and_reports(installed):
+def test_it_trains_resumes_samples_evaluates_and_reports_and_python_trains_with_it(installed):
     commands = (
         ("train", *RUN),
         ("train", "resume=runs/latest", "trainer.max_steps=6"),
@@ -83,13 +83,21 @@ def test_it_trains_resumes_samples_evaluates_and_reports(installed):
     # All in one process, because importing torch and Lightning takes seconds.
     program = f"""
 import sys
+import gptmini
 from gptmini.commands import main
 for arguments in {commands!r}:
     sys.argv = ["gptmini", *arguments]
     main()
+run = gptmini.train(*{RUN!r})
+model, tokenizer = gptmini.load(run.folder)
+print(run.best.loss, model.config.d_model)
 """
     result = installed("-c", program)
     assert (result.returncode, result.stderr) == (0, ""), result
+
+    loss, width = result.stdout.splitlines()[-1].split()
+    assert 4 < float(loss) < 6  # log(257) is 5.5
+    assert width == "16"
     assert len(list(installed.folder.glob("runs/smoke/*/report.html"))) == 1
 
 
@@ -105,18 +113,3 @@ def test_a_folder_of_configurations_adds_an_experiment(installed):
     refused = installed("-m", "gptmini", "train", *RUN, "experiment=mine")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "Could not find 'experiment/mine'" in refused.stderr
-
-
-def test_python_trains_with_it_too(installed):
-    program = f"""
-import gptmini
-run = gptmini.train(*{RUN!r})
-model, tokenizer = gptmini.load(run.folder)
-print(run.best.loss, model.config.d_model)
-"""
-    result = installed("-c", program)
-    assert result.returncode == 0, result.stderr
-
-    loss, width = result.stdout.splitlines()[-1].split()
-    assert 4 < float(loss) < 6  # log(257) is 5.5
-    assert width == "16"

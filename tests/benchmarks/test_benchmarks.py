@@ -95,11 +95,13 @@ def test_efficiency_alternates_with_a_peer_and_gives_the_last_loss(run, tmp_path
 
 
 def test_efficiency_says_which_command_failed(run):
-    peer = f"{sys.executable} -c \"raise SystemExit('no luck')\""
-    result = run("efficiency", *SHORT, "trainer.max_steps=4", "--peer", peer, "--peer-brief", peer)
-    assert (result.returncode, result.stdout.count("peer")) == (2, 0)
-    assert result.stderr.startswith(f"error: {sys.executable} -c")
-    assert result.stderr.endswith("ended with exit code 1: no luck\n")
+    wild = ("experiment=smoke", "optimizer=adamw", "optimizer.lr=1e30", "schedule.warmup_steps=0")
+    steps = ("trainer.max_steps=4", "trainer.max_bad_steps=1")
+    result = run("efficiency", *SHORT, *wild, *steps)
+    assert (result.returncode, result.stdout.count("seed")) == (2, 0)
+    assert result.stderr.startswith(f"error: {sys.executable} {BENCHMARK.with_name('train.py')} ")
+    assert "ended with exit code 2: error: 1 steps in a row, to step " in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", ["ablation", "efficiency", "training", "watching"])

@@ -31,6 +31,16 @@ def sweep(short, script, tmp_path):
     return run
 
 
+@pytest.fixture
+def own_joblib_processes():
+    """Processes of joblib for one test: it would keep them, and with them their working folder, for other tests."""
+    from joblib.externals.loky import get_reusable_executor
+
+    get_reusable_executor().shutdown(wait=True)
+    yield
+    get_reusable_executor().shutdown(wait=True)
+
+
 def needed(launcher):
     """Skip the test where the launcher's package is not installed."""
     packages = {"joblib": "hydra_joblib_launcher", "submitit": "hydra_submitit_launcher"}
@@ -41,17 +51,15 @@ def needed(launcher):
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_each_job_has_a_run_folder_and_trains_what_its_overrides_say(
-    script, sweep, short, tmp_path, launcher
+    script, short, tmp_path, request, launcher
 ):
     needed(launcher)
-    overrides = (*LAUNCHERS[launcher], "name=sweep", "optimizer.lr=1e-3,3e-4")
     if launcher == "joblib":
-        # joblib keeps its processes, and with them their working folder, for what a program launches later.
-        result = sweep(*overrides)
-        assert result.returncode == 0, result.stderr
-    else:
-        result = script("train", "-m", *short, *overrides)
-        assert result.code == 0, result.err
+        request.getfixturevalue("own_joblib_processes")
+
+    overrides = (*LAUNCHERS[launcher], "name=sweep", "optimizer.lr=1e-3,3e-4")
+    result = script("train", "-m", *short, *overrides)
+    assert result.code == 0, result.err
 
     runs = sorted((tmp_path / "runs" / "sweep").iterdir())
     assert sorted(config_of(run)["optimizer"]["lr"] for run in runs) == [3e-4, 1e-3]
