@@ -11,7 +11,7 @@ import torch
 import gptmini
 from gptmini.checks import UserError
 from gptmini.commands import COMMANDS, main
-from run_folders import config_of, last, newest
+from run_folders import last, newest
 
 COMMAND_FILES = {path.stem for path in (Path(gptmini.__file__).parent / "commands").glob("*.py")}
 
@@ -76,28 +76,6 @@ def test_python_dash_m_is_the_same_program():
     command = [sys.executable, "-m", "gptmini", "--version"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stdout == f"{gptmini.__version__}\n"
-
-
-@pytest.mark.slow
-def test_two_processes_that_the_program_starts_train_the_weights_of_one(script, short, tmp_path):
-    program = Path(sys.executable).with_name("gptmini")
-    if not program.exists():
-        pytest.skip("the program gptmini is not beside this Python; pip install puts it there")
-
-    assert script("train", *short, "name=one").code == 0
-    command = [str(program), "train", *short, "name=two", "trainer.devices=2"]
-    options = {"cwd": tmp_path, "capture_output": True, "text": True}
-    result = subprocess.run(command, check=False, timeout=120, **options)
-    assert result.returncode == 0, result.stderr
-
-    (one,) = (tmp_path / "runs" / "one").iterdir()
-    (two,) = (tmp_path / "runs" / "two").iterdir()
-    # trainer.batch_size=auto finds a device's whole share of the global batch of 4.
-    assert config_of(one)["trainer"]["batch_size"] == 4
-    assert config_of(two)["trainer"]["batch_size"] == 2
-    expected = last(one)["state_dict"]
-    for name, weight in last(two)["state_dict"].items():
-        torch.testing.assert_close(weight, expected[name], atol=1e-5, rtol=0)
 
 
 def test_training_from_python_is_the_command(script, short):
