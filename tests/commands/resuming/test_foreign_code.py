@@ -59,7 +59,8 @@ CONFIGS = {
     ),
     "made": ("optimizer", f'"${{oc.create:{CALL}}}"'),
     "made, one callback more": ("callbacks", f'{{more: "${{oc.create:{CALL}}}"}}'),
-    "made, behind a backslash": ("optimizer", f"'\\\\${{oc.create:{CALL}}}'"),
+    "made, behind a backslash": ("optimizer", f"'\\${{oc.create:{CALL}}}'"),
+    "made, behind two backslashes": ("optimizer", f"'\\\\${{oc.create:{CALL}}}'"),
     "its argument in a list": (
         "optimizer",
         "{_target_: shutil.copyfile, _args_: [my.txt, executed]}",
@@ -84,3 +85,19 @@ def test_a_configuration_that_calls_something_else_is_refused_and_not_run(comple
         assert not Path("executed").exists()
 
     assert snapshot(newest()) == before
+
+
+@pytest.mark.parametrize("backslashes", ["", "\\", "\\\\", "\\\\\\"])
+def test_no_value_of_a_stored_configuration_is_read_from_the_environment(
+    complete, resume, monkeypatch, backslashes
+):
+    monkeypatch.setenv("TOKEN", "secret")
+    complete()
+    folder = newest()
+    config = config_of(folder)
+    config["callbacks"]["samples"]["prompts"] = [f"Line {backslashes}${{oc.env:TOKEN}}"]
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+
+    result = resume("trainer.max_steps=9", run=folder)
+    assert_refused(result, "must hold plain values")
+    assert "secret" not in (folder / "train.log").read_text()
