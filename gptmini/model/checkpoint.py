@@ -230,8 +230,12 @@ def _dense_weights(state: dict) -> dict[str, Tensor]:
 
 
 def is_dense(tensor: object) -> bool:
-    """Whether this is a strided tensor in the CPU's memory, of a floating-point dtype that a GPT can have."""
+    """Whether this is a tensor in the CPU's memory, of a floating-point dtype that a GPT can have.
+
+    Every number of it must lie in the file: a tensor of stride 0 repeats one number, and a file of a few bytes would
+    take gigabytes once the tensor is copied.
+    """
     if not isinstance(tensor, Tensor):
         return False
     is_on_cpu = tensor.layout is torch.strided and tensor.device.type == "cpu"
-    return is_on_cpu and tensor.dtype in DTYPES
+    return is_on_cpu and tensor.dtype in DTYPES and tensor.is_contiguous()

@@ -125,6 +125,15 @@ def test_weights_that_are_not_dense_floats_of_one_dtype_are_refused(weight):
         build_model(checkpoint)
 
 
+@pytest.mark.parametrize("name", ["embedding.weight", "blocks.0.mlp.input.weight"])
+def test_a_weight_that_repeats_one_number_is_refused(name):
+    checkpoint = make(LEARNED)
+    weight = checkpoint["state_dict"][f"model.{name}"]
+    checkpoint["state_dict"][f"model.{name}"] = torch.zeros(1, 1).expand_as(weight)
+    with pytest.raises(ValueError, match=f"{name} must be a dense floating-point tensor"):
+        build_model(checkpoint)
+
+
 @pytest.mark.parametrize("form", [0, 2, None, True])
 def test_another_format_is_refused(path, form):
     checkpoint = make()
