@@ -1,13 +1,17 @@
 """Files and folders that are written whole or not at all: beside their name, flushed to disk, then renamed."""
 
 import os
+import secrets
 import shutil
+import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
+
+from gptmini.checks import UserError
 
 # Seconds after the last write when a temporary folder counts as left behind by a process that was killed.
 ABANDONED = 3600
@@ -22,7 +26,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     temporary = temporary_beside(path)
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
             yield file
             flush_file(file)
         temporary.replace(path)
@@ -62,7 +66,6 @@ def replace_by_link(source: Path, target: Path) -> None:
     Raises OSError: the file system refuses; target is as it was.
     """
     temporary = temporary_beside(target)
-    temporary.unlink(missing_ok=True)
     os.link(source, temporary)
     try:
         temporary.replace(target)
@@ -75,7 +78,6 @@ def replace_by_link(source: Path, target: Path) -> None:
 def replace_by_symlink(destination: str, link: Path) -> None:
     """Make link a symbolic link to destination: a reader sees the old link or the new one."""
     temporary = temporary_beside(link)
-    temporary.unlink(missing_ok=True)
     temporary.symlink_to(destination)
     temporary.replace(link)
 
@@ -99,8 +101,45 @@ def flush_folder(folder: Path) -> None:
 
 
 def temporary_beside(path: Path) -> Path:
-    """Return the hidden name under which this process writes a file before the file takes the name path."""
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Return a new hidden name under which a file is written before the file takes the name path.
+
+    The name is random, so that nobody can have put a link there that leads elsewhere. Open it with "xb", which refuses
+    a name that exists.
+    """
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+
+
+def append_text(path: Path) -> TextIO:
+    """Open a text file in UTF-8 to append to; OSError for a symbolic link, which could lead to any file of the user."""
+
+    def open_without_following(name: str, flags: int) -> int:
+        no_follow = getattr(os, "O_NOFOLLOW", 0)  # Windows lacks the flag
+        return os.open(name, flags | no_follow, 0o666)
+
+    return open(path, "a", encoding="utf-8", opener=open_without_following)
+
+
+def check_plain(folder: Path, *, but: Sequence[str] = ()) -> None:
+    """Raise UserError unless everything in a folder, at any depth, is a regular file or a folder itself.
+
+    A link in a folder that comes from a stranger could lead whatever is written there to any file of the user, and a
+    pipe would keep a reader waiting for ever.
+
+    Args:
+        folder: the folder to look through.
+        but: names of folders directly in it that are not looked into.
+    """
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(place, name)
+            mode = path.lstat().st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                raise UserError(
+                    f"{path} must be a file or folder itself, and it is a link, a pipe or a device; "
+                    "put what it stands for in its place"
+                )
+        if Path(place) == folder:
+            folders[:] = [name for name in folders if name not in but]
 
 
 def _remove_if_abandoned(folder: Path) -> None:

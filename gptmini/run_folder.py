@@ -148,8 +148,14 @@ def find_run(path: str | Path) -> Path:
             hint = f"did you mean {runs[-1].parent}?"
         raise UserError(f"{path} belongs to no run: {folder / 'config.yaml'} is missing; {hint}")
 
+    return seen_from_here(folder)
+
+
+def seen_from_here(path: Path) -> Path:
+    """Return a path relative to the working directory where it lies inside, and else absolute."""
     here = Path.cwd()
-    return folder.relative_to(here) if folder.is_relative_to(here) else folder
+    path = path.absolute()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 @contextmanager

@@ -40,7 +40,6 @@ class Announcer:
         hardware: "Hardware",
         *,
         prepared_now: bool,
-        runs_dir: str,
     ) -> None:
         """Say what is trained, on what data and machine, in which folder, and for a resumed run from which step.
 
@@ -49,7 +48,6 @@ class Announcer:
             module: the model with its tokens and settings.
             hardware: the device and precision that were chosen.
             prepared_now: whether the tokens were written by this command, not by an earlier one.
-            runs_dir: the folder of all runs, which TensorBoard can show.
         """
         for note in run.notes:
             self.say("warning", note)
@@ -60,7 +58,7 @@ class Announcer:
         self.say("model", f"{model.n_parameters:,} parameters, {mega_flops:.1f} MFLOP a token")
         self.say("machine", str(hardware))
         self._say_batch(module.settings)
-        self.say("run", str(run.folder), f"watch it: tensorboard --logdir {runs_dir}")
+        self.say("run", str(run.folder), f"watch it: tensorboard --logdir {run.root}")
 
         if run.resumed:
             self.say_resume(run.state, module)

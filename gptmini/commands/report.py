@@ -57,8 +57,9 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         out = runs[0].folder / "report.html"
 
-    # Follow a link, so that the file that the link leads to is replaced, and not the link itself.
-    target = out.resolve()
+    # A link that the user names is followed: the file that it leads to is replaced. A link in the folder of a run is
+    # replaced itself, because the folder may come from a stranger.
+    target = out.resolve() if options.out is not None else out
     is_file_or_new = target.is_file() or not target.exists()
     if not target.parent.is_dir() or not is_file_or_new:
         raise UserError(f"--out must be a file in a folder that exists, got {out}")

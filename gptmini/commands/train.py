@@ -81,7 +81,6 @@ def train(config: "DictConfig", overrides: Sequence[str] = ()) -> TrainingResult
             fitted.module,
             plan.hardware,
             prepared_now=prepared_now,
-            runs_dir=config.runs_dir,
         )
         return fit_and_announce(
             plan,

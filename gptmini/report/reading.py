@@ -65,10 +65,14 @@ def read_events(folder: Path, *, images: int = 0) -> "EventAccumulator":
         folder: of the run.
         images: how many of the newest images are kept under each tag; 0 for all of them.
 
-    Raises UserError: an event file is damaged.
+    Raises UserError: an event file is damaged, or no file, such as a pipe that would never end.
     """
     from google.protobuf.message import DecodeError
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for path in folder.glob(EVENT_FILES):
+        if not path.is_file():
+            raise UserError(f"{path} must be a file of events; move it away")
 
     kept = {"scalars": 0, "tensors": 0, "images": images}
     try:
@@ -116,7 +120,7 @@ def _copy_lasting_events(source: Path, target: Path, *, step: int, validated: bo
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     records = RawEventFileLoader(str(source)).Load()  # ends early where a killed process broke off
-    with target.open("wb") as file:
+    with target.open("xb") as file:
         writer = RecordWriter(file)
         for record in records:
             if not _is_logged_again(record, step=step, validated=validated):

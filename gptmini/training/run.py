@@ -7,6 +7,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TextIO
 
+from gptmini.files import append_text, check_plain
 from gptmini.model.training_state import TrainingState
 from gptmini.report.reading import dropping_later_events, read_overrides, read_scalars
 from gptmini.run_folder import (
@@ -16,9 +17,13 @@ from gptmini.run_folder import (
     link_latest,
     locked,
     new_run_folder,
+    seen_from_here,
     write_config,
 )
 from gptmini.training.trainer import is_first_process
+
+# Folders in which a logger keeps links of its own: those of Weights & Biases lead to its newest run and log.
+LINKING = ("wandb",)
 
 
 class Run(ABC):
@@ -30,6 +35,7 @@ class Run(ABC):
 
     resumed: bool  # whether the run goes on with what an earlier process began
     folder: Path  # the run folder; of a NewRun only after begin()
+    root: Path  # the folder of all runs, which TensorBoard can show
     state: TrainingState | None = None  # what training goes on from; None: the first step
     notes: Sequence[str] = ()  # lines for the user on how the checkpoint was found
     purge_step: int | None = None  # events from this step on are superseded; None: there are none
@@ -72,7 +78,7 @@ class Run(ABC):
         path = Path(os.devnull)
         if is_first_process():
             path = self.folder / "train.log"
-        self.log = path.open("a", encoding="utf-8")
+        self.log = append_text(path)
         self._stack.callback(_close, self.log)
 
 
@@ -83,13 +89,14 @@ class NewRun(Run):
 
     def __init__(self, runs_dir: str, name: str) -> None:
         super().__init__()
-        self.folder = Path(runs_dir)
+        self.root = Path(runs_dir)
+        self.folder = self.root
         self._name = name
 
     def begin(self, config: str, overrides: Sequence[str]) -> None:
         """Make and lock the folder, and open the log."""
         if is_first_process():
-            self.folder = new_run_folder(self.folder, self._name, config)
+            self.folder = new_run_folder(self.root, self._name, config)
         self._lock()
         self._open_log()
         self.overrides = overrides
@@ -100,17 +107,23 @@ class ResumedRun(Run):
 
     Args:
         path: the run's folder, or a .ckpt file in it to go on from.
-        runs_dir: the folder of all runs, whose `latest` will lead to this run.
+        name: the run's name. Where the folder still lies below a folder of this name, `latest` will lead to the run.
 
-    Raises UserError: there is no such run, another process trains it, or no checkpoint of it can be read.
+    The folder of all runs follows from where the run's folder stands: what its config.yaml says may be a stranger's.
+
+    Raises UserError: there is no such run, the folder holds links or pipes, another process trains it, or no checkpoint
+    of it can be read.
     """
 
     resumed = True
 
-    def __init__(self, path: Path, runs_dir: str) -> None:
+    def __init__(self, path: Path, name: str) -> None:
         super().__init__()
         self.folder = find_run(path)
-        self._runs_dir = runs_dir
+        check_plain(self.folder, but=LINKING)
+        place = self.folder.absolute().parent
+        self._is_in_place = place.name == name
+        self.root = seen_from_here(place.parent if self._is_in_place else place)
 
         self._lock()
         try:
@@ -131,7 +144,8 @@ class ResumedRun(Run):
             self.overrides = [*read_overrides(self.folder), *overrides]
             self._take_back()
             write_config(config, self.folder)
-            link_latest(self._runs_dir, self.folder)
+            if self._is_in_place:
+                link_latest(self.root, self.folder)
             self.curves = read_scalars(self.folder)
         self._open_log()
 
@@ -157,14 +171,14 @@ def open_run(resume: str | None, *, runs_dir: str, name: str) -> Run:
 
     Args:
         resume: a run folder or a .ckpt file in one; None for a new run.
-        runs_dir: the folder of all runs.
-        name: the folder below runs_dir that a new run is made in.
+        runs_dir: the folder of all runs, for a new run.
+        name: the run's name, which is the folder below runs_dir that a new run is made in.
 
     Raises UserError: the run to resume cannot go on, as for ResumedRun.
     """
     if resume is None:
         return NewRun(runs_dir, name)
-    return ResumedRun(Path(resume), runs_dir)
+    return ResumedRun(Path(resume), name)
 
 
 def _close(file: TextIO) -> None:
