@@ -176,7 +176,7 @@ def _our_config(config: dict, kind: str) -> GPTConfig:
     for name, value in architecture.their_values.items():
         if config.get(name, value) != value:
             raise UserError(
-                f"{name} must be {value} for a {kind} that we compute, got {config[name]}"
+                f"{name} must be {value} for a {kind} that GPT computes, got {config[name]}"
             )
     absent = [name for name in architecture.sizes.values() if name not in config]
     if absent:
@@ -187,9 +187,22 @@ def _our_config(config: dict, kind: str) -> GPTConfig:
         return GPTConfig(**architecture.our_values, **sizes)
 
     rope = config.get("rope_parameters")
-    theta = rope.get("rope_theta") if isinstance(rope, dict) else None
+    theta = None
+    if isinstance(rope, dict):
+        theta = rope.get("rope_theta")
+        _check_rope(rope, kind)
     base = number("rope_parameters.rope_theta", theta, above=0)
     return GPTConfig(**architecture.our_values, **sizes, rotary_base=float(base))
+
+
+def _check_rope(rope: dict, kind: str) -> None:
+    """Raise UserError unless rotary positions turn all of a head's dimensions, by angles that nothing rescales."""
+    for name, plain in (("rope_type", "default"), ("partial_rotary_factor", 1)):
+        value = rope.get(name, plain)
+        if value != plain:
+            raise UserError(
+                f"rope_parameters.{name} must be {plain} for a {kind} that GPT computes, got {value}"
+            )
 
 
 def _their_config(config: GPTConfig, kind: str) -> dict:

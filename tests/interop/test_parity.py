@@ -127,6 +127,17 @@ def test_a_missing_or_wrong_rotary_base_is_refused(rope):
         from_hugging_face(config, theirs.state_dict())
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("rope_type", "linear"), ("partial_rotary_factor", 0.5)]
+)
+def test_rotary_positions_that_are_rescaled_or_partial_are_refused(name, value):
+    theirs = hugging_face("nanochat")
+    rope = theirs.config.to_dict()["rope_parameters"] | {name: value, "factor": 4.0}
+    config = theirs.config.to_dict() | {"rope_parameters": rope}
+    with pytest.raises(UserError, match=rf"^rope_parameters\.{name} must be .+ got {value}$"):
+        from_hugging_face(config, theirs.state_dict())
+
+
 def test_parts_of_a_weight_that_do_not_fit_each_other_are_refused():
     theirs = hugging_face("nanochat")
     state = theirs.state_dict() | {"model.layers.0.self_attn.q_proj.weight": torch.zeros(24, 23)}
