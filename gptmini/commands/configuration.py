@@ -71,7 +71,7 @@ def check_overrides(
     choices = _choices_of_groups(parsed, folders_of(config_dir))
 
     if config_dir is None:
-        known = _keys_of_gptmini(command, tuple(choices))
+        known = _keys_of_gptmini(command, tuple(choices), _state_of_gptminis_files())
     else:
         known = _keys_of_choices(command, choices, config_dir)
 
@@ -95,8 +95,13 @@ def _keys_of_choices(
 
 
 @cache
-def _keys_of_gptmini(command: str, choices: tuple[str, ...]) -> frozenset[str]:
-    """The keys of gptmini's own options, kept because the jobs of a sweep mostly choose the same ones."""
+def _keys_of_gptmini(
+    command: str, choices: tuple[str, ...], state: tuple[tuple[str, int], ...]
+) -> frozenset[str]:
+    """The keys of gptmini's own options, kept for the jobs of a sweep until one of gptmini's files changes.
+
+    state is that of the files, from _state_of_gptminis_files.
+    """
     return _keys_of_choices(command, choices, None)
 
 
@@ -199,7 +204,7 @@ def belongs(key: str, parts: Iterable[str]) -> bool:
 
 def names_of_parts(group: str, config_dir: str | None) -> set[str]:
     """The names of all parts that the files of a group define, or the files of an experiment for that group."""
-    names = set(_names_of_gptminis_parts(group))
+    names = set(_names_of_gptminis_parts(group, _state_of_gptminis_files()))
     if config_dir is not None:
         names.update(_names_in_folder(Path(config_dir), group))
     return names
@@ -214,9 +219,17 @@ def _names_in_folder(folder: Path, group: str) -> Iterator[str]:
 
 
 @cache
-def _names_of_gptminis_parts(group: str) -> frozenset[str]:
-    """The names of the parts that gptmini's own files define, which do not change while a program runs."""
+def _names_of_gptminis_parts(group: str, state: tuple[tuple[str, int], ...]) -> frozenset[str]:
+    """The names of the parts that gptmini's own files define, kept until one of the files changes.
+
+    state is that of the files, from _state_of_gptminis_files.
+    """
     return frozenset(_names_in_folder(CONFIGS, group))
+
+
+def _state_of_gptminis_files() -> tuple[tuple[str, int], ...]:
+    """Name and time of the last change of each of gptmini's configuration files, which a user of a clone may edit."""
+    return tuple(sorted((str(file), file.stat().st_mtime_ns) for file in CONFIGS.rglob("*.yaml")))
 
 
 def parts_of(tree: dict, group: str) -> dict[str, Any]:

@@ -1,11 +1,14 @@
 """Every option of every group composes, and the experiments have the sizes that they are named after."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from hydra.utils import instantiate
 
+from gptmini.checks import UserError
+from gptmini.commands import configuration
 from gptmini.commands.launching import compose_checked
 from gptmini.model import GPT
 
@@ -42,3 +45,15 @@ def test_experiments_have_nanogpts_sizes(experiment, vocab_size, nanogpt):
     with torch.device("meta"):
         model = GPT(instantiate(config.model)(vocab_size=vocab_size))
     assert model.n_parameters == pytest.approx(nanogpt, rel=0.05)
+
+
+def test_a_key_that_a_clones_file_gains_is_known_at_once(tmp_path, monkeypatch):
+    configs = tmp_path / "configs"
+    shutil.copytree(CONFIGS, configs)
+    monkeypatch.setattr(configuration, "CONFIGS", configs)
+    with pytest.raises(UserError, match=r"has the key trainer\.more"):
+        compose_checked("train", ["trainer.more=2"])
+
+    with (configs / "trainer" / "default.yaml").open("a") as file:
+        file.write("more: 1\n")
+    assert compose_checked("train", ["trainer.more=2"]).trainer.more == 2
