@@ -1,4 +1,4 @@
-"""Files and folders that are written whole or not at all: beside their name, flushed to disk, then renamed."""
+"""Files and folders that are written whole or not at all: under a temporary name, then renamed."""
 
 import os
 import secrets
@@ -40,7 +40,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
     Yields the folder under its temporary name. If another process has made path meanwhile, that folder stays. When the
     block raises, the new folder is removed. A temporary folder that a killed process left is removed by the next call
-    for the same path, once the temporary folder is an hour old.
+    for the same path, once nothing was written in it for an hour. The block itself flushes the files to disk.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for left_over in path.parent.glob(f".{path.name}.*.tmp"):
@@ -63,7 +63,8 @@ def new_folder(path: Path) -> Iterator[Path]:
 def replace_by_link(source: Path, target: Path) -> None:
     """Make target a hard link to source's file: a reader of target sees the old file or the new one.
 
-    Raises OSError: the file system refuses; target is as it was.
+    Raises OSError: the file system refuses the link, and target is as it was; or it refuses to flush, and target is the
+    new file.
     """
     temporary = temporary_beside(target)
     os.link(source, temporary)
@@ -144,7 +145,8 @@ def check_plain(folder: Path, *, but: Sequence[str] = ()) -> None:
 
 def _remove_if_abandoned(folder: Path) -> None:
     """Remove a temporary folder if nothing in it was written within the last hour."""
-    with suppress(FileNotFoundError):  # the process that made the folder has just renamed it
+    # FileNotFoundError: the process that made the folder has just renamed it. PermissionError: another user made it.
+    with suppress(FileNotFoundError, PermissionError):
         times = [entry.stat().st_mtime for entry in (folder, *folder.iterdir())]
         if time.time() - max(times) > ABANDONED:
             shutil.rmtree(folder)

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -132,6 +133,19 @@ def test_of_two_who_make_a_folder_the_first_one_stays(tmp_path):
         (tmp_path / "made" / "theirs").touch()
     assert names(tmp_path / "made") == ["theirs"]
     assert names(tmp_path) == ["made"]
+
+
+def test_what_another_user_left_is_not_looked_into(tmp_path, monkeypatch):
+    (tmp_path / ".made.a.tmp").mkdir()
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)  # root may look into every folder
+    with new_folder(tmp_path / "made"):
+        pass
+    monkeypatch.undo()
+    assert names(tmp_path) == [".made.a.tmp", "made"]
 
 
 def test_what_a_killed_process_left_is_removed_an_hour_later(tmp_path):
