@@ -1,7 +1,9 @@
-"""What to compute on, and how: measured, said in one line, and open to being overruled."""
+"""Choose device, precision and compilation: what suits this machine, unless the user says otherwise."""
 
 import importlib.util
+import os
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,7 +15,8 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = ("fp32", "bf16", "bf16_stream")
 TF32_SINCE = (8, 0)  # compute capability of the first GPUs with TF32 products, Ampere
 TRITON_SINCE = (7, 0)  # compute capability of the oldest GPUs that Triton compiles for, Volta
-CPP_COMPILERS = ("c++", "g++", "clang++")  # torch.compile needs one of them to compile for a CPU
+# The C++ compiler that torch.compile calls for a CPU, as torch._inductor.config.cpp.cxx has it.
+CPP_COMPILER = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
 # Why device=auto chose a device; mps means Apple's GPUs.
 DEVICE_REASONS = {
     "cuda": "a GPU is here",
@@ -34,7 +37,8 @@ class Hardware:
     """A choice of device, precision and compilation."""
 
     device: str  # cpu, cuda or mps
-    # fp32; bf16, autocast over fp32 weights; or bf16_stream, each fp32 weight rounded where it is used
+    # fp32: float32 throughout. bf16: float32 weights under torch's autocast.
+    # bf16_stream: each float32 weight is rounded to bfloat16 where it is used, and activations are bfloat16.
     precision: str
     compile: bool  # whether the loss is compiled
     reasons: Mapping[str, str]  # by field, why an automatic choice fell as it did
@@ -92,7 +96,7 @@ def choose_hardware(
         compile: true, false, or auto for compiling on a GPU for which Triton compiles.
         devices: number of GPUs; on the CPU the number of processes, which is not limited.
 
-    Raises UserError: an unknown name, or more devices than this machine has.
+    Raises UserError: an unknown name, a device that this machine does not have, or more devices than it has.
     """
     _check_name("precision", precision, ("auto", *PRECISIONS))
     _check_name("compile", compile, ("auto", True, False))
@@ -145,15 +149,21 @@ def choose_dtype(dtype: str, device: str) -> torch.dtype | None:
 
 
 def check_compiler(device: str) -> None:
-    """Raise UserError unless torch.compile finds what it needs: Triton on a GPU, a C++ compiler elsewhere."""
+    """Raise UserError unless torch.compile finds what it needs.
+
+    That is Triton, a C compiler and compute capability 7.0 on a CUDA GPU, and a C++ compiler elsewhere.
+    """
     if device == "cuda":
         if not _triton_compiles():
             raise UserError(
-                "compiling needs Triton, a C compiler and compute capability 7.0, "
-                "not all of them here"
+                "compiling needs Triton, a C compiler and compute capability 7.0 or higher, "
+                "and one of them is missing; use compile=false"
             )
-    elif not any(shutil.which(name) for name in CPP_COMPILERS):
-        raise UserError("compiling needs a C++ compiler, got none of c++, g++ and clang++")
+    elif shutil.which(CPP_COMPILER) is None:
+        raise UserError(
+            f"compiling needs the C++ compiler {CPP_COMPILER}, which is not on this machine; "
+            "use compile=false"
+        )
 
 
 def _check_name(name: str, value: object, known: tuple) -> None:
