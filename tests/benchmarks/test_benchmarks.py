@@ -84,14 +84,15 @@ def test_efficiency_alternates_with_a_peer_and_gives_the_last_loss(run, tmp_path
 
     peer = ["--peer", logging("whole"), "--peer-brief", logging("brief")]
     steps = ["trainer.max_steps=4", "trainer.val_every_steps=2"]
-    result = run("efficiency", *SHORT, *steps, "--seeds", "5", *peer)
+    result = run("efficiency", *SHORT, *steps, "--seeds", "5", "6", *peer)
     assert result.returncode == 0, result.stderr
 
-    assert log.read_text().split() == ["whole", "brief"]
+    assert log.read_text().split() == ["whole", "brief"] * 2
     lines = result.stdout.splitlines()
     assert lines[0].startswith("ours     128 tokens: experiment=shakespeare_char_cpu data=text")
-    (loss,) = [float(line.split()[4].rstrip(",")) for line in lines if line.startswith("seed")]
-    assert float(lines[-3].split()[3]) == loss
+    assert [line.split()[0] for line in lines[1:-3]] == ["seed", "peer"] * 2
+    losses = [float(line.split()[4].rstrip(",")) for line in lines if line.startswith("seed")]
+    assert float(lines[-3].split()[3]) == pytest.approx(sum(losses) / 2, abs=1e-4)
     assert "the peer takes" in lines[-1]
 
 
@@ -241,7 +242,7 @@ def test_what_a_gpu_is_not_asked(monkeypatch, capsys, tmp_path, arguments, messa
     assert message in said
 
 
-def test_a_part_for_which_the_minutes_will_not_do_is_not_begun(run, tmp_path):
+def test_no_row_is_begun_after_the_minutes_are_over(run, tmp_path):
     result = run("gpu", "--dry-run", "--only", "machine", "ladder_gpt2", "--minutes", "1e-9")
     assert result.returncode == 0
     rows = json.loads((tmp_path / "gpu-dry-run.json").read_text())

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from gptmini.commands.launching import _Job
 from run_folders import config_of, last
 
 pytestmark = pytest.mark.slow
@@ -103,10 +104,21 @@ def test_a_sweep_that_an_experiment_describes_is_checked_and_run(script, short, 
     assert len(list((tmp_path / "runs" / "grid").iterdir())) == 2
 
 
-def test_jobs_of_several_processes_run_in_processes_of_their_own(script, short, tmp_path):
+def test_jobs_of_several_processes_run_in_processes_of_their_own(
+    script, short, tmp_path, monkeypatch
+):
+    started = []
+    run_in_new_process = _Job._run_in_new_process
+
+    def note_and_run(job, overrides):
+        started.append(overrides)
+        run_in_new_process(job, overrides)
+
+    monkeypatch.setattr(_Job, "_run_in_new_process", note_and_run)
     job = ("name=two", "trainer.devices=2", "optimizer.lr=1e-3")
     result = script("train", "-m", *short, *job)
     assert result.code == 0, result.err
+    assert len(started) == 1
 
     (run,) = (tmp_path / "runs" / "two").iterdir()
     assert config_of(run)["optimizer"]["lr"] == 1e-3
