@@ -13,7 +13,8 @@ def read_prompts(arguments: argparse.Namespace) -> list[str]:
 
     A prompt from stdin loses its last line break, because programs such as echo add one to what they write.
 
-    Raises UserError: a text is not UTF-8, or the file --prompts holds no prompt.
+    Raises UserError: a text is not UTF-8, the file --prompts holds no prompt, or a line of its .jsonl is no object with
+    a text under prompt.
     """
     if arguments.prompts is not None:
         return _read_prompt_list(arguments.prompts)

@@ -15,7 +15,8 @@ from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import run_loggers, say
 from gptmini.training.monitoring.token_losses import TokenLosses, joined, mispredicted
 
-MOST_TOKENS = 2**20  # whose losses are kept, in 30 MB; more tokens would not change the pictures
+# Tokens of a validation whose losses are kept, in 30 MB; more would hardly change the pictures.
+MOST_TOKENS = 2**20
 MOST_MAPS = 256  # in one image; matplotlib draws at most 2^16 pixels a side
 
 # Folder inside a run's folder in which TensorBoard's projector looks for an embedding.
@@ -113,7 +114,7 @@ class Pictures(L.Callback):
         self._batches.append(kept)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Draw and log attention and token losses, on the first process and unless the loss is not finite."""
+        """Draw and log attention and token losses on the first process; draw nothing if the loss is not finite."""
         loss = pl_module.newest_evaluation.loss
         if not trainer.is_global_zero or not math.isfinite(loss):
             return
@@ -151,7 +152,7 @@ class Pictures(L.Callback):
         try:
             write_embedding(matrix, labels, Path(trainer.default_root_dir))
         except OSError as error:
-            say(trainer, f"the embedding's picture was not written: {error.strerror}")
+            say(trainer, f"the token embedding was not written: {error}")
 
     def _check_numbers(self, name: str, numbers: list[int] | None, n: int) -> None:
         """Raise UserError unless the chosen numbers of layers or heads are from -n to n - 1."""
@@ -199,8 +200,8 @@ def write_embedding(matrix: Tensor, labels: list[str], run: Path) -> None:
     """Write an embedding where TensorBoard's projector finds it; OSError if the disk does not take the files.
 
     Args:
-        matrix: of n tokens, (n, C).
-        labels: texts of these tokens.
+        matrix: embedding of n tokens, (n, C).
+        labels: texts of the n tokens, or their ids.
         run: the run's folder.
     """
     from tensorboard.plugins.projector import ProjectorConfig

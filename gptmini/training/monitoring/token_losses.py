@@ -9,7 +9,7 @@ COSTLIEST = 25  # rows of the table of mispredicted tokens
 
 
 class TokenLosses(NamedTuple):
-    """Loss and prediction of every token of a validation; each array has the shape (n_tokens,)."""
+    """Losses and predictions of tokens of a validation; each array has the shape (n_tokens,)."""
 
     losses: np.ndarray  # nats
     positions: np.ndarray  # in their windows, counted from 0
@@ -31,14 +31,15 @@ def mispredicted(found: TokenLosses, label: Callable[[int], str]) -> list[list[s
     """Rows on the token kinds with the highest summed loss, under a row of headings.
 
     Args:
-        found: of a validation.
+        found: losses and predictions of the tokens of a validation.
         label: gives the text of an id.
     """
     from gptmini.report.drawing import visible  # matplotlib takes half a second
 
-    n_times = np.bincount(found.targets)  # (V,)
-    n_right = np.bincount(found.targets, weights=found.targets == found.likeliest)  # (V,)
-    costs = np.bincount(found.targets, weights=found.losses)  # (V,)
+    # Each array is indexed by id, up to the highest id among the targets: (highest id + 1,).
+    n_times = np.bincount(found.targets)
+    n_right = np.bincount(found.targets, weights=found.targets == found.likeliest)
+    costs = np.bincount(found.targets, weights=found.losses)
     total_cost = costs.sum()
 
     rows = [
@@ -56,7 +57,7 @@ def mispredicted(found: TokenLosses, label: Callable[[int], str]) -> list[list[s
             break
 
         is_wrong = (found.targets == token) & (found.likeliest != token)
-        predicted_instead = np.bincount(found.likeliest[is_wrong])
+        predicted_instead = np.bincount(found.likeliest[is_wrong])  # (highest id + 1,)
         likeliest_instead = ""
         if len(predicted_instead):
             likeliest_instead = visible(label(int(predicted_instead.argmax())))

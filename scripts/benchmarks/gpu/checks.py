@@ -38,6 +38,7 @@ def run_checks(setting: Setting) -> None:
             timeout=table.left() * setting.checks_share,
         )
     except subprocess.TimeoutExpired as error:
+        # The exception holds bytes in spite of text=True, or None if nothing was printed.
         add_finished(table, (error.stdout or b"").decode())
         table.add("checks", "those that are left", "no time left")
         return
@@ -69,7 +70,11 @@ def add_finished(table: Table, output: str) -> None:
 
 def add_reported(table: Table, report: Path) -> None:
     """Add a row for each test of a JUnit report: its seconds, its last line, and why it failed or was skipped."""
-    for case in ElementTree.parse(report).iter("testcase"):
+    cases = list(ElementTree.parse(report).iter("testcase"))
+    if not cases:
+        table.add("checks", "all of them", "failed", error="no test was run")
+
+    for case in cases:
         name = case.get("name", "").removeprefix("test_")
         figures = {"seconds": float(case.get("time", "0"))}
         said = last_line_of_test(case)

@@ -37,8 +37,10 @@ class SyntheticTokens:
     folder = Path("synthetic")
 
     def __init__(self, n_vocab: int, n_tokens: int) -> None:
-        draws = np.random.default_rng(1).zipf(1.2, n_tokens)
-        self._tokens = (draws % n_vocab).astype(np.uint16)
+        """Draw n_tokens ids below n_vocab."""
+        # An exponent little above 1: a few ids are common and most are rare, as words are.
+        draws = np.random.default_rng(1).zipf(1.2, n_tokens)  # (n_tokens,)
+        self._tokens = (draws % n_vocab).astype(np.uint16)  # (n_tokens,)
 
         # The model's vocabulary is as large as the tokenizer's, so this one has a character for each id.
         characters = "".join(map(chr, range(n_vocab)))
@@ -49,7 +51,7 @@ class SyntheticTokens:
         return len(self._tokens)
 
     def tokens(self, split: str) -> np.ndarray:
-        """Return the ids of a split, uint16."""
+        """Return the ids of a split, uint16 (n_tokens,)."""
         return self._tokens
 
     def tokens_per_byte(self, split: str) -> float:
@@ -93,7 +95,7 @@ class StepClock(L.Callback):
 
 @cache
 def experiment(preset: str) -> DictConfig:
-    """Return the configuration of experiment=gpt2_124m or modern_124m; it names no text, for none is read."""
+    """Return the configuration of experiment=gpt2_124m or modern_124m; its data.path is no file, as none is read."""
     return compose_checked("train", [f"experiment={preset}_124m", "data.path=synthetic"])
 
 
@@ -170,7 +172,7 @@ def configured(
         *setting.scale.sizes,
     ]
     if setting.dry:
-        # On a CPU auto would mean neither, and a dry run is to go through both.
+        # On a CPU auto means eager and fp32, but a dry run is to try compilation and bf16.
         own += ["trainer.compile=true", "trainer.precision=bf16"]
     else:
         own += ["trainer.compile=auto", "trainer.precision=auto"]

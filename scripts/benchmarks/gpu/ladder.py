@@ -14,9 +14,10 @@ from .setting import Setting
 
 
 def measure_ladder(setting: Setting, preset: str) -> None:
-    """Add rows for the speed of a preset with a smaller batch, as configured, and with one lever at a time.
+    """Add rows for a preset with a smaller batch (the base), as configured, with two other seeds, and lever by lever.
 
-    The last row has all levers that made the base faster and moved its loss by no more than seeds do.
+    A lever helped if it made the base faster and moved the base's loss by no more than seeds do. The last row has the
+    best lever of each kind among those that helped.
     """
     part = f"ladder_{preset}"
     table = setting.table

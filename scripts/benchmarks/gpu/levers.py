@@ -19,14 +19,12 @@ from .setting import Scale
 class Lever:
     """One thing that training does otherwise than the base of the ladder."""
 
-    name: str
-    overrides: tuple[str, ...] = ()
-    kind: str | None = (
-        None  # of all levers of one kind, one can be pulled; None: the lever goes with all others
-    )
-    around: Callable[[], AbstractContextManager] = (
-        nullcontext  # makes the context in which the fit runs
-    )
+    name: str  # as the row of the table is called
+    overrides: tuple[str, ...] = ()  # KEY=VALUE each
+    # Of all levers of one kind, one can be pulled. A lever whose kind is None goes with all others.
+    kind: str | None = None
+    # Makes the context in which the fit runs.
+    around: Callable[[], AbstractContextManager] = nullcontext
     adapt: Callable[[GPTModule], None] | None = None  # changes the module before it is trained
 
 
@@ -96,6 +94,7 @@ def compute_loss_in_pieces(module: GPTModule) -> None:
     hidden = torch.compile(model.hidden, dynamic=False, fullgraph=True)
 
     def compute(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        # tokens and targets are int64 (B, T), the hidden states (B, T, C).
         return PiecewiseLoss.apply(hidden(tokens), model.unembedding_weight, targets, model)
 
     module.compute_loss = compute

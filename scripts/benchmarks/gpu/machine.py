@@ -39,8 +39,8 @@ def describe(setting: Setting) -> dict:
 def product(setting: Setting) -> dict:
     """Return the speed of the fastest of ten square products of random numbers in bf16."""
     n = setting.scale.product
-    a = torch.randn(n, n, device=setting.device).bfloat16()
-    b = torch.randn(n, n, device=setting.device).bfloat16()
+    a = torch.randn(n, n, device=setting.device).bfloat16()  # (n, n)
+    b = torch.randn(n, n, device=setting.device).bfloat16()  # (n, n)
 
     seconds = fastest(setting.device, lambda: a @ b)
     operations = 2 * n**3  # a multiplication and an addition for each of n terms of n * n sums
@@ -48,10 +48,10 @@ def product(setting: Setting) -> dict:
 
 
 def copy_speed(setting: Setting) -> dict:
-    """Return the bytes that a copy of a large tensor reads and writes in a second."""
+    """Return the GB that a copy of a large tensor reads and writes in a second."""
     n_bytes = 16 * setting.scale.product**2  # 1 GB on a GPU, which no cache holds
-    source = torch.empty(n_bytes, dtype=torch.uint8, device=setting.device)
-    target = torch.empty_like(source)
+    source = torch.empty(n_bytes, dtype=torch.uint8, device=setting.device)  # (n_bytes,)
+    target = torch.empty_like(source)  # (n_bytes,)
 
     seconds = fastest(setting.device, lambda: target.copy_(source))
     return {"gb_per_second": 2 * n_bytes / seconds / 1e9}

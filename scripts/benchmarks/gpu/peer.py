@@ -1,4 +1,4 @@
-"""The peer: nanoGPT's train.py at the sizes and the batch of the gpt2 preset, in turns with gptmini."""
+"""The peer: nanoGPT's train.py at the sizes of the gpt2 preset and the global batch of a fit, in turns with gptmini."""
 
 import re
 import shutil

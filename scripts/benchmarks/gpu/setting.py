@@ -17,7 +17,7 @@ class Scale:
     n_vocab: int  # token kinds of the synthetic tokens
     gain: float  # a lever counts as a help if it makes training at least so many times as fast
     steps: int  # optimizer steps of a fit
-    first_step: int  # step from which on a fit is timed
+    first_step: int  # step, counted from 0, from which on a fit is timed; earlier steps warm up
     sequences: int  # sequences in the global batch of a fit
     batch_sizes: tuple[int, ...]  # micro-batches that the ladder tries
     product: int  # rows and columns of the product that gives the machine's own peak
@@ -45,7 +45,7 @@ TOY = Scale(
         "model.n_heads=2",
     ),
     n_vocab=300,
-    gain=0.0,  # the speeds of toys are chance, so that every lever counts as a help and all are pulled together
+    gain=0.0,  # the speeds of toys are chance, so no lever is left out for its speed
     steps=4,
     first_step=2,
     sequences=8,
@@ -78,12 +78,12 @@ class Setting:
 
     @property
     def dry(self) -> bool:
-        """Whether this is a dry run, which measures nothing and only shows that every line runs."""
+        """Whether this is a dry run, which measures nothing and only shows that every part runs on the CPU."""
         return self.scale is TOY
 
     @property
     def expected_seconds(self) -> float:
-        """Seconds that a part's first fit is expected to take; no fit begins with less time left."""
+        """Seconds that a part's first fit is expected to take; the first fit is not begun with less time left."""
         if self.dry:
             return 0.0
         return FIRST_FIT_SECONDS

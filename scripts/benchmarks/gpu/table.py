@@ -49,9 +49,8 @@ class Table:
         start = time.monotonic()
         try:
             figures = function()
-        except (
-            Exception
-        ) as error:  # of any class: a row that fails must not cost the rows that follow
+        # An error of any class: a row that fails must not cost the rows that follow.
+        except Exception as error:
             reason = shortened(str(error))
             self.add(part, row, "failed", error=f"{type(error).__name__}: {reason}")
             figures = None
