@@ -9,6 +9,9 @@ from gptmini.generation.rules import Rules
 from gptmini.model import GPT
 from gptmini.tokenizer import REPLACEMENT, Tokenizer
 
+# Most samples of one call. Each has an entry in memory from the start, and a million of them take about a second.
+MOST_SAMPLES = 1_000_000
+
 
 class Piece(NamedTuple):
     """What one more token adds to a sample."""
@@ -57,6 +60,11 @@ def generate_stream(
     whole("num_samples", num_samples)
     checked = Rules(**rules)
     texts = [prompts] if isinstance(prompts, str) else list(prompts)
+    if len(texts) * num_samples > MOST_SAMPLES:
+        raise UserError(
+            f"num_samples times the number of prompts must be at most {MOST_SAMPLES:,}, "
+            f"got {num_samples} and {len(texts)}; use several seeds for more"
+        )
     if stop is None:
         stop = ()
     elif isinstance(stop, str):

@@ -92,6 +92,7 @@ def test_the_model_is_left_in_its_mode_and_drops_nothing(training):
     ("options", "message"),
     [
         ({"num_samples": 0}, "num_samples must be a whole number of at least 1, got 0"),
+        ({"num_samples": 10**20}, "num_samples times the number of prompts must be at most"),
         ({"batch_size": True}, "batch_size must be a whole number of at least 1, got True"),
         ({"stop": ["a", ""]}, "a stop string must not be empty"),
         ({"temperature": -1}, "temperature must be"),
