@@ -133,8 +133,10 @@ class DecodingStep:
             x.add_(mlp(x))
 
         logits = self.unembed(self.norm(x))[:, : self.config.vocab_size]  # (B, V)
-        cap = self.config.logit_softcap
-        return logits if cap is None else cap * torch.tanh(logits / cap)
+        if self.config.logit_softcap is None:
+            return logits
+        cap = float(self.config.logit_softcap)
+        return cap * torch.tanh(logits / cap)
 
     def _position(self) -> int | Tensor:
         """Position of the new token: a number where all rows are equally long, else int64 (B,)."""
