@@ -107,6 +107,18 @@ def test_a_chart_shows_every_point_and_turns_to_a_logarithm_where_one_value_dwar
     assert b"<svg" in drawing.svg(figure)
 
 
+def test_a_text_that_is_predicted_without_loss_has_no_shares_of_it(recwarn):
+    found = TokenLosses(
+        losses=np.zeros(3),
+        positions=np.arange(3),
+        targets=np.zeros(3, int),
+        likeliest=np.zeros(3, int),
+    )
+    _, row = mispredicted(found, lambda token: "a")
+    assert row == ["a", "3", "100%", "0.00", "0.0%", ""]
+    assert list(recwarn) == []
+
+
 def test_mispredicted_tokens_are_those_that_cost_most_in_all():
     found = TokenLosses(
         losses=np.array([1.0, 2.0, 3.0, 0.5, 0.5, 5.0]),
