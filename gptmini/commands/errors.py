@@ -46,7 +46,9 @@ def one_line_errors() -> Iterator[None]:
 
 
 def print_mistake(mistake: str) -> None:
-    """Print a mistake as one line on stderr."""
+    """Print a mistake as one line on stderr; nothing where stderr is closed, since print would take stdout instead."""
+    if sys.stderr is None:
+        return
     print(f"error: {' '.join(mistake.split())}", file=sys.stderr, flush=True)
 
 

@@ -105,7 +105,7 @@ def _open_tokens_of(header: dict, path: Path, *, folder: Path | None) -> "TokenS
         trained_on = header.get("data")
         if isinstance(trained_on, dict):
             folder = trained_on.get("folder")
-    if not folder:
+    if not folder or not isinstance(folder, str | Path):
         raise UserError(
             f"{path} does not say where its tokens are; name a prepared folder with --data"
         )

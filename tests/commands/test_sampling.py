@@ -283,6 +283,12 @@ def test_what_a_system_encoding_lacks_is_written_all_the_same(checkpoint):
     assert "é" in result.stdout.decode("utf-8")
 
 
+def test_a_mistake_is_not_written_to_stdout_where_stderr_is_closed(script, checkpoint, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    result = script("sample", checkpoint, "--num-samples", "0")
+    assert (result.code, result.out) == (2, "")
+
+
 @pytest.mark.parametrize("arguments", [["--prompt", "-"], ["--interactive"]])
 def test_a_missing_stdin_is_one_line(script, checkpoint, monkeypatch, arguments):
     monkeypatch.setattr(sys, "stdin", None)
