@@ -113,6 +113,9 @@ def _choices_of_groups(parsed: "list[Override]", folders: list[Path]) -> list[st
     choices = []
     for override in parsed:
         is_group = _is_group(override.key_or_group, folders)
+        if is_group and override.is_delete() and override.key_or_group not in PART_GROUPS:
+            group = override.key_or_group
+            raise UserError(f"{group} must have an option; choose one with {group}=NAME")
         if not override.key_or_group or (is_group and isinstance(override.value(), list)):
             raise UserError(f"{override.input_line} is no KEY=VALUE, and no GROUP=NAME")
         if is_group and not isinstance(override.value(), dict):

@@ -23,6 +23,7 @@ from gptmini.commands.start_up import collector_paused
 from gptmini.commands.stored import stored_config
 
 if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
     from omegaconf import DictConfig
 
 
@@ -201,6 +202,19 @@ def _parse_flags(arguments: list[str]) -> argparse.Namespace:
         )
     if flags.multirun and flags.cfg:
         raise UserError("--cfg shows one job; leave out -m")
+    modes = {
+        "--run": flags.run,
+        "--multirun": flags.multirun,
+        "--cfg": flags.cfg,
+        "--info": flags.info,
+        "--shell-completion": flags.shell_completion,
+    }
+    given = [name for name, value in modes.items() if value]
+    if len(given) > 1:
+        raise UserError(f"{' and '.join(given)} do not go together; leave out all but one")
+    for name, value in (("--resolve", flags.resolve), ("--package", flags.package)):
+        if value and not flags.cfg and not flags.help:
+            raise UserError(f"{name} belongs to --cfg, which shows the configuration")
     if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
         raise UserError(f"--config-dir must be a folder, got {flags.config_dir}")
     return flags
@@ -220,6 +234,8 @@ def _check_jobs(command: str, flags: argparse.Namespace, check: Callable | None)
 
     described = sweep_described(command, flags.overrides, flags.config_dir)
     jobs = _expand([*described, *flags.overrides], flags.config_dir)
+    if not jobs:
+        raise UserError("the sweep has no job: a glob or a range in it stands for no value")
     for overrides in jobs:
         config = compose_checked(command, overrides, flags.config_dir)
         if check is not None:
@@ -246,13 +262,21 @@ def _expand(overrides: list[str], config_dir: str | None) -> list[list[str]]:
                 continue
 
             interval = override.value()
-            if isinstance(interval, IntervalSweep):
-                values = (interval.start, interval.end)
-            else:
-                values = override.sweep_string_iterator()
             key = override.get_key_element()
+            if isinstance(interval, IntervalSweep):
+                values = [interval.start, interval.end]
+            else:
+                values = _values_of_sweep(override)
             choices.append([f"{key}={value}" for value in values])
     return [list(job) for job in itertools.product(*choices)]
+
+
+def _values_of_sweep(override: "Override") -> list[str]:
+    """The values that an override sweeps over; UserError for a range that does not go anywhere."""
+    try:
+        return list(override.sweep_string_iterator())
+    except ValueError as error:  # of Python's range: its step is 0
+        raise UserError(f"{as_typed(override)} is no sweep: {error}") from None
 
 
 def _launch(

@@ -57,6 +57,14 @@ TRAINING = [
         ["~trainer.max_steps"],
         r"trainer\.max_steps must have a value; change it with trainer\.max_steps=VALUE",
     ),
+    (["~model"], "model must have an option; choose one with model=NAME"),
+    (["--resolve"], "--resolve belongs to --cfg, which shows the configuration"),
+    (["-p", "model"], "--package belongs to --cfg"),
+    (["--run", "--multirun"], "--run and --multirun do not go together"),
+    (["--info", "all", "-m"], "--multirun and --info do not go together"),
+    (["-m", "optimizer=glob(zz*)"], "the sweep has no job"),
+    (["-m", "trainer.max_steps=range(1,1)"], "the sweep has no job"),
+    (["-m", "trainer.max_steps=range(1,3,0)"], r"range\(1,3,0\) is no sweep"),
     (["model.d_model=ninety"], "d_model must be int, got d_model='ninety'"),
     (["model.d_model=16.0"], "d_model must be int, got d_model=16.0"),
     (["model.n_heads=3"], "d_model must be a multiple of n_heads, got d_model=16 and n_heads=3"),
@@ -234,6 +242,13 @@ def test_sampling_refuses(script, trained, arguments, message):
 )
 def test_evaluating_refuses(script, trained, arguments, message):
     assert_refused(script("evaluate", "runs/latest", *arguments), message)
+
+
+def test_a_data_folder_that_is_no_name_is_refused(script, trained):
+    checkpoint = torch.load(trained, weights_only=True)
+    checkpoint["gptmini"]["data"]["folder"] = -1
+    torch.save(checkpoint, "odd.ckpt")
+    assert_refused(script("evaluate", "odd.ckpt"), "does not say where its tokens are")
 
 
 def test_tokens_of_another_tokenizer_are_refused(script, prepared, trained):
