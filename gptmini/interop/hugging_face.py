@@ -146,8 +146,15 @@ def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
     return model
 
 
-def to_hugging_face(model: GPT) -> tuple[dict, dict[str, Tensor]]:
+def to_hugging_face(
+    model: GPT, *, end_of_text: int | None = None
+) -> tuple[dict, dict[str, Tensor]]:
     """Config and state dict of the GPT2LMHeadModel or NanoChatForCausalLM that computes the same logits as a GPT.
+
+    Args:
+        model: the GPT to translate.
+        end_of_text: id that begins and ends a document, from the model's tokenizer; None if its vocabulary has none, so
+            that no token ends a text.
 
     Returns keyword arguments of the Hugging Face config, with model_type among them, and the state dict.
     Raises UserError: neither model computes what this GPT does; the setting that differs is named.
@@ -167,7 +174,7 @@ def to_hugging_face(model: GPT) -> tuple[dict, dict[str, Tensor]]:
             state[their_name] = _transpose_conv1d(their_name, part).clone()
     if kind == "gpt2":
         state["lm_head.weight"] = state["transformer.wte.weight"]
-    return _their_config(config, kind), state
+    return _their_config(config, kind, end_of_text), state
 
 
 def _our_config(config: dict, kind: str) -> GPTConfig:
@@ -205,12 +212,17 @@ def _check_rope(rope: dict, kind: str) -> None:
             )
 
 
-def _their_config(config: GPTConfig, kind: str) -> dict:
+def _their_config(config: GPTConfig, kind: str, end_of_text: int | None) -> dict:
     """Translate a GPTConfig that _check_exportable let pass."""
     architecture = _ARCHITECTURES[kind]
     exported = {theirs: getattr(config, ours) for ours, theirs in architecture.sizes.items()}
     exported.update(architecture.their_values)
     exported["model_type"] = kind
+
+    # Named even where they are None: Hugging Face's defaults would make a text end at an ordinary token.
+    exported["bos_token_id"] = end_of_text
+    exported["eos_token_id"] = end_of_text
+    exported["pad_token_id"] = None
 
     if kind == "gpt2":
         exported["resid_pdrop"] = config.dropout

@@ -83,6 +83,19 @@ def test_export_is_the_model_that_was_imported(kind):
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "nanochat"])
+@pytest.mark.parametrize("end_of_text", [None, 7])
+def test_no_token_but_the_end_of_text_ends_what_hugging_face_generates(kind, end_of_text):
+    theirs = hugging_face(kind)
+    ours = from_hugging_face(theirs.config.to_dict(), theirs.state_dict())
+    config, _ = to_hugging_face(ours, end_of_text=end_of_text)
+    del config["model_type"]
+
+    made = type(theirs.config)(**config)
+    assert (made.bos_token_id, made.eos_token_id) == (end_of_text, end_of_text)
+    assert made.pad_token_id is None
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "nanochat"])
 def test_gradients_equal_hugging_face(kind):
     theirs = hugging_face(kind)
     ours = from_hugging_face(theirs.config.to_dict(), theirs.state_dict())
