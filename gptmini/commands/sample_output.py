@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,12 @@ if TYPE_CHECKING:
 # Seconds after the first Ctrl-C from which another one ends the program at once. One that comes sooner may belong to
 # the same press of the keys.
 IMPATIENT = 1.0
+
+# What a terminal is shown for each control character but line break and tab. A model may write any of them, and a
+# terminal obeys some: an escape sequence can set its title or its clipboard. These are Unicode's C0, DEL and C1.
+SHOWN_ON_TERMINALS = {
+    code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
+}
 
 
 class Interruption:
@@ -66,7 +73,11 @@ def in_order(pieces: Iterable["Piece"]) -> Iterator["Piece"]:
 
 
 def show_text(pieces: Iterable["Piece"], prompts: list[str], num_samples: int) -> None:
-    """Print each prompt with its continuation as the pieces come, below a title if there are several samples."""
+    """Print each prompt with its continuation as the pieces come, below a title if there are several samples.
+
+    A terminal gets control characters as escapes; files and pipes get the text as it is.
+    """
+    shown_as = SHOWN_ON_TERMINALS if sys.stdout is not None and sys.stdout.isatty() else {}
     shown = None  # number of the sample that is being printed
     for piece in pieces:
         if piece.sample != shown:
@@ -79,10 +90,10 @@ def show_text(pieces: Iterable["Piece"], prompts: list[str], num_samples: int) -
             if title:
                 gap = "" if shown is None else "\n"
                 print(f"{gap}--- {', '.join(title)}")
-            print(prompts[prompt], end="", flush=True)
+            print(prompts[prompt].translate(shown_as), end="", flush=True)
             shown = piece.sample
 
-        print(piece.text, end="\n" if piece.finish else "", flush=True)
+        print(piece.text.translate(shown_as), end="\n" if piece.finish else "", flush=True)
 
 
 def show_jsonl(

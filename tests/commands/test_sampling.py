@@ -13,7 +13,9 @@ import pytest
 import torch
 
 from gptmini import load
+from gptmini.commands.sample_output import show_text
 from gptmini.generation import generate_stream
+from gptmini.generation.text import Piece
 from gptmini.model.checkpoint import header, write_checkpoint
 from gptmini.tokenizer import CharTokenizer
 from sizes import TALKATIVE
@@ -281,6 +283,22 @@ def test_what_a_system_encoding_lacks_is_written_all_the_same(checkpoint):
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     result = subprocess.run(command, capture_output=True, env=environment, check=True)
     assert "é" in result.stdout.decode("utf-8")
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_terminal_is_shown_control_characters_as_escapes(monkeypatch, capsys, is_terminal):
+    texts = ["a\tb\n", "\x1b]0;title\x07", "\x9b2J\x7f", "é\r"]
+    pieces = []
+    for i, text in enumerate(texts):
+        finish = "length" if i == len(texts) - 1 else None
+        pieces.append(Piece(0, text, i, None, finish))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    show_text(pieces, ["\x1b[2J"], 1)
+
+    expected = r"\x1b[2Ja" + "\tb\n" + r"\x1b]0;title\x07\x9b2J\x7fé\x0d" + "\n"
+    if not is_terminal:
+        expected = "\x1b[2J" + "".join(texts) + "\n"
+    assert capsys.readouterr().out == expected
 
 
 def test_a_mistake_is_not_written_to_stdout_where_stderr_is_closed(script, checkpoint, monkeypatch):
