@@ -304,7 +304,7 @@ def hugging_face(
     transformers.logging.set_verbosity_error()
     config, state = to_hugging_face(model)
     kind = config.pop("model_type")
-    config = transformers.GPT2Config(**config, bos_token_id=None, eos_token_id=None)
+    config = transformers.GPT2Config(**config)
     peer = transformers.GPT2LMHeadModel(config).eval()
     peer.load_state_dict(state)
     peer.to(device=device, dtype=model.embedding.weight.dtype)
