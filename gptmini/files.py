@@ -1,4 +1,4 @@
-"""Files and folders that are written whole or not at all: under a temporary name, then renamed."""
+"""Files and folders that are written whole or not at all, under a temporary name; and a guard against links."""
 
 import os
 import secrets
@@ -80,7 +80,10 @@ def replace_by_symlink(destination: str, link: Path) -> None:
     """Make link a symbolic link to destination: a reader sees the old link or the new one."""
     temporary = temporary_beside(link)
     temporary.symlink_to(destination)
-    temporary.replace(link)
+    try:
+        temporary.replace(link)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def flush_file(file: BinaryIO) -> None:

@@ -20,6 +20,9 @@ SHOWN_ON_TERMINALS = {
     code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
 }
 
+# JSON's escapes of DEL and C1, which json.dumps leaves as they are. A reader of JSON gets the same text.
+JSON_ESCAPES = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+
 
 class Interruption:
     """Ends a stream of pieces at the first Ctrl-C, so that all that was generated is written.
@@ -77,7 +80,8 @@ def show_text(pieces: Iterable["Piece"], prompts: list[str], num_samples: int) -
 
     A terminal gets control characters as escapes; files and pipes get the text as it is.
     """
-    shown_as = SHOWN_ON_TERMINALS if sys.stdout is not None and sys.stdout.isatty() else {}
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    shown_as = SHOWN_ON_TERMINALS if is_terminal else {}
     shown = None  # number of the sample that is being printed
     for piece in pieces:
         if piece.sample != shown:
@@ -103,7 +107,7 @@ def show_jsonl(
 
     def show(sample_pieces: list["Piece"]) -> None:
         record = record_of(sample_pieces, prompts, num_samples, logprobs=logprobs)
-        print(json.dumps(record, ensure_ascii=False), flush=True)
+        print(json.dumps(record, ensure_ascii=False).translate(JSON_ESCAPES), flush=True)
 
     collected: list[Piece] = []  # pieces of one sample
     for piece in pieces:

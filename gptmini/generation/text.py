@@ -9,7 +9,7 @@ from gptmini.generation.rules import Rules
 from gptmini.model import GPT
 from gptmini.tokenizer import REPLACEMENT, Tokenizer
 
-# Most samples of one call. Each has an entry in memory from the start, and a million of them take about a second.
+# Most samples of one call. Each has an entry in memory from the start, so that a slip of the hand could fill it.
 MOST_SAMPLES = 1_000_000
 
 

@@ -219,7 +219,7 @@ def _their_config(config: GPTConfig, kind: str, end_of_text: int | None) -> dict
     exported.update(architecture.their_values)
     exported["model_type"] = kind
 
-    # Named even where they are None: Hugging Face's defaults would make a text end at an ordinary token.
+    # The three ids are exported even where they are None: Hugging Face's defaults end a text at an ordinary token.
     exported["bos_token_id"] = end_of_text
     exported["eos_token_id"] = end_of_text
     exported["pad_token_id"] = None

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gptmini import load
-from gptmini.commands.sample_output import show_text
+from gptmini.commands.sample_output import show_jsonl, show_text
 from gptmini.generation import generate_stream
 from gptmini.generation.text import Piece
 from gptmini.model.checkpoint import header, write_checkpoint
@@ -299,6 +299,14 @@ def test_a_terminal_is_shown_control_characters_as_escapes(monkeypatch, capsys, 
     if not is_terminal:
         expected = "\x1b[2J" + "".join(texts) + "\n"
     assert capsys.readouterr().out == expected
+
+
+def test_json_holds_no_control_character_and_the_same_text(capsys):
+    text = "\x1b[2J\x7f\x9bé"
+    show_jsonl([Piece(0, text, 1, None, "length")], [""], 1, logprobs=False)
+    out = capsys.readouterr().out
+    assert json.loads(out)["text"] == text
+    assert out.rstrip("\n").isprintable()
 
 
 def test_a_mistake_is_not_written_to_stdout_where_stderr_is_closed(script, checkpoint, monkeypatch):

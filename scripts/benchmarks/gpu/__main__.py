@@ -43,9 +43,8 @@ PARTS = {
     "kernels": measure_kernels,
     "sampling": measure_sampling,
 }
-CHECKS_SHARE = (
-    0.5  # share of the time left that the checks may take when other parts are measured too
-)
+# Share of the time left that the checks may take when other parts are measured too.
+CHECKS_SHARE = 0.5
 
 
 def main() -> None:
