@@ -200,8 +200,14 @@ def _parse_flags(arguments: list[str]) -> argparse.Namespace:
             "--config-path and --config-name would replace gptmini's; "
             "--config-dir adds a folder to them"
         )
-    if flags.multirun and flags.cfg:
-        raise UserError("--cfg shows one job; leave out -m")
+    _check_modes(flags)
+    if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
+        raise UserError(f"--config-dir must be a folder, got {flags.config_dir}")
+    return flags
+
+
+def _check_modes(flags: argparse.Namespace) -> None:
+    """Raise UserError for flags of Hydra that ask for several things at once, or that have nothing to act on."""
     modes = {
         "--run": flags.run,
         "--multirun": flags.multirun,
@@ -215,9 +221,6 @@ def _parse_flags(arguments: list[str]) -> argparse.Namespace:
     for name, value in (("--resolve", flags.resolve), ("--package", flags.package)):
         if value and not flags.cfg and not flags.help:
             raise UserError(f"{name} belongs to --cfg, which shows the configuration")
-    if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
-        raise UserError(f"--config-dir must be a folder, got {flags.config_dir}")
-    return flags
 
 
 def _check_jobs(command: str, flags: argparse.Namespace, check: Callable | None) -> _Checked:

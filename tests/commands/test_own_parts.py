@@ -234,7 +234,7 @@ def test_without_callbacks_a_run_trains_and_keeps_nothing(script, prepared):
         (["--config-dir", "absent"], "--config-dir must be a folder, got absent"),
         (["--config-path", "."], "--config-dir adds a folder to them"),
         (["experiment=absent"], "error: In 'train': Could not find 'experiment/absent'[^/]*$"),
-        (["-m", "--cfg", "job"], "--cfg shows one job; leave out -m"),
+        (["-m", "--cfg", "job"], "--multirun and --cfg do not go together; leave out all but one"),
         (["--config-name", "mine"], "--config-dir adds a folder to them"),
         (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
     ],
