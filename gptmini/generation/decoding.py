@@ -1,5 +1,6 @@
 """The decoding loop: many samples in one batch, each as if it were alone."""
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -14,13 +15,17 @@ from gptmini.model import GPT
 from gptmini.model.cache import GPTCache
 from gptmini.model.step import DecodingStep
 
-SEED_STRIDE = 1_000_003  # a prime, so that the streams of neighbouring seeds do not coincide
 UNIFORMS_AT_ONCE = 64  # a call for each number would cost as much as a layer of a small model
 
 
 def uniforms(seed: int, stream: int) -> Iterator[float]:
-    """Endless random numbers in [0, 1): the same for a seed and the number of a stream, whatever else is drawn."""
-    generator = torch.Generator().manual_seed((seed * SEED_STRIDE + stream) % 2**63)
+    """Endless random numbers in [0, 1): the same for a seed and the number of a stream, whatever else is drawn.
+
+    The generator is seeded with a hash of both, because any sum of multiples of the two would give the same numbers for
+    some other seed and stream.
+    """
+    digest = hashlib.blake2b(repr((seed, stream)).encode(), digest_size=8).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little"))
     while True:
         numbers = torch.rand(UNIFORMS_AT_ONCE, dtype=torch.float64, generator=generator)
         yield from numbers.tolist()

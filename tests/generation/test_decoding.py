@@ -1,5 +1,6 @@
 """The decoding loop equals an oracle without a cache, in every batch, also past the context."""
 
+import hashlib
 import itertools
 
 import pytest
@@ -11,10 +12,16 @@ from sizes import CONTEXT as T
 from sizes import V
 
 
+def generator_of(seed, stream):
+    """torch's own generator as it is seeded for a stream."""
+    digest = hashlib.blake2b(f"({seed}, {stream})".encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "little"))
+
+
 @torch.no_grad()
 def oracle(model, prompt, n_tokens, *, seed=7, stream=0, **settings):
     """One sample, every step recomputing the whole window; a window that is full shrinks to its newest half first."""
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + stream)
+    generator = generator_of(seed, stream)
     window = prompt[-model.config.context_length :]
     drawn = []
 
@@ -92,9 +99,16 @@ def test_a_seed_and_a_stream_fix_a_sample_and_samples_differ():
 
 
 def test_a_stream_is_torchs_generator_one_number_at_a_time():
-    generator = torch.Generator().manual_seed(5 * 1_000_003 + 9)
+    generator = generator_of(5, 9)
     expected = [torch.rand((), dtype=torch.float64, generator=generator).item() for _ in range(200)]
     assert list(itertools.islice(uniforms(5, 9), 200)) == expected
+
+
+def test_no_two_pairs_of_seed_and_stream_share_their_numbers():
+    seeds = (-1_000_003, -1, 0, 1, 2, 1_000_003, 2**63, 2**64)
+    streams = (0, 1, 2, 1_000_003, 2_000_006)
+    firsts = [next(uniforms(seed, stream)) for seed in seeds for stream in streams]
+    assert len(set(firsts)) == len(firsts)
 
 
 def test_of_a_long_prompt_the_newest_context_length_tokens_are_seen():
