@@ -1,13 +1,20 @@
 """Texts that others published: downloaded once, and known by their digest."""
 
 import hashlib
+import queue
+import threading
 from pathlib import Path
 
 from gptmini.checks import UserError, file_name, text
 from gptmini.data.corpus import TextCorpus, check_fraction
 from gptmini.files import replacing
 
-DOWNLOAD_TIMEOUT = 30  # seconds without an answer; a text of a few megabytes takes less in all
+# The published texts are of a few megabytes. A larger text, or one that comes more slowly, is had by other means and
+# given as a local copy, so that a faulty server can neither fill the memory nor hold up a run for ever.
+LARGEST_DOWNLOAD = 100 * 2**20  # bytes
+DOWNLOAD_DEADLINE = 600  # seconds in all
+DOWNLOAD_TIMEOUT = 30  # seconds without an answer
+PIECE = 2**16  # bytes that are read at once
 
 
 def pinned_text(
@@ -59,17 +66,50 @@ def pinned_text(
 
 
 def download(url: str) -> bytes:
-    """What is published at url; UserError says why it could not be had."""
+    """What is published at url; UserError says why it could not be had within DOWNLOAD_DEADLINE seconds."""
+    outcomes: queue.Queue[bytes | Exception] = queue.Queue()
+
+    def fetch_into_queue() -> None:
+        try:
+            outcomes.put(_fetch(url))
+        except Exception as error:
+            outcomes.put(error)
+
+    # A time limit of a socket counts anew from every byte that arrives, so the whole is timed from another thread.
+    threading.Thread(target=fetch_into_queue, daemon=True).start()
+    try:
+        outcome = outcomes.get(timeout=DOWNLOAD_DEADLINE)
+    except queue.Empty:
+        raise _no_download(url, f"it took longer than {DOWNLOAD_DEADLINE} seconds") from None
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def _fetch(url: str) -> bytes:
+    """Read what is published at url; UserError if it cannot be reached, or is larger than LARGEST_DOWNLOAD bytes."""
     # Imported here, because they take a tenth of a second, which a run without a download need not spend.
     import http.client
     import urllib.request
+    from urllib.error import URLError
 
+    data = bytearray()
     try:
         with urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT) as answer:
-            return answer.read()
+            while piece := answer.read(PIECE):
+                data += piece
+                if len(data) > LARGEST_DOWNLOAD:
+                    raise URLError(f"it is larger than {LARGEST_DOWNLOAD:,} bytes")
+            n_missing = getattr(answer, "length", None)  # of an answer that told its length
+            if n_missing:
+                raise URLError(f"it ended {n_missing:,} bytes too soon")
     # OSError is the base of urllib's own errors; ValueError is what urllib raises for a text that is no address.
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or repr(error)
-        raise UserError(
-            f"could not download {url} ({reason}); give a local copy with data.path="
-        ) from None
+        raise _no_download(url, str(reason)) from None
+    return bytes(data)
+
+
+def _no_download(url: str, reason: str) -> UserError:
+    """The error that a text could not be had from url."""
+    return UserError(f"could not download {url} ({reason}); give a local copy with data.path=")

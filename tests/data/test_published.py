@@ -4,12 +4,15 @@ import hashlib
 import os
 import socket
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import time
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from gptmini.checks import UserError
+from gptmini.data import published
 from gptmini.data.published import pinned_text
 from toys import texts_of
 
@@ -23,15 +26,35 @@ def server():
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             self.server.requests += 1
-            self.send_response(200 if self.path == "/text" else 404)
+            if self.path == "/endless":
+                self.send_without_end(b"a" * 2**16, pause=0.0)
+                return
+            if self.path == "/slow":
+                self.send_without_end(b"HTTP/1.0 200 OK\r\nX-Padding: ", pause=0.05)
+                return
+            is_known = self.path in ("/text", "/cut")
+            self.send_response(200 if is_known else 404)
+            if self.path == "/cut":
+                self.send_header("Content-Length", str(len(self.server.text) + 7))
             self.end_headers()
             self.wfile.write(self.server.text)
+
+        def send_without_end(self, piece, *, pause):
+            if self.path == "/endless":
+                self.send_response(200)
+                self.end_headers()
+            with suppress(OSError):  # the other side has closed the connection
+                for _ in range(10_000):
+                    self.wfile.write(piece)
+                    self.server.n_sent += len(piece)
+                    time.sleep(pause)
 
         def log_message(self, *_):
             pass
 
-    server = HTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.requests = 0
+    server.n_sent = 0
     server.text = b"0123456789" * 3
     server.url = f"http://127.0.0.1:{server.server_port}/text"
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
@@ -70,10 +93,31 @@ def test_a_failed_download_names_address_and_remedy_and_leaves_nothing(server, t
     with socket.create_server(("127.0.0.1", 0)) as listener:
         closed = f"http://127.0.0.1:{listener.getsockname()[1]}/text"
 
-    for url in (closed, server.url + "-is-not-here", "no-address"):
+    cut_short = server.url.replace("/text", "/cut")
+    for url in (closed, cut_short, server.url + "-is-not-here", "no-address"):
         wanted = rf"^could not download {url} \(.+\); give a local copy with data.path=\Z"
         with pytest.raises(UserError, match=wanted):
             pinned_text("digits", url, None, None, str(tmp_path / "downloads"), 0.1)
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_a_download_without_end_is_given_up_after_the_largest_size(server, tmp_path):
+    url = server.url.replace("/text", "/endless")
+    with pytest.raises(UserError, match=rf"could not download {url} \(it is larger than 104,857,600"):
+        pinned_text("digits", url, None, None, str(tmp_path / "downloads"), 0.1)
+
+    # What was sent and not read lies in the buffers of the two sockets.
+    assert 100 * 2**20 < server.n_sent < 120 * 2**20
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_a_download_that_comes_byte_by_byte_is_given_up_after_the_whole_time(
+    server, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(published, "DOWNLOAD_DEADLINE", 0.3)
+    url = server.url.replace("/text", "/slow")
+    with pytest.raises(UserError, match=rf"could not download {url} \(it took longer than 0.3"):
+        pinned_text("digits", url, None, None, str(tmp_path / "downloads"), 0.1)
     assert list(tmp_path.rglob("*")) == []
 
 
