@@ -1,5 +1,8 @@
 """Toy texts, corpora and models that tests of several rooms share."""
 
+import hashlib
+import json
+
 import torch
 
 from gptmini.data import Document
@@ -45,3 +48,17 @@ def wide_gpt(arguments, *, dtype=torch.float32, std=0.3):
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=std)
     return model
+
+
+def canonical(value):
+    """The bytes of a value as data/README.md says that they are digested."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def change_meta(folder, change):
+    """Change meta.json of a prepared folder, and give it the digest of what it then says, as a stranger could."""
+    meta = json.loads((folder / "meta.json").read_text())
+    change(meta)
+    del meta["digest"]
+    meta["digest"] = hashlib.sha256(canonical(meta)).hexdigest()
+    (folder / "meta.json").write_text(json.dumps(meta))

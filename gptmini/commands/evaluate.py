@@ -73,6 +73,7 @@ def main(arguments: list[str] | None = None) -> None:
     checkpoint = read_checkpoint(path)
     model = build_model(checkpoint)
     store = _open_tokens_of(checkpoint["gptmini"], path, folder=options.data)
+    store.check_vocabulary(model.config.vocab_size)
 
     windows = validation_windows(
         store.tokens(options.split),

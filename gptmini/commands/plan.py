@@ -139,6 +139,7 @@ def build(plan: Plan, store: "TokenStore", state: "TrainingState | None") -> Fit
     from gptmini.training.trainer import assemble, restore_callbacks
 
     tokenizer = from_dict(store.tokenizer)
+    store.check_vocabulary(tokenizer.n_vocab)
     sizes = plan.model(vocab_size=tokenizer.n_vocab)
     callbacks = make_callbacks(plan.callbacks, tokenizer, sizes)
     if state is not None:

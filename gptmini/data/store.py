@@ -17,6 +17,7 @@ from gptmini.files import flush_file, new_folder
 FORMAT = 1
 SPLITS = ("train", "val")
 COUNTS = ("documents", "bytes", "tokens", "crc32")  # what meta.json says of each split
+IDS_AT_ONCE = 2**22  # ids that are checked at once, so that they stay in the processor's cache
 
 
 class Encoder(Protocol):
@@ -44,8 +45,7 @@ class TokenStore:
         self.tokenizer: dict = self.meta["tokenizer"]  # its to_dict()
         self.fingerprint: str = self.meta["fingerprint"]  # of texts, split, tokenizer and format
         self._dtype = np.dtype(self.meta["dtype"]).newbyteorder("<")
-        for split in SPLITS:
-            self._check_split(split)
+        self._largest_ids = {split: self._check_split(split) for split in SPLITS}
 
     def tokens(self, split: str) -> np.ndarray:
         """Ids of a split, (n_tokens,), uint16 or uint32, read-only and memory-mapped."""
@@ -63,18 +63,27 @@ class TokenStore:
         """Ids for each byte of text, end-of-text included: what turns nats per token into bits per byte."""
         return self.n_tokens(split) / self.n_bytes(split)
 
+    def check_vocabulary(self, n_vocab: int) -> None:
+        """Raise UserError unless every id of both splits is below n_vocab, the number of a tokenizer's ids."""
+        for split, largest in self._largest_ids.items():
+            if largest >= n_vocab:
+                raise UserError(
+                    f"{self._path(split)} must hold ids below {n_vocab}, which is the number of its tokenizer's ids, "
+                    f"got {largest}; {_remedy(self.folder)}"
+                )
+
     def _path(self, split: str) -> Path:
         return self.folder / f"{split}.bin"
 
-    def _check_split(self, split: str) -> None:
-        """Raise UserError unless the file of a split has the size and the checksum that meta.json gives."""
+    def _check_split(self, split: str) -> int:
+        """Return a split's largest id; UserError unless its file has the size and the checksum that meta.json gives."""
         path = self._path(split)
         size = path.stat().st_size if path.is_file() else 0
         expected_size = self.n_tokens(split) * self._dtype.itemsize
         if size == expected_size and size > 0:
-            checksum = zlib.crc32(np.memmap(path, mode="r").data)
+            checksum, largest = _checksum_and_largest(self.tokens(split))
             if checksum == self.meta[split]["crc32"]:
-                return
+                return largest
         raise UserError(
             f"{path} does not hold the tokens that meta.json describes; {_remedy(self.folder)}"
         )
@@ -177,6 +186,17 @@ class _SplitWriter:
         self.counts["crc32"] = zlib.crc32(data, self.counts["crc32"])
 
 
+def _checksum_and_largest(ids: np.ndarray) -> tuple[int, int]:
+    """CRC-32 of the bytes of ids, (n,) with n at least 1, and the largest id, both in one pass over the file."""
+    checksum = 0
+    largest = 0
+    for first in range(0, len(ids), IDS_AT_ONCE):
+        some = ids[first : first + IDS_AT_ONCE]
+        checksum = zlib.crc32(some.data, checksum)
+        largest = max(largest, int(some.max()))
+    return checksum, largest
+
+
 def _read_meta(folder: Path) -> dict:
     """What meta.json says; UserError unless it is as this version wrote it."""
     path = folder / "meta.json"
@@ -208,14 +228,19 @@ def _is_complete(meta: dict) -> bool:
     """Whether meta.json holds every field that is read, each of its type."""
     try:
         counts = [meta[split][name] for split in SPLITS for name in COUNTS]
-        has_counts = all(type(count) is int and count >= 0 for count in counts)
+        has_counts = all(type(count) is int and 0 <= count < 2**63 for count in counts)
         has_text = all(meta[split]["bytes"] for split in SPLITS)
         has_fingerprint = type(meta["fingerprint"]) is str
+        files = meta["source"].get("files", [""])  # of a corpus that is not made of files
+        has_files = type(files) is list and files != []
+        has_source = has_files and type(meta["source"]["corpus"]) is str
+        has_builder = type(meta["builder"]["name"]) is str
         has_dtype = meta["dtype"] in ("uint16", "uint32")
         has_tokenizer = isinstance(meta["tokenizer"], dict)
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, AttributeError):
         return False
-    return has_counts and has_text and has_fingerprint and has_dtype and has_tokenizer
+    has_recipe = has_source and has_builder and has_fingerprint
+    return has_counts and has_text and has_recipe and has_dtype and has_tokenizer
 
 
 def _remedy(folder: Path) -> str:

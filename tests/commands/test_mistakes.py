@@ -5,10 +5,13 @@ import pickle
 import re
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
 import torch
+
+from toys import change_meta
 
 TRAIN = Path(__file__).parent.parent.parent / "scripts" / "train.py"
 PAYLOAD = "payload-ran"
@@ -255,6 +258,18 @@ def test_tokens_of_another_tokenizer_are_refused(script, prepared, trained):
     assert script("prepare", *prepared).code == 0
     folder = next(path for path in trained.parents[3].glob("data/text-byte-*"))
     assert_refused(script("evaluate", "runs/latest", "--data", str(folder)), "got those of another")
+
+
+def test_tokens_beyond_the_vocabulary_are_refused_by_every_command_that_reads_them(script, trained):
+    (folder,) = trained.parents[3].glob("data/text-character-*")
+    train = folder / "train.bin"
+    train.write_bytes(b"\xff\xff" + train.read_bytes()[2:])
+    crc32 = zlib.crc32(train.read_bytes())
+    change_meta(folder, lambda meta: meta["train"].update(crc32=crc32))
+
+    message = r"train.bin must hold ids below \d+, .*, got 65535; delete "
+    assert_refused(script("evaluate", "runs/latest", "--split", "train"), message)
+    assert_refused(script("train", "resume=runs/latest", "trainer.max_steps=5"), message)
 
 
 def test_a_typo_costs_no_framework(tmp_path):

@@ -103,7 +103,9 @@ def test_a_failed_download_names_address_and_remedy_and_leaves_nothing(server, t
 
 def test_a_download_without_end_is_given_up_after_the_largest_size(server, tmp_path):
     url = server.url.replace("/text", "/endless")
-    with pytest.raises(UserError, match=rf"could not download {url} \(it is larger than 104,857,600"):
+    with pytest.raises(
+        UserError, match=rf"could not download {url} \(it is larger than 104,857,600"
+    ):
         pinned_text("digits", url, None, None, str(tmp_path / "downloads"), 0.1)
 
     # What was sent and not read lies in the buffers of the two sockets.

@@ -16,14 +16,9 @@ from gptmini import tokenizer
 from gptmini.checks import UserError
 from gptmini.data.corpus import TextCorpus
 from gptmini.data.store import TokenStore, prepare
-from toys import Documents, pairs
+from toys import Documents, canonical, change_meta, pairs
 
 CORPUS = Documents(["h\u00e9llo", "", "abc<|endoftext|>"], ["\u65e5"])
-
-
-def canonical(value):
-    """The bytes of a value as they are digested."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def numbers(path, letter):
@@ -175,6 +170,43 @@ def test_a_damaged_folder_is_refused_by_name_and_left_as_it_is(tmp_path, damage)
     with pytest.raises(ValueError, match=rf"^{re.escape(str(folder))}"):
         TokenStore(folder)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda meta: meta["train"].update(bytes=10**400),
+        lambda meta: meta["train"].update(bytes=0),
+        lambda meta: meta.update(source=5),
+        lambda meta: meta["source"].pop("corpus"),
+        lambda meta: meta["source"].update(files=5),
+        lambda meta: meta["source"].update(files=[]),
+        lambda meta: meta.update(builder="byte"),
+        lambda meta: meta["builder"].update(name=None),
+    ],
+)
+def test_meta_data_of_wrong_types_are_refused_although_their_digest_is_right(tmp_path, change):
+    folder = prepare(CORPUS, tokenizer.byte, tmp_path)[0].folder
+    change_meta(folder, change)
+    with pytest.raises(UserError, match=r"meta\.json lacks what this version wrote"):
+        TokenStore(folder)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_an_id_beyond_the_vocabulary_is_refused_although_the_digest_is_right(tmp_path, split):
+    store, _ = prepare(CORPUS, tokenizer.byte, tmp_path)
+    store.check_vocabulary(257)
+
+    file = store.folder / f"{split}.bin"
+    file.write_bytes(file.read_bytes()[:-2] + struct.pack("<H", 300))
+    crc32 = zlib.crc32(file.read_bytes())
+    change_meta(store.folder, lambda meta: meta[split].update(crc32=crc32))
+
+    changed = TokenStore(store.folder)
+    changed.check_vocabulary(301)
+    wanted = rf"{split}\.bin must hold ids below 257, which is .*, got 300; delete "
+    with pytest.raises(UserError, match=wanted):
+        changed.check_vocabulary(257)
 
 
 class Failing(Documents):
