@@ -30,6 +30,10 @@ LARGEST_BPE = 2**20  # ids; the trainer reserves 70 bytes for each before it beg
 # Training takes time that grows with the square of a piece's length, so longer pieces are cut; encoding does not mind.
 LONGEST_PIECE = r"[\s\S]{1,1000}"
 
+# Characters of text that the trainer is given at once. It takes nearly a hundred bytes for each of them, and keeps
+# nothing but the number of times that each word has come when it is given the next.
+SLICE = 2**20
+
 
 class Tokenizer(Protocol):
     """Turns text into ids and back."""
@@ -247,7 +251,9 @@ def bpe(documents: Iterable[tuple[str, str]], *, vocab_size: int) -> BytePairTok
         initial_alphabet=to_letters.alphabet(),
         show_progress=False,
     )
-    learner.train_from_iterator((text for split, text in documents if split == "train"), trainer)
+    texts = (text for split, text in documents if split == "train")
+    slices = (part for text in texts for part in in_slices(text, SLICE))
+    learner.train_from_iterator(slices, trainer)
 
     byte_of = _byte_of_letter()
     learned = []
@@ -255,6 +261,23 @@ def bpe(documents: Iterable[tuple[str, str]], *, vocab_size: int) -> BytePairTok
         if len(token) > 1:
             learned.append(bytes(byte_of[letter] for letter in token))
     return BytePairTokenizer(SPLIT_PATTERN, ALL_BYTES + learned)
+
+
+def in_slices(text: str, most: int) -> Iterator[str]:
+    """Cut a text into parts of at most `most` characters, each behind a line break, or else behind a space.
+
+    A part ends in the middle of a word only where `most` characters hold neither. Joined, the parts are the text.
+    """
+    start = 0
+    while len(text) - start > most:
+        end = text.rfind("\n", start, start + most) + 1
+        if end == 0:
+            end = text.rfind(" ", start, start + most) + 1
+        if end == 0:
+            end = start + most
+        yield text[start:end]
+        start = end
+    yield text[start:]
 
 
 def gpt2(documents: Iterable[tuple[str, str]]) -> BytePairTokenizer:

@@ -4,6 +4,8 @@ import json
 import os
 import random
 import socket
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -141,6 +143,52 @@ def test_bpe_ids_equal_merges_written_out(built):
 def test_bpe_learns_the_most_frequent_pairs_first():
     learned = tokenizer.bpe(pairs(["xyz " * 6 + "xyw " * 4]), vocab_size=256 + 3 + 1).ranks[256:]
     assert learned == [b"xy", b" xy", b" xyz"]  # seen 10, 9 and 5 times: no space before the first
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("", [""]),
+        ("abcdefg", ["abcdefg"]),
+        ("ab cd\nef gh", ["ab cd\n", "ef gh"]),
+        ("ab cd ef gh", ["ab cd ", "ef gh"]),
+        ("abcdefghijk", ["abcdefg", "hijk"]),
+        ("\n\n\nabcdefghi\nj", ["\n\n\n", "abcdefg", "hi\nj"]),
+    ],
+)
+def test_a_long_text_is_cut_behind_a_line_break_or_else_a_space(text, parts):
+    assert list(tokenizer.in_slices(text, 7)) == parts
+
+
+def test_bpe_learns_the_same_merges_from_a_text_in_slices(monkeypatch):
+    text = "".join(f"{' '.join(random_texts(3, seed=i))} the end of {WORDS}\n" for i in range(60))
+    whole = tokenizer.bpe(pairs([text]), vocab_size=400)
+    monkeypatch.setattr(tokenizer, "SLICE", 500)
+    assert tokenizer.bpe(pairs([text]), vocab_size=400).ranks == whole.ranks
+
+
+# Linux's own account of the memory of a process: what it holds now, and the most that it ever held.
+MEMORY = """
+import re
+from pathlib import Path
+from gptmini import tokenizer
+word = "abcdefghijklmnopqrstuvwxyz"
+text = "".join(f"{word[i % 26:]}{i % 997} and {word[:i % 24]}\\n" for i in range(4000)) * 100
+def kilobytes(name):
+    return int(re.search(rf"{name}:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
+before = kilobytes("VmRSS")
+tokenizer.bpe([("train", text)], vocab_size=300)
+print(len(text), (kilobytes("VmHWM") - before) * 1024)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+def test_bpe_takes_no_memory_that_grows_with_a_hundred_times_the_text():
+    command = [sys.executable, "-c", MEMORY]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    n_characters, n_bytes = map(int, printed.split())
+    assert n_bytes < 30 * n_characters
 
 
 def test_bpe_learns_from_the_training_split_alone():
