@@ -244,6 +244,7 @@ def fit_and_announce(
             folder=run.folder,
         )
 
+    stopping.pass_on()
     return TrainingResult(
         folder=run.folder,
         steps=trainer.global_step,

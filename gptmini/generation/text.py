@@ -1,6 +1,6 @@
 """From prompts to text that streams: whole characters, and nothing that a stop string would take back."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
 from gptmini.checks import UserError, whole
@@ -38,7 +38,7 @@ def generate_stream(
     compile: bool = False,
     int8: bool = False,
     **rules: Any,
-) -> Iterator[Piece]:
+) -> Generator[Piece, None, None]:
     """Continue prompts; the pieces of up to batch_size samples come in turns.
 
     Args:

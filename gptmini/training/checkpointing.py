@@ -19,7 +19,7 @@ class Stop(SystemExit):
 
     Args:
         code: exit code of the command: 128 + the signal's number, or 0 for the time limit.
-        reason: SIGINT, SIGTERM, SIGUSR1 or the time limit.
+        reason: the name of the signal, or the time limit.
     """
 
     code: int

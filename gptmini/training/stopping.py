@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import lightning as L
 import torch
@@ -21,7 +22,9 @@ from gptmini.training.monitoring.logger import log, say
 from gptmini.training.outcomes import BadStep
 
 SHOWN = 8  # windows of a bad step that its line names: enough to find the text, and still one line
-SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1")  # Windows lacks SIGUSR1
+# The signals that end a run once its step is done and saved; Windows lacks the last three. A terminal that is closed
+# sends SIGHUP. Slurm and submitit announce the end of a job's time with SIGUSR1, SIGUSR2 or SIGTERM.
+SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 SECONDS_OF_UNITS = (86400, 3600, 60, 1)  # of a day, an hour, a minute and a second
 
 
@@ -51,7 +54,7 @@ class Stopping(L.Callback):
             self.deadline = time.monotonic() + max_seconds
         self.max_bad_steps = max_bad_steps
         self.signal = 0  # number of the first signal that came; 0 for none
-        self._numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+        self._handlers_before: dict[int, Any] = {}  # what each signal did before the run
 
     def fit_until_stopped(
         self, trainer: L.Trainer, module: GPTModule, data: L.LightningDataModule
@@ -75,13 +78,30 @@ class Stopping(L.Callback):
             yield
             return
 
-        handlers_before = {number: signal.getsignal(number) for number in self._numbers}
+        numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+        for number in numbers:
+            handler = signal.getsignal(number)
+            # The command nohup has SIGHUP ignored, so that a run outlives its terminal.
+            is_nohup = number == getattr(signal, "SIGHUP", None) and handler == signal.SIG_IGN
+            if not is_nohup:
+                self._handlers_before[number] = handler
+
         self._listen()
         try:
             yield
         finally:
-            for number, handler in handlers_before.items():
+            for number, handler in self._handlers_before.items():
                 signal.signal(number, handler)
+
+    def pass_on(self) -> None:
+        """Call the handler that the signal which stopped the run had before the run; for when the run is saved.
+
+        A job of submitit has a handler of SIGUSR2, for example, which puts the job into its queue again. Python's own
+        handler of Ctrl-C is not called, because it would turn the run's orderly end into a traceback.
+        """
+        handler = self._handlers_before.get(self.signal)
+        if callable(handler) and handler is not signal.default_int_handler:
+            handler(self.signal, None)
 
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Listen again after Lightning has put its own handler of SIGTERM in place, and let the validation count.
@@ -157,7 +177,7 @@ class Stopping(L.Callback):
     def _listen(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in self._numbers:
+        for number in self._handlers_before:
             signal.signal(number, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:

@@ -1,5 +1,6 @@
 """What a training run shows on the console, and its plain copy in train.log."""
 
+import errno
 import math
 import time
 from bisect import bisect_right
@@ -44,11 +45,20 @@ ASCII_SIGNS = Signs(down="v", up="^", levels=DIGITS)  # for consoles that show n
 
 
 class LastingConsole(Console):
-    """A console that falls silent when nobody reads it any more, so that `| head` does not end a run."""
+    """A console that falls silent when nobody reads it any more: behind `| head`, or when the terminal was closed."""
 
     def on_broken_pipe(self) -> None:
         """Print nothing from now on, where Rich would end the program."""
         self.quiet = True
+
+    def _check_buffer(self) -> None:
+        """Write what was printed, and treat a terminal that was closed as Rich treats a closed pipe."""
+        try:
+            super()._check_buffer()
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            self.on_broken_pipe()
 
 
 class ConsoleLogger(Logger):

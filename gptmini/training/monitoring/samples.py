@@ -64,6 +64,11 @@ class Samples(L.Callback):
         for piece in pieces:
             texts[piece.sample] += piece.text.replace(END_OF_TEXT, "\n\n")
 
+            # The samples end where a signal comes or the time is over: they can be so long that they take hours.
+            if any(pl_module.stop_request()):
+                pieces.close()
+                break
+
         self.texts = texts
         for logger in run_loggers(trainer):
             logger.log_samples(texts, trainer.global_step)

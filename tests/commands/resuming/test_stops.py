@@ -1,6 +1,7 @@
 """A run that a signal or its time limit stops saves its step, says how to go on, and goes on as if never stopped."""
 
 import os
+import pty
 import re
 import shlex
 import signal
@@ -22,6 +23,14 @@ pytestmark = pytest.mark.slow  # together they take minutes
 SCRIPTS = Path(__file__).parent.parent.parent.parent / "scripts"
 
 
+@pytest.fixture
+def hang_up_is_heeded():
+    """Give SIGHUP its default meaning, which it lacks where the tests were started by nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize(
     ("name", "step"),
     [
@@ -31,9 +40,12 @@ SCRIPTS = Path(__file__).parent.parent.parent.parent / "scripts"
         ("SIGTERM", 7),
         ("SIGINT", 5),
         ("SIGUSR1", 5),
+        ("SIGUSR2", 5),
+        ("SIGHUP", 5),
         ("time", 4),
     ],
 )
+@pytest.mark.usefixtures("hang_up_is_heeded")
 def test_a_stop_saves_its_step_says_how_to_go_on_and_changes_nothing(
     straight, begin, resume, monkeypatch, name, step
 ):
@@ -65,6 +77,37 @@ def test_a_stop_saves_its_step_says_how_to_go_on_and_changes_nothing(
 
     assert resume(run=said[1]).code == 0
     assert_same(newest(), reference)
+
+
+def test_a_signal_ends_samples_between_two_tokens(begin):
+    with when(2, lambda: signal.raise_signal(signal.SIGTERM), "on_validation_end"):
+        began = time.monotonic()
+        result = begin("callbacks.samples.max_new_tokens=100000000")
+
+    # A hundred million tokens would take hours.
+    assert time.monotonic() - began < 60
+    assert result.code == 128 + signal.SIGTERM
+    assert re.search(r"^stopped  by SIGTERM at step 3; saved as ", result.out, re.M)
+    assert_whole(newest())
+
+
+def test_a_handler_that_was_there_before_is_called_once_the_run_is_saved(begin):
+    calls = []
+
+    def handler(number, frame):
+        calls.append((number, last(newest())["global_step"]))
+
+    before = signal.signal(signal.SIGUSR2, handler)
+    try:
+        with when(5, lambda: signal.raise_signal(signal.SIGUSR2), "on_train_batch_end"):
+            result = begin()
+        handler_after = signal.getsignal(signal.SIGUSR2)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+    assert result.code == 128 + signal.SIGUSR2
+    assert calls == [(signal.SIGUSR2, 5)]
+    assert handler_after is handler
 
 
 @pytest.mark.parametrize("second", ["at once", "while writing", "while flushing"])
@@ -118,6 +161,38 @@ def finish(process, *numbers):
     out, err = process.communicate(timeout=60)
     assert err == ""
     return process.returncode, out
+
+
+def test_a_run_outlives_its_terminal_where_hanging_up_is_ignored(begin):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with when(5, lambda: signal.raise_signal(signal.SIGHUP), "on_train_batch_end"):
+            result = begin()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+    assert result.code == 0
+    assert last(newest())["global_step"] == 7
+
+
+def test_a_run_whose_terminal_is_closed_is_saved(script, short):
+    arguments = [*short, "trainer.max_steps=1000000", "trainer.val_every_steps=1000000"]
+    command = [sys.executable, str(SCRIPTS / "train.py"), *arguments]
+    process, terminal = pty.fork()
+    if process == 0:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        os.execv(command[0], command)
+
+    shown = b""
+    while b"tokens/s" not in shown:
+        shown += os.read(terminal, 2**16)
+    os.close(terminal)
+    _, status = os.waitpid(process, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP
+    log = (newest() / "train.log").read_text()
+    step = int(re.search(r"^stopped  by SIGHUP at step (\d+); saved as ", log, re.M)[1])
+    assert last(newest())["global_step"] == step > 0
 
 
 @pytest.mark.slow
