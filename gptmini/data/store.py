@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import mmap
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -45,11 +46,12 @@ class TokenStore:
         self.tokenizer: dict = self.meta["tokenizer"]  # its to_dict()
         self.fingerprint: str = self.meta["fingerprint"]  # of texts, split, tokenizer and format
         self._dtype = np.dtype(self.meta["dtype"]).newbyteorder("<")
+        self._maps: dict[str, mmap.mmap] = {}
         self._largest_ids = {split: self._check_split(split) for split in SPLITS}
 
     def tokens(self, split: str) -> np.ndarray:
         """Ids of a split, (n_tokens,), uint16 or uint32, read-only and memory-mapped."""
-        return np.asarray(np.memmap(self._path(split), dtype=self._dtype, mode="r"))
+        return np.frombuffer(self._map(split), dtype=self._dtype)
 
     def n_tokens(self, split: str) -> int:
         """Ids in a split, end-of-text included."""
@@ -71,6 +73,26 @@ class TokenStore:
                     f"{self._path(split)} must hold ids below {n_vocab}, which is the number of its tokenizer's ids, "
                     f"got {largest}; {_remedy(self.folder)}"
                 )
+
+    def check_size(self, split: str) -> None:
+        """Raise UserError if the file of a split was cut short since the folder was opened.
+
+        To be called before tokens are read: where a mapped file ends too soon, reading ends the process with SIGBUS.
+        """
+        mapped = self._map(split)
+        size = mapped.size()  # the system's answer for the mapped file, even if its name is gone
+        if size < len(mapped):
+            raise UserError(
+                f"{self._path(split)} must stay as it is while it is read, got {size:,} bytes where there were "
+                f"{len(mapped):,}; {_remedy(self.folder)}"
+            )
+
+    def _map(self, split: str) -> mmap.mmap:
+        """The file of a split, mapped into memory the first time that it is asked for."""
+        if split not in self._maps:
+            with self._path(split).open("rb") as file:
+                self._maps[split] = mmap.mmap(file.fileno(), length=0, access=mmap.ACCESS_READ)
+        return self._maps[split]
 
     def _path(self, split: str) -> Path:
         return self.folder / f"{split}.bin"

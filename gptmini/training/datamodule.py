@@ -93,6 +93,7 @@ class TokenDataModule(L.LightningDataModule):
 
         def starts_of(number: int) -> np.ndarray:
             """Return where the windows of this rank's micro-batch begin; its number counts from 0 at first_step."""
+            self.store.check_size("train")
             step, micro_step = divmod(number, n_micro_steps)
             sequences = step_sequences(
                 first_step + step,
@@ -116,14 +117,20 @@ class TokenDataModule(L.LightningDataModule):
         return batches_ahead(cut, (self.batch_size, self.context_length + 1), device)
 
     def _validation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Return this rank's share of the validation batches."""
+        """Yield this rank's share of the validation batches."""
         batches = validation_windows(
             self.store.tokens("val"),
             context_length=self.context_length,
             batch_size=self.batch_size,
             max_tokens=self.val_tokens,
         )
-        return itertools.islice(batches, self.trainer.global_rank, None, self.trainer.world_size)
+        own = itertools.islice(batches, self.trainer.global_rank, None, self.trainer.world_size)
+        while True:
+            self.store.check_size("val")
+            batch = next(own, None)
+            if batch is None:
+                return
+            yield batch
 
 
 class Batches:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import struct
 import subprocess
@@ -207,6 +208,23 @@ def test_an_id_beyond_the_vocabulary_is_refused_although_the_digest_is_right(tmp
     wanted = rf"{split}\.bin must hold ids below 257, which is .*, got 300; delete "
     with pytest.raises(UserError, match=wanted):
         changed.check_vocabulary(257)
+
+
+def test_a_file_that_was_cut_short_is_refused_before_it_is_read(tmp_path):
+    store, _ = prepare(CORPUS, tokenizer.byte, tmp_path)
+    before = store.tokens("train").tolist()
+    os.truncate(store.folder / "train.bin", 10)
+
+    store.check_size("val")
+    wanted = r"train\.bin must stay as it is while it is read, got 10 bytes where there were 50; "
+    with pytest.raises(UserError, match=wanted):
+        store.check_size("train")
+
+    # A file that was deleted or replaced is read to its end, because the system keeps what is mapped.
+    os.truncate(store.folder / "train.bin", 50)
+    (store.folder / "train.bin").unlink()
+    store.check_size("train")
+    assert store.tokens("train").tolist() == before[:5] + [0] * 20
 
 
 class Failing(Documents):

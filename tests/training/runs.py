@@ -68,6 +68,7 @@ def train(store, tmp_path):
     def run(
         kind="gpt2",
         *,
+        tokens=store,
         optimizer="adamw",
         callbacks=(),
         loggers=(),
@@ -84,7 +85,7 @@ def train(store, tmp_path):
         config = GPTConfig(**TRAINED[kind] | {"dropout": dropout} | (sizes or {}))
 
         module, data = assemble(
-            store,
+            tokens,
             config,
             settings,
             optimizer=OPTIMIZERS[optimizer],

@@ -2,18 +2,24 @@
 
 import copy
 import math
+import os
 import shutil
 from functools import partial
 
+import lightning as L
 import pytest
 import torch
 from torch.nn import functional as F
 
+from gptmini.checks import UserError
 from gptmini.data.batches import gather, step_sequences, window_starts
+from gptmini.data.store import prepare
 from gptmini.model import GPT
 from gptmini.optim.schedules import cosine
 from gptmini.tokenizer import byte
 from gptmini.training.monitoring.samples import Samples
+from toys import Documents
+from training.runs import HELD_OUT, TEXT
 
 
 def weights(trainer):
@@ -104,6 +110,20 @@ def test_evaluating_more_often_leaves_weights_bit_identical(train):
     rarely = weights(train(val_every_steps=6, dropout=0.3))
     often = weights(train(val_every_steps=1, dropout=0.3))
     assert_equal(rarely, often)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_tokens_that_are_cut_short_end_a_run_with_one_line(train, tmp_path, split):
+    store, _ = prepare(Documents([TEXT], [HELD_OUT]), byte, tmp_path)
+
+    class Cut(L.Callback):
+        def on_validation_start(self, trainer, pl_module):
+            os.truncate(store.folder / f"{split}.bin", 0)
+
+    with pytest.raises(
+        UserError, match=rf"{split}\.bin must stay as it is while it is read, got 0"
+    ):
+        train(tokens=store, callbacks=[Cut()])
 
 
 def test_dropout_acts_and_follows_from_the_seed(train):
