@@ -11,14 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini.checks import UserError
-from gptmini.commands.configuration import (
-    CONFIGS,
-    as_typed,
-    check_overrides,
-    composer,
-    sweep_described,
-)
+from gptmini.commands.configuration import CONFIGS, as_typed, composer, sweep_described
 from gptmini.commands.errors import MISUSE, explain, one_line_errors, print_mistake, refuse
+from gptmini.commands.keys import check_overrides
 from gptmini.commands.start_up import collector_paused
 from gptmini.commands.stored import stored_config
 

@@ -8,18 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini.checks import UserError
-from gptmini.commands.configuration import (
-    CONFIGS,
+from gptmini.commands.configuration import CONFIGS, folders_of, items_of, plain_tree, read_yaml
+from gptmini.commands.keys import (
     PART_GROUPS,
     belongs,
-    folders_of,
     is_hydras,
-    items_of,
     names_of_parts,
     own_parts_of,
     parts_of,
-    plain_tree,
-    read_yaml,
 )
 
 if TYPE_CHECKING:
