@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.checks import UserError
+from gptmini.checks import UserError, shown
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -29,15 +30,19 @@ def sweep_described(
 
     Returns one KEY=VALUES for each key that is swept.
     """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    fixed = [as_typed(override) for override in parsed if not override.is_sweep_override()]
-
     with composer(config_dir) as compose:
+        fixed = without_sweeps(overrides)
         sweeper = compose(command, fixed, return_hydra_config=True).hydra.sweeper
         params = sweeper.get("params") or {}
         return [f"{key}={values}" for key, values in params.items()]
+
+
+def without_sweeps(overrides: Sequence[str]) -> list[str]:
+    """The overrides that set one value each."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    return [as_typed(override) for override in parsed if not override.is_sweep_override()]
 
 
 @contextmanager
@@ -47,30 +52,84 @@ def composer(config_dir: str | None) -> Iterator[Callable[..., "DictConfig"]]:
     The block is given a function of a root configuration's name, overrides and options of hydra.compose. The function
     raises UserError where the configuration cannot be composed.
     """
-    import yaml
-    from hydra import compose, initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-
-    extra = []
-    if config_dir is not None:
-        address = quoted(f"file://{Path(config_dir).resolve()}")
-        extra.append(f"hydra.searchpath=[{address}]")
+    from hydra import compose
 
     def compose_or_refuse(name: str, overrides: list[str], **options: bool) -> "DictConfig":
-        # Hydra raises errors of these classes for files and values that it did not expect.
-        try:
-            return compose(name, [*overrides, *extra], **options)
-        except (ValueError, TypeError, AssertionError, yaml.YAMLError) as error:
-            raise UserError(f"the configuration cannot be composed: {error}") from error
+        with _clear_errors():
+            return compose(name, [*overrides, *added], **options)
+
+    with _initialised(config_dir) as added:
+        yield compose_or_refuse
+
+
+@dataclass(frozen=True)
+class UsedFile:
+    """A configuration file that a command line leads to."""
+
+    name: str  # path in its folder without .yaml, as model/tiny
+    path: Path
+    package: str  # the dotted key below which the file's keys lie; empty if they begin at the root
+    is_own: bool  # whether the file lies in the user's own folder
+
+
+def used_files(command: str, overrides: list[str], config_dir: str | None) -> list[UsedFile]:
+    """The files that are merged into a configuration, in the order in which they are merged, without Hydra's own.
+
+    Args:
+        command: the name of the root configuration.
+        overrides: what was typed, without sweeps.
+        config_dir: a folder of the user's own that adds options to the groups.
+    """
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.types import RunMode
+
+    with _initialised(config_dir) as added, _clear_errors():
+        loader = GlobalHydra.instance().config_loader()
+        merged = loader.compute_defaults_list(command, [*overrides, *added], RunMode.RUN).defaults
+
+    files = []
+    for result in merged:
+        name = (result.config_path or "").removesuffix(".yaml")
+        for folder in folders_of(config_dir):
+            path = folder / f"{name}.yaml"
+            if path.is_file():
+                is_own = folder != CONFIGS
+                package = result.package or ""
+                files.append(UsedFile(name=name, path=path, package=package, is_own=is_own))
+                break
+    return files
+
+
+@contextmanager
+def _initialised(config_dir: str | None) -> Iterator[list[str]]:
+    """Initialise Hydra with gptmini's configurations; the block is given the overrides that add the user's folder."""
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    added = []
+    if config_dir is not None:
+        address = quoted(f"file://{Path(config_dir).resolve()}")
+        added.append(f"hydra.searchpath=[{address}]")
 
     # Hydra's state is global, and initialising it twice is an error: set aside the state of a job that is running.
     running = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            yield compose_or_refuse
+            yield added
     finally:
         GlobalHydra.instance().hydra = running
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    """Turn the errors that Hydra raises for files and values that it did not expect into a UserError."""
+    import yaml
+
+    try:
+        yield
+    except (ValueError, TypeError, AssertionError, yaml.YAMLError) as error:
+        raise UserError(f"the configuration cannot be composed: {error}") from error
 
 
 def as_typed(override: "Override") -> str:
@@ -97,10 +156,15 @@ def state_of_gptminis_files() -> tuple[tuple[str, int], ...]:
     return tuple(sorted((str(file), file.stat().st_mtime_ns) for file in CONFIGS.rglob("*.yaml")))
 
 
+def groups_of_gptmini() -> list[str]:
+    """The names of the groups of options, each of which is a folder in gptmini's own configurations."""
+    return sorted(path.name for path in CONFIGS.iterdir() if path.is_dir())
+
+
 def read_yaml(file: Path) -> dict:
     """The keys and values of a configuration file; empty for a file without keys.
 
-    Raises UserError: the file is no YAML.
+    Raises UserError: the file is no YAML or no UTF-8, or it holds something else than keys and values.
     """
     import yaml
 
@@ -108,9 +172,30 @@ def read_yaml(file: Path) -> dict:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         tree = yaml.load(file.read_text(encoding="utf-8"), Loader=loader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        found = f"byte 0x{error.object[error.start]:02x} at offset {error.start}"
+        raise UserError(f"{file} must be UTF-8, got {found}; convert it first") from None
+    except yaml.YAMLError as error:
         raise UserError(f"{file} must be YAML: {error}") from None
-    return tree if isinstance(tree, dict) else {}
+    except RecursionError:
+        raise UserError(f"{file} is nested too deeply") from None
+
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise UserError(f"{file} must hold keys and values, as in KEY: VALUE, got {shown(tree)}")
+    return tree
+
+
+def read_if_yaml(file: Path) -> dict:
+    """The keys and values of a file that a run may not use; empty for a file that cannot be read.
+
+    A file that a run does use is read by Hydra too, and its fault is told then.
+    """
+    try:
+        return read_yaml(file)
+    except (UserError, OSError):
+        return {}
 
 
 def plain_tree(config: "DictConfig", *, resolve: bool = False) -> dict:

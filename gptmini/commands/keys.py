@@ -14,7 +14,7 @@ from gptmini.commands.configuration import (
     folders_of,
     items_of,
     plain_tree,
-    read_yaml,
+    read_if_yaml,
     state_of_gptminis_files,
 )
 
@@ -49,7 +49,8 @@ def check_overrides(
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     parsed = OverridesParser.create().parse_overrides(list(overrides))
-    choices = _choices_of_groups(parsed, folders_of(config_dir))
+    chosen = choices_of_groups(parsed, folders_of(config_dir))
+    choices = [as_typed(override) for override in chosen]
 
     if config_dir is None:
         known = _keys_of_gptmini(command, tuple(choices), state_of_gptminis_files())
@@ -72,7 +73,7 @@ def _keys_of_choices(
     """
     with composer(config_dir) as compose:
         tree = plain_tree(compose(command, list(choices)))
-    return frozenset(_keys(tree))
+    return frozenset(keys_of(tree))
 
 
 @cache
@@ -86,7 +87,7 @@ def _keys_of_gptmini(
     return _keys_of_choices(command, choices, None)
 
 
-def _choices_of_groups(parsed: "list[Override]", folders: list[Path]) -> list[str]:
+def choices_of_groups(parsed: "list[Override]", folders: list[Path]) -> "list[Override]":
     """The overrides that choose an option of a group, as in optimizer=muon.
 
     Raises UserError: an override that neither sets a key nor chooses one option of a group.
@@ -100,7 +101,7 @@ def _choices_of_groups(parsed: "list[Override]", folders: list[Path]) -> list[st
         if not override.key_or_group or (is_group and isinstance(override.value(), list)):
             raise UserError(f"{override.input_line} is no KEY=VALUE, and no GROUP=NAME")
         if is_group and not isinstance(override.value(), dict):
-            choices.append(as_typed(override))
+            choices.append(override)
     return choices
 
 
@@ -119,7 +120,7 @@ def _check_key(override: "Override", known: frozenset[str], own_parts: dict[str,
             f"{override.input_line} would change what a value is given to, which is fixed"
         )
     if key not in known:
-        raise UserError(f"no configuration here has the key {key}{_nearest(key, known)}")
+        raise UserError(f"no configuration here has the key {key}{_hint(key, known)}")
 
 
 def _check_composed(
@@ -128,9 +129,9 @@ def _check_composed(
     """Raise UserError unless a composed configuration has only known keys, and every value that must be given."""
     from omegaconf import OmegaConf
 
-    for key in _keys(plain_tree(config)):
+    for key in keys_of(plain_tree(config)):
         if key not in known and not belongs(key, own_parts):
-            raise UserError(f"no configuration here has the key {key}{_nearest(key, known)}")
+            raise UserError(f"no configuration here has the key {key}{_hint(key, known)}")
 
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
@@ -173,7 +174,7 @@ def own_parts_of(parsed: "list[Override]", config_dir: str | None) -> dict[str, 
         has_class = OmegaConf.is_dict(value) and type(value.get("_target_")) is str
         if value is not None and not has_class:
             raise UserError(
-                f"{line} belongs to no part that gptmini has{_nearest(part, ours)}; "
+                f"{line} belongs to no part that gptmini has{_hint(part, ours)}; "
                 f"a part of your own needs a class, "
                 f"as in +{part}._target_=lightning.pytorch.callbacks.EarlyStopping"
             )
@@ -197,9 +198,9 @@ def names_of_parts(group: str, config_dir: str | None) -> set[str]:
 def _names_in_folder(folder: Path, group: str) -> Iterator[str]:
     """The names of the parts that the configuration files in a folder define."""
     for file in folder.glob(f"{group}/*.yaml"):
-        yield from read_yaml(file).keys() - {"defaults"}
+        yield from read_if_yaml(file).keys() - {"defaults"}
     for file in folder.glob("experiment/*.yaml"):
-        yield from parts_of(read_yaml(file), group)
+        yield from parts_of(read_if_yaml(file), group)
 
 
 @cache
@@ -229,22 +230,26 @@ def is_hydras(key: str) -> bool:
     return key.startswith("hydra/") or belongs(key, HYDRA_GROUPS)
 
 
-def _keys(tree: dict) -> list[str]:
+def keys_of(tree: dict) -> list[str]:
     """Dotted names of a configuration's nodes, except the items of lists, whose number is free."""
     return [key for key, _ in items_of(tree) if not key.rpartition(".")[2].isdigit()]
 
 
-def _nearest(key: str, known: Iterable[str]) -> str:
-    """The end of an error message: the known key that a mistaken key resembles, or where all keys are listed."""
+def nearest(key: str, known: Iterable[str]) -> str | None:
+    """The known key that a mistaken key resembles; None if no key does."""
     # Names that end in an underscore are Hydra's, as _target_ and _partial_, and nobody may set them.
     settable = sorted(name for name in known if not name.endswith("_"))
     close = difflib.get_close_matches(key, settable, n=1)
     if close:
-        return f"; the nearest is {close[0]}"
+        return close[0]
 
     # The last name of a key is often right where its group was forgotten, as in max_steps for trainer.max_steps.
     by_last_name = {name.rpartition(".")[2]: name for name in settable}
     close = difflib.get_close_matches(key.rpartition(".")[2], by_last_name, n=1)
-    if close:
-        return f"; the nearest is {by_last_name[close[0]]}"
-    return "; --help lists them"
+    return by_last_name[close[0]] if close else None
+
+
+def _hint(key: str, known: Iterable[str]) -> str:
+    """The end of an error message: the known key that a mistaken key resembles, or where all keys are listed."""
+    near = nearest(key, known)
+    return "; --help lists them" if near is None else f"; the nearest is {near}"

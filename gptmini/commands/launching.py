@@ -11,9 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini.checks import UserError
-from gptmini.commands.configuration import CONFIGS, as_typed, composer, sweep_described
+from gptmini.commands.configuration import (
+    CONFIGS,
+    as_typed,
+    composer,
+    sweep_described,
+    without_sweeps,
+)
 from gptmini.commands.errors import MISUSE, explain, one_line_errors, print_mistake, refuse
 from gptmini.commands.keys import check_overrides
+from gptmini.commands.own_files import check_own_files
 from gptmini.commands.start_up import collector_paused
 from gptmini.commands.stored import stored_config
 
@@ -74,6 +81,7 @@ def compose_checked(
     if run is not None:
         return stored_config(run, overrides, config_dir)
 
+    check_own_files(command, overrides, config_dir)
     check_composed = check_overrides(command, overrides, config_dir)
     with composer(config_dir) as compose:
         config = compose(command, list(overrides))
@@ -228,8 +236,11 @@ def _check_jobs(command: str, flags: argparse.Namespace, check: Callable | None)
         if run is not None:
             stored_config(run, flags.overrides, flags.config_dir)
             return _Checked()
+        check_own_files(command, without_sweeps(flags.overrides), flags.config_dir)
         return _Checked(check_composed=check_overrides(command, flags.overrides, flags.config_dir))
 
+    # Of the files that several jobs use, a mistake is told before the files are asked for a sweep.
+    check_own_files(command, without_sweeps(flags.overrides), flags.config_dir)
     described = sweep_described(command, flags.overrides, flags.config_dir)
     jobs = _expand([*described, *flags.overrides], flags.config_dir)
     if not jobs:

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini.checks import UserError
-from gptmini.commands.configuration import CONFIGS, folders_of, items_of, plain_tree, read_yaml
+from gptmini.commands.configuration import (
+    CONFIGS,
+    folders_of,
+    items_of,
+    plain_tree,
+    read_if_yaml,
+    read_yaml,
+)
 from gptmini.commands.keys import (
     PART_GROUPS,
     belongs,
@@ -179,6 +186,8 @@ def _check_calls(
         call = called.get(part)
         is_known = any(part in calls and calls[part] == call for calls in known)
         if not is_known:
+            # A file that cannot be read may be the one that names the call.
+            _check_all_readable(config_dir)
             remedy = _remedy_for_own_part(part, config_dir)
             raise UserError(
                 f"{path} names {call} for {part}, which no configuration here does{remedy}"
@@ -193,8 +202,15 @@ def _known_calls(config_dir: str | None) -> list[dict[str, dict]]:
             group = file.parent.relative_to(folder).as_posix()
             # The keys of a root configuration and of an experiment begin at the root; those of a group lie below it.
             prefix = "" if group in (".", "experiment") else f"{group}."
-            known.append(_calls_in(read_yaml(file), prefix))
+            known.append(_calls_in(read_if_yaml(file), prefix))
     return known
+
+
+def _check_all_readable(config_dir: str | None) -> None:
+    """Raise UserError unless every configuration file, of gptmini and of the user, can be read."""
+    for folder in folders_of(config_dir):
+        for file in folder.rglob("*.yaml"):
+            read_yaml(file)
 
 
 def _calls_in(tree: dict, prefix: str = "") -> dict[str, dict]:
@@ -285,8 +301,9 @@ def _known_arguments(name: str, config_dir: str | None) -> set[str]:
     """The keys that any configuration file gives the logger of a name."""
     keys = set()
     for folder in folders_of(config_dir):
-        groups = [read_yaml(file) for file in folder.glob("logger/*.yaml")]
-        groups += [parts_of(read_yaml(file), "logger") for file in folder.glob("experiment/*.yaml")]
+        groups = [read_if_yaml(file) for file in folder.glob("logger/*.yaml")]
+        for file in folder.glob("experiment/*.yaml"):
+            groups.append(parts_of(read_if_yaml(file), "logger"))
         for loggers in groups:
             defined = loggers.get(name)
             if isinstance(defined, dict):

@@ -191,7 +191,15 @@ def test_a_folder_of_ones_own_adds_options_and_its_parts_survive_a_resume(script
     assert (config["seed"], config["callbacks"]["scalars"]["every_steps"]) == (5, 1)
 
     assert script("train", "resume=runs/latest").code == 2
+    (mine / "callbacks" / "unused.yaml").write_text("a: [")
     assert script("train", *folder, "resume=runs/latest").code == 0
+
+    # Without the file that names the class of the callback, the run cannot go on.
+    (mine / "callbacks" / "unused.yaml").unlink()
+    (mine / "callbacks" / "careful.yaml").write_text("a: [")
+    broken = script("train", *folder, "resume=runs/latest")
+    assert (broken.code, broken.err.count("\n")) == (2, 1)
+    assert "mine/callbacks/careful.yaml must be YAML: " in broken.err
 
 
 def test_without_callbacks_a_run_trains_and_keeps_nothing(script, prepared):
@@ -248,16 +256,14 @@ def test_mistakes_in_parts_end_in_one_line_and_no_run_folder(
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    "content", [b"a: [", b"\xff\xfe", b"stop: {_target_: !!python/name:os.system }"]
-)
-def test_a_broken_file_of_ones_own_is_named(script, short, tmp_path, content):
+def test_a_broken_file_of_ones_own_that_a_run_uses_is_told_in_one_line(script, short, tmp_path):
     (tmp_path / "mine" / "callbacks").mkdir(parents=True)
-    (tmp_path / "mine" / "callbacks" / "broken.yaml").write_bytes(content)
+    (tmp_path / "mine" / "callbacks" / "broken.yaml").write_text("a: [")
 
-    result = script("train", *short, "--config-dir", "mine")
+    result = script("train", *short, "--config-dir", "mine", "callbacks=broken")
     assert (result.code, result.err.count("\n")) == (2, 1)
     assert "mine/callbacks/broken.yaml must be YAML: " in result.err
+    assert not (tmp_path / "runs").exists()
 
 
 def test_early_stopping_on_what_is_not_measured_is_told_in_one_line(script, short):

@@ -1,0 +1,202 @@
+"""Keys in configuration files of the user's own, which Hydra would merge whether or not anything reads them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gptmini.checks import UserError, shown
+from gptmini.commands.configuration import CONFIGS, UsedFile, groups_of_gptmini, read_yaml
+from gptmini.commands.keys import HYDRA_GROUPS, PART_GROUPS, belongs, keys_of, nearest
+
+
+def check_own_keys(files: Sequence[UsedFile]) -> None:
+    """Check the keys in those files of a configuration that are the user's own.
+
+    A key must be one that gptmini's files of the configuration define. A part with a class of the user's own may have
+    any keys.
+
+    Args:
+        files: all files of the configuration, in the order in which they are merged.
+
+    Raises UserError: names the file, the key, the nearest key and how that is written.
+    """
+    _check_classes(files)
+    keys = _Keys()
+    for file in files:
+        if not file.is_own:
+            keys.add(_prefix(file), _tree_of(file))
+
+    for file in files:
+        if file.is_own:
+            tree = _tree_of(file)
+            _check_own_file(file, tree, keys)
+            keys.add(_prefix(file), tree)
+
+
+def _tree_of(file: UsedFile) -> dict:
+    """The keys and values that a file adds to a configuration."""
+    tree = read_yaml(file.path)
+    tree.pop("defaults", None)
+    return tree
+
+
+def _prefix(file: UsedFile) -> str:
+    """The beginning of the dotted names of a file's keys, as "model."; empty for keys at the root."""
+    return f"{file.package}." if file.package else ""
+
+
+def _check_classes(files: Sequence[UsedFile]) -> None:
+    """Raise UserError unless some file names a class for each group of which the user has an option.
+
+    An option that does not begin from another option has to name the class itself.
+    """
+    named = set()
+    for file in files:
+        named.update(f"{_prefix(file)}{key}" for key in keys_of(_tree_of(file)))
+
+    for file in files:
+        group = file.package
+        needs_class = group in groups_of_gptmini() and group not in ("experiment", *PART_GROUPS)
+        if file.is_own and needs_class and f"{group}._target_" not in named:
+            raise UserError(
+                f"{file.path} must name a class, _target_, or begin from an option of {group} "
+                f"that does, as in defaults: [OPTION, _self_]"
+            )
+
+
+@dataclass
+class _Keys:
+    """The keys that the files read so far define."""
+
+    known: set[str] = field(default_factory=set)
+    # Parts with a class of the user's own, such as callbacks.stop, in which any key may stand.
+    free: set[str] = field(default_factory=set)
+
+    def add(self, prefix: str, tree: dict) -> None:
+        """Add the keys of a file, which lie below a prefix, as "model."; empty for the root."""
+        self.known.update(f"{prefix}{key}" for key in keys_of(tree))
+        if prefix:
+            self.known.add(prefix[:-1])
+
+    def has_below(self, key: str) -> bool:
+        """Whether a key is known to hold further keys."""
+        return any(name.startswith(f"{key}.") for name in self.known)
+
+
+def _check_own_file(file: UsedFile, tree: dict, keys: _Keys) -> None:
+    """Raise UserError unless every key in a file of the user's own takes effect."""
+    is_experiment = file.name.startswith("experiment/")
+    if is_experiment and file.package:
+        raise UserError(
+            f"{file.path} must begin with the line # @package _global_, "
+            f"without which an experiment changes nothing"
+        )
+
+    if belongs(file.package, ("hydra",)):
+        return
+    if file.package and _has_own_class(file.package, tree, keys):
+        return
+    _check_mapping(file, tree, _prefix(file), keys)
+
+
+def _has_own_class(part: str, tree: dict, keys: _Keys) -> bool:
+    """Whether a mapping names a class of the user's own, or belongs to a part with such a class.
+
+    keys gains the part, or the keys of the class of gptmini's that the mapping names.
+    """
+    target = tree.get("_target_")
+    if target is not None:
+        of_gptmini = _keys_of_class(part, target)
+        keys.known.update(of_gptmini)
+        if not of_gptmini:
+            keys.free.add(part)
+    return belongs(part, keys.free)
+
+
+def _keys_of_class(part: str, target: object) -> set[str]:
+    """The keys that gptmini's files give a part where they name the class for it; none if no file names the class."""
+    group, _, name = part.partition(".")
+    found = set()
+    for file in (CONFIGS / group).glob("*.yaml"):
+        tree = read_yaml(file)
+        described = tree.get(name) if name else tree
+        if isinstance(described, dict) and described.get("_target_") == target:
+            found.update(f"{part}.{key}" for key in keys_of(described))
+    return found
+
+
+def _check_mapping(file: UsedFile, tree: dict, prefix: str, keys: _Keys) -> None:
+    """Raise UserError unless every key of a mapping, and of the mappings in it, is known."""
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        if key == "hydra":
+            _check_hydras_keys(file.path, value)
+            continue
+        if isinstance(value, dict) and _has_own_class(key, value, keys):
+            continue
+
+        if "." in str(name):
+            raise UserError(f"{file.path} must write {name} as {_nested(str(name))}")
+        holds_keys = key in groups_of_gptmini() or keys.has_below(key)
+        if holds_keys and not isinstance(value, dict):
+            _check_may_replace(file.path, key, value)
+        elif key not in keys.known and not key.endswith("_"):
+            raise UserError(_unknown(file, key, keys.known))
+        if isinstance(value, dict):
+            _check_mapping(file, value, f"{key}.", keys)
+
+
+def _check_hydras_keys(path: Path, tree: object) -> None:
+    """Raise UserError unless a file changes only those parts of Hydra's own configuration that a user may change."""
+    names = tree if isinstance(tree, dict) else {}
+    for name in names:
+        if f"hydra.{name}" not in HYDRA_GROUPS:
+            allowed = ", ".join(HYDRA_GROUPS)
+            raise UserError(
+                f"{path} must change no part of Hydra but {allowed}, got hydra.{name}, "
+                f"which gptmini sets"
+            )
+
+
+def _unknown(file: UsedFile, key: str, known: Iterable[str]) -> str:
+    """The error message for a key that no configuration has."""
+    prefix = _prefix(file)
+    message = f"{file.path} has the key {key}, which no configuration here has"
+    near = nearest(key, known)
+    if near is not None:
+        message += f"; the nearest is {near}"
+    if near is not None and near.startswith(prefix):
+        message += f", written as {_nested(near.removeprefix(prefix))}"
+
+    group, _, rest = key.partition(".")
+    is_part = group in PART_GROUPS and "." not in rest
+    if is_part:
+        message += f"; a part of your own needs a class, as in {_nested(f'{key}._target_')}"
+    elif near is None:
+        message += "; --help lists them"
+    return message
+
+
+def _check_may_replace(path: Path, key: str, value: object) -> None:
+    """Raise UserError unless a value may stand where gptmini has a mapping: only null does, for a part by its name."""
+    group, _, part = key.partition(".")
+    if value is None and group in PART_GROUPS and part:
+        return
+
+    if part or group not in groups_of_gptmini():
+        raise UserError(f"{path} must give {key} its own keys, got {shown(value)}")
+    if group == "experiment":
+        raise UserError(f"{path} must name experiment {value} as defaults: [{value}]")
+    option = "NAME" if value is None else value
+    raise UserError(
+        f"{path} must give {key} its own keys, got {shown(value)}; "
+        f"to choose an option, list it as defaults: [override /{key}: {option}]"
+    )
+
+
+def _nested(key: str) -> str:
+    """A dotted key as YAML on one line: optimizer.lr is optimizer: {lr: ...}."""
+    first, *inner = key.split(".")
+    if not inner:
+        return f"{first}: ..."
+    return f"{first}: {{{_nested('.'.join(inner))}}}"
