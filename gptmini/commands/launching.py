@@ -21,8 +21,9 @@ from gptmini.commands.configuration import (
 from gptmini.commands.errors import MISUSE, explain, one_line_errors, print_mistake, refuse
 from gptmini.commands.keys import check_overrides
 from gptmini.commands.own_files import check_own_files
+from gptmini.commands.showing import show_stored
 from gptmini.commands.start_up import collector_paused
-from gptmini.commands.stored import stored_config
+from gptmini.commands.stored import run_to_resume, stored_config
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -53,9 +54,11 @@ def run_configured(
 
     with one_line_errors(), collector_paused():
         flags = _parse_flags(arguments)
-        only_shows = (
-            flags.help or flags.hydra_help or flags.cfg or flags.info or flags.shell_completion
-        )
+        if flags.cfg and run_to_resume(command, flags.overrides) is not None:
+            show_stored(command, flags)
+            return
+
+        only_shows = flags.help or flags.hydra_help or flags.info or flags.shell_completion
         # Lightning starts one more process for each further device of a run. The first process has checked the run.
         is_further_process = int(os.environ.get("LOCAL_RANK", "0")) > 0
 
@@ -77,7 +80,7 @@ def compose_checked(
 
     Raises UserError: a key that the chosen groups do not define, or a value that must be given and is not.
     """
-    run = run_to_resume(overrides)
+    run = run_to_resume(command, overrides)
     if run is not None:
         return stored_config(run, overrides, config_dir)
 
@@ -87,17 +90,6 @@ def compose_checked(
         config = compose(command, list(overrides))
     check_composed(config)
     return config
-
-
-def run_to_resume(overrides: Sequence[str]) -> str | None:
-    """The run folder or checkpoint that overrides name after resume=; None if they begin a new run."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    run = None
-    for override in OverridesParser.create().parse_overrides(list(overrides)):
-        if override.key_or_group == "resume" and not override.is_delete():
-            run = override.value()
-    return None if run is None else str(run)
 
 
 @dataclass(frozen=True)
@@ -232,7 +224,7 @@ def _check_jobs(command: str, flags: argparse.Namespace, check: Callable | None)
     Raises UserError: a key or a value of one of the jobs does not fit.
     """
     if not flags.multirun:
-        run = run_to_resume(flags.overrides)
+        run = run_to_resume(command, flags.overrides)
         if run is not None:
             stored_config(run, flags.overrides, flags.config_dir)
             return _Checked()

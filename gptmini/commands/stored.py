@@ -52,6 +52,23 @@ RESUMABLE = (
 ONLY_OFF = ("callbacks.samples", "callbacks.pictures")
 
 
+def run_to_resume(command: str, overrides: Sequence[str]) -> str | None:
+    """The run folder or checkpoint that overrides name after resume=; None if they begin a new run.
+
+    Only the command train resumes runs. For another command resume= is a key that no configuration has.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    if command != "train":
+        return None
+
+    run = None
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        if override.key_or_group == "resume" and not override.is_delete():
+            run = override.value()
+    return None if run is None else str(run)
+
+
 def stored_config(
     run: str, overrides: Sequence[str], config_dir: str | None = None
 ) -> "DictConfig":

@@ -48,6 +48,10 @@ TRAINING = [
         ["+trainer.max_step=3"],
         r"no configuration here has the key trainer\.max_step; the nearest is trainer\.max_steps",
     ),
+    (
+        ["--cfg", "job", "+trainer.max_step=3"],
+        r"no configuration here has the key trainer\.max_step; the nearest is trainer\.max_steps",
+    ),
     (["modle=tiny"], "has the key modle; the nearest is model"),
     (["+trainer={max_step: 3}"], r"the key trainer\.max_step; the nearest is trainer\.max_steps"),
     (["data=pydoc", "data.path=my.txt"], r"has the key data\.path"),

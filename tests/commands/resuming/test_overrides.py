@@ -5,6 +5,7 @@ import re
 
 import pytest
 import torch
+import yaml
 
 from commands.resuming.kills import killed
 from commands.resuming.readings import assert_refused, curves, snapshot, steps
@@ -93,6 +94,41 @@ def test_an_override_that_would_change_the_past_is_refused_by_name(complete, res
     said = (f"error: {override} would change the past of ", "takes only trainer.max_steps, ")
     assert_refused(resume(override), *said)
     assert snapshot(newest()) == before
+
+
+def test_what_is_shown_of_a_resumed_run_is_its_own_configuration(complete, resume):
+    complete("seed=3")
+    before = snapshot(newest())
+    result = resume("--cfg", "job", "trainer.max_steps=9")
+    assert (result.code, result.err) == (0, "")
+
+    expected = config_of(newest())
+    del expected["version"]
+    expected["trainer"]["max_steps"] = 9
+    expected["resume"] = "runs/latest"
+    assert yaml.safe_load(result.out) == expected
+    assert snapshot(newest()) == before
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("seed=2",), "seed=2 would change the past of "),
+        (("--package", "model"), "--cfg must be job, without --package, where a run is resumed"),
+        (("--cfg", "hydra"), "got --cfg hydra and resume=runs/latest"),
+    ],
+)
+def test_nothing_is_shown_that_a_resumed_run_would_not_be(complete, resume, overrides, said):
+    complete("seed=3")
+    result = resume("--cfg", "job", *overrides)
+    assert_refused(result, said)
+    assert result.out == ""
+
+
+def test_only_train_shows_a_run_to_resume(complete, script):
+    complete("seed=3")
+    result = script("prepare", "--cfg", "job", "resume=runs/latest")
+    assert_refused(result, "no configuration here has the key resume")
 
 
 def micro_steps_since(folder):
