@@ -21,7 +21,7 @@ from gptmini.commands.configuration import (
 from gptmini.commands.errors import MISUSE, explain, one_line_errors, print_mistake, refuse
 from gptmini.commands.keys import check_overrides
 from gptmini.commands.own_files import check_own_files
-from gptmini.commands.showing import show_stored
+from gptmini.commands.showing import show_help, show_stored
 from gptmini.commands.start_up import collector_paused
 from gptmini.commands.stored import run_to_resume, stored_config
 
@@ -54,11 +54,14 @@ def run_configured(
 
     with one_line_errors(), collector_paused():
         flags = _parse_flags(arguments)
+        if flags.help:
+            show_help(command, flags.overrides, flags.config_dir)
+            return
         if flags.cfg and run_to_resume(command, flags.overrides) is not None:
             show_stored(command, flags)
             return
 
-        only_shows = flags.help or flags.hydra_help or flags.info or flags.shell_completion
+        only_shows = flags.hydra_help or flags.info or flags.shell_completion
         # Lightning starts one more process for each further device of a run. The first process has checked the run.
         is_further_process = int(os.environ.get("LOCAL_RANK", "0")) > 0
 
@@ -214,7 +217,7 @@ def _check_modes(flags: argparse.Namespace) -> None:
     if len(given) > 1:
         raise UserError(f"{' and '.join(given)} do not go together; leave out all but one")
     for name, value in (("--resolve", flags.resolve), ("--package", flags.package)):
-        if value and not flags.cfg and not flags.help:
+        if value and not flags.cfg:
             raise UserError(f"{name} belongs to --cfg, which shows the configuration")
 
 

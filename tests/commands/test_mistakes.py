@@ -66,6 +66,7 @@ TRAINING = [
     ),
     (["~model"], "model must have an option; choose one with model=NAME"),
     (["--resolve"], "--resolve belongs to --cfg, which shows the configuration"),
+    (["--resolve", "--help"], "--resolve belongs to --cfg"),
     (["-p", "model"], "--package belongs to --cfg"),
     (["--run", "--multirun"], "--run and --multirun do not go together"),
     (["--info", "all", "-m"], "--multirun and --info do not go together"),
