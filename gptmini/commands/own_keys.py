@@ -1,19 +1,26 @@
 """Keys in configuration files of the user's own, which Hydra would merge whether or not anything reads them."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gptmini.checks import UserError, shown
-from gptmini.commands.configuration import CONFIGS, UsedFile, groups_of_gptmini, read_yaml
+from gptmini.commands.configuration import (
+    CONFIGS,
+    UsedFile,
+    groups_of_gptmini,
+    items_of,
+    read_yaml,
+)
 from gptmini.commands.keys import HYDRA_GROUPS, PART_GROUPS, belongs, keys_of, nearest
 
 
 def check_own_keys(files: Sequence[UsedFile]) -> None:
     """Check the keys in those files of a configuration that are the user's own.
 
-    A key must be one that gptmini's files of the configuration define. A part with a class of the user's own may have
-    any keys.
+    A key must be one that gptmini's files of the configuration define, or one that another value is computed from, as
+    width in d_model: ${width}. A part with a class of the user's own may have any keys.
 
     Args:
         files: all files of the configuration, in the order in which they are merged.
@@ -23,8 +30,11 @@ def check_own_keys(files: Sequence[UsedFile]) -> None:
     _check_classes(files)
     keys = _Keys()
     for file in files:
-        if not file.is_own:
-            keys.add(_prefix(file), _tree_of(file))
+        tree = _tree_of(file)
+        if file.is_own:
+            keys.add_interpolated(tree)
+        else:
+            keys.add(_prefix(file), tree)
 
     for file in files:
         if file.is_own:
@@ -69,14 +79,24 @@ class _Keys:
     """The keys that the files read so far define."""
 
     known: set[str] = field(default_factory=set)
-    # Parts with a class of the user's own, such as callbacks.stop, in which any key may stand.
+    # Parts with a class of the user's own, such as callbacks.stop, in which any key may stand; and keys that other
+    # values are computed from.
     free: set[str] = field(default_factory=set)
 
     def add(self, prefix: str, tree: dict) -> None:
         """Add the keys of a file, which lie below a prefix, as "model."; empty for the root."""
-        self.known.update(f"{prefix}{key}" for key in keys_of(tree))
+        keys = [f"{prefix}{key}" for key in keys_of(tree)]
+        self.known.update(key for key in keys if not belongs(key, ("hydra",)))
         if prefix:
             self.known.add(prefix[:-1])
+
+    def add_interpolated(self, tree: dict) -> None:
+        """Add the keys that values of a file are computed from, as ${width}, and the mappings that hold these keys."""
+        for _, value in items_of(tree):
+            for name in re.findall(r"\$\{(\w+(?:\.\w+)*)\}", str(value)):
+                self.free.add(name)
+                parts = name.split(".")
+                self.known.update(".".join(parts[:n]) for n in range(1, len(parts)))
 
     def has_below(self, key: str) -> bool:
         """Whether a key is known to hold further keys."""
@@ -133,6 +153,8 @@ def _check_mapping(file: UsedFile, tree: dict, prefix: str, keys: _Keys) -> None
             _check_hydras_keys(file.path, value)
             continue
         if isinstance(value, dict) and _has_own_class(key, value, keys):
+            continue
+        if belongs(key, keys.free):
             continue
 
         if "." in str(name):

@@ -40,6 +40,7 @@ EXPERIMENTS = [
         "written as trainer: {max_steps: ...}",
     ),
     ("optimzer:\n  lr: 0.5", "has the key optimzer ... the nearest is optimizer"),
+    ("sizes: {steps: 5}\ntrainer: {max_steps: '${size.steps}'}", "has the key sizes, "),
     ("zzz: 1", "has the key zzz, which no configuration here has; --help lists them"),
     ("trainer.max_steps: 5", "must write trainer.max_steps as trainer: {max_steps: ...}"),
     (
@@ -189,7 +190,7 @@ def test_all_that_is_no_mistake_is_composed(compose):
             f"{GLOBAL}defaults:\n  - smoke\n  - /common/base@_global_\n"
             "  - override /model: wide\n  - override /optimizer: own\n"
             "  - override /tokenizer: large\n  - override /callbacks: careful\n"
-            "trainer: {max_steps: 5}\noptimizer: {rate: 4}\n"
+            "trainer: {max_steps: '${sizes.steps}'}\noptimizer: {rate: 4}\nsizes: {steps: 5}\n"
             "callbacks: {stop: {patience: 9}, pictures: null}\n"
             "logger: {more: {_target_: lightning.pytorch.loggers.CSVLogger, save_dir: csv}}\n"
             "hydra: {sweeper: {params: {optimizer.rate: '1,2'}}}\n"
