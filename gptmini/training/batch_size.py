@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +10,7 @@ import torch
 
 from gptmini.checks import UserError
 from gptmini.model import GPT, rounded_training_loss, training_loss
-from gptmini.training.settings import share_of
+from gptmini.training.settings import divisors, share_of
 
 # Most tokens in a micro-step on a CPU. A model of 124 M parameters takes 8.3 GB with 8192 tokens, about what a laptop
 # can spare.
@@ -152,16 +151,6 @@ def check_equal_on_all_ranks(batch_size: int, device: torch.device) -> None:
             f"trainer.batch_size=auto found {least} on one device and {most} on another; "
             "give trainer.batch_size"
         )
-
-
-def divisors(number: int) -> list[int]:
-    """Return all divisors of a positive whole number, largest first."""
-    found = set()
-    for small in range(1, math.isqrt(number) + 1):
-        if number % small == 0:
-            found.add(small)
-            found.add(number // small)
-    return sorted(found, reverse=True)
 
 
 class _Trial:

@@ -1,5 +1,6 @@
 """The settings of a training run: how long, in batches of what size, and on which devices."""
 
+import math
 from dataclasses import dataclass
 
 from gptmini.checks import UserError, number, shown, whole
@@ -70,13 +71,15 @@ def micro_steps(global_batch_size: int, batch_size: int, n_ranks: int) -> int:
 
     Raises UserError: that is not a whole number.
     """
-    if global_batch_size % (batch_size * n_ranks):
+    share = share_of(global_batch_size, n_ranks)
+    if share % batch_size:
         got = f"{global_batch_size}, {batch_size} and {n_ranks}"
+        fitting = next(size for size in divisors(share) if size < batch_size)
         raise UserError(
-            "trainer.global_batch_size must be a multiple of trainer.batch_size times devices, "
-            f"got {got}; trainer.batch_size=auto finds one that fits"
+            "trainer.global_batch_size must be a multiple of trainer.batch_size times "
+            f"trainer.devices, got {got}; trainer.batch_size={fitting} fits, and auto finds one"
         )
-    return global_batch_size // (batch_size * n_ranks)
+    return share // batch_size
 
 
 def share_of(global_batch_size: int, devices: int) -> int:
@@ -85,8 +88,21 @@ def share_of(global_batch_size: int, devices: int) -> int:
     Raises UserError: that is not a whole number.
     """
     if global_batch_size % devices:
-        got = f"{global_batch_size} and {devices}"
+        fewer = next(number for number in divisors(global_batch_size) if number < devices)
+        more = devices * (global_batch_size // devices + 1)
         raise UserError(
-            f"trainer.global_batch_size must be a multiple of trainer.devices, got {got}"
+            "trainer.global_batch_size must be a multiple of trainer.devices, "
+            f"got {global_batch_size} and {devices}; "
+            f"trainer.devices={fewer} or trainer.global_batch_size={more} fits"
         )
     return global_batch_size // devices
+
+
+def divisors(number: int) -> list[int]:
+    """Return all divisors of a positive whole number, largest first."""
+    found = set()
+    for small in range(1, math.isqrt(number) + 1):
+        if number % small == 0:
+            found.add(small)
+            found.add(number // small)
+    return sorted(found, reverse=True)

@@ -83,7 +83,7 @@ TRAINING = [
     ),
     (
         ["trainer.batch_size=3"],
-        r"must be a multiple of trainer\.batch_size times devices, got 4, 3 and 1; trainer\.batch_size=auto finds one",
+        r"must be a multiple of trainer\.batch_size times trainer\.devices, got 4, 3 and 1; trainer\.batch_size=2 fits",
     ),
     (
         ["trainer.batch_size=most"],

@@ -18,7 +18,17 @@ import pytest
         ),
         (
             {"global_batch_size": 12, "batch_size": 8},
-            "must be a multiple of trainer.batch_size times devices, got 12, 8",
+            "must be a multiple of trainer.batch_size times trainer.devices, got 12, 8 and 1; "
+            "trainer.batch_size=6 fits, and auto finds one",
+        ),
+        (
+            {"global_batch_size": 24, "batch_size": 8, "devices": 2},
+            "got 24, 8 and 2; trainer.batch_size=6 fits",
+        ),
+        (
+            {"global_batch_size": 15, "batch_size": 5, "devices": 4},
+            "must be a multiple of trainer.devices, got 15 and 4; "
+            "trainer.devices=3 or trainer.global_batch_size=16 fits",
         ),
         (
             {"val_tokens": "all"},
