@@ -291,6 +291,7 @@ def open_announcer(console: "Console", run: "Run", plan: Plan) -> Announcer:
         log,
         plan.settings.max_steps,
         past_validations(run.curves),
+        plan.settings.validation_due,
     )
     return Announcer(console_logger)
 

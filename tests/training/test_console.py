@@ -82,6 +82,21 @@ def test_a_validation_says_better_or_worse_and_the_way_of_the_loss(monkeypatch, 
     assert not re.search("\x1b\\[[0-9;]*3[0-9]m", shown)  # no colour
 
 
+def test_a_step_with_a_validation_has_one_line(monkeypatch):
+    now = iter(range(0, 1000, 10))  # every line of progress is due
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    kept = io.StringIO()
+    console = Console(file=io.StringIO(), width=80)
+    logger = ConsoleLogger(console, Console(file=kept, width=80), 4, (), lambda step: step == 4)
+    for step in (1, 2, 3, 4):
+        logger.log_metrics(TRAINED, step)
+    logger.log_metrics({"val/loss": 4.5}, 4)
+
+    lines = kept.getvalue().splitlines()
+    assert [line.split()[1] for line in lines] == ["1/4", "2/4", "3/4", "4/4"]
+    assert "val loss 4.5000" in lines[-1]
+
+
 def test_colour_marks_better_and_worse_where_it_is_wanted(monkeypatch):
     shown, kept, _ = watch(monkeypatch, terminal=True)
     assert "\x1b[32m↓" in shown

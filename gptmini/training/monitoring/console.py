@@ -4,7 +4,7 @@ import errno
 import math
 import time
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -70,6 +70,7 @@ class ConsoleLogger(Logger):
         log_file: Console,
         max_steps: int,
         validations: Sequence[dict[str, float]] = (),
+        validation_due: Callable[[int], bool] = lambda step: False,
     ) -> None:
         """Show nothing yet.
 
@@ -78,12 +79,14 @@ class ConsoleLogger(Logger):
             log_file: over the file train.log.
             max_steps: last optimizer step of the run.
             validations: of a resumed run, before it was resumed: scalars by tag, and the step under "step".
+            validation_due: whether a validation follows a step. The line of the validation is then the step's only one.
         """
         super().__init__()
         self.console = console
         self.log_file = log_file
         self.max_steps = max_steps
         self.validations = list(validations)
+        self._validation_due = validation_due
         self._latest: dict[str, float] = {}  # newest value of each scalar
         self._bar: Progress | None = None
         self._start: tuple[float, int] | None = None  # time and step of the first metrics
@@ -122,7 +125,8 @@ class ConsoleLogger(Logger):
         # A terminal has a bar that moves with every point; elsewhere every line stays, so lines are rarer.
         if self.console.is_terminal:
             self._draw_bar(step, now)
-        if validated or now - self._spoke >= PLAIN_SECONDS:
+        is_progress = now - self._spoke >= PLAIN_SECONDS and not self._validation_due(step)
+        if validated or is_progress:
             self._spoke = now
             line = Text(f"step {step}/{self.max_steps}  ")
             line.append_text(self._figures(step, now, validated=validated))
