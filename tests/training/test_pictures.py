@@ -15,6 +15,7 @@ from gptmini.training.monitoring.pictures import Pictures, write_embedding
 from gptmini.training.monitoring.token_losses import TokenLosses, mispredicted
 from sizes import GPT2
 from toys import Documents
+from training.watchers import Seen
 
 PICTURES = {"layers": [0, -1], "heads": None, "text": None, "max_tokens": 5, "embedding_tokens": 7}
 # The tables and maps below show these sizes.
@@ -41,6 +42,13 @@ def test_a_map_shows_each_weight_under_its_tokens_and_greys_the_future():
     labels = ["The", "␣cat", "⏎", r"\$"]  # a lone $ would begin a formula
     assert [label.get_text() for label in one.get_yticklabels()] == labels
     assert [label.get_text() for label in one.get_xticklabels()] == labels
+
+
+def test_nothing_is_drawn_where_no_logger_takes_images(train, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(drawing, "attention_maps", lambda *arguments: drawn.append(arguments))
+    train(max_steps=1, callbacks=[pictures()], loggers=[Seen()])
+    assert drawn == []
 
 
 def test_maps_wrap_and_every_label_can_be_drawn(recwarn):

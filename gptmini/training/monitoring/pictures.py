@@ -26,9 +26,9 @@ ASSETS = Path("plugins", "org_tensorflow_tensorboard_projector")
 class Pictures(L.Callback):
     """Draws attention and token losses at every validation, and writes the token embedding at the end of the run.
 
-    The images and a table of mispredicted tokens go to every RunLogger. Token losses are those of the first million
-    tokens that the first process evaluates. The embedding is written into the folder of the run, where TensorBoard's
-    projector finds it.
+    The images and a table of mispredicted tokens go to every RunLogger; without one, none is drawn. Token losses are
+    those of the first million tokens that the first process evaluates. The embedding is written into the folder of the
+    run, where TensorBoard's projector finds it.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Pictures(L.Callback):
     ) -> None:
         """Keep the losses of a batch's tokens, on the first process and until there are MOST_TOKENS."""
         n_kept = sum(len(kept.losses) for kept in self._batches)
-        if not trainer.is_global_zero or n_kept >= MOST_TOKENS:
+        if not _is_shown(trainer) or n_kept >= MOST_TOKENS:
             return
 
         losses, likeliest = outputs  # (B, T) each
@@ -114,9 +114,9 @@ class Pictures(L.Callback):
         self._batches.append(kept)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Draw and log attention and token losses on the first process; draw nothing if the loss is not finite."""
+        """Draw and log attention and token losses, unless no logger takes images or the loss is not finite."""
         loss = pl_module.newest_evaluation.loss
-        if not trainer.is_global_zero or not math.isfinite(loss):
+        if not _is_shown(trainer) or not math.isfinite(loss):
             return
         from gptmini.report import drawing  # matplotlib takes half a second
 
@@ -194,6 +194,11 @@ class Pictures(L.Callback):
         if not text or REPLACEMENT in text:
             return f"#{token}"
         return text
+
+
+def _is_shown(trainer: L.Trainer) -> bool:
+    """Whether this is the first process, which draws, and some logger takes images."""
+    return trainer.is_global_zero and any(True for _ in run_loggers(trainer))
 
 
 def write_embedding(matrix: Tensor, labels: list[str], run: Path) -> None:
