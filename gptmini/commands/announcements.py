@@ -54,8 +54,8 @@ class Announcer:
 
         self._say_data(module.store, prepared_now=prepared_now)
         model = module.model
-        mega_flops = model.flops_per_token / 1e6
-        self.say("model", f"{model.n_parameters:,} parameters, {mega_flops:.1f} MFLOP a token")
+        work = with_prefix(model.flops_per_token, "FLOP")
+        self.say("model", f"{model.n_parameters:,} parameters, {work} a token")
         self.say("machine", str(hardware))
         self._say_batch(module.settings)
         self.say("run", str(run.folder), f"watch it: tensorboard --logdir {run.root}")
@@ -190,6 +190,17 @@ def _reason_of_callbacks(trainer: "Trainer") -> str:
         if text:
             return " ".join(text.split())
     return "a callback asked for it"
+
+
+def with_prefix(number: float, unit: str) -> str:
+    """A number from 0 to 10^15 with the SI prefix that leaves one to three digits before the point, as 7.1 MFLOP."""
+    prefixes = ("", "k", "M", "G", "T")
+    for prefix in prefixes:
+        # A number that would be rounded to 1000.0 takes the next prefix.
+        if number < 999.95 or prefix == prefixes[-1]:
+            break
+        number /= 1000
+    return f"{number:.1f} {prefix}{unit}"
 
 
 def resuming(run: "Run") -> str:
