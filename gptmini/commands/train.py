@@ -142,15 +142,12 @@ def main(arguments: list[str] | None = None) -> None:
 
 def prepare_process(plan: Plan) -> None:
     """Set what holds for the whole process: memory that is kept for reuse, threads, and how matrices are multiplied."""
-    import torch
-
-    from gptmini.hardware import keep_freed_memory, use_tf32
+    from gptmini.hardware import keep_freed_memory, use_tf32, use_threads
 
     keep_freed_memory()
     if plan.hardware.tf32:
         use_tf32()
-    if plan.settings.threads is not None:
-        torch.set_num_threads(plan.settings.threads)
+    use_threads(plan.settings.threads, n_processes=plan.settings.devices)
 
 
 def log_setup(

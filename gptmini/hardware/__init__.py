@@ -15,6 +15,7 @@ from gptmini.hardware.device import (
     peak_flops,
     peak_memory,
     use_tf32,
+    use_threads,
     wait_for,
 )
 
@@ -31,5 +32,6 @@ __all__ = [
     "peak_flops",
     "peak_memory",
     "use_tf32",
+    "use_threads",
     "wait_for",
 ]

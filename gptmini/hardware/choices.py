@@ -41,6 +41,7 @@ class Hardware:
     # bf16_stream: each float32 weight is rounded to bfloat16 where it is used, and activations are bfloat16.
     precision: str
     compile: bool  # whether the loss is compiled
+    devices: int  # number of GPUs; on the CPU, of processes
     reasons: Mapping[str, str]  # by field, why an automatic choice fell as it did
 
     @property
@@ -54,8 +55,12 @@ class Hardware:
         if precision == "fp32" and self.tf32:
             precision += ", products in TF32"
         parts = [self.device, precision, "compiled" if self.compile else "eager"]
+        if self.devices > 1:
+            parts.append(f"{self.devices} processes")
         if self.device == "cpu":
-            parts.append(f"{torch.get_num_threads()} threads")
+            n_threads = torch.get_num_threads()
+            threads = "1 thread" if n_threads == 1 else f"{n_threads} threads"
+            parts.append(f"{threads} each" if self.devices > 1 else threads)
 
         line = ", ".join(parts)
         if self.reasons:
@@ -129,7 +134,13 @@ def choose_hardware(
     else:
         compiles = bool(compile)
 
-    return Hardware(device=chosen, precision=precision, compile=compiles, reasons=reasons)
+    return Hardware(
+        device=chosen,
+        precision=precision,
+        compile=compiles,
+        devices=devices,
+        reasons=reasons,
+    )
 
 
 def choose_dtype(dtype: str, device: str) -> torch.dtype | None:

@@ -23,6 +23,12 @@ PEAKS = {
     "NVIDIA GeForce RTX 4090": 165e12,
 }
 
+# Environment variable from which a process that starts takes its number of CPU threads.
+VARIABLE_OF_THREADS = "OMP_NUM_THREADS"
+
+# The number of threads that torch had before use_threads changed it; empty where it has that number still.
+_OWN_THREADS: dict[str, int] = {}
+
 # Numbers of two parameters of mallopt, from glibc's malloc.h.
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
@@ -60,6 +66,33 @@ def keep_freed_memory() -> None:
 def use_tf32() -> None:
     """Let GPUs that have TF32 round the factors of float32 matrix products to TF32; norms and sums stay float32."""
     torch.set_float32_matmul_precision("high")
+
+
+def use_threads(threads: int | None, *, n_processes: int = 1) -> None:
+    """Set the number of CPU threads that torch computes with in this process.
+
+    Args:
+        threads: the number; None for the number that torch had before this function changed it. Each of several
+            processes then takes an equal share of that number.
+        n_processes: number of processes that compute together, of which this is one.
+    """
+    own = _OWN_THREADS.pop("number", torch.get_num_threads())
+    if threads is not None:
+        _OWN_THREADS["number"] = own
+
+    if n_processes == 1:
+        torch.set_num_threads(own if threads is None else threads)
+        return
+
+    # Lightning sets a number of its own in each of several processes, unless this variable is set. The processes that
+    # Lightning starts inherit the variable, and with it the share that was computed here.
+    if threads is None and VARIABLE_OF_THREADS in os.environ:
+        return
+    number = threads
+    if number is None:
+        number = max(1, own // n_processes)
+    torch.set_num_threads(number)
+    os.environ[VARIABLE_OF_THREADS] = str(number)
 
 
 def memory(device: torch.device) -> int | None:

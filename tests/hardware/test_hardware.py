@@ -17,10 +17,55 @@ def test_automatic_choice_on_a_machine_without_a_gpu(monkeypatch):
     hardware = choose_hardware("auto", "auto", "auto")
 
     assert (hardware.device, hardware.precision, hardware.compile) == ("cpu", "fp32", False)
-    assert re.match(r"cpu, fp32, eager, \d+ threads \(no CUDA or MPS device here; ", str(hardware))
+    assert re.match(r"cpu, fp32, eager, \d+ threads? \(no CUDA or MPS device here; ", str(hardware))
 
     with pytest.raises(ValueError, match="device=cuda is not on this machine"):
         choose_hardware("cuda", "auto", "auto")
+
+
+def test_the_line_of_the_machine_counts_processes_and_threads():
+    before = torch.get_num_threads()
+    lines = {}
+    try:
+        for n_threads, n_processes in ((1, 1), (3, 1), (1, 2), (3, 2)):
+            torch.set_num_threads(n_threads)
+            hardware = choose_hardware("cpu", "fp32", False, n_processes)
+            lines[n_threads, n_processes] = str(hardware)
+    finally:
+        torch.set_num_threads(before)
+
+    assert lines == {
+        (1, 1): "cpu, fp32, eager, 1 thread",
+        (3, 1): "cpu, fp32, eager, 3 threads",
+        (1, 2): "cpu, fp32, eager, 2 processes, 1 thread each",
+        (3, 2): "cpu, fp32, eager, 2 processes, 3 threads each",
+    }
+
+
+# Asks for threads, one request after another, and prints how many torch computes with after each.
+THREADS = """
+import os
+import torch
+from gptmini.hardware import use_threads
+
+torch.set_num_threads(6)
+for threads, n_processes in ((None, 1), (1, 1), (2, 1), (None, 1), (None, 3), (4, 2)):
+    if threads is None and n_processes == 3:
+        torch.set_num_threads(9)  # by the user's own code, which counts as torch's choice
+    use_threads(threads, n_processes=n_processes)
+    print(torch.get_num_threads(), os.environ.get("OMP_NUM_THREADS"))
+"""
+
+
+def test_no_number_of_threads_means_torchs_own_number_again():
+    variables = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    command = [sys.executable, "-c", THREADS]
+    options = {"capture_output": True, "text": True, "env": variables}
+    result = subprocess.run(command, check=True, **options)
+
+    # Processes that compute together share torch's own number, and are told their share by the environment.
+    expected = ["6 None", "1 None", "2 None", "6 None", "3 3", "4 4"]
+    assert result.stdout.splitlines() == expected
 
 
 @pytest.mark.parametrize(("bf16", "expected"), [(True, "bf16"), (False, "fp32")])
