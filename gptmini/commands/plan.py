@@ -247,8 +247,14 @@ def _build_part(key: str, part: Any) -> Any:
     from hydra.errors import InstantiationException
     from omegaconf import OmegaConf
 
-    if not (OmegaConf.is_dict(part) and "_target_" in part):
+    if not OmegaConf.is_dict(part):
         raise UserError(f"{key} must be null or have its own keys, got {part!r}")
+    if "_target_" not in part:
+        group = key.partition(".")[0]
+        raise UserError(
+            f"{key} must have a class under _target_, got only {part!r}; an experiment may set keys "
+            f"of a part that the chosen option of {group} leaves out, and {key}=null leaves it out too"
+        )
 
     try:
         return _build(part)

@@ -10,6 +10,7 @@ from hydra.utils import instantiate
 from gptmini.checks import UserError
 from gptmini.commands import configuration
 from gptmini.commands.launching import compose_checked
+from gptmini.commands.plan import check_configuration
 from gptmini.model import GPT
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
@@ -45,6 +46,24 @@ def test_experiments_have_nanogpts_sizes(experiment, vocab_size, nanogpt):
     with torch.device("meta"):
         model = GPT(instantiate(config.model)(vocab_size=vocab_size))
     assert model.n_parameters == pytest.approx(nanogpt, rel=0.05)
+
+
+def test_no_callbacks_means_none_in_every_experiment():
+    for experiment in (option for group, option in OPTIONS if group == "experiment"):
+        overrides = [f"experiment={experiment}", "callbacks=none", "data=text", "data.path=my.txt"]
+        assert compose_checked("train", overrides).callbacks == {}
+
+
+def test_settings_of_a_callback_that_is_left_out_are_refused_with_the_remedy(tmp_path):
+    (tmp_path / "experiment").mkdir()
+    mine = "# @package _global_\ncallbacks: {scalars: {every_steps: 5}}\n"
+    (tmp_path / "experiment" / "mine.yaml").write_text(mine)
+
+    overrides = ["experiment=mine", "callbacks=none"]
+    with pytest.raises(UserError, match=r"callbacks\.scalars=null leaves it out too"):
+        check_configuration(compose_checked("train", overrides, str(tmp_path)))
+    config = compose_checked("train", [*overrides, "callbacks.scalars=null"], str(tmp_path))
+    assert check_configuration(config).callbacks == {}
 
 
 def test_a_key_that_a_clones_file_gains_is_known_at_once(tmp_path, monkeypatch):

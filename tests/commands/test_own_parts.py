@@ -173,7 +173,7 @@ def test_a_part_can_be_typed_key_by_key(script, short):
 def test_a_folder_of_ones_own_adds_options_and_its_parts_survive_a_resume(script, short, tmp_path):
     mine = tmp_path / "mine"
     (mine / "callbacks").mkdir(parents=True)
-    (mine / "callbacks" / "careful.yaml").write_text(f"defaults: [default, _self_]\nstop: {STOP}\n")
+    (mine / "callbacks" / "careful.yaml").write_text(f"defaults: [smoke, _self_]\nstop: {STOP}\n")
     (mine / "experiment").mkdir()
     (mine / "experiment" / "mine.yaml").write_text(
         "# @package _global_\n"
@@ -202,11 +202,8 @@ def test_a_folder_of_ones_own_adds_options_and_its_parts_survive_a_resume(script
     assert "mine/callbacks/careful.yaml must be YAML: " in broken.err
 
 
-def test_without_callbacks_a_run_trains_and_keeps_nothing(script, prepared):
-    # The tiny run would not do: it sets how often its callbacks do their work.
-    model = ("model.context_length=8", "model.d_model=16", "model.n_layers=1", "model.n_heads=2")
-    trainer = ("trainer.max_steps=4", "trainer.val_every_steps=2", "trainer.val_tokens=64")
-    result = script("train", *prepared, *model, *trainer, "callbacks=none")
+def test_without_callbacks_a_run_trains_and_keeps_nothing(script, watched):
+    result = script("train", *watched, "callbacks=none")
     assert result.code == 0, result.err
     assert not (newest() / "checkpoints").exists()
 
