@@ -206,6 +206,7 @@ def open_loggers(plan: Plan, run: "Run", announcer: "Announcer") -> "list[Logger
         "save_dir": str(run.folder),
         "purge_step": run.purge_step,
         "on_error": lambda error: announcer.say("events", f"not written: {error.strerror}"),
+        "on_failure": lambda reason: announcer.say("metrics", f"not written: {reason}"),
         "id": re.sub(r"[^\w.-]", "-", name),  # Weights & Biases refuses other characters in an id
         "run_name": name,
     }

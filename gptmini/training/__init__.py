@@ -5,6 +5,7 @@ from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.console import ConsoleLogger
 from gptmini.training.monitoring.events import EventLogger
+from gptmini.training.monitoring.metrics import MetricsLogger
 from gptmini.training.monitoring.pictures import Pictures
 from gptmini.training.monitoring.samples import Samples
 from gptmini.training.monitoring.scalars import Scalars
@@ -17,6 +18,7 @@ __all__ = [
     "ConsoleLogger",
     "EventLogger",
     "GPTModule",
+    "MetricsLogger",
     "Pictures",
     "RunCheckpoints",
     "Samples",

@@ -20,6 +20,7 @@ from gptmini.run_folder import (
     seen_from_here,
     write_config,
 )
+from gptmini.training.monitoring.metrics import dropping_later_rows
 from gptmini.training.trainer import is_first_process
 
 # Folders in which a logger keeps links of its own: those of Weights & Biases lead to its newest run and log.
@@ -150,7 +151,7 @@ class ResumedRun(Run):
         self._open_log()
 
     def _take_back(self) -> None:
-        """Drop events and set aside checkpoints that are later than the state; on an error nothing has changed."""
+        """Drop points of curves, and set aside checkpoints, that are later than the state; an error changes nothing."""
         newest_event = -1
         validated = False
         if self.state is not None:
@@ -158,7 +159,10 @@ class ResumedRun(Run):
             validated = self.state.validated_step == self.step
 
         aside: list[Path] = []
-        with dropping_later_events(self.folder, newest_event, validated=validated):
+        with (
+            dropping_later_events(self.folder, newest_event, validated=validated),
+            dropping_later_rows(self.folder, newest_event, validated=validated),
+        ):
             if self.state is not None:
                 aside = adopt(self.state.path, self.step)
 

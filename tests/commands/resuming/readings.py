@@ -1,7 +1,9 @@
 """What a run folder holds, and whether two runs are the same or a run was refused."""
 
+import csv
 import re
 
+import numpy as np
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -28,6 +30,17 @@ def curves(folder):
     return points
 
 
+def rows(folder):
+    """The scalars of metrics.csv but time and memory, as [(step, value), ...] by tag, in TensorBoard's float32."""
+    points = {}
+    with (folder / "metrics.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            for tag, value in row.items():
+                if tag != "step" and value and not tag.startswith("work/"):
+                    points.setdefault(tag, []).append((int(row["step"]), float(np.float32(value))))
+    return points
+
+
 def steps(folder, tag):
     return [step for step, _ in curves(folder)[tag]]
 
@@ -48,7 +61,12 @@ def assert_same(folder, other):
             for key, value in state.items():
                 assert torch.equal(value, moments[key]), (i, key)
 
-    assert curves(folder) == curves(other)
+    drawn = curves(folder)
+    assert drawn == curves(other)
+    for run in (folder, other):
+        kept = rows(run)
+        assert kept == {tag: drawn[tag] for tag in kept}
+        assert {"train/loss", "val/loss", "val/gap", "weights/grad_norm"} <= kept.keys()
     assert steps(folder, "train/lr/matrices") == [1, 2, 3, 4, 5, 6, 7]
     assert steps(folder, "setup/config/text_summary") == [0]
 
