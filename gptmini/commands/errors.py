@@ -64,6 +64,9 @@ def explain(error: BaseException) -> str | None:
         return str(error)
     if isinstance(error, RecursionError):
         return "what was typed or read is nested too deeply"
+    # Python's own words for a whole number that is too long to be read.
+    if isinstance(error, ValueError) and str(error).startswith("Exceeds the limit"):
+        return f"a whole number must have at most {sys.get_int_max_str_digits()} digits"
     if _ran_out_of_memory(error):
         remedy = "lower batch_size (trainer.batch_size when training) or the model's sizes"
         return f"memory ran out; {remedy}"

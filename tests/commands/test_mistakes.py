@@ -75,6 +75,7 @@ TRAINING = [
     (["-m", "trainer.max_steps=range(1,3,0)"], r"range\(1,3,0\) is no sweep"),
     (["model.d_model=ninety"], "d_model must be int, got d_model='ninety'"),
     (["model.d_model=16.0"], "d_model must be int, got d_model=16.0"),
+    ([f"seed={'9' * 5000}"], "a whole number must have at most 4300 digits"),
     (["model.n_heads=3"], "d_model must be a multiple of n_heads, got d_model=16 and n_heads=3"),
     (["model.dropout=1"], "dropout must be at least 0 and below 1, got dropout=1"),
     (
