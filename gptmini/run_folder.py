@@ -24,6 +24,9 @@ FIRST_VERSION = "0.1.0"  # the only version of gptmini that did not write its ve
 # First major and minor version whose runs can be resumed. Older runs name modules that have moved since, and store the
 # optimizer's state by number instead of by name.
 OLDEST_RESUMABLE = (0, 2)
+LONGEST_LABEL = (
+    60  # characters; with the time before them they fit into a line of TensorBoard's list of runs
+)
 FORBIDDEN = set('/\\:*?"<>|')  # characters that at least one file system does not allow in names
 
 
@@ -34,19 +37,22 @@ def check_run_name(name: str) -> None:
         raise UserError(f"name must be a plain folder name other than latest, got name={name!r}")
 
 
-def new_run_folder(root: str | Path, name: str, config: str) -> Path:
+def new_run_folder(root: str | Path, name: str, config: str, label: str = "") -> Path:
     """Make a run's folder, write its config.yaml, and let root/latest lead to it.
 
     Args:
         root: folder of all runs.
         name: the run's name.
         config: the run's configuration in YAML.
+        label: what tells the run from others, in any characters; empty for none.
 
-    Returns root/name/<time>, or root/name/<time>_2 and so on where another run began in the same second.
+    Returns root/name/<time> or root/name/<time>_<label>, with _2 and so on at the end where another run has that name.
     Raises UserError: root/latest exists, and no earlier run has made it.
     """
     _check_latest(Path(root) / "latest")
     stamp = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    if label:
+        stamp += f"_{_file_name_of(label)}"
     folder = Path(root) / name / stamp
     attempt = 1
     while True:
@@ -61,6 +67,15 @@ def new_run_folder(root: str | Path, name: str, config: str) -> Path:
     write_config(config, folder)
     link_latest(root, folder)
     return folder
+
+
+def _file_name_of(label: str) -> str:
+    """A label as part of a file name: at most LONGEST_LABEL English letters, digits and . _ + -, others as hyphens.
+
+    So the name is allowed on every file system, and resume= takes the path without quotes.
+    """
+    plain = re.sub(r"[^A-Za-z0-9_.+-]+", "-", label)
+    return plain[:LONGEST_LABEL].rstrip(".-")  # a last dot is not allowed on Windows
 
 
 def write_config(config: str, folder: Path) -> None:

@@ -84,20 +84,21 @@ class Run(ABC):
 
 
 class NewRun(Run):
-    """A run that starts from the first step, in a folder of its own: runs_dir/name/<time>."""
+    """A run that starts from the first step, in a folder of its own: runs_dir/name/<time>, or <time>_<label>."""
 
     resumed = False
 
-    def __init__(self, runs_dir: str, name: str) -> None:
+    def __init__(self, runs_dir: str, name: str, label: str) -> None:
         super().__init__()
         self.root = Path(runs_dir)
         self.folder = self.root
         self._name = name
+        self._label = label
 
     def begin(self, config: str, overrides: Sequence[str]) -> None:
         """Make and lock the folder, and open the log."""
         if is_first_process():
-            self.folder = new_run_folder(self.root, self._name, config)
+            self.folder = new_run_folder(self.root, self._name, config, self._label)
         self._lock()
         self._open_log()
         self.overrides = overrides
@@ -170,18 +171,19 @@ class ResumedRun(Run):
         self.notes = [*self.notes, *lines]
 
 
-def open_run(resume: str | None, *, runs_dir: str, name: str) -> Run:
+def open_run(resume: str | None, *, runs_dir: str, name: str, label: str = "") -> Run:
     """Return the run that a configuration asks for: a new one, or the one that resume leads to.
 
     Args:
         resume: a run folder or a .ckpt file in one; None for a new run.
         runs_dir: the folder of all runs, for a new run.
         name: the run's name, which is the folder below runs_dir that a new run is made in.
+        label: what tells a new run from others; ends the name of its folder.
 
     Raises UserError: the run to resume cannot go on, as for ResumedRun.
     """
     if resume is None:
-        return NewRun(runs_dir, name)
+        return NewRun(runs_dir, name, label)
     return ResumedRun(Path(resume), name)
 
 

@@ -2,12 +2,14 @@
 
 import io
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import gptmini
 from gptmini import run_folder
@@ -32,6 +34,33 @@ def test_runs_that_start_in_one_second_get_folders_of_their_own(tmp_path):
     assert first != second
     assert first.parent == second.parent == tmp_path / "demo"
     assert (tmp_path / "latest" / "config.yaml").read_text().endswith("\nseed: 1\n")
+
+
+LABELS = {
+    "lr-0.01_n_layers-2": "lr-0.01_n_layers-2",
+    "path-a b:c*?<>|\"'\\.txt": "path-a-b-c-.txt",
+    "lr--1e-05": "lr--1e-05",
+    "stop-1.": "stop-1",
+    "text-ä\n\udcff": "text",
+    "x" * 300: "x" * 60,
+}
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_a_label_ends_the_name_of_a_folder_that_every_file_system_allows(tmp_path, label):
+    first = run_folder.new_run_folder(tmp_path, "demo", "", label)
+    second = run_folder.new_run_folder(tmp_path, "demo", "", label)
+
+    assert first != second
+    for folder in (first, second):
+        assert re.fullmatch(r"[\d-]{10}_[\d-]{8}_.+", folder.name)
+        assert not set(folder.name) & run_folder.FORBIDDEN
+        assert not folder.name.endswith((".", " "))
+        assert len(folder.name.encode()) < 255
+        # Hydra takes the path as it stands.
+        (override,) = OverridesParser.create().parse_overrides([f"resume=runs/demo/{folder.name}"])
+        assert override.value() == f"runs/demo/{folder.name}"
+    assert first.name[20:] == LABELS[label]
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "latest", 3])
