@@ -235,12 +235,7 @@ def bpe(documents: Iterable[tuple[str, str]], *, vocab_size: int) -> BytePairTok
     from tokenizers import Regex, models, pre_tokenizers, trainers
     from tokenizers import Tokenizer as Trainable
 
-    if type(vocab_size) is not int or not 257 <= vocab_size <= LARGEST_BPE:
-        raise UserError(
-            f"vocab_size must be from 257 (bytes, end of text) to {LARGEST_BPE}, "
-            f"got {shown(vocab_size)}"
-        )
-
+    check_vocab_size(vocab_size)
     learner = Trainable(models.BPE())
     by_rule = pre_tokenizers.Split(Regex(SPLIT_PATTERN), behavior="isolated")
     by_length = pre_tokenizers.Split(Regex(LONGEST_PIECE), behavior="isolated")
@@ -278,6 +273,15 @@ def in_slices(text: str, most: int) -> Iterator[str]:
         yield text[start:end]
         start = end
     yield text[start:]
+
+
+def check_vocab_size(vocab_size: int) -> None:
+    """Raise UserError unless bpe can learn a vocabulary of this size."""
+    if type(vocab_size) is not int or not 257 <= vocab_size <= LARGEST_BPE:
+        raise UserError(
+            f"vocab_size must be from 257 (bytes, end of text) to {LARGEST_BPE}, "
+            f"got {shown(vocab_size)}"
+        )
 
 
 def gpt2(documents: Iterable[tuple[str, str]]) -> BytePairTokenizer:

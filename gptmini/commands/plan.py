@@ -7,9 +7,10 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gptmini.checks import UserError, text
+from gptmini.commands.parts import build_from, build_parts, connected
 
 # A mistake in a key is told before torch and Lightning are imported, which takes seconds.
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def check_configuration(config: "DictConfig") -> Plan:
     if config.console not in CONSOLES:
         raise UserError(f"console must be one of {', '.join(CONSOLES)}, got {config.console!r}")
 
-    settings = _build(config.trainer)
+    settings = build_from(config.trainer)
     max_seconds = seconds_of(settings.max_time)
     hardware = choose_hardware(
         settings.device,
@@ -91,17 +92,31 @@ def check_configuration(config: "DictConfig") -> Plan:
         max_seconds=max_seconds,
         hardware=hardware,
         seed=config.seed,
-        model=_build(config.model),
-        optimizer=_build(config.optimizer),
-        schedule=_build(config.schedule),
-        callbacks=_build_parts(config, "callbacks"),
-        loggers=_build_parts(config, "logger"),
+        model=build_from(config.model),
+        optimizer=build_from(config.optimizer),
+        schedule=build_from(config.schedule),
+        callbacks=build_parts(config, "callbacks"),
+        loggers=build_parts(config, "logger"),
     )
 
     # Some parts wait for the text or the run. Their arguments are tried out now, before minutes go into reading text.
-    _try_out_partials(plan, _build(config.tokenizer))
+    _try_out_partials(plan)
+    _try_out_tokenizer(build_from(config.tokenizer))
     _try_out_loggers(plan.loggers)
     return plan
+
+
+def check_text(config: "DictConfig") -> None:
+    """Check what text is to be tokenised, and with what tokenizer, before the text is read.
+
+    A published text is downloaded if it is not there.
+    Raises UserError: a value out of range, a text that is not there, or another text than the published one.
+    """
+    from omegaconf import OmegaConf
+
+    OmegaConf.resolve(config)
+    build_from(config.data)
+    _try_out_tokenizer(build_from(config.tokenizer))
 
 
 def open_tokens(config: "DictConfig", state: "TrainingState | None") -> "tuple[TokenStore, bool]":
@@ -119,8 +134,8 @@ def open_tokens(config: "DictConfig", state: "TrainingState | None") -> "tuple[T
         return TokenStore(state.data_folder), False
 
     return prepare(
-        _build(config.data),
-        _build(config.tokenizer),
+        build_from(config.data),
+        build_from(config.tokenizer),
         config.data_dir,
     )
 
@@ -210,64 +225,7 @@ def open_loggers(plan: Plan, run: "Run", announcer: "Announcer") -> "list[Logger
         "id": re.sub(r"[^\w.-]", "-", name),  # Weights & Biases refuses other characters in an id
         "run_name": name,
     }
-    return [_connected(logger, offered) for logger in plan.loggers.values()]
-
-
-def _build(config: "DictConfig") -> Any:
-    """The object that a part of a configuration describes."""
-    from hydra.utils import instantiate
-
-    return instantiate(config, _convert_="all")
-
-
-def _build_parts(config: "DictConfig", group: str) -> dict[str, Any]:
-    """The objects that a group of a configuration describes, by name; parts that are null are left out.
-
-    Raises UserError: the group is no mapping, or one of its parts cannot be made.
-    """
-    from omegaconf import OmegaConf
-
-    parts = config[group]
-    if parts is None:
-        return {}
-    if not OmegaConf.is_dict(parts):
-        raise UserError(f"{group} must be null or hold parts by name, got {parts!r}")
-
-    built = {}
-    for name, part in parts.items():
-        if part is not None:
-            built[name] = _build_part(f"{group}.{name}", part)
-    return built
-
-
-def _build_part(key: str, part: Any) -> Any:
-    """The callback or logger that the configuration under a key describes.
-
-    Raises UserError: the configuration names no class, one that cannot be imported, or arguments that do not fit.
-    """
-    from hydra.errors import InstantiationException
-    from omegaconf import OmegaConf
-
-    if not OmegaConf.is_dict(part):
-        raise UserError(f"{key} must be null or have its own keys, got {part!r}")
-    if "_target_" not in part:
-        group = key.partition(".")[0]
-        raise UserError(
-            f"{key} must have a class under _target_, got only {part!r}; an experiment may set keys "
-            f"of a part that the chosen option of {group} leaves out, and {key}=null leaves it out too"
-        )
-
-    try:
-        return _build(part)
-    except InstantiationException as error:
-        cause = error.__cause__
-        if isinstance(cause, TypeError):
-            raise UserError(f"{key} does not fit: {cause}") from None
-        if isinstance(cause, ImportError):
-            raise UserError(
-                f"{key} names {part._target_}, which cannot be imported: {cause}"
-            ) from None
-        raise
+    return [connected(logger, offered) for logger in plan.loggers.values()]
 
 
 def _check_writable(config: "DictConfig") -> None:
@@ -286,8 +244,8 @@ def _check_writable(config: "DictConfig") -> None:
         ) from None
 
 
-def _try_out_partials(plan: Plan, make_tokenizer: partial) -> None:
-    """Raise UserError unless model, optimizer, schedule and tokenizer take the arguments that they will be called with.
+def _try_out_partials(plan: Plan) -> None:
+    """Raise UserError unless model, optimizer and schedule take the arguments that they will be called with.
 
     Typed arguments were compared with the keys of the configuration files; those of a stored configuration were not.
     """
@@ -299,12 +257,21 @@ def _try_out_partials(plan: Plan, make_tokenizer: partial) -> None:
         plan.model(vocab_size=1)
         plan.optimizer(torch.nn.Linear(1, 1))
         schedules.check(**plan.schedule.keywords)
-
-        # A builder of tokenizers is called with the documents of a corpus.
-        signature = inspect.signature(make_tokenizer.func)
-        signature.bind((), **make_tokenizer.keywords)
     except TypeError as error:
         raise UserError(f"the configuration does not fit: {error}") from None
+
+
+def _try_out_tokenizer(builder: partial) -> None:
+    """Raise UserError unless a builder of tokenizers takes the arguments that it will be called with."""
+    from gptmini.tokenizer import bpe, check_vocab_size
+
+    # A builder is called with the documents of a corpus.
+    try:
+        inspect.signature(builder.func).bind((), **builder.keywords)
+    except TypeError as error:
+        raise UserError(f"the configuration does not fit: {error}") from None
+    if builder.func is bpe:
+        check_vocab_size(builder.keywords["vocab_size"])
 
 
 def _try_out_loggers(loggers: "Mapping[str, Logger | partial]") -> None:
@@ -315,7 +282,7 @@ def _try_out_loggers(loggers: "Mapping[str, Logger | partial]") -> None:
         for name, logger in loggers.items():
             # A logger may be anybody's code, and can raise an error of any class.
             try:
-                connected = _connected(logger, {"save_dir": folder})
+                made = connected(logger, {"save_dir": folder})
             except ImportError as error:
                 raise UserError(
                     f"logger.{name} needs a package that is not installed: {error}"
@@ -323,20 +290,5 @@ def _try_out_loggers(loggers: "Mapping[str, Logger | partial]") -> None:
             except Exception as error:
                 raise UserError(f"logger.{name} cannot be made: {error}") from None
 
-            if not isinstance(connected, Logger):
-                raise UserError(
-                    f"logger.{name} must be a logger of Lightning's kind, got {connected!r}"
-                )
-
-
-def _connected(logger: "Logger | partial", offered: Mapping[str, Any]) -> "Logger":
-    """A logger; a partial is called with the offered arguments that it has as parameters and that are not set yet."""
-    if not isinstance(logger, partial):
-        return logger
-
-    parameters = inspect.signature(logger.func).parameters
-    arguments = {}
-    for name, value in offered.items():
-        if name in parameters and name not in logger.keywords:
-            arguments[name] = value
-    return logger(**arguments)
+            if not isinstance(made, Logger):
+                raise UserError(f"logger.{name} must be a logger of Lightning's kind, got {made!r}")

@@ -3,15 +3,17 @@
 from collections.abc import Sequence
 
 from gptmini.commands.launching import run_configured
+from gptmini.commands.plan import check_text
 from gptmini.commands.start_up import resume_collector
 
 
-def tokenise(config, overrides: Sequence[str] = ()) -> None:
+def tokenise(config, overrides: Sequence[str] = (), label: str = "") -> None:
     """Tokenise a text, unless an earlier command has done so, and print the folder and the size of each split.
 
     Args:
         config: the composed configuration, with data, tokenizer and data_dir.
-        overrides: what was typed; not read, because every job of run_configured is called with it.
+        overrides: what was typed. Not read, like label: every job of run_configured is called with both.
+        label: what tells a job of a sweep from the others.
     """
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
@@ -43,4 +45,4 @@ def tokenise(config, overrides: Sequence[str] = ()) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Tokenise as a list of overrides says; None takes the overrides of the command line."""
-    run_configured("prepare", tokenise, arguments=arguments)
+    run_configured("prepare", tokenise, arguments=arguments, check=check_text)
