@@ -18,23 +18,35 @@ CONFIG_PLACES = (PACKAGE / "configs", PACKAGE.parent / "configs")
 CONFIGS = next(folder for folder in CONFIG_PLACES if folder.is_dir())
 
 
+@dataclass(frozen=True)
+class DescribedSweep:
+    """What the chosen configuration files say of a sweep."""
+
+    overrides: list[str]  # KEY=VALUES for each key that hydra.sweeper.params sweeps over
+    is_grid: bool  # whether Hydra's basic sweeper runs every combination of the values
+    runs_dir: str | None  # folder of all runs; None for a command without runs
+
+
 def sweep_described(
     command: str, overrides: Sequence[str], config_dir: str | None = None
-) -> list[str]:
-    """The sweep that the chosen configuration files describe themselves, in hydra.sweeper.params.
+) -> DescribedSweep:
+    """Read what the chosen configuration files say of a sweep.
 
     Args:
         command: the name of the root configuration.
         overrides: what was typed; overrides that are sweeps themselves choose no configuration file.
         config_dir: a folder of the user's own that adds options to the groups.
-
-    Returns one KEY=VALUES for each key that is swept.
     """
     with composer(config_dir) as compose:
         fixed = without_sweeps(overrides)
-        sweeper = compose(command, fixed, return_hydra_config=True).hydra.sweeper
+        config = compose(command, fixed, return_hydra_config=True)
+        sweeper = config.hydra.sweeper
         params = sweeper.get("params") or {}
-        return [f"{key}={values}" for key, values in params.items()]
+        return DescribedSweep(
+            overrides=[f"{key}={values}" for key, values in params.items()],
+            is_grid=sweeper._target_.endswith(".BasicSweeper"),
+            runs_dir=config.get("runs_dir"),
+        )
 
 
 def without_sweeps(overrides: Sequence[str]) -> list[str]:

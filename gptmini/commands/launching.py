@@ -1,32 +1,37 @@
-"""Command lines for Hydra: every job is composed and checked, then Hydra's sweeper and launcher run the jobs."""
+"""Command lines for Hydra: Hydra's sweeper and launcher run the jobs, and a sweep ends with a table of them."""
 
 import argparse
-import itertools
+import dataclasses
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini.checks import UserError
-from gptmini.commands.configuration import (
-    CONFIGS,
-    as_typed,
-    composer,
-    sweep_described,
-    without_sweeps,
-)
-from gptmini.commands.errors import MISUSE, explain, one_line_errors, print_mistake, refuse
-from gptmini.commands.keys import check_overrides
-from gptmini.commands.own_files import check_own_files
+from gptmini.commands.configuration import CONFIGS
+from gptmini.commands.errors import MISUSE, explain, one_line_errors, print_mistake
+from gptmini.commands.jobs import Checked, check_jobs, parse_flags
 from gptmini.commands.showing import show_help, show_stored
+from gptmini.commands.signals import passing_signals_on
 from gptmini.commands.start_up import collector_paused
 from gptmini.commands.stored import run_to_resume, stored_config
+from gptmini.commands.sweeps import (
+    Assignment,
+    JobResult,
+    Outcome,
+    label_of,
+    read_results,
+    table,
+    write_result,
+)
 
 if TYPE_CHECKING:
-    from hydra.core.override_parser.types import Override
     from omegaconf import DictConfig
 
 
@@ -37,15 +42,15 @@ def run_configured(
     check: Callable | None = None,
     arguments: list[str] | None = None,
 ) -> None:
-    """Let Hydra compose a configuration and launch task(config, overrides): once, or with -m once for each job.
+    """Let Hydra compose a configuration and launch task(config, overrides, label): once, or with -m for each job.
 
     The keys of every job are checked before the first job starts, and in a sweep check(config) is called on every job
-    before that too.
+    before that too. A sweep of training runs ends with a table of its jobs.
 
     Args:
         command: train or prepare, which is also the name of the root configuration.
-        task: the function that does a job; its result goes to the sweeper. After its imports a task calls
-            resume_collector.
+        task: the function that does a job. It returns an Outcome, or None where there is nothing to compare; the loss
+            of the Outcome goes to the sweeper. After its imports a task calls resume_collector.
         check: raises UserError for values that do not fit.
         arguments: flags and overrides; None for those of the command line.
     """
@@ -53,7 +58,7 @@ def run_configured(
         arguments = sys.argv[1:]
 
     with one_line_errors(), collector_paused():
-        flags = _parse_flags(arguments)
+        flags = parse_flags(arguments)
         if flags.help:
             show_help(command, flags.overrides, flags.config_dir)
             return
@@ -65,44 +70,10 @@ def run_configured(
         # Lightning starts one more process for each further device of a run. The first process has checked the run.
         is_further_process = int(os.environ.get("LOCAL_RANK", "0")) > 0
 
-        checked = _Checked()
+        checked = Checked()
         if not only_shows and not is_further_process:
-            checked = _check_jobs(command, flags, check)
+            checked = check_jobs(command, flags, check)
         _launch(command, task, flags, arguments, checked)
-
-
-def compose_checked(
-    command: str, overrides: Sequence[str], config_dir: str | None = None
-) -> "DictConfig":
-    """Compose a configuration from overrides, or read the configuration of the run that they resume.
-
-    Args:
-        command: train or prepare, which is also the name of the root configuration.
-        overrides: KEY=VALUE or GROUP=NAME each.
-        config_dir: a folder of the user's own that adds options to the groups.
-
-    Raises UserError: a key that the chosen groups do not define, or a value that must be given and is not.
-    """
-    run = run_to_resume(command, overrides)
-    if run is not None:
-        return stored_config(run, overrides, config_dir)
-
-    check_own_files(command, overrides, config_dir)
-    check_composed = check_overrides(command, overrides, config_dir)
-    with composer(config_dir) as compose:
-        config = compose(command, list(overrides))
-    check_composed(config)
-    return config
-
-
-@dataclass(frozen=True)
-class _Checked:
-    """What the check of a command line has found before Hydra composes the jobs."""
-
-    n_jobs: int = 1  # number of jobs, if the command line is a sweep over a grid of values
-
-    # The check that remains for a single job once it is composed. None if nothing remains to be checked.
-    check_composed: "Callable[[DictConfig], None] | None" = None
 
 
 @dataclass(frozen=True)
@@ -114,19 +85,28 @@ class _Job:
     flags: argparse.Namespace
     argv: list[str]  # the program's, with which Lightning starts the further processes of a run
     process: int  # id of the process in which the program began
-    checked: _Checked
+    checked: Checked
     failures: list  # error of each job that failed in the program's own process
+    results: (
+        Path | None
+    )  # folder of the results of a sweep's jobs; None where there is no table to make
 
-    def __call__(self, config: "DictConfig") -> Any:
-        """Run the job. An error is kept in failures in the program's own process, and raised for Hydra in another."""
+    def __call__(self, config: "DictConfig") -> float | None:
+        """Run the job and note its result, and exit if a signal stopped the job.
+
+        An error is kept in failures in the program's own process, and raised for Hydra in another. Returns the best
+        validation loss, in nats per token, for a sweeper that minimises it; None if there is none.
+        """
         from hydra.core.hydra_config import HydraConfig
 
         overrides = list(HydraConfig.get().overrides.task)
         is_own_process = os.getpid() == self.process
         sys.argv[:] = self.argv
+        began = time.monotonic()
         try:
-            return self._run(config, overrides)
+            outcome = self._run(config, overrides)
         except Exception as error:
+            self._note(overrides, began, failed=True)
             if not is_own_process:
                 raise
             if self.flags.multirun:
@@ -136,24 +116,45 @@ class _Job:
                     print_mistake(f"the job {' '.join(overrides)} failed: {mistake}")
             self.failures.append(error)
             return None
+        except (KeyboardInterrupt, SystemExit):
+            self._note(overrides, began)
+            raise
 
-    def _run(self, config: "DictConfig", overrides: list[str]) -> Any:
+        self._note(overrides, began, outcome)
+        if outcome is None:
+            return None
+        # A signal is meant for the whole sweep.
+        if outcome.exit_code:
+            sys.exit(outcome.exit_code)
+        return outcome.loss
+
+    def _run(self, config: "DictConfig", overrides: list[str]) -> Outcome | None:
         """Check the composed configuration, or read that of the run to resume, and do the task."""
         if self.checked.check_composed is not None:
             self.checked.check_composed(config)
         if config.get("resume") is not None:
             config = stored_config(str(config.resume), overrides, self.flags.config_dir)
         if not self.flags.multirun:
-            return self.task(config, overrides)
+            return self._run_single(config, overrides)
 
-        print(f"job {self._number()}: {' '.join(overrides)}", flush=True)
+        print(f"job {self._place()}: {' '.join(overrides)}", flush=True)
+        label = label_of(overrides, self.checked.varied)
         n_devices = config.get("trainer", {}).get("devices", 1)
         if n_devices == 1:
-            return self.task(config, overrides)
-        self._run_in_new_process(overrides)
-        return None
+            return self.task(config, overrides, label)
+        return self._run_in_new_process(overrides, label)
 
-    def _run_in_new_process(self, overrides: list[str]) -> None:
+    def _run_single(self, config: "DictConfig", overrides: list[str]) -> Outcome | None:
+        """Do the task, and hand its outcome back if the task is a job of a sweep in another process."""
+        assignment = Assignment.take()
+        if assignment is None:
+            return self.task(config, overrides, "")
+
+        outcome = self.task(config, overrides, assignment.label)
+        assignment.write(outcome)
+        return outcome
+
+    def _run_in_new_process(self, overrides: list[str], label: str) -> Outcome:
         """Run the command for one job of a sweep in a process of its own.
 
         Lightning and torch keep rank, port and process group of a run on several devices until their process ends, so
@@ -162,125 +163,58 @@ class _Job:
         program = [sys.executable, "-m", "gptmini", self.command]
         if self.flags.config_dir is not None:
             program += ["--config-dir", self.flags.config_dir]
-        code = subprocess.run([*program, *overrides], check=False).returncode
 
+        with tempfile.TemporaryDirectory() as folder, passing_signals_on() as signals:
+            assignment = Assignment(label=label, outcome=str(Path(folder, "outcome.json")))
+            process = subprocess.Popen([*program, *overrides], env=assignment.hand_over())
+            signals.pass_on_to(process)
+            code = process.wait()
+            outcome = assignment.read()
+
+        # A process that ended before a signal reached it ends the sweep all the same.
+        if code == 0 and signals.first:
+            code = 128 + signals.first
+        if outcome is not None:
+            return dataclasses.replace(outcome, exit_code=code)
         # A code below zero or above that of a mistake comes from a signal, which is meant for the whole sweep.
         if code > MISUSE or code < 0:
             sys.exit(code)
-        if code != 0:
-            raise UserError(f"its own process told why, and ended with exit code {code}")
+        raise UserError(f"its own process told why, and ended with exit code {code}")
 
-    def _number(self) -> str:
+    def _note(
+        self,
+        overrides: list[str],
+        began: float,
+        outcome: Outcome | None = None,
+        *,
+        failed: bool = False,
+    ) -> None:
+        """Write the result of this job for the table of its sweep; began is in seconds of time.monotonic."""
+        from hydra.core.hydra_config import HydraConfig
+
+        if self.results is None:
+            return
+        result = JobResult(
+            number=int(HydraConfig.get().job.num),
+            overrides=overrides,
+            seconds=time.monotonic() - began,
+            outcome=outcome,
+            failed=failed,
+        )
+        try:
+            write_result(result, self.results)
+        except OSError as error:
+            job = " ".join(overrides)
+            print_mistake(f"the sweep is not told how the job {job} ended: {error.strerror}")
+
+    def _place(self) -> str:
         """The number of this job in its sweep, from 1, and in a grid of values the number of all jobs."""
         from hydra.core.hydra_config import HydraConfig
 
-        hydra = HydraConfig.get()
-        number = int(hydra.job.num) + 1
-        is_grid = hydra.sweeper._target_.endswith(".BasicSweeper")
-        if is_grid:
-            return f"{number} of {self.checked.n_jobs}"
+        number = int(HydraConfig.get().job.num) + 1
+        if self.checked.jobs:
+            return f"{number} of {len(self.checked.jobs)}"
         return str(number)
-
-
-def _parse_flags(arguments: list[str]) -> argparse.Namespace:
-    """Read Hydra's own flags and the overrides; a mistake in them is told in one line.
-
-    Raises UserError: a flag that would replace gptmini's configurations, or flags that do not go together.
-    """
-    from hydra._internal.utils import get_args_parser
-
-    parser = get_args_parser()
-    parser.error = refuse
-    flags = parser.parse_intermixed_args(arguments)
-
-    if flags.config_path is not None or flags.config_name is not None:
-        raise UserError(
-            "--config-path and --config-name would replace gptmini's; "
-            "--config-dir adds a folder to them"
-        )
-    _check_modes(flags)
-    if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
-        raise UserError(f"--config-dir must be a folder, got {flags.config_dir}")
-    return flags
-
-
-def _check_modes(flags: argparse.Namespace) -> None:
-    """Raise UserError for flags of Hydra that ask for several things at once, or that have nothing to act on."""
-    modes = {
-        "--run": flags.run,
-        "--multirun": flags.multirun,
-        "--cfg": flags.cfg,
-        "--info": flags.info,
-        "--shell-completion": flags.shell_completion,
-    }
-    given = [name for name, value in modes.items() if value]
-    if len(given) > 1:
-        raise UserError(f"{' and '.join(given)} do not go together; leave out all but one")
-    for name, value in (("--resolve", flags.resolve), ("--package", flags.package)):
-        if value and not flags.cfg:
-            raise UserError(f"{name} belongs to --cfg, which shows the configuration")
-
-
-def _check_jobs(command: str, flags: argparse.Namespace, check: Callable | None) -> _Checked:
-    """Check the keys of a command line; for a sweep, compose every job and check its values too.
-
-    Raises UserError: a key or a value of one of the jobs does not fit.
-    """
-    if not flags.multirun:
-        run = run_to_resume(command, flags.overrides)
-        if run is not None:
-            stored_config(run, flags.overrides, flags.config_dir)
-            return _Checked()
-        check_own_files(command, without_sweeps(flags.overrides), flags.config_dir)
-        return _Checked(check_composed=check_overrides(command, flags.overrides, flags.config_dir))
-
-    # Of the files that several jobs use, a mistake is told before the files are asked for a sweep.
-    check_own_files(command, without_sweeps(flags.overrides), flags.config_dir)
-    described = sweep_described(command, flags.overrides, flags.config_dir)
-    jobs = _expand([*described, *flags.overrides], flags.config_dir)
-    if not jobs:
-        raise UserError("the sweep has no job: a glob or a range in it stands for no value")
-    for overrides in jobs:
-        config = compose_checked(command, overrides, flags.config_dir)
-        if check is not None:
-            check(config)
-    return _Checked(n_jobs=len(jobs))
-
-
-def _expand(overrides: list[str], config_dir: str | None) -> list[list[str]]:
-    """Every combination of a sweep's values: a=1,2 b=3 gives [a=1, b=3] and [a=2, b=3].
-
-    An interval has any number of values, and stands for its two ends here.
-    """
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.core.override_parser.types import IntervalSweep
-
-    choices = []
-    with composer(config_dir):
-        # A parser with a loader of configurations can list the options of a group for glob(*).
-        parser = OverridesParser.create(GlobalHydra.instance().config_loader())
-        for override in parser.parse_overrides(overrides):
-            if not override.is_sweep_override():
-                choices.append([as_typed(override)])
-                continue
-
-            interval = override.value()
-            key = override.get_key_element()
-            if isinstance(interval, IntervalSweep):
-                values = [interval.start, interval.end]
-            else:
-                values = _values_of_sweep(override)
-            choices.append([f"{key}={value}" for value in values])
-    return [list(job) for job in itertools.product(*choices)]
-
-
-def _values_of_sweep(override: "Override") -> list[str]:
-    """The values that an override sweeps over; UserError for a range that does not go anywhere."""
-    try:
-        return list(override.sweep_string_iterator())
-    except ValueError as error:  # of Python's range: its step is 0
-        raise UserError(f"{as_typed(override)} is no sweep: {error}") from None
 
 
 def _launch(
@@ -288,12 +222,12 @@ def _launch(
     task: Callable,
     flags: argparse.Namespace,
     arguments: list[str],
-    checked: _Checked,
+    checked: Checked,
 ) -> None:
     """Hand the command line to hydra.main, and raise what went wrong in a job once all jobs have run.
 
     A sweep in which jobs failed by mistakes of the user ends with exit code 2; each mistake was printed when it
-    happened.
+    happened. However a sweep ends, the table of its jobs is printed.
 
     Raises Exception: the error of a single run, or a bug that a job of a sweep met.
     """
@@ -310,6 +244,7 @@ def _launch(
         process=os.getpid(),
         checked=checked,
         failures=[],
+        results=_new_folder_of_results(checked),
     )
 
     # hydra.main takes a function, and reads the name and the module of the function.
@@ -321,10 +256,13 @@ def _launch(
     for override in flags.overrides:
         own_flags.remove(override)
     sys.argv[:] = [argv[0], *flags.overrides, *own_flags]
+    interrupted = True
     try:
         hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=command)(run_job)()
+        interrupted = False
     finally:
         sys.argv[:] = argv
+        _print_table(job, interrupted=interrupted)
 
     for error in job.failures:
         was_printed = flags.multirun and explain(error) is not None
@@ -332,3 +270,26 @@ def _launch(
             raise error
     if job.failures:
         sys.exit(MISUSE)
+
+
+def _new_folder_of_results(checked: Checked) -> Path | None:
+    """Make a folder for the results of a sweep of runs, which processes on other machines see too; else None."""
+    if checked.runs_dir is None:
+        return None
+    notes = Path(checked.runs_dir).absolute() / ".sweeps"
+    notes.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix="results-", dir=notes))
+
+
+def _print_table(job: _Job, *, interrupted: bool) -> None:
+    """Print what became of the jobs of a sweep, if any job has begun, and remove the folder of their results."""
+    if job.results is None:
+        return
+
+    results = read_results(job.results)
+    shutil.rmtree(job.results, ignore_errors=True)
+    if results:
+        lines = table(results, job.checked.varied, job.checked.jobs, interrupted=interrupted)
+        for i, line in enumerate(lines):
+            topic = "sweep" if i == 0 else ""
+            print(f"{topic:8} {line}", flush=True)

@@ -1,6 +1,5 @@
 """Train a GPT: gptmini train [KEY=VALUE ...]; --help lists groups and keys."""
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,16 +10,19 @@ from gptmini.checks import UserError
 from gptmini.commands.announcements import Announcer
 from gptmini.commands.configuration import plain_tree
 from gptmini.commands.errors import explain
-from gptmini.commands.launching import compose_checked, run_configured
+from gptmini.commands.jobs import compose_checked
+from gptmini.commands.launching import run_configured
 from gptmini.commands.plan import (
     Fitted,
     Plan,
     build,
     check_configuration,
+    check_text,
     open_loggers,
     open_tokens,
 )
 from gptmini.commands.start_up import resume_collector
+from gptmini.commands.sweeps import Outcome
 
 # A mistake in a key is told before torch and Lightning are imported, which takes seconds.
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class TrainingResult:
     exit_code: int = 0  # the command's: 128 + the number of a signal that stopped the run
 
 
-def train(config: "DictConfig", overrides: Sequence[str] = ()) -> TrainingResult:
+def train(config: "DictConfig", overrides: Sequence[str] = (), label: str = "") -> TrainingResult:
     """Train as a configuration says, from the first step or from the step that a resumed run has reached.
 
     The configuration is checked, and the tokens are prepared, before the run's folder is made.
@@ -52,6 +54,7 @@ def train(config: "DictConfig", overrides: Sequence[str] = ()) -> TrainingResult
     Args:
         config: a composed configuration, or that of the run to resume.
         overrides: what was typed, KEY=VALUE each. The run keeps them, and they tell compared runs apart.
+        label: what tells a job of a sweep from the others; ends the name of the run's folder.
 
     Raises UserError: a value that does not fit, a text that cannot be read, or a run that cannot be resumed.
     """
@@ -64,7 +67,8 @@ def train(config: "DictConfig", overrides: Sequence[str] = ()) -> TrainingResult
     from gptmini.training.run import open_run
 
     console = make_console(config.console)
-    with open_run(config.resume, runs_dir=config.runs_dir, name=config.name) as run:
+    new = {"runs_dir": config.runs_dir, "name": config.name, "label": label}
+    with open_run(config.resume, **new) as run:
         with console.status("reading text"):
             store, prepared_now = open_tokens(config, run.state)
         fitted = build(plan, store, run.state)
@@ -124,20 +128,29 @@ def train_from_python(overrides: Sequence[str]) -> TrainingResult:
     return train(config, overrides)
 
 
-def run_job(config: "DictConfig", overrides: Sequence[str]) -> float | None:
-    """Train as a job of Hydra, and exit if a signal stopped the run.
+def run_job(config: "DictConfig", overrides: Sequence[str], label: str) -> Outcome:
+    """Train as a job of Hydra; label tells the job from the others of its sweep."""
+    result = train(config, overrides, label)
+    best = result.best
+    return Outcome(
+        loss=None if best is None else best.loss,
+        step=None if best is None else best.step,
+        folder=str(result.folder),
+        stopped_by=result.stopped_by,
+        exit_code=result.exit_code,
+    )
 
-    Returns the best validation loss, in nats per token, for a sweeper that minimises it; None if none was saved.
-    """
-    result = train(config, overrides)
-    if result.exit_code:
-        sys.exit(result.exit_code)
-    return None if result.best is None else result.best.loss
+
+def check_job(config: "DictConfig") -> None:
+    """Check the configuration of a job of a sweep, and that its text is there; UserError if something does not fit."""
+    check_configuration(config)
+    if config.resume is None:
+        check_text(config)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Train as a list of overrides says; None takes the overrides of the command line."""
-    run_configured("train", run_job, arguments=arguments, check=check_configuration)
+    run_configured("train", run_job, arguments=arguments, check=check_job)
 
 
 def prepare_process(plan: Plan) -> None:

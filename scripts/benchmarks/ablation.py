@@ -18,7 +18,7 @@ import torch
 from omegaconf import DictConfig
 
 from gptmini.commands.errors import Parser
-from gptmini.commands.launching import compose_checked
+from gptmini.commands.jobs import compose_checked
 from gptmini.commands.plan import Plan, build, check_configuration, open_tokens
 from gptmini.data import TokenStore
 from gptmini.hardware import keep_freed_memory

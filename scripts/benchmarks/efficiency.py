@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gptmini.checks import UserError
 from gptmini.commands.errors import Parser
-from gptmini.commands.launching import compose_checked
+from gptmini.commands.jobs import compose_checked
 from gptmini.commands.plan import check_configuration, open_tokens
 
 TRAIN = Path(__file__).resolve().parent.parent / "train.py"

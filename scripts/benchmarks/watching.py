@@ -17,7 +17,7 @@ import torch
 from omegaconf import DictConfig
 
 from gptmini.commands.errors import Parser
-from gptmini.commands.launching import compose_checked
+from gptmini.commands.jobs import compose_checked
 from gptmini.commands.plan import build, check_configuration, open_tokens
 from gptmini.commands.train import log_setup
 from gptmini.hardware import clock, keep_freed_memory

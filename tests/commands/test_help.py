@@ -9,7 +9,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from gptmini.checks import UserError
 from gptmini.commands.comments import comments_of
-from gptmini.commands.launching import compose_checked
+from gptmini.commands.jobs import compose_checked
 from gptmini.commands.showing import show_help
 from gptmini.model.config import NAMES
 

@@ -10,6 +10,9 @@ import pytest
 from gptmini.commands.launching import _Job
 from run_folders import config_of, last
 
+# The columns of the table that a sweep over one key ends with, of a job that is done.
+ROW = r"^(?:sweep)? +(\S+) +(\d\.\d{4}) +(\d) +\d+ s +(\S+)$"
+
 pytestmark = pytest.mark.slow
 
 LAUNCHERS = {
@@ -68,6 +71,18 @@ def test_each_job_has_a_run_folder_and_trains_what_its_overrides_say(
         assert last(run)["global_step"] == 4
         assert "\ndone     4 steps" in (run / "train.log").read_text()
 
+    # The table has the losses that the checkpoints keep, the lowest first.
+    rows = re.findall(ROW, result.out, re.MULTILINE)
+    expected = []
+    for run in runs:
+        best = last(run, "best")["callbacks"]["RunCheckpoints"]["best"]
+        lr = config_of(run)["optimizer"]["lr"]
+        expected.append((str(lr), f"{best['loss']:.4f}", str(best["step"])))
+        assert run.name.endswith(f"_lr-{lr}")
+    assert [row[:3] for row in rows] == sorted(expected, key=lambda row: row[1])
+    assert {row[3] for row in rows} == {str(run.relative_to(tmp_path)) for run in runs}
+    assert list((tmp_path / "runs" / ".sweeps").glob("results-*")) == []
+
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize(
@@ -110,18 +125,28 @@ def test_jobs_of_several_processes_run_in_processes_of_their_own(
     started = []
     run_in_new_process = _Job._run_in_new_process
 
-    def note_and_run(job, overrides):
-        started.append(overrides)
-        run_in_new_process(job, overrides)
+    def note_and_run(job, overrides, label):
+        outcome = run_in_new_process(job, overrides, label)
+        started.append(outcome)
+        return outcome
 
     monkeypatch.setattr(_Job, "_run_in_new_process", note_and_run)
-    job = ("name=two", "trainer.devices=2", "optimizer.lr=1e-3")
+    job = ("name=two", "trainer.devices=2", "optimizer.lr=1e-3", "seed=range(1,2)")
     result = script("train", "-m", *short, *job)
     assert result.code == 0, result.err
     assert len(started) == 1
 
     (run,) = (tmp_path / "runs" / "two").iterdir()
     assert config_of(run)["optimizer"]["lr"] == 1e-3
+
+    # The process hands back what the sweep needs.
+    best = last(run, "best")["callbacks"]["RunCheckpoints"]["best"]
+    (outcome,) = started
+    assert (outcome.loss, outcome.step) == (best["loss"], best["step"])
+    assert (tmp_path / outcome.folder, outcome.exit_code) == (run, 0)
+    assert run.name.endswith("_seed-1")
+    row = result.out.splitlines()[-1].split()
+    assert row[:3] == ["1", f"{best['loss']:.4f}", str(best["step"])]
 
 
 def test_a_sweep_over_all_options_of_a_group(script, short, tmp_path):
@@ -139,8 +164,13 @@ def test_a_job_that_fails_is_named_and_the_others_are_done(script, short, tmp_pa
     reason = "2 steps in a row, to step 3, had a loss or gradient that is not"
     assert f"optimizer.lr=1e+30 failed: {reason}" in result.err
 
-    _, tame = sorted((tmp_path / "runs" / "wild").iterdir())
+    (tame,) = (tmp_path / "runs" / "wild").glob("*_lr-0.001")
     assert last(tame)["global_step"] == 4
+
+    heading, first, second = result.out.splitlines()[-3:]
+    assert heading.split()[:2] == ["sweep", "lr"]
+    assert (first.split()[0], first.split()[-2]) == ("0.001", "done")
+    assert (second.split()[0], second.split()[-1]) == ("1e+30", "failed")
 
 
 def test_a_sweeper_is_told_the_best_validation_loss(sweep, tmp_path, monkeypatch):
@@ -165,8 +195,8 @@ def test_a_sweeper_is_told_the_best_validation_loss(sweep, tmp_path, monkeypatch
     assert result.returncode == 0, result.stderr
 
     losses = []
-    for run in sorted((tmp_path / "runs" / "kept").iterdir()):
+    for lr in ("0.001", "0.0003"):
+        (run,) = (tmp_path / "runs" / "kept").glob(f"*_lr-{lr}")
         best = last(run, "best")["callbacks"]["RunCheckpoints"]["best"]
         losses.append(best["loss"])
-    assert len(losses) == 2
     assert (tmp_path / "returned.txt").read_text() == repr(losses)

@@ -9,7 +9,7 @@ from hydra.utils import instantiate
 
 from gptmini.checks import UserError
 from gptmini.commands import configuration
-from gptmini.commands.launching import compose_checked
+from gptmini.commands.jobs import compose_checked
 from gptmini.commands.plan import check_configuration
 from gptmini.model import GPT
 

@@ -4,7 +4,7 @@ import pytest
 
 from gptmini.checks import UserError
 from gptmini.commands.configuration import CONFIGS
-from gptmini.commands.launching import compose_checked
+from gptmini.commands.jobs import compose_checked
 
 GLOBAL = "# @package _global_\n"
 STOP = "{_target_: lightning.pytorch.callbacks.EarlyStopping, monitor: val/loss}"

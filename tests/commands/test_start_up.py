@@ -24,7 +24,9 @@ class Result:
     """What the command reads of a TrainingResult."""
 
     exit_code = 0
+    stopped_by = None
     best = None
+    folder = "runs/smoke/now"
 
 
 def noting(seen):

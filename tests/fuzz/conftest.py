@@ -5,7 +5,7 @@ import torch
 
 from fuzz.inputs import Made
 from gptmini import tokenizer
-from gptmini.commands import launching, train
+from gptmini.commands import jobs, train
 from gptmini.model import GPTConfig, new_gpt
 from gptmini.model.checkpoint import header, write_checkpoint
 from gptmini.training import Stopping
@@ -53,7 +53,7 @@ def written(request, folder):
 @pytest.fixture(scope="module")
 def run(folder):
     """A finished run of four steps. From then on the commands do all but the training itself."""
-    config = launching.compose_checked("train", list(SHORT))
+    config = jobs.compose_checked("train", list(SHORT))
     train.train(config)
 
     (path,) = (folder / "runs" / "smoke").iterdir()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fuzz.inputs import NESTED, fuzz
 from fuzz.outcomes import ROOT, refused
-from gptmini.commands import launching, train
+from gptmini.commands import jobs, train
 
 pytestmark = pytest.mark.slow  # together they take minutes
 
@@ -109,4 +109,4 @@ OVERRIDES = st.tuples(
 @fuzz(100)
 @given(overrides=st.lists(OVERRIDES.map("".join), min_size=1, max_size=2))
 def test_overrides_of_junk_make_a_configuration_or_are_refused_in_one_line(run, overrides):
-    refused(lambda: train.check_configuration(launching.compose_checked("train", overrides)))
+    refused(lambda: train.check_configuration(jobs.compose_checked("train", overrides)))

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from fuzz.inputs import DAMAGE, JUNK, NESTED, PICKLED, RAN, changed, changes, damaged, fuzz, same
 from fuzz.outcomes import load, outcome, refused
-from gptmini.commands import launching, train
+from gptmini.commands import jobs, train
 from gptmini.data.store import TokenStore
 from gptmini.run_folder import find_training_state
 from gptmini.training import RunCheckpoints, build_trainer
@@ -77,7 +77,7 @@ def resume(run, content):
     read = []
 
     def act():
-        config = launching.compose_checked("train", [f"resume={run.path}"])
+        config = jobs.compose_checked("train", [f"resume={run.path}"])
         read.append(OmegaConf.to_container(config))
         train.train(config)
 

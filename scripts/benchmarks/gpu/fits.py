@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from gptmini.commands.launching import compose_checked
+from gptmini.commands.jobs import compose_checked
 from gptmini.commands.plan import build, check_configuration
 from gptmini.commands.train import prepare_process
 from gptmini.hardware import peak_flops, peak_memory

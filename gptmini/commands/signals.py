@@ -1,0 +1,60 @@
+"""Signals that come while a command waits for a process that it has started."""
+
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+# Windows lacks SIGUSR1.
+NUMBERS = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)
+]
+
+
+class PassedSignals:
+    """Keeps the signals that come, and passes them on to a process."""
+
+    def __init__(self) -> None:
+        self.first = 0  # number of the first signal that came; 0 for none
+        self._process: subprocess.Popen | None = None
+
+    def pass_on_to(self, process: subprocess.Popen) -> None:
+        """Pass signals on to a process from now on, and one that has come already."""
+        self._process = process
+        if self.first:
+            self._pass_on(self.first)
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
+        if not self.first:
+            self.first = number
+        self._pass_on(number)
+
+    def _pass_on(self, number: int) -> None:
+        # A terminal sends Ctrl-C to both processes itself; a second one would end the other process at once.
+        if self._process is not None and number != signal.SIGINT:
+            self._process.send_signal(number)
+
+
+@contextmanager
+def passing_signals_on() -> Iterator[PassedSignals]:
+    """Let a process that the block starts decide what a signal does, where the waiting process would end at once.
+
+    So the other process can save what it has. Afterwards signals do what they did before.
+    """
+    signals = PassedSignals()
+    # Python allows signal handlers in the main thread alone.
+    if threading.current_thread() is not threading.main_thread():
+        yield signals
+        return
+
+    handlers_before = {number: signal.getsignal(number) for number in NUMBERS}
+    for number in NUMBERS:
+        signal.signal(number, signals.note)
+    try:
+        yield signals
+    finally:
+        for number, handler in handlers_before.items():
+            signal.signal(number, handler)
