@@ -1,0 +1,26 @@
+"""A run's folder, runs/<name>/<time>/: made, found and locked, led to by runs/latest, and gone on with."""
+
+from gptmini.run_folder.finding import find_run
+from gptmini.run_folder.folder import (
+    check_version,
+    locked,
+    new_run_folder,
+    read_config,
+    write_config,
+)
+from gptmini.run_folder.latest import check_run_name, link_latest, seen_from_here
+from gptmini.run_folder.resuming import adopt, find_training_state
+
+__all__ = [
+    "adopt",
+    "check_run_name",
+    "check_version",
+    "find_run",
+    "find_training_state",
+    "link_latest",
+    "locked",
+    "new_run_folder",
+    "read_config",
+    "seen_from_here",
+    "write_config",
+]

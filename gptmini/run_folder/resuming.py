@@ -1,0 +1,73 @@
+"""From which checkpoint a resumed run goes on, and what becomes of the run's other files."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gptmini.checks import UserError
+from gptmini.files import replace_by_link
+
+if TYPE_CHECKING:  # importing torch takes seconds, and finding a run needs no torch
+    from gptmini.model.training_state import TrainingState
+
+CHECKPOINTS = ("last", "previous", "best")  # names of a run's checkpoint files, without .ckpt
+
+
+def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
+    """Read the training state that a run goes on from.
+
+    Args:
+        path: a .ckpt file, or a run folder, whose readable checkpoint of the latest step is taken.
+
+    Returns the state, None if nothing was saved yet, and a line about each damaged file that was passed over.
+    Raises UserError: the file, or every checkpoint of the folder, is damaged or holds no training state.
+    """
+    from gptmini.model.checkpoint import read_checkpoint, step_of
+    from gptmini.model.training_state import TrainingState
+
+    files = [path]
+    if path.is_dir():
+        named = [path / "checkpoints" / f"{name}.ckpt" for name in CHECKPOINTS]
+        files = [file for file in named if file.is_file()]
+        # Latest first; a damaged file counts as of an infinite step, so that the user is told of every damaged file.
+        files.sort(key=step_of, reverse=True)
+
+    damaged = []
+    for file in files:
+        try:
+            return TrainingState.parse(read_checkpoint(file), file), damaged
+        except UserError as error:
+            damaged.append(str(error))
+
+    if damaged:
+        raise UserError(f"no checkpoint to resume from: {'; '.join(damaged)}")
+    return None, []
+
+
+def adopt(path: Path, step: int) -> list[Path]:
+    """Make a checkpoint the run's last.ckpt, and set aside the run's checkpoints that are later or damaged.
+
+    Args:
+        path: the checkpoint that the run goes on from, in the run's checkpoints folder.
+        step: optimizer step of that checkpoint.
+
+    Returns the files set aside under their new names, set-aside-<name>-<step>.ckpt; the step of a damaged file is inf.
+    """
+    from gptmini.model.checkpoint import step_of
+
+    aside = []
+    for name in CHECKPOINTS:
+        other = path.with_name(f"{name}.ckpt")
+        if not other.is_file() or other.samefile(path):
+            continue
+        other_step = step_of(other)
+        if other_step > step:
+            aside.append(other.replace(other.with_name(f"set-aside-{name}-{other_step}.ckpt")))
+
+    # The temporary files were left by a process that was killed while it wrote.
+    for left_over in path.parent.glob(".*.tmp"):
+        left_over.unlink()
+
+    last = path.with_name("last.ckpt")
+    if not last.exists() or not last.samefile(path):
+        replace_by_link(path, last)
+    return aside
