@@ -1,5 +1,6 @@
 """Files and folders that are written whole or not at all, under a temporary name; and a guard against links."""
 
+import errno
 import os
 import secrets
 import shutil
@@ -15,6 +16,21 @@ from gptmini.checks import UserError
 
 # Seconds after the last write when a temporary folder counts as left behind by a process that was killed.
 ABANDONED = 3600
+
+# Errors by which a system or a file system says that it makes no links of a kind: vfat and exFAT answer EPERM, network
+# drives ENOTSUP or ENOSYS, Android EACCES, and Windows without its developer mode EINVAL. EMLINK: not one link more.
+NO_LINKS = (
+    errno.EPERM,
+    errno.EACCES,
+    errno.EINVAL,
+    errno.ENOSYS,
+    errno.ENOTSUP,
+    errno.EOPNOTSUPP,
+    errno.EMLINK,
+)
+
+# Errors by which a file system says that it cannot flush a folder, as drives of a virtual machine's host.
+NO_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 @contextmanager
@@ -49,7 +65,10 @@ def new_folder(path: Path) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
     try:
         yield temporary
-        temporary.chmod(0o755)  # mkdtemp makes a folder that only its owner can read
+        # mkdtemp makes a folder that only its owner can read. vfat refuses the change to anyone but the owner of the
+        # drive, and has no folders that only their owner can read.
+        with suppress(PermissionError):
+            temporary.chmod(0o755)
         try:
             temporary.rename(path)
         except OSError:
@@ -63,12 +82,17 @@ def new_folder(path: Path) -> Iterator[Path]:
 def replace_by_link(source: Path, target: Path) -> None:
     """Make target a hard link to source's file: a reader of target sees the old file or the new one.
 
-    Raises OSError: the file system refuses the link, and target is as it was; or it refuses to flush, and target is the
-    new file.
+    Where the file system makes no hard links, target becomes a copy, which is written beside it, flushed and renamed.
+
+    Raises OSError: there is no room for a copy, and target is as it was; or the file system fails to flush the folder,
+    and target is the new file.
     """
     temporary = temporary_beside(target)
-    os.link(source, temporary)
     try:
+        if not _link(source, temporary):
+            with source.open("rb") as old, temporary.open("xb") as new:
+                shutil.copyfileobj(old, new)
+                flush_file(new)
         temporary.replace(target)
     finally:
         # If target was a link to the same file already, the rename has left both names in place.
@@ -76,14 +100,35 @@ def replace_by_link(source: Path, target: Path) -> None:
     flush_folder(target.parent)
 
 
-def replace_by_symlink(destination: str, link: Path) -> None:
-    """Make link a symbolic link to destination: a reader sees the old link or the new one."""
+def makes_hard_links(file: Path) -> bool:
+    """Return whether hard links to a file can be made in its folder, which is found out by making one."""
+    temporary = temporary_beside(file)
+    try:
+        return _link(file, temporary)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def replace_by_symlink(destination: str, link: Path) -> bool:
+    """Make link a symbolic link to destination: a reader sees the old link or the new one.
+
+    Returns whether symbolic links can be made here; if not, link is as it was.
+    """
     temporary = temporary_beside(link)
-    temporary.symlink_to(destination)
+    try:
+        temporary.symlink_to(destination)
+    except NotImplementedError:  # of pathlib, where Python was built without symbolic links
+        return False
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        return False
+
     try:
         temporary.replace(link)
     finally:
         temporary.unlink(missing_ok=True)
+    return True
 
 
 def flush_file(file: BinaryIO) -> None:
@@ -93,13 +138,19 @@ def flush_file(file: BinaryIO) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Flush a folder to disk, so that renames and links inside the folder survive a power cut."""
+    """Flush a folder to disk, so that renames and links inside the folder survive a power cut.
+
+    Nothing is done where the system or the file system cannot flush a folder.
+    """
     if os.name != "posix":
         return  # other systems cannot open a folder to flush it
 
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in NO_FLUSH:
+            raise
     finally:
         os.close(descriptor)
 
@@ -144,6 +195,20 @@ def check_plain(folder: Path, *, but: Sequence[str] = ()) -> None:
                 )
         if Path(place) == folder:
             folders[:] = [name for name in folders if name not in but]
+
+
+def _link(source: Path, target: Path) -> bool:
+    """Make target, which does not exist, a hard link to source's file; return whether links can be made here."""
+    if not hasattr(os, "link"):  # Python on Android lacks the function
+        return False
+
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        return False
+    return True
 
 
 def _remove_if_abandoned(folder: Path) -> None:

@@ -50,6 +50,8 @@ class Best:
 class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes each checkpoint whole or not at all, and lets best.ckpt and last.ckpt of one step share a file.
 
+    Where the file system makes no hard links, last.ckpt is a copy of best.ckpt instead.
+
     On several ranks only one writes while the others wait for it. Where keeps_errors is True, an error of writing is
     therefore kept in `error` and not raised, so that the writing rank reaches the others again.
     """
@@ -57,6 +59,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     keeps_errors = False
     error: OSError | None = None  # of the newest save; None if it succeeded
     best_step: int | None = None  # step of this process's newest best.ckpt; None if it saved none
+    shared_step: int | None = None  # step at which last.ckpt was made from best.ckpt; None: never
 
     def save_checkpoint(
         self, checkpoint: dict, path: str | Path, storage_options: object = None
@@ -84,16 +87,18 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """Save last.ckpt: as a link to best.ckpt if that is of the same step, else as a file of its own."""
         best = path.with_name("best.ckpt")
         previous = path.with_name("previous.ckpt")
-        if self.best_step != checkpoint["global_step"]:
+        step = checkpoint["global_step"]
+        if self.best_step != step:
             write_checkpoint(checkpoint, path, previous=previous)
             return
 
         # If last.ckpt is best.ckpt already, linking again would lose the older previous.ckpt.
-        if path.exists() and path.samefile(best):
+        if path.exists() and self.shared_step == step:
             return
         if path.exists():
             replace_by_link(path, previous)
         replace_by_link(best, path)
+        self.shared_step = step
 
 
 class RunCheckpoints(L.Callback):

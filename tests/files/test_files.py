@@ -1,6 +1,8 @@
 """What is written whole or not at all, whatever interrupts it."""
 
+import errno
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -11,6 +13,7 @@ import pytest
 from gptmini.files import (
     ABANDONED,
     flush_folder,
+    makes_hard_links,
     new_folder,
     replace_by_link,
     replace_by_symlink,
@@ -107,6 +110,110 @@ def test_a_link_takes_the_place_of_a_file(tmp_path):
 
     flush_folder(tmp_path)
     assert names(tmp_path) == ["new", "old"]
+
+
+def refusing(number):
+    """A function that fails as the operating system does with this error."""
+
+    def refuse(*arguments, **more):
+        raise OSError(number, os.strerror(number))
+
+    return refuse
+
+
+# What vfat, Android, network drives, FUSE and Windows without its developer mode answer to a link.
+REFUSALS = ("EPERM", "EACCES", "ENOTSUP", "ENOSYS", "EINVAL")
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_without_hard_links_a_copy_that_is_on_disk_takes_the_place_of_a_file(
+    tmp_path, monkeypatch, refusal
+):
+    new = tmp_path / "new"
+    old = tmp_path / "old"
+    new.write_bytes(b"new")
+    old.write_bytes(b"old")
+    assert makes_hard_links(new)
+    flushed = []
+    flush = os.fsync
+
+    def flush_and_note(descriptor):
+        flushed.append((os.fstat(descriptor).st_size, old.read_bytes()))
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "link", refusing(getattr(errno, refusal)))
+    monkeypatch.setattr(os, "fsync", flush_and_note)
+    assert not makes_hard_links(new)
+    replace_by_link(new, old)
+
+    # The three bytes of the copy were flushed while the old file still had its name, the folder after that.
+    assert flushed[0] == (3, b"old")
+    assert [content for _, content in flushed[1:]] == [b"new"]
+    assert not old.samefile(new)
+    assert old.stat().st_nlink == 1
+    assert names(tmp_path) == ["new", "old"]
+
+
+def test_without_hard_links_and_without_room_for_a_copy_the_old_file_stays(tmp_path, monkeypatch):
+    (tmp_path / "new").write_bytes(b"new")
+    (tmp_path / "old").write_bytes(b"old")
+    monkeypatch.setattr(os, "link", refusing(errno.EPERM))
+    monkeypatch.setattr(shutil, "copyfileobj", refusing(errno.ENOSPC))
+
+    with pytest.raises(OSError, match="No space left on device"):
+        replace_by_link(tmp_path / "new", tmp_path / "old")
+    assert (tmp_path / "old").read_bytes() == b"old"
+    assert names(tmp_path) == ["new", "old"]
+
+
+def test_python_without_the_function_for_hard_links_copies(tmp_path, monkeypatch):
+    (tmp_path / "new").write_bytes(b"new")
+    monkeypatch.delattr(os, "link")
+    replace_by_link(tmp_path / "new", tmp_path / "old")
+    assert (tmp_path / "old").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_without_symbolic_links_nothing_changes_and_the_caller_is_told(
+    tmp_path, monkeypatch, refusal
+):
+    (tmp_path / "old").write_bytes(b"old")
+    monkeypatch.setattr(os, "symlink", refusing(getattr(errno, refusal)))
+    assert not replace_by_symlink("new", tmp_path / "old")
+    assert (tmp_path / "old").read_bytes() == b"old"
+    assert names(tmp_path) == ["old"]
+
+
+@pytest.mark.parametrize("error", ["ENOSPC", "EROFS", "EIO"])
+def test_an_error_that_is_no_refusal_of_links_is_raised(tmp_path, monkeypatch, error):
+    (tmp_path / "new").write_bytes(b"new")
+    number = getattr(errno, error)
+    monkeypatch.setattr(os, "link", refusing(number))
+    monkeypatch.setattr(os, "symlink", refusing(number))
+
+    for replace in (replace_by_symlink, replace_by_link):
+        with pytest.raises(OSError, match=os.strerror(number)):
+            replace(tmp_path / "new", tmp_path / "old")
+    assert names(tmp_path) == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"), [("EINVAL", False), ("ENOTSUP", False), ("EIO", True)]
+)
+def test_a_file_system_that_cannot_flush_a_folder_is_no_error(tmp_path, monkeypatch, error, raised):
+    monkeypatch.setattr(os, "fsync", refusing(getattr(errno, error)))
+    if raised:
+        with pytest.raises(OSError, match="Input/output error"):
+            flush_folder(tmp_path)
+    else:
+        flush_folder(tmp_path)
+
+
+def test_a_file_system_without_permissions_holds_a_folder_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "chmod", refusing(errno.EPERM))
+    with new_folder(tmp_path / "made") as folder:
+        (folder / "file").touch()
+    assert names(tmp_path / "made") == ["file"]
 
 
 def test_a_folder_is_complete_or_not_there(tmp_path):

@@ -1,7 +1,10 @@
 """A checkpoint is written whole or not at all, is found by its run, and is enough to sample from."""
 
 import errno
+import itertools
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -137,6 +140,60 @@ def test_a_run_folder_means_its_best_checkpoint_else_its_last(tmp_path):
         assert find_checkpoint(tmp_path) == find_checkpoint(str(tmp_path)) == folder / name
 
     assert find_checkpoint(folder / "last.ckpt") == folder / "last.ckpt"
+
+
+def of_step(step):
+    """A checkpoint that says no more than its step."""
+    return {"gptmini": {"format": 1}, "state_dict": {}, "global_step": step}
+
+
+def save_and_die(path, n):
+    """In a process of its own, save step 3 and die at the n-th call that touches the disk; True if there are fewer."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    calls = itertools.count(1)
+
+    def deadly(function):
+        def call(*arguments, **more):
+            if next(calls) == n:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments, **more)
+
+        return call
+
+    def refuse(*arguments, **more):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    os.link = refuse
+    for owner, name in ((os, "replace"), (os, "unlink"), (os, "fsync"), (shutil, "copyfileobj")):
+        setattr(owner, name, deadly(getattr(owner, name)))
+    try:
+        write_checkpoint(of_step(3), path, previous=path.with_name("previous.ckpt"))
+    finally:
+        os._exit(0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system makes no copies of a process")
+def test_a_kill_at_any_moment_of_a_save_without_hard_links_leaves_whole_checkpoints(tmp_path):
+    found = []
+    for n in itertools.count(1):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        last = folder / "last.ckpt"
+        previous = folder / "previous.ckpt"
+        write_checkpoint(of_step(1), previous)
+        write_checkpoint(of_step(2), last)
+
+        ended = save_and_die(last, n)
+        steps = [read_checkpoint(path)["global_step"] for path in (previous, last)]
+        found.append(steps)
+        if ended:
+            break
+
+    # The copy takes its name before the new checkpoint does.
+    assert [list(steps) for steps, _ in itertools.groupby(found)] == [[1, 2], [2, 2], [2, 3]]
 
 
 PROBE = """

@@ -1,12 +1,24 @@
 """The checkpoints that a run leaves: of the steps that their names say, and enough to sample from."""
 
+import errno
+import os
 from functools import partial
 
+import lightning as L
+import pytest
 import torch
 
 import gptmini
 from gptmini.model.checkpoint import read_checkpoint
-from gptmini.training.checkpointing import RunCheckpoints
+from gptmini.training.checkpointing import RunCheckpoints, Stop
+
+
+class StopAtTheEnd(L.Callback):
+    """Asks the run to stop when its last step is done and saved."""
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        if trainer.global_step == trainer.max_steps:
+            raise Stop(0, "the test")
 
 
 def test_best_last_and_previous_are_the_steps_they_name(train, tmp_path, checkpoints):
@@ -18,6 +30,35 @@ def test_best_last_and_previous_are_the_steps_they_name(train, tmp_path, checkpo
     assert steps == {"best": 9, "last": 9, "previous": 8}
     assert (folder / "best.ckpt").samefile(folder / "last.ckpt")
     assert checkpoints.best.loss == trainer.lightning_module.evaluation.loss
+
+
+@pytest.mark.parametrize("every_steps", [1, 3])
+def test_without_hard_links_the_files_are_of_the_same_steps(
+    train, tmp_path, monkeypatch, every_steps
+):
+    def steps(name):
+        folder = tmp_path / name
+        # After the last step the run is asked to stop as well, and saves once more.
+        with pytest.raises(Stop):
+            train(
+                callbacks=[RunCheckpoints(every_steps), StopAtTheEnd()],
+                max_steps=9,
+                val_every_steps=3,
+                folder=folder,
+            )
+        files = (folder / "checkpoints").iterdir()
+        return {path.name: read_checkpoint(path)["global_step"] for path in files}
+
+    def refuse(*arguments, **more):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    linked = steps("linked")
+    monkeypatch.setattr(os, "link", refuse)
+    assert steps("copied") == linked
+    assert linked == {"best.ckpt": 9, "last.ckpt": 9, "previous.ckpt": 9 - every_steps}
+    assert not (tmp_path / "copied/checkpoints/best.ckpt").samefile(
+        tmp_path / "copied/checkpoints/last.ckpt"
+    )
 
 
 def test_a_checkpoint_alone_is_the_model_and_its_tokenizer(train, tmp_path, checkpoints):
