@@ -9,7 +9,7 @@ from gptmini.run_folder.folder import (
     write_config,
 )
 from gptmini.run_folder.latest import check_run_name, link_latest, seen_from_here
-from gptmini.run_folder.resuming import adopt, find_training_state
+from gptmini.run_folder.resuming import adopt, find_training_state, remove_left_overs
 
 __all__ = [
     "adopt",
@@ -21,6 +21,7 @@ __all__ = [
     "locked",
     "new_run_folder",
     "read_config",
+    "remove_left_overs",
     "seen_from_here",
     "write_config",
 ]

@@ -11,6 +11,9 @@ if TYPE_CHECKING:  # importing torch takes seconds, and finding a run needs no t
 
 CHECKPOINTS = ("last", "previous", "best")  # names of a run's checkpoint files, without .ckpt
 
+# Temporary files of what a run writes whole or not at all, in its folder.
+LEFT_OVERS = (".config.yaml.*.tmp", ".events.out.tfevents.*.tmp", "checkpoints/.*.tmp")
+
 
 def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
     """Read the training state that a run goes on from.
@@ -51,23 +54,37 @@ def adopt(path: Path, step: int) -> list[Path]:
         step: optimizer step of that checkpoint.
 
     Returns the files set aside under their new names, set-aside-<name>-<step>.ckpt; the step of a damaged file is inf.
+    Raises OSError: a file could not be renamed, linked or copied, and every file has its old name.
     """
     from gptmini.model.checkpoint import step_of
 
-    aside = []
-    for name in CHECKPOINTS:
-        other = path.with_name(f"{name}.ckpt")
-        if not other.is_file() or other.samefile(path):
-            continue
-        other_step = step_of(other)
-        if other_step > step:
-            aside.append(other.replace(other.with_name(f"set-aside-{name}-{other_step}.ckpt")))
+    aside: dict[Path, Path] = {}  # new name of each file by its old name
+    try:
+        for name in CHECKPOINTS:
+            other = path.with_name(f"{name}.ckpt")
+            if not other.is_file() or other.samefile(path):
+                continue
+            other_step = step_of(other)
+            if other_step > step:
+                new_name = other.with_name(f"set-aside-{name}-{other_step}.ckpt")
+                aside[other] = other.replace(new_name)
 
-    # The temporary files were left by a process that was killed while it wrote.
-    for left_over in path.parent.glob(".*.tmp"):
-        left_over.unlink()
+        last = path.with_name("last.ckpt")
+        if not last.exists() or not last.samefile(path):
+            replace_by_link(path, last)
+    except OSError:
+        for old_name, new_name in aside.items():
+            new_name.replace(old_name)
+        raise
+    return list(aside.values())
 
-    last = path.with_name("last.ckpt")
-    if not last.exists() or not last.samefile(path):
-        replace_by_link(path, last)
-    return aside
+
+def remove_left_overs(folder: Path) -> None:
+    """Remove the temporary files that a process left which was killed while it wrote a run folder, which is locked.
+
+    The temporary file of a report stays: a report takes no lock, and may be written at this moment.
+    """
+    for pattern in LEFT_OVERS:
+        for left_over in folder.glob(pattern):
+            if left_over.is_file():
+                left_over.unlink()

@@ -17,6 +17,7 @@ from gptmini.run_folder import (
     link_latest,
     locked,
     new_run_folder,
+    remove_left_overs,
     seen_from_here,
     write_config,
 )
@@ -143,6 +144,7 @@ class ResumedRun(Run):
     def begin(self, config: str, overrides: Sequence[str]) -> None:
         """Take back what is later than the checkpoint, write the configuration that now counts, and open the log."""
         if is_first_process():
+            remove_left_overs(self.folder)
             self.overrides = [*read_overrides(self.folder), *overrides]
             self._take_back()
             write_config(config, self.folder)
