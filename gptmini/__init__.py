@@ -28,10 +28,12 @@ __all__ = ["__version__", "load", "train", *_HOMES]
 def load(path: "str | Path") -> "tuple[GPT, Tokenizer]":
     """Model and tokenizer of a run folder (its best checkpoint) or of a checkpoint file, ready to sample on the CPU.
 
+    A folder of runs, as runs/NAME, means the newest run in it.
     Raises UserError: nothing there, not a checkpoint, damaged, or holding pickled code.
     """
     from gptmini.checks import UserError
-    from gptmini.model.checkpoint import build_model, find_checkpoint, read_checkpoint
+    from gptmini.model.checkpoint import build_model, read_checkpoint
+    from gptmini.run_folder import find_checkpoint
     from gptmini.tokenizer import from_dict
 
     checkpoint = read_checkpoint(find_checkpoint(path))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gptmini.checks import UserError
 from gptmini.commands.errors import Parser, one_line_errors
+from gptmini.commands.named import say_which
 
 if TYPE_CHECKING:  # a mistake in an option is told before torch is imported, which takes seconds
     from gptmini.data.store import TokenStore
@@ -21,7 +22,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     # What is evaluated, and on which text.
     parser.add_argument(
         "run",
-        help="run folder (its best checkpoint) or checkpoint file, as in runs/latest",
+        help="run folder (its best checkpoint) or checkpoint file, as in runs/latest; "
+        "runs/NAME for its newest run",
     )
     parser.add_argument(
         "--data",
@@ -67,9 +69,11 @@ def main(arguments: list[str] | None = None) -> None:
     from gptmini.data.batches import validation_windows
     from gptmini.evaluation import evaluate
     from gptmini.hardware import choose_device
-    from gptmini.model.checkpoint import build_model, find_checkpoint, read_checkpoint
+    from gptmini.model.checkpoint import build_model, read_checkpoint
+    from gptmini.run_folder import find_checkpoint, named_run
 
-    path = find_checkpoint(options.run)
+    run = named_run(options.run)
+    path = find_checkpoint(run)
     checkpoint = read_checkpoint(path)
     model = build_model(checkpoint)
     store = _open_tokens_of(checkpoint["gptmini"], path, folder=options.data)
@@ -84,6 +88,7 @@ def main(arguments: list[str] | None = None) -> None:
     model.to(choose_device(options.device))
     result = evaluate(model, windows, tokens_per_byte=store.tokens_per_byte(options.split))
 
+    say_which(options.run, run)
     print(f"{path} on {options.split} of {store.folder}, {result.n_tokens:,} tokens")
     print(f"loss           {result.loss:.4f} nats per token")
     print(f"perplexity     {result.perplexity:.3f}")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from gptmini.checks import UserError
 from gptmini.commands.errors import Parser, one_line_errors
+from gptmini.commands.named import say_which
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -22,7 +23,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--compare",
         nargs="+",
         metavar="RUN",
-        help="runs to lay over each other instead",
+        help="runs to lay over each other instead; runs/NAME for all of its runs",
     )
     parser.add_argument(
         "--out",
@@ -46,8 +47,13 @@ def main(arguments: list[str] | None = None) -> None:
     from gptmini.files import replacing
     from gptmini.report.page import page_of
     from gptmini.report.reported_run import ReportedRun, give_names
+    from gptmini.run_folder import find_run, find_runs
 
-    runs = [ReportedRun(path) for path in options.compare or [options.run]]
+    if options.compare is None:
+        folders = [find_run(options.run)]
+    else:
+        folders = [folder for path in options.compare for folder in find_runs(path)]
+    runs = [ReportedRun(folder) for folder in folders]
     give_names(runs)
 
     if options.out is not None:
@@ -67,4 +73,6 @@ def main(arguments: list[str] | None = None) -> None:
     page = page_of(runs, compare=options.compare is not None)
     with replacing(target) as file:
         file.write(page.encode("utf-8"))
+    if options.compare is None:
+        say_which(options.run, runs[0].folder)
     print(f"{out}, {out.stat().st_size / 1e6:.1f} MB")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gptmini.checks import UserError
 from gptmini.commands.errors import INTERRUPTED, Parser, one_line_errors
+from gptmini.commands.named import say_which
 from gptmini.commands.prompts import read_prompts
 from gptmini.commands.sample_output import Interruption, in_order, show_jsonl, show_text
 
@@ -25,7 +26,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = Parser(prog="gptmini sample", description="Continue prompts with a trained model.")
     parser.add_argument(
         "run",
-        help="run folder (its best checkpoint) or checkpoint file, as in runs/latest",
+        help="run folder (its best checkpoint) or checkpoint file, as in runs/latest; "
+        "runs/NAME for its newest run",
     )
 
     # The prompts, from at most one source.
@@ -191,6 +193,7 @@ def main(arguments: list[str] | None = None) -> None:
     import gptmini
     from gptmini.generation import Rules, generate_stream, store_by_column
     from gptmini.hardware import choose_dtype
+    from gptmini.run_folder import named_run
 
     device = choose_sampling_device(options)
     rules = {
@@ -202,11 +205,13 @@ def main(arguments: list[str] | None = None) -> None:
         "repetition_penalty": options.repetition_penalty,
     }
     Rules(**rules)  # refuses a value out of range, before the model is loaded
-    model, tokenizer = gptmini.load(options.run)
+    run = named_run(options.run)
+    model, tokenizer = gptmini.load(run)
     model.to(device=device, dtype=choose_dtype(options.dtype, device))
     if device == "cpu":
         store_by_column(model)
 
+    say_which(options.run, run)
     stop = [unescape(text) for text in options.stop]
     interruption = Interruption()
 

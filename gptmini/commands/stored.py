@@ -85,9 +85,11 @@ def stored_config(
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import DictConfig, OmegaConf
 
-    from gptmini.run_folder import check_version, find_run, read_config
+    from gptmini.run_folder import check_version, find_run, named_run, read_config
 
-    folder = find_run(run)
+    # A run that begins meanwhile must not change which one is meant, so a folder of runs is looked into only once.
+    named = named_run(run)
+    folder = find_run(named)
     path = folder / "config.yaml"
     parsed = OverridesParser.create().parse_overrides(list(overrides))
 
@@ -119,6 +121,7 @@ def stored_config(
         if not is_hydras(key) and not belongs(key, own_parts):
             _check_resumable(override, folder, nodes)
             OmegaConf.update(config, key, override.value())
+    config.resume = str(folder if named.is_dir() else named)
     return config
 
 

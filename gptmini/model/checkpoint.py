@@ -66,26 +66,6 @@ def write_checkpoint(checkpoint: dict, path: Path, *, previous: Path | None = No
     flush_folder(path.parent)
 
 
-def find_checkpoint(path: str | Path) -> Path:
-    """Return a checkpoint file as it is, and for a run folder its best.ckpt, or else its last.ckpt.
-
-    Raises UserError: the path does not exist, or the folder holds neither checkpoint.
-    """
-    path = Path(path)
-    if path.is_file():
-        return path
-    if not path.is_dir():
-        raise UserError(f"{path} does not exist; give a run folder (runs/latest) or a .ckpt file")
-    for name in ("best.ckpt", "last.ckpt"):
-        candidate = path / "checkpoints" / name
-        if candidate.is_file():
-            return candidate
-    raise UserError(
-        f"{path} holds no checkpoints/best.ckpt or checkpoints/last.ckpt; "
-        "train first, or give a file"
-    )
-
-
 def read_checkpoint(path: Path) -> dict:
     """Read a checkpoint onto the CPU without running any code in the file.
 

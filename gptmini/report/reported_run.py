@@ -1,12 +1,11 @@
 """A run folder as a report reads it: its curves, texts and images from the event files, and its configuration."""
 
-import os
 from pathlib import Path
 
 from gptmini.checks import UserError
 from gptmini.report.reading import read_events, tags_of
 from gptmini.report.tables import leaves
-from gptmini.run_folder import find_run, read_config
+from gptmini.run_folder import read_config
 
 MOST_TEXTS = 20  # under one heading of a report
 
@@ -22,15 +21,15 @@ class ReportedRun:
         tags: the tags that the event files hold, by TensorBoard's kinds: scalars, tensors, images and others.
     """
 
-    def __init__(self, path: str) -> None:
-        """Read a run folder, or the newest run in a folder of runs.
+    def __init__(self, folder: Path) -> None:
+        """Read a run folder, as find_run returns it.
 
-        Raises UserError: path holds no run, or the run has nothing to show or no readable configuration.
+        Raises UserError: the run has nothing to show or no readable configuration.
         """
         import yaml
 
         self.name = ""
-        self.folder = find_run(_newest_run(Path(path)))
+        self.folder = folder
         self.events = read_events(self.folder)
         self.tags = tags_of(self.events)
         if not any(self.tags[kind] for kind in ("scalars", "tensors", "images")):
@@ -86,13 +85,3 @@ def give_names(runs: list[ReportedRun]) -> None:
     names = next(names for names in choices if len(set(names)) == len(runs))
     for run, name in zip(runs, names, strict=True):
         run.name = name
-
-
-def _newest_run(path: Path) -> Path:
-    """The newest run in a folder of runs, such as runs/demo; path itself where it is a run or holds none."""
-    if (path / "config.yaml").exists():
-        return path
-    configs = sorted(path.glob("*/config.yaml"), key=os.path.getmtime)
-    if not configs:
-        return path
-    return configs[-1].parent

@@ -1,6 +1,6 @@
 """A run's folder, runs/<name>/<time>/: made, found and locked, led to by runs/latest, and gone on with."""
 
-from gptmini.run_folder.finding import find_run
+from gptmini.run_folder.finding import find_checkpoint, find_run, find_runs, named_run
 from gptmini.run_folder.folder import (
     check_version,
     locked,
@@ -15,10 +15,13 @@ __all__ = [
     "adopt",
     "check_run_name",
     "check_version",
+    "find_checkpoint",
     "find_run",
+    "find_runs",
     "find_training_state",
     "link_latest",
     "locked",
+    "named_run",
     "new_run_folder",
     "read_config",
     "remove_left_overs",

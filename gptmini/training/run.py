@@ -16,6 +16,7 @@ from gptmini.run_folder import (
     find_training_state,
     link_latest,
     locked,
+    named_run,
     new_run_folder,
     remove_left_overs,
     seen_from_here,
@@ -122,7 +123,8 @@ class ResumedRun(Run):
 
     def __init__(self, path: Path, name: str) -> None:
         super().__init__()
-        self.folder = find_run(path)
+        named = named_run(path)
+        self.folder = find_run(named)
         check_plain(self.folder, but=LINKING)
         place = self.folder.absolute().parent
         self._is_in_place = place.name == name
@@ -130,7 +132,7 @@ class ResumedRun(Run):
 
         self._lock()
         try:
-            source = self.folder if path.is_dir() else path.resolve()
+            source = self.folder if named.is_dir() else named.resolve()
             self.state, self.notes = find_training_state(source)
         except BaseException:  # there is no with block yet that would unlock the folder
             self._stack.close()

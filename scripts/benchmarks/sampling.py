@@ -28,12 +28,12 @@ from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.model import GPT, GPTConfig, new_gpt
 from gptmini.model.checkpoint import (
     build_model,
-    find_checkpoint,
     header,
     read_checkpoint,
     write_checkpoint,
 )
 from gptmini.model.step import DecodingStep
+from gptmini.run_folder import find_checkpoint
 from gptmini.tokenizer import CharTokenizer
 
 # What GPT-2 and nanoGPT are made of, so that the same weights fit all three.

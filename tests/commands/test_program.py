@@ -69,6 +69,15 @@ def test_it_trains_resumes_samples_evaluates_and_reports(script, short, prepared
     assert program("sample", "runs/latest", "--max-new-tokens", "3")[0] == 0
     assert "bits per byte" in program("evaluate", "runs/latest")[1]
     assert program("report", "runs/latest")[0] == 0
+
+    # The folder of all runs of a name stands for the newest run, and the program says for which.
+    newest_run = newest().relative_to(Path.cwd())
+    said = f"runs/smoke means its newest run, {newest_run}\n"
+    assert program("sample", "runs/smoke", "--max-new-tokens", "3")[::2] == (0, said)
+    code, out, err = program("evaluate", "runs/smoke")
+    assert (code, err) == (0, said)
+    assert out.startswith(f"{newest_run}/checkpoints/best.ckpt on val")
+    assert f"run      {newest_run}\n" in program("train", "resume=runs/smoke")[1]
     assert "prepared before" in program("prepare", *prepared)[1]
 
 

@@ -156,7 +156,7 @@ def test_a_curve_of_many_points_keeps_its_last_and_its_best(tmp_path):
         logger.log_metrics({"val/loss": val_loss, "train/loss": train_loss}, step)
     logger.finalize("success")
 
-    run = ReportedRun(str(tmp_path))
+    run = ReportedRun(tmp_path)
     shown = thinned(run.curve("train/loss"))
     assert len(shown) <= 501
     assert shown[-1] == (1201, 2.0)
@@ -225,7 +225,19 @@ def test_mistakes_end_in_one_line(two_runs, script, arguments, message):
     assert message in result.err
 
 
-def test_a_folder_of_runs_means_the_newest(two_runs, script, watched):
+def test_a_folder_of_runs_means_the_newest_and_compared_all(two_runs, script, watched):
     before = script("report", "runs/b").out
-    assert script("train", *watched, "name=b").code == 0
-    assert script("report", "runs/b").out != before
+    assert script("train", *watched, "name=b", "seed=3").code == 0
+    said = script("report", "runs/b")
+    assert said.out != before
+    assert re.fullmatch(r"runs/b means its newest run, runs/b/\S+\n", said.err)
+
+    # In a comparison the folder means all of its runs.
+    said = script("report", "--compare", "runs/b", "runs/a")
+    assert said.code == 0
+    assert said.err == ""
+
+    cells = [word.strip() for word in Page((two_runs / "compare.html").read_text()).texts]
+    start = cells.index("seed")
+    assert [cell for cell in cells[start:] if cell][1:4] == ["2", "3", "1"]
+    assert script("report", "--compare", "runs").code == 2

@@ -1,4 +1,4 @@
-"""A checkpoint is written whole or not at all, is found by its run, and is enough to sample from."""
+"""A checkpoint is written whole or not at all, and is enough to sample from."""
 
 import errno
 import itertools
@@ -14,8 +14,8 @@ import torch
 
 import gptmini
 from gptmini.model import new_gpt
-from gptmini.model.checkpoint import find_checkpoint, read_checkpoint, write_checkpoint
-from model.checkpoints import LEARNED, ROTARY, make, refusal, small
+from gptmini.model.checkpoint import read_checkpoint, write_checkpoint
+from model.checkpoints import LEARNED, ROTARY, make, small
 
 TOKENS = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
 
@@ -119,27 +119,6 @@ def test_a_full_disk_under_torchs_writer_names_the_file_and_keeps_the_old_one(pa
     assert refused.value.filename == str(path)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
-
-
-def test_what_is_not_there_is_refused(tmp_path):
-    missing = tmp_path / "absent"
-    expected = f"{missing} does not exist; give a run folder (runs/latest) or a .ckpt file"
-    assert refusal(missing) == expected
-
-    expected = f"{tmp_path} holds no checkpoints/best.ckpt or checkpoints/last.ckpt; train first, or give a file"
-    assert refusal(tmp_path) == expected
-
-
-def test_a_run_folder_means_its_best_checkpoint_else_its_last(tmp_path):
-    folder = tmp_path / "checkpoints"
-    folder.mkdir()
-    (folder / "previous.ckpt").touch()
-
-    for name in ("last.ckpt", "best.ckpt"):
-        (folder / name).touch()
-        assert find_checkpoint(tmp_path) == find_checkpoint(str(tmp_path)) == folder / name
-
-    assert find_checkpoint(folder / "last.ckpt") == folder / "last.ckpt"
 
 
 def of_step(step):

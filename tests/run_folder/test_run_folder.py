@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
@@ -116,28 +115,6 @@ def test_a_folder_in_use_is_refused_and_its_process_named(tmp_path):
     with pytest.raises(SystemExit), run_folder.locked(tmp_path):
         sys.exit(130)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "given", ["runs/demo/now", "runs/latest", "runs/demo/now/checkpoints/last.ckpt"]
-)
-def test_a_run_is_found_by_folder_by_latest_and_by_checkpoint(tmp_path, monkeypatch, given):
-    monkeypatch.chdir(tmp_path)
-    folder = Path("runs/demo/now")
-    (folder / "checkpoints").mkdir(parents=True)
-    (folder / "config.yaml").write_text("")
-    (folder / "checkpoints" / "last.ckpt").write_text("")
-    run_folder.link_latest("runs", folder)
-
-    assert run_folder.find_run(given) == folder
-
-
-def test_a_folder_of_runs_names_its_newest(tmp_path):
-    for time in ("1", "2"):
-        (tmp_path / "demo" / time).mkdir(parents=True)
-        (tmp_path / "demo" / time / "config.yaml").write_text("")
-    with pytest.raises(ValueError, match=r"belongs to no run: .*did you mean .*demo/2\?"):
-        run_folder.find_run(tmp_path / "demo")
 
 
 def test_a_configuration_is_kept_under_the_version_that_writes_it(tmp_path):
