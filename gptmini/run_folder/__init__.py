@@ -5,6 +5,7 @@ from gptmini.run_folder.folder import (
     check_version,
     locked,
     new_run_folder,
+    notes_on_links,
     read_config,
     write_config,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "locked",
     "named_run",
     "new_run_folder",
+    "notes_on_links",
     "read_config",
     "remove_left_overs",
     "seen_from_here",
