@@ -119,27 +119,6 @@ def check_text(config: "DictConfig") -> None:
     _try_out_tokenizer(build_from(config.tokenizer))
 
 
-def open_tokens(config: "DictConfig", state: "TrainingState | None") -> "tuple[TokenStore, bool]":
-    """Open the tokens of a run, and prepare them from the text if they are not there.
-
-    Args:
-        config: the configuration, with data, tokenizer and data_dir.
-        state: the state that a resumed run goes on from; its tokens are opened if they are still there.
-
-    Returns the tokens, and whether they were prepared by this call.
-    """
-    from gptmini.data import TokenStore, prepare
-
-    if state is not None and (state.data_folder / "meta.json").is_file():
-        return TokenStore(state.data_folder), False
-
-    return prepare(
-        build_from(config.data),
-        build_from(config.tokenizer),
-        config.data_dir,
-    )
-
-
 def build(plan: Plan, store: "TokenStore", state: "TrainingState | None") -> Fitted:
     """Build the module, the batches and the callbacks of a plan for a text.
 

@@ -40,6 +40,7 @@ RESUMABLE = (
     "trainer.devices",
     "trainer.compile",
     "trainer.threads",
+    "data_dir",
     "callbacks.scalars.every_steps",
     "callbacks.scalars.peak_tflops",
     "callbacks.checkpoints.every_steps",
@@ -121,6 +122,7 @@ def stored_config(
         if not is_hydras(key) and not belongs(key, own_parts):
             _check_resumable(override, folder, nodes)
             OmegaConf.update(config, key, override.value())
+    _move_downloads(config, nodes)
     config.resume = str(folder if named.is_dir() else named)
     return config
 
@@ -155,6 +157,18 @@ def _every_key(tree: object) -> Iterator[object]:
 
     for branch in branches:
         yield from _every_key(branch)
+
+
+def _move_downloads(config: "DictConfig", nodes: dict[str, Any]) -> None:
+    """Where another data_dir was typed, let the folder of downloads that lay in the old data_dir lie in the new one.
+
+    nodes are those of the stored configuration, by their dotted names.
+    """
+    before = nodes.get("data_dir")
+    folder = nodes.get("data.folder")
+    lay_inside = type(folder) is str and folder.startswith(f"{before}/")
+    if lay_inside and config.data_dir != before:
+        config.data.folder = f"{config.data_dir}/{folder.removeprefix(f'{before}/')}"
 
 
 def _check_resumable(override: "Override", folder: Path, nodes: dict[str, Any]) -> None:

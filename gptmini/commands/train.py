@@ -19,10 +19,10 @@ from gptmini.commands.plan import (
     check_configuration,
     check_text,
     open_loggers,
-    open_tokens,
 )
 from gptmini.commands.start_up import resume_collector
 from gptmini.commands.sweeps import Outcome
+from gptmini.commands.tokens import open_tokens
 
 # A mistake in a key is told before torch and Lightning are imported, which takes seconds.
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def train(config: "DictConfig", overrides: Sequence[str] = (), label: str = "") 
     new = {"runs_dir": config.runs_dir, "name": config.name, "label": label}
     with open_run(config.resume, **new) as run:
         with console.status("reading text"):
-            store, prepared_now = open_tokens(config, run.state)
+            store, prepared_now = open_tokens(config, run.state, overrides)
         fitted = build(plan, store, run.state)
 
         # The run keeps the batch size that batch_size=auto found, so that a resumed run need not look for it.

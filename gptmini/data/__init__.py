@@ -4,8 +4,8 @@ Here stand the names that load without torch; batch order, in gptmini.data.batch
 """
 
 from gptmini.data.corpus import Corpus, Document, PydocCorpus, TextCorpus
-from gptmini.data.published import pinned_text
-from gptmini.data.store import TokenStore, prepare
+from gptmini.data.published import download_file, pinned_text
+from gptmini.data.store import TokenStore, find_prepared, prepare
 
 __all__ = [
     "Corpus",
@@ -13,6 +13,8 @@ __all__ = [
     "PydocCorpus",
     "TextCorpus",
     "TokenStore",
+    "download_file",
+    "find_prepared",
     "pinned_text",
     "prepare",
 ]

@@ -35,10 +35,7 @@ def pinned_text(
     check_fraction(val_fraction)
     file_name("data.name", name)
     text("data.url", url)
-    if "\0" in text("data.folder", folder):
-        raise UserError(f"data.folder must be the name of a folder, got {folder!r}")
-
-    file = Path(folder) / f"{name}.txt" if path is None else Path(str(path))
+    file = download_file(folder, name) if path is None else Path(str(path))
     if path is not None and not file.is_file():
         raise UserError(
             f"data.path must be a file, got {path}, which does not exist or is a folder"
@@ -63,6 +60,17 @@ def pinned_text(
         with replacing(file) as new:
             new.write(data)
     return TextCorpus(file, val_fraction, name)
+
+
+def download_file(folder: str, name: str) -> Path:
+    """The file in a folder that keeps the text of a name once it is downloaded; UserError unless both are plain names.
+
+    Raises UserError: name is no plain file name, or folder is no text that can name a folder.
+    """
+    file_name("data.name", name)
+    if "\0" in text("data.folder", folder):
+        raise UserError(f"data.folder must be the name of a folder, got {folder!r}")
+    return Path(folder) / f"{name}.txt"
 
 
 def download(url: str) -> bytes:

@@ -124,6 +124,33 @@ def prepare(
     Returns the store, and whether it had to be written.
     Raises UserError: a text that cannot be read or encoded, a split without text, or a damaged prepared folder.
     """
+    recipe, folder = _planned(corpus, build_tokenizer, root)
+    is_new = not folder.exists()
+    if is_new:
+        tokenizer = build_tokenizer(corpus.documents())
+        with new_folder(folder) as temporary:
+            _write(temporary, corpus, tokenizer, recipe)
+    return _open(folder, recipe["fingerprint"]), is_new
+
+
+def find_prepared(
+    corpus: Corpus, build_tokenizer: Callable[..., Encoder], root: str | Path
+) -> TokenStore | None:
+    """Open the tokens of a corpus under a tokenizer, without writing anything; None if they are not there.
+
+    The arguments are those of prepare.
+    Raises UserError: a text that cannot be read, or a damaged prepared folder.
+    """
+    recipe, folder = _planned(corpus, build_tokenizer, root)
+    if not folder.exists():
+        return None
+    return _open(folder, recipe["fingerprint"])
+
+
+def _planned(
+    corpus: Corpus, build_tokenizer: Callable[..., Encoder], root: str | Path
+) -> tuple[dict, Path]:
+    """What the tokens of a corpus under a tokenizer follow from, with its fingerprint, and the folder for them."""
     # No system has a name with a zero byte, and Python's own error for it is a bare ValueError.
     if "\0" in str(root):
         raise UserError(f"data_dir must be the name of a folder, got {str(root)!r}")
@@ -140,13 +167,11 @@ def prepare(
     }
     fingerprint = _digest(recipe)
     folder = Path(root) / f"{corpus.name}-{kind}-{fingerprint[:12]}"
+    return recipe | {"fingerprint": fingerprint}, folder
 
-    is_new = not folder.exists()
-    if is_new:
-        tokenizer = build_tokenizer(corpus.documents())
-        with new_folder(folder) as temporary:
-            _write(temporary, corpus, tokenizer, recipe | {"fingerprint": fingerprint})
 
+def _open(folder: Path, fingerprint: str) -> TokenStore:
+    """Open a prepared folder that exists; UserError if it is damaged, or of another fingerprint."""
     if not (folder / "meta.json").is_file():
         raise UserError(
             f"{folder} is not as it was prepared: meta.json is missing; {_remedy(folder)}"
@@ -156,7 +181,7 @@ def prepare(
         raise UserError(
             f"{folder} holds the tokens of another text or tokenizer; {_remedy(folder)}"
         )
-    return store, is_new
+    return store
 
 
 def _write(folder: Path, corpus: Corpus, tokenizer: Encoder, recipe: dict) -> None:

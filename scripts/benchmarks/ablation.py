@@ -19,7 +19,8 @@ from omegaconf import DictConfig
 
 from gptmini.commands.errors import Parser
 from gptmini.commands.jobs import compose_checked
-from gptmini.commands.plan import Plan, build, check_configuration, open_tokens
+from gptmini.commands.plan import Plan, build, check_configuration
+from gptmini.commands.tokens import open_tokens
 from gptmini.data import TokenStore
 from gptmini.hardware import keep_freed_memory
 from gptmini.training import build_trainer

@@ -17,7 +17,8 @@ from pathlib import Path
 from gptmini.checks import UserError
 from gptmini.commands.errors import Parser
 from gptmini.commands.jobs import compose_checked
-from gptmini.commands.plan import check_configuration, open_tokens
+from gptmini.commands.plan import check_configuration
+from gptmini.commands.tokens import open_tokens
 
 TRAIN = Path(__file__).resolve().parent.parent / "train.py"
 UNWATCHED = ("callbacks.samples=null", "callbacks.pictures=null")  # a peer writes neither

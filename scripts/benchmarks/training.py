@@ -19,7 +19,8 @@ import torch
 from gptmini.checks import UserError
 from gptmini.commands.errors import Parser
 from gptmini.commands.jobs import compose_checked
-from gptmini.commands.plan import Fitted, Plan, build, check_configuration, open_tokens
+from gptmini.commands.plan import Fitted, Plan, build, check_configuration
+from gptmini.commands.tokens import open_tokens
 from gptmini.data import TokenStore
 from gptmini.hardware import Hardware, clock, keep_freed_memory, peak_memory
 from gptmini.model import GPT

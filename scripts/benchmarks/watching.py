@@ -18,7 +18,8 @@ from omegaconf import DictConfig
 
 from gptmini.commands.errors import Parser
 from gptmini.commands.jobs import compose_checked
-from gptmini.commands.plan import build, check_configuration, open_tokens
+from gptmini.commands.plan import build, check_configuration
+from gptmini.commands.tokens import open_tokens
 from gptmini.commands.train import log_setup
 from gptmini.hardware import clock, keep_freed_memory
 from gptmini.training import EventLogger, RunCheckpoints, Scalars, build_trainer

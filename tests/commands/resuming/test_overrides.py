@@ -154,6 +154,10 @@ ALLOWED = {
     "trainer.devices": (1, lambda folder, out: micro_steps_since(folder) == 6),
     "trainer.compile": (False, lambda folder, out: ", eager, " in out),
     "trainer.threads": (2, lambda folder, out: torch.get_num_threads() == 2),
+    "data_dir": (
+        "there",
+        lambda folder, out: re.search("^data     there/text-byte-\\w+, prepared now$", out, re.M),
+    ),
     "callbacks.scalars.every_steps": (
         4,
         lambda folder, out: steps(folder, "train/lr/matrices") == [1, 2, 3, 4, 7],

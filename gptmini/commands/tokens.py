@@ -1,0 +1,95 @@
+"""The tokens of a run: opened where they are, or prepared from the text.
+
+A run folder may come from a stranger. So a resumed run reads tokens and texts wherever its folder says, but it writes
+and downloads only where the command line or gptmini's own configuration says.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gptmini.checks import UserError
+from gptmini.commands.configuration import CONFIGS, read_yaml
+from gptmini.commands.parts import build_from
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from gptmini.data import TokenStore
+    from gptmini.model.training_state import TrainingState
+
+
+def open_tokens(
+    config: "DictConfig", state: "TrainingState | None", overrides: Sequence[str] = ()
+) -> "tuple[TokenStore, bool]":
+    """Open the tokens of a run, and prepare them from the text if they are not there.
+
+    Args:
+        config: the configuration, with data, tokenizer and data_dir.
+        state: the state that a resumed run goes on from; its tokens are opened if they are still there, unless another
+            data_dir was typed.
+        overrides: what was typed, KEY=VALUE each.
+
+    Returns the tokens, and whether they were prepared by this call.
+    Raises UserError: the text cannot be read; or the tokens of a resumed run are not there, and only the run folder
+    says where to prepare them, or from which address to download their text.
+    """
+    from gptmini.data import TokenStore, find_prepared, prepare
+
+    data_dir_is_typed = any(override.startswith("data_dir=") for override in overrides)
+    known = None if state is None or data_dir_is_typed else state.data_folder
+    if known is not None and (known / "meta.json").is_file():
+        return TokenStore(known), False
+
+    is_resumed = config.resume is not None
+    may_write = not is_resumed or data_dir_is_typed or config.data_dir == _own_data_dir()
+    if not may_write or (is_resumed and not _downloads_as_gptmini_does(config)):
+        _check_downloads_nothing(config)
+
+    corpus = build_from(config.data)
+    tokenizer = build_from(config.tokenizer)
+    if may_write:
+        return prepare(corpus, tokenizer, config.data_dir)
+
+    store = find_prepared(corpus, tokenizer, config.data_dir)
+    if store is None:
+        raise UserError(
+            f"the tokens of {config.resume} must be prepared again, and only the run folder says where; "
+            f"if the place is yours, type data_dir={config.data_dir}"
+        )
+    return store, False
+
+
+def _own_data_dir() -> str:
+    """The folder of prepared tokens that gptmini's own configuration names."""
+    return read_yaml(CONFIGS / "train.yaml")["data_dir"]
+
+
+def _downloads_as_gptmini_does(config: "DictConfig") -> bool:
+    """Whether gptmini's own configurations name the address and the folder of the text, given data_dir."""
+    wanted = (config.data.get("url"), config.data.get("folder"))
+    for file in (CONFIGS / "data").glob("*.yaml"):
+        own = read_yaml(file)
+        folder = own.get("folder")
+        if folder is not None:
+            folder = folder.replace("${data_dir}", config.data_dir)
+        if (own.get("url"), folder) == wanted:
+            return True
+    return False
+
+
+def _check_downloads_nothing(config: "DictConfig") -> None:
+    """Raise UserError where building the corpus of a resumed run would download its text."""
+    from gptmini.data import download_file
+
+    data = config.data
+    is_downloaded = data.get("url") is not None and data.get("path") is None
+    if not is_downloaded:
+        return
+
+    file = download_file(data.get("folder"), data.get("name"))
+    if not file.is_file():
+        raise UserError(
+            f"the text of {config.resume} must be downloaded again, from data.url={data.url} into "
+            f"data.folder={data.folder}, which only the run folder names; if they are yours, "
+            f"put the text into {file}, or type data_dir={config.data_dir} for gptmini's own address"
+        )
