@@ -7,9 +7,10 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO, TextIO
 
 from gptmini.checks import UserError
@@ -174,7 +175,9 @@ def append_text(path: Path) -> TextIO:
     return open(path, "a", encoding="utf-8", opener=open_without_following)
 
 
-def check_plain(folder: Path, *, but: Sequence[str] = ()) -> None:
+def check_plain(
+    folder: Path, *, linking: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> None:
     """Raise UserError unless everything in a folder, at any depth, is a regular file or a folder itself.
 
     A link in a folder that comes from a stranger could lead whatever is written there to any file of the user, and a
@@ -182,19 +185,29 @@ def check_plain(folder: Path, *, but: Sequence[str] = ()) -> None:
 
     Args:
         folder: the folder to look through.
-        but: names of folders directly in it that are not looked into.
+        linking: folders directly in it in which a link may lead to what lies in the same one, by their names; for each
+            the names of links that may lead anywhere, because nothing is written through them.
     """
     for place, folders, files in os.walk(folder):
+        inside = Path(place).relative_to(folder).parts
+        top = inside[0] if inside else ""
         for name in (*folders, *files):
             path = Path(place, name)
             mode = path.lstat().st_mode
+            is_known_link = top in linking and stat.S_ISLNK(mode)
+            if is_known_link and (name in linking[top] or _leads_into(path, folder / top)):
+                continue
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise UserError(
                     f"{path} must be a file or folder itself, and it is a link, a pipe or a device; "
                     "put what it stands for in its place"
                 )
-        if Path(place) == folder:
-            folders[:] = [name for name in folders if name not in but]
+
+
+def _leads_into(link: Path, folder: Path) -> bool:
+    """Whether what a link leads to, which need not exist, lies in a folder."""
+    destination = Path(os.path.realpath(link))
+    return destination.is_relative_to(os.path.realpath(folder))
 
 
 def _link(source: Path, target: Path) -> bool:

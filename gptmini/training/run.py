@@ -26,8 +26,9 @@ from gptmini.run_folder import (
 from gptmini.training.monitoring.metrics import dropping_later_rows
 from gptmini.training.trainer import is_first_process
 
-# Folders in which a logger keeps links of its own: those of Weights & Biases lead to its newest run and log.
-LINKING = ("wandb",)
+# Folders in which a logger keeps links of its own: those of Weights & Biases lead to its newest run and log there, and
+# one in each of its runs to a log in the user's cache, which it never writes under the name of the link.
+LINKING = {"wandb": ("debug-core.log",)}
 
 
 class Run(ABC):
@@ -127,7 +128,7 @@ class ResumedRun(Run):
         super().__init__()
         named = named_run(path)
         self.folder = find_run(named)
-        check_plain(self.folder, but=LINKING)
+        check_plain(self.folder, linking=LINKING)
         place = self.folder.absolute().parent
         self._is_in_place = place.name == name
         self.root = seen_from_here(place.parent if self._is_in_place else place)

@@ -204,6 +204,11 @@ def test_weights_and_biases_offline_keeps_what_tensorboard_keeps(script, watched
     assert points == pytest.approx(curve(folder, "val/loss"))
     assert wandb.run is None  # or the next run of this process would write into this one's entry
 
+    # Weights & Biases keeps links in the run folder, with which the run goes on.
+    assert [path for path in folder.glob("wandb/**/*") if path.is_symlink()]
+    result = script("train", "resume=runs/latest")
+    assert result.code == 0, result.err
+
 
 @pytest.mark.parametrize(
     ("overrides", "expected"),

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from gptmini.checks import UserError
 from gptmini.files import (
     ABANDONED,
+    check_plain,
     flush_folder,
     makes_hard_links,
     new_folder,
@@ -269,3 +271,62 @@ def test_what_a_killed_process_left_is_removed_an_hour_later(tmp_path):
         pass
 
     assert names(tmp_path) == [".made.b.tmp", "made"]
+
+
+@pytest.fixture
+def linking(tmp_path):
+    """A folder run with a folder wandb of links, and a file that lies beside the folder run."""
+    inside = tmp_path / "run" / "wandb" / "run-1" / "logs"
+    inside.mkdir(parents=True)
+    (inside / "debug.log").touch()
+    (tmp_path / "mine").touch()
+    return tmp_path / "run"
+
+
+def check(folder):
+    check_plain(folder, linking={"wandb": ("core.log",)})
+
+
+def test_links_that_stay_in_their_folder_are_allowed_where_a_logger_makes_them(linking):
+    # As Weights & Biases makes them: of its newest run and log, and of a log in the user's cache.
+    (linking / "wandb" / "latest-run").symlink_to("run-1")
+    (linking / "wandb" / "debug.log").symlink_to("run-1/logs/debug.log")
+    (linking / "wandb" / "gone.log").symlink_to("run-0/logs/debug.log")
+    (linking / "wandb" / "run-1" / "logs" / "core.log").symlink_to(linking.parent / "mine")
+    check(linking)
+
+
+@pytest.mark.parametrize(
+    ("place", "destination"),
+    [
+        ("wandb/debug.log", "../../mine"),
+        ("wandb/run-1/logs/output.log", "../../../../mine"),
+        ("wandb/run-2", "../.."),
+        ("wandb/run-2", "../run-2"),
+        ("wandb/debug.log", "/etc/passwd"),
+        ("core.log", "mine"),
+        ("other/core.log", "mine"),
+    ],
+)
+def test_links_that_lead_elsewhere_are_refused_there_too(linking, place, destination):
+    link = linking / place
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(destination)
+    with pytest.raises(UserError, match=f"{place} must be a file or folder itself"):
+        check(linking)
+
+
+@pytest.mark.parametrize("place", ["wandb/debug.log", "wandb/run-1/core.log", "core.log"])
+def test_a_pipe_is_refused_at_any_depth(linking, place):
+    os.mkfifo(linking / place)
+    with pytest.raises(UserError, match=f"{place} must be a file or folder itself"):
+        check(linking)
+
+
+def test_a_link_that_leads_to_itself_is_refused_where_no_logger_makes_links(linking):
+    (linking / "loop").symlink_to("loop")
+    with pytest.raises(UserError, match="loop must be a file or folder itself"):
+        check(linking)
+    (linking / "loop").unlink()
+    (linking / "wandb" / "loop").symlink_to("loop")
+    check(linking)  # it leads nowhere, and stays in its folder
