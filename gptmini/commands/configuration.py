@@ -1,5 +1,6 @@
 """Configurations: composed by Hydra from the files of gptmini and of the user's own folder."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -152,8 +153,15 @@ def as_typed(override: "Override") -> str:
 
 def quoted(text: str) -> str:
     """Text as a quoted value of Hydra's override grammar, whatever its characters."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    # Hydra reads a backslash as itself, but for those before a quotation mark and at the end.
+    escaped = re.sub(r'(\\*)("|\Z)', _escape, text)
     return f'"{escaped}"'
+
+
+def _escape(found: re.Match) -> str:
+    """Backslashes and the quotation mark after them, or the end of the text, in Hydra's escapes."""
+    backslashes, mark = found.groups()
+    return 2 * backslashes + mark.replace('"', '\\"')
 
 
 def folders_of(config_dir: str | None) -> list[Path]:

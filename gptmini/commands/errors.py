@@ -105,7 +105,7 @@ def _explain_hydra(error: BaseException) -> str:
     if not reason:
         reason = f"the configuration cannot be composed ({name})"
     if "override" in name.lower():
-        reason += "; quote a value of other characters inside too: 'key=\"value\"'"
+        reason += "; a list or a mapping holds other characters in quotes: 'key=[\"a b\"]'"
     return reason
 
 

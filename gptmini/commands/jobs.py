@@ -17,6 +17,7 @@ from gptmini.commands.configuration import (
 from gptmini.commands.errors import refuse
 from gptmini.commands.keys import check_overrides
 from gptmini.commands.own_files import check_own_files
+from gptmini.commands.quoting import in_hydras_grammar
 from gptmini.commands.stored import run_to_resume, stored_config
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Checked:
 def parse_flags(arguments: list[str]) -> argparse.Namespace:
     """Read Hydra's own flags and the overrides; a mistake in them is told in one line.
 
+    Returns the flags: typed holds the overrides as they were typed, overrides holds them in Hydra's grammar.
     Raises UserError: a flag that would replace gptmini's configurations, or flags that do not go together.
     """
     from hydra._internal.utils import get_args_parser
@@ -57,6 +59,9 @@ def parse_flags(arguments: list[str]) -> argparse.Namespace:
     _check_modes(flags)
     if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
         raise UserError(f"--config-dir must be a folder, got {flags.config_dir}")
+
+    flags.typed = flags.overrides
+    flags.overrides = in_hydras_grammar(flags.typed, multirun=flags.multirun)
     return flags
 
 

@@ -253,7 +253,7 @@ def _launch(
 
     # hydra.main reads sys.argv, and takes no override after a flag.
     own_flags = list(arguments)
-    for override in flags.overrides:
+    for override in flags.typed:
         own_flags.remove(override)
     sys.argv[:] = [argv[0], *flags.overrides, *own_flags]
     interrupted = True

@@ -88,6 +88,8 @@ def stored_config(
 
     from gptmini.run_folder import check_version, find_run, named_run, read_config
 
+    if not run:
+        raise UserError("resume must name a run folder or a .ckpt file in one, got an empty name")
     # A run that begins meanwhile must not change which one is meant, so a folder of runs is looked into only once.
     named = named_run(run)
     folder = find_run(named)

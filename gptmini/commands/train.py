@@ -20,6 +20,7 @@ from gptmini.commands.plan import (
     check_text,
     open_loggers,
 )
+from gptmini.commands.quoting import in_hydras_grammar
 from gptmini.commands.start_up import resume_collector
 from gptmini.commands.sweeps import Outcome
 from gptmini.commands.tokens import open_tokens
@@ -67,8 +68,12 @@ def train(config: "DictConfig", overrides: Sequence[str] = (), label: str = "") 
     from gptmini.training.run import open_run
 
     console = make_console(config.console)
-    new = {"runs_dir": config.runs_dir, "name": config.name, "label": label}
-    with open_run(config.resume, **new) as run:
+    with open_run(
+        config.resume,
+        runs_dir=config.runs_dir,
+        name=config.name,
+        label=label,
+    ) as run:
         with console.status("reading text"):
             store, prepared_now = open_tokens(config, run.state, overrides)
         fitted = build(plan, store, run.state)
@@ -112,7 +117,8 @@ def train_from_python(overrides: Sequence[str]) -> TrainingResult:
             )
 
     try:
-        config = compose_checked("train", list(overrides))
+        overrides = in_hydras_grammar(overrides)
+        config = compose_checked("train", overrides)
     except Exception as error:
         # Hydra's own errors become a UserError too, so that a caller has one class to catch.
         mistake = explain(error)

@@ -1,0 +1,127 @@
+"""Paths and names of any characters work wherever one is typed, and the printed commands name them for a shell."""
+
+import shutil
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from gptmini.commands.configuration import quoted
+from gptmini.commands.launching import compose_checked
+from gptmini.commands.quoting import in_hydras_grammar, override_of
+
+# Each holds characters that Hydra's grammar lacks, or that mean something else to it.
+ODD = [
+    "jörg",
+    "a b",
+    "a (1)",
+    "a,b",
+    "a=b",
+    "it's",
+    'say "x"',
+    "#1",
+    "[x]",
+    "{x}",
+    "a$b",
+    "50%",
+    "a\\b",
+    "ö\\",
+    'ö\\"',
+    "a&b;c!d`e^f<g>",
+    "2024",
+    "1e3",
+    "true",
+    "glob(x)",
+    "str(1)x",
+    "日本\n語",
+]
+FOLDER = "jörg's (a,b) #1 [x] {y} $%=&"
+
+
+def read_by_hydra(line):
+    """The value of an override as Hydra's own parser reads it."""
+    return OverridesParser.create().parse_override(line).value()
+
+
+@pytest.mark.parametrize("text", ODD)
+@pytest.mark.parametrize("key", ["data.path", "resume", "runs_dir", "data_dir", "name"])
+def test_a_path_or_a_name_is_taken_as_it_is_typed(key, text):
+    (line,) = in_hydras_grammar([f"{key}={text}"])
+    assert read_by_hydra(line) == text
+
+
+@pytest.mark.parametrize("text", [*ODD, "", "null", "'a'", "a\\,b", "  a "])
+def test_a_printed_override_is_read_as_the_text_that_it_is_printed_for(text):
+    (line,) = in_hydras_grammar([override_of("resume", text)])
+    assert read_by_hydra(line) == text
+    assert read_by_hydra(f"resume={quoted(text)}") == text
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ("data.path=null", None),
+        ("data.path='a b'", "a b"),
+        ('data.path="jörg, x"', "jörg, x"),
+        (r"data.path=a\,b", "a,b"),
+        ("data.path=${data_dir}/x", "${data_dir}/x"),
+        ("seed=2024", 2024),
+        ("callbacks.samples.prompts=[a,'b (c)']", ["a", "b (c)"]),
+    ],
+)
+def test_what_hydra_reads_as_one_value_keeps_the_meaning_that_hydra_gives_it(typed, value):
+    assert in_hydras_grammar([typed]) == [typed]
+    assert read_by_hydra(typed) == value
+
+
+def test_any_key_takes_text_that_hydras_grammar_lacks():
+    config = compose_checked("train", in_hydras_grammar(["callbacks.pictures.text=Bücher (1)"]))
+    assert config.callbacks.pictures.text == "Bücher (1)"
+
+
+@pytest.mark.parametrize(
+    ("typed", "values"),
+    [
+        ("data.path=a.txt,b.txt", ["a.txt", "b.txt"]),
+        ("data.path=jörg.txt,b (1).txt,'c,d'.txt", ["jörg.txt", "b (1).txt", "'c", "d'.txt"]),
+        ("data.path='a,b.txt',c.txt", ["'a,b.txt'", "c.txt"]),
+        ("name=choice(a,b)", ["a", "b"]),
+    ],
+)
+def test_a_sweep_over_paths_stays_a_sweep(typed, values):
+    (line,) = in_hydras_grammar([typed], multirun=True)
+    override = OverridesParser.create().parse_override(line)
+    swept = [text.strip('"') for text in override.sweep_string_iterator()]
+    assert swept == values
+
+
+def test_a_tilde_is_the_home_folder_as_in_a_shell(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/jörg")
+    for typed in ("data.path=~/x.txt", "data.path='~/x.txt'"):
+        (line,) = in_hydras_grammar([typed])
+        assert read_by_hydra(line) == "/home/jörg/x.txt"
+    assert in_hydras_grammar(["name=~x"]) == ['name="~x"']
+    assert in_hydras_grammar(["~callbacks.samples"]) == ["~callbacks.samples"]
+
+
+def test_a_brace_that_no_configuration_can_hold_is_refused(script, short):
+    result = script("train", *short, "data.path=a${b.txt")
+    assert result.code == 2
+    assert "data.path must hold no ${ but in ${NAME}, got 'a${b.txt'; rename" in result.err
+
+
+@pytest.mark.parametrize("typed", ["resume=", "resume=''"])
+def test_resume_without_a_run_is_refused(script, typed):
+    result = script("train", typed)
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "resume must name a run folder or a .ckpt file in one, got an empty name" in result.err
+
+
+def test_prepare_reads_a_text_in_any_folder(script, tmp_path):
+    text = tmp_path / FOLDER / "Bü=cher, (1).txt"
+    text.parent.mkdir()
+    shutil.copy("my.txt", text)
+
+    folder = tmp_path / FOLDER / "prepared"
+    typed = ["data=text", f"data.path={text}", f"data_dir={folder}", "tokenizer=byte"]
+    assert script("prepare", *typed).code == 0
+    assert len(list(folder.glob("*/meta.json"))) == 1
