@@ -2,10 +2,13 @@
 
 import math
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from gptmini.commands.quoting import override_of
 
 if TYPE_CHECKING:  # importing Lightning takes seconds
     from gptmini.data import TokenStore
@@ -58,7 +61,7 @@ class Announcer:
         self.say("model", f"{model.n_parameters:,} parameters, {work} a token")
         self.say("machine", str(hardware))
         self._say_batch(module.settings)
-        self.say("run", str(run.folder), f"watch it: tensorboard --logdir {run.root}")
+        self.say("run", str(run.folder), f"watch it: {watching(run.root)}")
 
         if run.resumed:
             self.say_resume(run.state, module)
@@ -176,9 +179,9 @@ class Announcer:
             self.say("sample", *text.splitlines())
         self.say(
             "next",
-            command_line("sample", str(folder)),
-            command_line("evaluate", str(folder)),
-            command_line("report", str(folder)),
+            command_line("sample", as_argument(folder)),
+            command_line("evaluate", as_argument(folder)),
+            command_line("report", as_argument(folder)),
         )
 
 
@@ -203,20 +206,49 @@ def with_prefix(number: float, unit: str) -> str:
     return f"{number:.1f} {prefix}{unit}"
 
 
+def watching(root: Path) -> str:
+    """The command line that shows a folder of runs in TensorBoard."""
+    return shlex.join(["tensorboard", "--logdir", as_argument(root)])
+
+
+def as_argument(folder: Path) -> str:
+    """A folder as an argument that no program takes for an option or for the home folder, as -x and ~ would be."""
+    text = str(folder)
+    return f"./{text}" if text.startswith(("-", "~")) else text
+
+
 def resuming(run: "Run") -> str:
     """The command line that goes on with a run.
 
     Callbacks and loggers that the user added are typed again: a stored configuration alone may not name a class.
     """
-    arguments = [f"resume={run.folder}"]
+    arguments = [override_of("resume", as_argument(run.folder))]
     for override in run.overrides:
         if override.startswith(("+callbacks.", "+logger.")):
-            arguments.append(shlex.quote(override))
-    return command_line("train", " ".join(arguments))
+            arguments.append(override)
+    return command_line("train", *arguments)
 
 
-def command_line(name: str, argument: str) -> str:
-    """A gptmini command as this user would type it: with the scripts of a clone, or with the installed program."""
-    if Path(sys.argv[0]).resolve() == CLONE / "scripts" / "train.py":
-        return f"python scripts/{name}.py {argument}"
-    return f"gptmini {name} {argument}"
+def command_line(name: str, *arguments: str) -> str:
+    """A gptmini command that this user's shell takes as it is, with the program that the user has called.
+
+    That is a script of a clone, or the installed program. A program that is not on the shell's path is named by its
+    file.
+    """
+    script = Path(sys.argv[0])
+    installed = Path(sys.executable).with_name("gptmini")
+    if script.resolve() == CLONE / "scripts" / "train.py":
+        program = [_called(sys.executable), str(script.with_name(f"{name}.py"))]
+    elif installed.is_file():
+        program = [_called(str(installed)), name]
+    else:
+        program = [_called(sys.executable), "-m", "gptmini", name]
+    return shlex.join([*program, *arguments])
+
+
+def _called(program: str) -> str:
+    """The name under which a shell finds a program's file; the file itself where another program has the name."""
+    name = Path(program).name
+    found = shutil.which(name)
+    is_found = found is not None and Path(found).absolute() == Path(program).absolute()
+    return name if is_found else program

@@ -35,7 +35,7 @@ def tokenise(config, overrides: Sequence[str] = (), label: str = "") -> None:
         )
 
     origin = "prepared now" if written else "prepared before"
-    console.print(f"{store.folder}, {origin}", markup=False)
+    console.print(f"{store.folder}, {origin}", markup=False, emoji=False)
     for split in SPLITS:
         n_tokens = store.n_tokens(split)
         n_bytes = store.n_bytes(split)

@@ -250,7 +250,7 @@ def _read_meta(folder: Path) -> dict:
     if not path.is_file():
         raise UserError(
             f"{folder} is not a prepared folder: it has no meta.json; "
-            "run prepare.py, or name another"
+            "run gptmini prepare, or name another"
         )
 
     try:

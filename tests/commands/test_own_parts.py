@@ -44,7 +44,7 @@ def test_early_stopping_ends_a_run_as_its_end_and_says_so_in_one_line(stopped):
     assert "val/loss did not improve in the last 1 records" in said[1]
     assert re.search(r"^best     val loss \d\.\d{4}, ", stopped.out, re.MULTILINE)
 
-    to_go_on = r"^         to go on: python scripts/train.py (.+)$"
+    to_go_on = r"^         to go on: \S+ \S*scripts/train.py (.+)$"
     said = re.search(to_go_on, stopped.out, re.MULTILINE)
     expected = [f"resume={newest().relative_to(Path.cwd())}", f"+callbacks.stop={STOP}"]
     assert shlex.split(said[1]) == expected

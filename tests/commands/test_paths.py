@@ -1,10 +1,16 @@
 """Paths and names of any characters work wherever one is typed, and the printed commands name them for a shell."""
 
+import os
+import re
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from gptmini.commands import announcements
 from gptmini.commands.configuration import quoted
 from gptmini.commands.launching import compose_checked
 from gptmini.commands.quoting import in_hydras_grammar, override_of
@@ -125,3 +131,58 @@ def test_prepare_reads_a_text_in_any_folder(script, tmp_path):
     typed = ["data=text", f"data.path={text}", f"data_dir={folder}", "tokenizer=byte"]
     assert script("prepare", *typed).code == 0
     assert len(list(folder.glob("*/meta.json"))) == 1
+
+
+def words_of(command):
+    """The words into which bash divides a command that is pasted into it."""
+    pasted = ["bash", "-c", f"printf '%s\\0' {command}"]
+    result = subprocess.run(pasted, capture_output=True, text=True, check=True)
+    return result.stdout.split("\0")[:-1]
+
+
+@pytest.mark.slow
+def test_printed_commands_are_what_a_shell_runs(script, short, tmp_path, monkeypatch):
+    here = tmp_path / FOLDER
+    here.mkdir()
+    text = here / "Bücher.txt"
+    shutil.copy("my.txt", text)
+    monkeypatch.chdir(here)
+
+    def paste(command, *more):
+        _, file, *arguments = words_of(command)
+        assert Path(file).is_file()
+        result = script(Path(file).stem, *arguments, *more)
+        assert result.code == 0, (command, result)
+        return result.out
+
+    typed = [*short, f"data.path={text}", "runs_dir=-all runs's [ö]", "name=it's (1)"]
+    stopped = script("train", *typed, "trainer.max_time=1e-3").out
+    resume = re.search(r"^next     (.+)$", stopped, re.MULTILINE)[1]
+    ended = paste(resume, "trainer.max_time=null")
+    assert "done     3 steps" in ended
+
+    commands = re.search(r"^next +(.+)\n +(.+)\n +(.+)$", ended, re.MULTILINE)
+    assert paste(commands[1], "--prompt=Line", "--max-new-tokens=2").startswith("Line")
+    assert "bits per byte" in paste(commands[2])
+    assert "report.html" in paste(commands[3])
+
+    watch = re.search(r"watch it: (tensorboard .+)$", ended, re.MULTILINE)[1]
+    program, flag, folder = words_of(watch)
+    assert (program, flag) == ("tensorboard", "--logdir")
+    assert len(list(Path(folder).glob("it's (1)/*/config.yaml"))) == 1
+
+
+@pytest.mark.parametrize("is_on_path", [True, False])
+def test_the_installed_program_is_printed_as_a_shell_finds_it(monkeypatch, tmp_path, is_on_path):
+    programs = Path(sys.executable).parent
+    if not (programs / "gptmini").exists():
+        pytest.skip("the program gptmini is not beside this Python; pip install puts it there")
+    monkeypatch.setattr(sys, "argv", [str(programs / "gptmini"), "train"])
+    monkeypatch.setenv("PATH", f"{programs if is_on_path else tmp_path}{os.pathsep}/usr/bin:/bin")
+
+    command = announcements.command_line("sample", "a b")
+    program, *rest = words_of(command)
+    assert rest == ["sample", "a b"]
+    assert program == ("gptmini" if is_on_path else str(programs / "gptmini"))
+    found = subprocess.run(["bash", "-c", f"command -v {program}"], capture_output=True, text=True)
+    assert found.stdout.strip() == str(programs / "gptmini")

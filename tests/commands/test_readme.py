@@ -199,8 +199,8 @@ def test_the_end_names_folder_best_loss_sample_and_next_commands(script, short):
     best = r"^best     val loss \d\.\d{4}, \d\.\d{4} bits per byte, step 4$"
     assert re.search(best, out, re.MULTILINE)
     assert re.search(r"^sample   ", out, re.MULTILINE)
-    assert re.search(r"^next     python scripts/sample.py runs/smoke/\S+$", out, re.MULTILINE)
-    assert re.search(r"^         python scripts/evaluate.py runs/smoke/\S+$", out, re.MULTILINE)
+    assert re.search(r"^next     \S+ \S*scripts/sample.py runs/smoke/\S+$", out, re.MULTILINE)
+    assert re.search(r"^         \S+ \S*scripts/evaluate.py runs/smoke/\S+$", out, re.MULTILINE)
 
 
 def test_tokens_are_prepared_once(script, short):

@@ -184,10 +184,10 @@ class ConsoleLogger(Logger):
     def _print(self, line: str | Text, console: Console, *, place: str, other: Console) -> None:
         """Print a line on a console, whose name is place; if that fails, tell the other console."""
         try:
-            console.print(line, markup=False, highlight=False)
+            console.print(line, markup=False, highlight=False, emoji=False)
         except OSError as error:
             with suppress(OSError):  # both consoles may write to one disk
-                other.print(f"{place} not written: {error.strerror}", markup=False)
+                other.print(f"{place} not written: {error.strerror}", markup=False, emoji=False)
 
     def _draw_bar(self, step: int, now: float) -> None:
         """Show the progress bar, from the first metrics on, at a step."""

@@ -69,7 +69,7 @@ def test_a_stop_saves_its_step_says_how_to_go_on_and_changes_nothing(
         assert result.code == 128 + signal.Signals[name]
     said = re.search(
         rf"^stopped  by {reason} at step {step}; saved as \S+/last.ckpt\n"
-        r"next     python scripts/train.py resume=(\S+)$",
+        r"next     \S+ \S*scripts/train.py resume=(\S+)$",
         result.out,
         re.M,
     )
@@ -203,7 +203,7 @@ def test_real_signals_stop_a_real_process_and_the_printed_command_goes_on(script
     code, out = finish(launch(*arguments), signal.SIGTERM)
     assert code == 128 + signal.SIGTERM
     said = re.search(
-        r"at step (\d+); saved as (\S+)\nnext     python scripts/train.py (resume=\S+)\n", out
+        r"at step (\d+); saved as (\S+)\nnext     \S+ \S*scripts/train.py (resume=\S+)\n", out
     )
     assert int(said[1]) == read_checkpoint(Path(said[2]))["global_step"] > 0
 
