@@ -35,6 +35,20 @@ NO_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 @contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Give an OSError of the block the name of a file or folder, if the system has given it none.
+
+    The system names what cannot be opened or made, but not what cannot be written or flushed.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that takes the name path when the block ends: a reader sees the old file or the new one.
 
@@ -43,7 +57,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     temporary = temporary_beside(path)
     try:
-        with temporary.open("xb") as file:
+        with naming(path), temporary.open("xb") as file:
             yield file
             flush_file(file)
         temporary.replace(path)
@@ -148,7 +162,8 @@ def flush_folder(folder: Path) -> None:
 
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with naming(folder):
+            os.fsync(descriptor)
     except OSError as error:
         if error.errno not in NO_FLUSH:
             raise

@@ -7,7 +7,7 @@ import sys
 from importlib import import_module
 
 from gptmini import __version__
-from gptmini.commands.errors import MISUSE, print_mistake
+from gptmini.commands.errors import MISUSE, one_line_errors, print_mistake
 
 COMMANDS = {
     "train": "train a GPT on a text, or go on with a run",
@@ -18,6 +18,7 @@ COMMANDS = {
 }
 
 
+@one_line_errors()
 def main() -> None:
     """Run the command that the command line names; without a name, list the commands."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"

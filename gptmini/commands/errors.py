@@ -1,10 +1,12 @@
 """A user's mistakes, told in one line."""
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 from gptmini.checks import UserError
@@ -27,13 +29,13 @@ def one_line_errors() -> Iterator[None]:
             stream.reconfigure(errors="backslashreplace")
 
     try:
-        yield
+        with _naming_stdout():
+            yield
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        # The program that reads stdout, such as head, has closed the pipe and needs no more. Python flushes stdout
-        # when it exits, so stdout is sent to the null device, where that flush cannot fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The program that reads stdout, such as head, has closed the pipe and needs no more.
+        _discard_stdout()
         sys.exit(0)
     except Exception as error:
         if os.environ.get("GPTMINI_TRACEBACK"):
@@ -43,6 +45,60 @@ def one_line_errors() -> Iterator[None]:
             raise
         print_mistake(line)
         sys.exit(MISUSE)
+
+
+@contextmanager
+def _naming_stdout() -> Iterator[None]:
+    """Flush stdout after the block, and name it in an error that comes of writing there, as on a full disk."""
+    try:
+        yield
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.filename is None and sys.stdout is not None:
+            # A buffered stdout still holds what it could not write, and fails again.
+            try:
+                sys.stdout.flush()
+            except OSError:
+                error.filename = "stdout"
+                _discard_stdout()
+        raise
+
+
+def _discard_stdout() -> None:
+    """Send stdout to the null device, where the flush with which Python exits cannot fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def naming_keys(**folders: str) -> Iterator[None]:
+    """Turn a read-only place into a mistake that names the keys which lead elsewhere.
+
+    Args:
+        folders: the folder that each key names, as runs_dir="runs". Without any the error stays as it is.
+
+    Raises UserError: the block could not make or write one of the folders, or something in one.
+    """
+    try:
+        yield
+    except OSError as error:
+        is_read_only = error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
+        if not is_read_only or not any(_concerns(error, folder) for folder in folders.values()):
+            raise
+        keys = " and ".join(f"{key}=" for key in folders)
+        verb = "names another folder" if len(folders) == 1 else "name other folders"
+        raise UserError(f"{explain(error)}; {keys} {verb}") from error
+
+
+def _concerns(error: OSError, folder: str) -> bool:
+    """Whether an error names a folder, something in it, or a folder above it that had to be made."""
+    if not isinstance(error.filename, str):
+        return False
+    named = Path(error.filename).absolute()
+    own = Path(folder).absolute()
+    return named.is_relative_to(own) or own.is_relative_to(named)
 
 
 def print_mistake(mistake: str) -> None:

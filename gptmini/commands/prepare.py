@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from gptmini.commands.errors import naming_keys
 from gptmini.commands.launching import run_configured
 from gptmini.commands.plan import check_text
 from gptmini.commands.start_up import resume_collector
@@ -27,7 +28,7 @@ def tokenise(config, overrides: Sequence[str] = (), label: str = "") -> None:
     OmegaConf.resolve(config)
 
     console = Console(soft_wrap=True, highlight=False)
-    with console.status("reading text"):
+    with console.status("reading text"), naming_keys(data_dir=config.data_dir):
         store, written = prepare(
             instantiate(config.data),
             instantiate(config.tokenizer, _convert_="all"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gptmini.checks import UserError
 from gptmini.commands.announcements import Announcer
 from gptmini.commands.configuration import plain_tree
-from gptmini.commands.errors import explain
+from gptmini.commands.errors import explain, naming_keys
 from gptmini.commands.jobs import compose_checked
 from gptmini.commands.launching import run_configured
 from gptmini.commands.plan import (
@@ -74,13 +74,19 @@ def train(config: "DictConfig", overrides: Sequence[str] = (), label: str = "") 
         name=config.name,
         label=label,
     ) as run:
-        with console.status("reading text"):
+        # A resumed run writes where it wrote before, and no key leads elsewhere.
+        folders = {}
+        if not run.resumed:
+            folders = {"data_dir": config.data_dir, "runs_dir": config.runs_dir}
+
+        with console.status("reading text"), naming_keys(**folders):
             store, prepared_now = open_tokens(config, run.state, overrides)
         fitted = build(plan, store, run.state)
 
         # The run keeps the batch size that batch_size=auto found, so that a resumed run need not look for it.
         config.trainer.batch_size = fitted.module.settings.batch_size
-        run.begin(stored_yaml(config), without_resume(overrides))
+        with naming_keys(**folders):
+            run.begin(stored_yaml(config), without_resume(overrides))
 
         announcer = open_announcer(console, run, plan)
         loggers = open_loggers(plan, run, announcer)

@@ -13,7 +13,7 @@ import numpy as np
 
 from gptmini.checks import UserError, file_name
 from gptmini.data.corpus import Corpus, Document
-from gptmini.files import flush_file, new_folder
+from gptmini.files import flush_file, naming, new_folder
 
 FORMAT = 1
 SPLITS = ("train", "val")
@@ -128,7 +128,7 @@ def prepare(
     is_new = not folder.exists()
     if is_new:
         tokenizer = build_tokenizer(corpus.documents())
-        with new_folder(folder) as temporary:
+        with naming(folder), new_folder(folder) as temporary:
             _write(temporary, corpus, tokenizer, recipe)
     return _open(folder, recipe["fingerprint"]), is_new
 

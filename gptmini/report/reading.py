@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gptmini.checks import UserError
-from gptmini.files import flush_file, temporary_beside
+from gptmini.files import flush_file, naming, temporary_beside
 from gptmini.report.tags import BEGINNING, VALIDATION
 
 if TYPE_CHECKING:  # TensorBoard takes long to import, and a new run reads nothing
@@ -120,7 +120,7 @@ def _copy_lasting_events(source: Path, target: Path, *, step: int, validated: bo
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     records = RawEventFileLoader(str(source)).Load()  # ends early where a killed process broke off
-    with target.open("xb") as file:
+    with naming(source), target.open("xb") as file:
         writer = RecordWriter(file)
         for record in records:
             if not _is_logged_again(record, step=step, validated=validated):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gptmini import __version__
 from gptmini.checks import UserError
-from gptmini.files import makes_hard_links, replacing
+from gptmini.files import makes_hard_links, naming, replacing
 from gptmini.run_folder.latest import POINTER, check_latest, link_latest
 
 STAMP = "%Y-%m-%d_%H-%M-%S"  # the time in the name of a run's folder
@@ -143,7 +143,8 @@ def locked(folder: Path) -> Iterator[None]:
         raise UserError(f"{folder} is being trained by process {process}; stop it first") from None
 
     try:
-        path.write_text(str(os.getpid()))
+        with naming(path):
+            path.write_text(str(os.getpid()))
         yield
     finally:
         path.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -330,3 +331,33 @@ def test_a_link_that_leads_to_itself_is_refused_where_no_logger_makes_links(link
     (linking / "loop").unlink()
     (linking / "wandb" / "loop").symlink_to("loop")
     check(linking)  # it leads nowhere, and stays in its folder
+
+
+def full(*arguments, **more):
+    """Fail as a full disk does where a file is open: the system names no file then."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def fill(path):
+    """Replace a file by one that is larger than the system allows."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with replacing(path) as file:
+            file.write(bytes(5000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_what_the_system_refuses_to_write_is_named(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    with pytest.raises(OSError, match=r"File too large: '.*/file'"):
+        fill(path)
+    assert names(tmp_path) == []
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/file'"), replacing(path):
+        pass
+    with pytest.raises(OSError, match="No space left") as caught:
+        flush_folder(tmp_path)
+    assert caught.value.filename == str(tmp_path)
