@@ -250,6 +250,13 @@ def nearest(key: str, known: Iterable[str]) -> str | None:
 
 
 def _hint(key: str, known: Iterable[str]) -> str:
-    """The end of an error message: the known key that a mistaken key resembles, or where all keys are listed."""
+    """The end of an error message: options that have a mistaken key, the known key that it resembles, or --help."""
+    group, _, name = key.partition(".")
+    files = sorted((CONFIGS / group).glob("*.yaml")) if group.isidentifier() else []
+    options = [f"{group}={file.stem}" for file in files if name in read_yaml(file)]
+    if options and group not in PART_GROUPS:
+        verb = "has" if len(options) == 1 else "have"
+        return f"; {' and '.join(options)} {verb} it"
+
     near = nearest(key, known)
     return "; --help lists them" if near is None else f"; the nearest is {near}"

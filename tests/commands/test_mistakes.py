@@ -54,7 +54,11 @@ TRAINING = [
     ),
     (["modle=tiny"], "has the key modle; the nearest is model"),
     (["+trainer={max_step: 3}"], r"the key trainer\.max_step; the nearest is trainer\.max_steps"),
-    (["data=pydoc", "data.path=my.txt"], r"has the key data\.path"),
+    (
+        ["data=pydoc", "data.path=my.txt"],
+        r"has the key data\.path; data=shakespeare and data=text have it",
+    ),
+    (["optimizer=adamw", "optimizer.momentum=0.9"], r"optimizer\.momentum; optimizer=muon has it"),
     (["model=tyny"], "Could not find 'model/tyny' Available options in 'model': gpt2 modern tiny"),
     (["experiment=none"], "Could not find 'experiment/none'"),
     (["trainer.max_steps"], "missing EQUAL"),
