@@ -15,6 +15,7 @@ from gptmini.commands.configuration import (
     items_of,
     plain_tree,
     read_if_yaml,
+    read_yaml,
     state_of_gptminis_files,
 )
 

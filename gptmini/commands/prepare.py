@@ -16,11 +16,10 @@ def tokenise(config, overrides: Sequence[str] = (), label: str = "") -> None:
         overrides: what was typed. Not read, like label: every job of run_configured is called with both.
         label: what tells a job of a sweep from the others.
     """
-    from hydra.utils import instantiate
     from omegaconf import OmegaConf
     from rich.console import Console
 
-    from gptmini.data import prepare
+    from gptmini.commands.plan import open_tokens
     from gptmini.data.store import SPLITS
 
     # The large imports are done, and from here on there is garbage to collect.
@@ -29,10 +28,10 @@ def tokenise(config, overrides: Sequence[str] = (), label: str = "") -> None:
 
     console = Console(soft_wrap=True, highlight=False)
     with console.status("reading text"), naming_keys(data_dir=config.data_dir):
-        store, written = prepare(
-            instantiate(config.data),
-            instantiate(config.tokenizer, _convert_="all"),
-            config.data_dir,
+        store, written = open_tokens(
+            config,
+            None,
+            on_note=lambda note: console.print(f"warning: {note}", markup=False),
         )
 
     origin = "prepared now" if written else "prepared before"

@@ -46,9 +46,9 @@ def _read_prompt_list(path: Path) -> list[str]:
 
 def _decoded(data: bytes, name: str) -> str:
     """Text from bytes in UTF-8, without the byte order mark with which some editors begin a file."""
-    from gptmini.data.corpus import decode_text
+    from gptmini.data.corpus import BYTE_ORDER_MARK, decode_text
 
-    return decode_text(data, name).removeprefix("\ufeff")
+    return decode_text(data, name).removeprefix(BYTE_ORDER_MARK)
 
 
 def _prompt_of(line: str, place: str) -> str:

@@ -4,7 +4,7 @@ A run folder may come from a stranger. So a resumed run reads tokens and texts w
 and downloads only where the command line or gptmini's own configuration says.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gptmini.checks import UserError
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 
 def open_tokens(
-    config: "DictConfig", state: "TrainingState | None", overrides: Sequence[str] = ()
+    config: "DictConfig",
+    state: "TrainingState | None",
+    overrides: Sequence[str] = (),
+    *,
+    on_note: Callable[[str], None] | None = None,
 ) -> "tuple[TokenStore, bool]":
     """Open the tokens of a run, and prepare them from the text if they are not there.
 
@@ -28,6 +32,7 @@ def open_tokens(
         state: the state that a resumed run goes on from; its tokens are opened if they are still there, unless another
             data_dir was typed.
         overrides: what was typed, KEY=VALUE each.
+        on_note: is told of a text that was read and is odd, as one that mixes line ends; None to pass over it.
 
     Returns the tokens, and whether they were prepared by this call.
     Raises UserError: the text cannot be read; or the tokens of a resumed run are not there, and only the run folder
@@ -48,7 +53,11 @@ def open_tokens(
     corpus = build_from(config.data)
     tokenizer = build_from(config.tokenizer)
     if may_write:
-        return prepare(corpus, tokenizer, config.data_dir)
+        store, written = prepare(corpus, tokenizer, config.data_dir)
+        note = getattr(corpus, "note", None)  # only some corpora have one
+        if written and note is not None and on_note is not None:
+            on_note(note)
+        return store, written
 
     store = find_prepared(corpus, tokenizer, config.data_dir)
     if store is None:

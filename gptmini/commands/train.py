@@ -80,7 +80,12 @@ def train(config: "DictConfig", overrides: Sequence[str] = (), label: str = "") 
             folders = {"data_dir": config.data_dir, "runs_dir": config.runs_dir}
 
         with console.status("reading text"), naming_keys(**folders):
-            store, prepared_now = open_tokens(config, run.state, overrides)
+            store, prepared_now = open_tokens(
+                config,
+                run.state,
+                overrides,
+                on_note=lambda note: console.print(f"{'warning':8} {note}", markup=False),
+            )
         fitted = build(plan, store, run.state)
 
         # The run keeps the batch size that batch_size=auto found, so that a resumed run need not look for it.

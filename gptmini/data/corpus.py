@@ -1,6 +1,7 @@
 """Where text comes from: each corpus yields its documents in a fixed order, each with the split that it belongs to."""
 
 import ast
+import codecs
 import hashlib
 import os
 import sys
@@ -15,7 +16,19 @@ from gptmini.checks import UserError, number
 # Folders of the standard library that hold no documentation: test suites, installed packages, and the topics,
 # which are read first and apart.
 PYDOC_SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "pydoc_data"}
+BYTE_ORDER_MARK = "\ufeff"  # with which some editors begin a file in UTF-8
 TEXT_SUFFIXES = (".txt", ".md")  # of the files that are taken from a folder
+
+# What to do first with a file that is no plain text, by its suffix. A model would learn the syntax of a table or of
+# JSON, and the bytes of the others are no text.
+UNPACK = "unpack it first"
+EXTRACT = "write its text into a .txt file, or rename it to .txt to train on it as it is"
+CONVERT = "convert it to a .txt file"
+NO_TEXT = (
+    dict.fromkeys((".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".tar", ".tgz"), UNPACK)
+    | dict.fromkeys((".jsonl", ".ndjson", ".json", ".csv", ".tsv"), EXTRACT)
+    | dict.fromkeys((".parquet", ".arrow", ".pdf", ".docx", ".odt", ".epub"), CONVERT)
+)
 
 
 class Document(NamedTuple):
@@ -107,14 +120,17 @@ class TextCorpus:
         """Take a file, a folder (every .txt and .md file below it) or a glob; UserError if that is no file."""
         self.val_fraction = check_fraction(val_fraction)
         self.name = name
-        self.files = find_files(str(path))  # Hydra makes a number of a name that is all digits
+        self.files = find_files(
+            str(path)
+        )  # a configuration may make a number of a name that is all digits
+        self.note: str | None = None  # what a user should know of the text; set once it was read
 
     def identity(self) -> dict:
         """Corpus, split rule, and each file's digest, in order."""
         return {
             "corpus": self.name,
             "val_fraction": self.val_fraction,
-            "files": [sha256_of(path) for path in self.files],
+            "files": [_sha256_without_mark(path) for path in self.files],
         }
 
     def documents(self) -> Iterator[Document]:
@@ -122,8 +138,11 @@ class TextCorpus:
 
         Raises UserError: a file that is empty or not UTF-8, or a split that no file belongs to.
         """
+        line_ends = LineEnds()
         if len(self.files) == 1:
             text = read_text(self.files[0])
+            line_ends.count(text)
+            self.note = line_ends.note()
             boundary = int(len(text) * (1 - self.val_fraction))
             yield Document("train", text[:boundary])
             yield Document("val", text[boundary:])
@@ -132,10 +151,12 @@ class TextCorpus:
         n_documents = {"train": 0, "val": 0}
         for path in self.files:
             text = read_text(path)
+            line_ends.count(text)
             split = split_of(text, self.val_fraction)
             n_documents[split] += 1
             yield Document(split, text)
 
+        self.note = line_ends.note()
         for split, n in n_documents.items():
             if n == 0:
                 raise UserError(
@@ -143,6 +164,29 @@ class TextCorpus:
                     f"at val_fraction={self.val_fraction}; change val_fraction or join the files "
                     "into one"
                 )
+
+
+class LineEnds:
+    """Counts the line ends of texts, because a text that mixes them teaches a model both."""
+
+    def __init__(self) -> None:
+        self.n_windows = 0  # \r\n
+        self.n_unix = 0  # \n alone
+
+    def count(self, text: str) -> None:
+        """Add the line ends of a text."""
+        n_windows = text.count("\r\n")
+        self.n_windows += n_windows
+        self.n_unix += text.count("\n") - n_windows
+
+    def note(self) -> str | None:
+        """A line about texts that mix line ends; None where all are alike."""
+        if not self.n_windows or not self.n_unix:
+            return None
+        return (
+            f"the text has {self.n_windows:,} line ends of the kind \\r\\n and {self.n_unix:,} of the kind \\n; "
+            "both are kept, and the model learns both"
+        )
 
 
 def topics(tree: ast.Module) -> list[str]:
@@ -178,6 +222,11 @@ def sha256_of(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def _sha256_without_mark(path: Path) -> str:
+    """Digest of a file without the byte order mark that it may begin with, which is no part of its text."""
+    return hashlib.sha256(path.read_bytes().removeprefix(codecs.BOM_UTF8)).hexdigest()
+
+
 def find_files(path: str) -> list[Path]:
     """The file, the .txt and .md files below a folder, or what a glob matches; sorted; UserError if there are none."""
     if not path:
@@ -187,11 +236,15 @@ def find_files(path: str) -> list[Path]:
 
     given = Path(path)
     if given.is_file():
+        _check_is_text(given)
         return [given]
 
     if given.is_dir():
         files = [file for file in given.rglob("*") if file.suffix in TEXT_SUFFIXES]
-        wanted = f"the folder {path} must hold .txt or .md files, got none"
+        wanted = (
+            f"the folder {path} must hold .txt or .md files, got none; "
+            f"a glob takes files of other names, as in {given / '**' / '*.rst'}"
+        )
     else:
         files = _matches(given)
         wanted = f"data.path must be a file, a folder or a glob that matches, got {path}, which does not exist"
@@ -199,7 +252,16 @@ def find_files(path: str) -> list[Path]:
     found = sorted(file for file in files if file.is_file())
     if not found:
         raise UserError(wanted)
+    for file in found:
+        _check_is_text(file)
     return found
+
+
+def _check_is_text(file: Path) -> None:
+    """Raise UserError for a file whose name says that it is no plain text."""
+    remedy = NO_TEXT.get(file.suffix.lower())
+    if remedy is not None:
+        raise UserError(f"data.path must be plain text, got {file}; {remedy}")
 
 
 def _matches(pattern: Path) -> list[Path]:
@@ -213,11 +275,15 @@ def _matches(pattern: Path) -> list[Path]:
 
 
 def read_text(path: Path) -> str:
-    """Text of a UTF-8 file, line ends as they are; UserError for an empty file, or one that is not UTF-8."""
+    """Text of a UTF-8 file without the byte order mark that it may begin with, line ends as they are.
+
+    Raises UserError: the file is empty or not UTF-8.
+    """
     data = path.read_bytes()
-    if not data:
+    text = decode_text(data, str(path)).removeprefix(BYTE_ORDER_MARK)
+    if not text:
         raise UserError(f"{path} must hold text, got an empty file")
-    return decode_text(data, str(path))
+    return text
 
 
 def decode_text(data: bytes, name: str) -> str:

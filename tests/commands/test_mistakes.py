@@ -184,6 +184,13 @@ def test_gpt2_without_network_and_cache_names_both_ways_out(script, short, tmp_p
     assert_refused(script("train", *short, "tokenizer=gpt2"), "TIKTOKEN_CACHE_DIR .* tokenizer=bpe")
 
 
+def test_a_text_that_mixes_line_ends_is_said_once(script, short, prepared, tmp_path):
+    (tmp_path / "my.txt").write_bytes(b"One line.\r\nAnother.\n" * 99)
+    said = r"99 line ends of the kind \r\n and 99 of the kind \n"
+    assert script("prepare", *prepared).out.count(said) == 1
+    assert script("prepare", *prepared).out.count(said) == 0
+
+
 def test_an_edited_prepared_folder_is_refused(script, short, prepared, tmp_path):
     assert script("prepare", *prepared).code == 0
 

@@ -1,12 +1,15 @@
 """Corpora: what is a document, which split it goes to, and what is refused."""
 
+import contextlib
 import hashlib
+import re
 import sys
 from itertools import count
 from pathlib import Path
 
 import pytest
 
+from gptmini.checks import UserError
 from gptmini.data.corpus import PydocCorpus, TextCorpus
 from toys import texts_of
 
@@ -225,3 +228,78 @@ def test_a_fraction_must_leave_something_on_both_sides(tmp_path, fraction):
         PydocCorpus(fraction)
     with pytest.raises(ValueError, match=wanted):
         TextCorpus(str(tmp_path / "a.txt"), fraction)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("a.jsonl", r"write its text into a \.txt file, or rename it to \.txt"),
+        ("a.csv", r"rename it to \.txt"),
+        ("a.TSV", r"rename it to \.txt"),
+        ("a.txt.gz", "unpack it first"),
+        ("a.bz2", "unpack it first"),
+        ("a.xz", "unpack it first"),
+        ("a.zst", "unpack it first"),
+        ("a.parquet", r"convert it to a \.txt file"),
+    ],
+)
+def test_a_file_that_is_no_plain_text_is_refused_with_what_to_do(tmp_path, name, remedy):
+    (tmp_path / name).write_text("Text enough.\n")
+    message = rf"data\.path must be plain text, got .*{name}; .*{remedy}"
+    for path in (tmp_path / name, tmp_path / "*"):
+        with pytest.raises(UserError, match=message):
+            TextCorpus(path, 0.1)
+
+
+def test_a_folder_without_texts_says_that_a_glob_takes_other_names(tmp_path):
+    (tmp_path / "a.rst").write_text("Text.")
+    with pytest.raises(UserError, match="got none; a glob takes") as caught:
+        TextCorpus(tmp_path, 0.1)
+    pattern = str(caught.value).rpartition("as in ")[2]
+    assert TextCorpus(pattern, 0.1).files == [tmp_path / "a.rst"]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path):
+    text = "Größe \ufeff 1.\r\n" * 20
+    plain = tmp_path / "plain.txt"
+    plain.write_bytes(text.encode("utf-8"))
+    marked = tmp_path / "marked.txt"
+    marked.write_bytes(text.encode("utf-8-sig"))  # Python's own codec with the mark
+    assert marked.stat().st_size == plain.stat().st_size + 3
+
+    corpora = [TextCorpus(path, 0.1) for path in (plain, marked)]
+    assert [list(corpus.documents()) for corpus in corpora] == 2 * [list(corpora[0].documents())]
+    assert corpora[0].identity() == corpora[1].identity()
+    # The identity of a text without the mark is what it always was, so that its prepared folder stays valid.
+    assert corpora[0].identity()["files"] == [hashlib.sha256(plain.read_bytes()).hexdigest()]
+
+    marked.write_bytes("".encode("utf-8-sig"))
+    with pytest.raises(UserError, match="must hold text, got an empty file"):
+        list(TextCorpus(marked, 0.1).documents())
+
+
+@pytest.mark.parametrize(
+    ("texts", "note"),
+    [
+        (["a\r\nb\nc\n" * 9], r"9 line ends of the kind \\r\\n and 18 of the kind \\n; both are"),
+        (["a\r\n" * 9], None),
+        (["a\nb\r" * 9], None),
+        (
+            ["a\n" * 9, "b\r\n" * 4],
+            r"4 line ends of the kind \\r\\n and 9 of the kind \\n; both are",
+        ),
+    ],
+)
+def test_a_text_that_mixes_line_ends_keeps_them_and_says_so(tmp_path, texts, note):
+    for i, text in enumerate(texts):
+        (tmp_path / f"{i}.txt").write_bytes(text.encode())
+    corpus = TextCorpus(tmp_path, 0.5)
+
+    read = []
+    with contextlib.suppress(UserError):  # two files may fall into one split
+        read += [document.text for document in corpus.documents()]
+        read += [document.text for document in corpus.documents()]
+    if len(texts) == 1:
+        assert "".join(read) == 2 * texts[0]
+    assert (corpus.note is None) == (note is None)
+    assert note is None or re.search(note, corpus.note)
