@@ -105,12 +105,14 @@ def _open_tokens_of(header: dict, path: Path, *, folder: Path | None) -> "TokenS
 
     Raises UserError: the checkpoint names no folder, or the tokens are those of another tokenizer.
     """
-    from gptmini.data.store import TokenStore
+    from gptmini.data.store import TokenStore, find_prepared
 
     if folder is None:
         trained_on = header.get("data")
         if isinstance(trained_on, dict):
             folder = trained_on.get("folder")
+        if folder and isinstance(folder, str):
+            folder = find_prepared(Path(folder), path)
     if not folder or not isinstance(folder, str | Path):
         raise UserError(
             f"{path} does not say where its tokens are; name a prepared folder with --data"

@@ -38,12 +38,14 @@ def open_tokens(
     Raises UserError: the text cannot be read; or the tokens of a resumed run are not there, and only the run folder
     says where to prepare them, or from which address to download their text.
     """
-    from gptmini.data import TokenStore, find_prepared, prepare
+    from gptmini.data import TokenStore, open_prepared, prepare
+    from gptmini.data.store import find_prepared
 
     data_dir_is_typed = any(override.startswith("data_dir=") for override in overrides)
-    known = None if state is None or data_dir_is_typed else state.data_folder
-    if known is not None and (known / "meta.json").is_file():
-        return TokenStore(known), False
+    if state is not None and not data_dir_is_typed:
+        known = find_prepared(state.data_folder, state.path)
+        if (known / "meta.json").is_file():
+            return TokenStore(known), False
 
     is_resumed = config.resume is not None
     may_write = not is_resumed or data_dir_is_typed or config.data_dir == _own_data_dir()
@@ -59,7 +61,7 @@ def open_tokens(
             on_note(note)
         return store, written
 
-    store = find_prepared(corpus, tokenizer, config.data_dir)
+    store = open_prepared(corpus, tokenizer, config.data_dir)
     if store is None:
         raise UserError(
             f"the tokens of {config.resume} must be prepared again, and only the run folder says where; "

@@ -111,6 +111,23 @@ class TokenStore:
         )
 
 
+def find_prepared(folder: Path, near: Path) -> Path:
+    """The place of a prepared folder that a run names relative to where the run was started.
+
+    Args:
+        folder: the folder as the run names it.
+        near: a file of the run. The run was started in a folder above the file, or where the user stands now.
+
+    Returns the first place that holds a prepared folder: seen from the working directory, or else from the folders
+    above the file, the nearest first. Where there is none, returns folder as it is.
+    """
+    places = [Path(), *near.absolute().parents]
+    for place in places:
+        if (place / folder / "meta.json").is_file():
+            return place / folder
+    return folder
+
+
 def prepare(
     corpus: Corpus, build_tokenizer: Callable[..., Encoder], root: str | Path
 ) -> tuple[TokenStore, bool]:
@@ -133,7 +150,7 @@ def prepare(
     return _open(folder, recipe["fingerprint"]), is_new
 
 
-def find_prepared(
+def open_prepared(
     corpus: Corpus, build_tokenizer: Callable[..., Encoder], root: str | Path
 ) -> TokenStore | None:
     """Open the tokens of a corpus under a tokenizer, without writing anything; None if they are not there.

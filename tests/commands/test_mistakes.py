@@ -271,6 +271,17 @@ def test_a_data_folder_that_is_no_name_is_refused(script, trained):
     assert_refused(script("evaluate", "odd.ckpt"), "does not say where its tokens are")
 
 
+def test_evaluating_finds_tokens_relative_to_the_run(script, trained, tmp_path, monkeypatch):
+    here = script("evaluate", "runs/latest").out
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+
+    result = script("evaluate", "../runs/latest")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.partition("\n")[2] == here.partition("\n")[2]
+
+
 def test_tokens_of_another_tokenizer_are_refused(script, prepared, trained):
     assert script("prepare", *prepared).code == 0
     folder = next(path for path in trained.parents[3].glob("data/text-byte-*"))
