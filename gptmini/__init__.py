@@ -18,6 +18,7 @@ _HOMES = {
     "CausalMultiHeadAttention": "gptmini.attention",
     "GPT": "gptmini.model",
     "GPTConfig": "gptmini.model",
+    "UserError": "gptmini.checks",
     "evaluate": "gptmini.evaluation",
     "generate_stream": "gptmini.generation",
     "prepare": "gptmini.data",

@@ -260,4 +260,4 @@ def _hint(key: str, known: Iterable[str]) -> str:
         return f"; {' and '.join(options)} {verb} it"
 
     near = nearest(key, known)
-    return "; --help lists them" if near is None else f"; the nearest is {near}"
+    return "; the command's --help lists them" if near is None else f"; the nearest is {near}"

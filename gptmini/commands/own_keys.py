@@ -195,7 +195,7 @@ def _unknown(file: UsedFile, key: str, known: Iterable[str]) -> str:
     if is_part:
         message += f"; a part of your own needs a class, as in {_nested(f'{key}._target_')}"
     elif near is None:
-        message += "; --help lists them"
+        message += "; the command's --help lists them"
     return message
 
 

@@ -54,6 +54,12 @@ def override_of(key: str, value: str) -> str:
     return f"{key}={quoted(value)}"
 
 
+def is_sweep(line: str) -> bool:
+    """Whether Hydra reads an override as several values of its key."""
+    override = _parsed(line)
+    return override is not None and override.is_sweep_override()
+
+
 def _override(line: str, *, multirun: bool) -> str:
     """One override in Hydra's grammar."""
     key, equals, value = line.partition("=")

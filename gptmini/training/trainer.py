@@ -3,7 +3,8 @@
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -31,6 +32,8 @@ LIGHTNING_PRECISIONS: dict[str, Literal["32-true", "bf16-mixed"]] = {
     "bf16": "bf16-mixed",
     "bf16_stream": "bf16-mixed",
 }
+# Loggers of Lightning's whose hints are silenced.
+NOISY = ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero", "lightning.fabric")
 # Types that a checkpoint may hold, besides dicts, lists and tuples of them: what torch loads with weights_only=True.
 PLAIN = (str, int, float, bool, type(None), torch.Tensor)
 
@@ -190,12 +193,11 @@ def is_first_process() -> bool:
 
 
 def quieten_lightning() -> None:
-    """Silence hints at other products, a deprecation that no setting avoids, and tracebacks of TensorBoard's thread."""
-    for name in (
-        "lightning.pytorch",
-        "lightning.pytorch.utilities.rank_zero",
-        "lightning.fabric",
-    ):
+    """Silence hints at other products, a deprecation that no setting avoids, and tracebacks of TensorBoard's thread.
+
+    This holds for the whole process, unless it happens inside of keeping_noise().
+    """
+    for name in NOISY:
         logging.getLogger(name).setLevel(logging.WARNING)
 
     # Lightning uses a class of torch's pytrees that torch has deprecated.
@@ -203,6 +205,20 @@ def quieten_lightning() -> None:
 
     # TensorBoard's writing thread prints a traceback of an OSError, and the main thread raises the same error.
     threading.excepthook = _silence_os_errors
+
+
+@contextmanager
+def keeping_noise() -> Iterator[None]:
+    """Undo after the block what quieten_lightning does, for a caller whose process is not gptmini's."""
+    levels = {name: logging.getLogger(name).level for name in NOISY}
+    hook = threading.excepthook
+    try:
+        with warnings.catch_warnings():
+            yield
+    finally:
+        threading.excepthook = hook
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
 def _silence_os_errors(hint: threading.ExceptHookArgs) -> None:

@@ -1,15 +1,19 @@
 """The program gptmini, and the same from Python."""
 
+import logging
+import os
 import re
+import signal
 import subprocess
 import sys
+import threading
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 
 import gptmini
-from gptmini.checks import UserError
 from gptmini.commands import COMMANDS, main
 from run_folders import last, newest
 
@@ -116,6 +120,11 @@ def test_a_run_that_python_stopped_says_so_and_goes_on(script, short):
     ("overrides", "message"),
     [
         (["trainer.max_step=3"], r"the key trainer\.max_step; the nearest is trainer\.max_steps"),
+        (
+            ["optimizer.lr=1,2"],
+            "optimizer.lr=1,2 stands for several runs, and gptmini.train does one",
+        ),
+        (["data.path=absent.txt"], "data.path must be .* got absent.txt, which does not exist"),
         (["trainer.devices=2"], r"trainer\.devices must be 1 in gptmini\.train, got 2"),
         (["experiment=absent"], "Could not find 'experiment/absent'"),
         (["trainer.max_steps=["], "LexerNoViableAlt|mismatched|no viable"),
@@ -126,5 +135,22 @@ def test_a_run_that_python_stopped_says_so_and_goes_on(script, short):
     ],
 )
 def test_a_mistake_in_python_is_an_error_of_one_kind(script, short, overrides, message):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(gptmini.UserError, match=message) as caught:
         gptmini.train(*short, *overrides)
+    assert not re.search("command line|multirun|(?<!s )--help", str(caught.value))
+
+
+def test_training_from_python_leaves_the_process_as_it_was(script, short):
+    def settings():
+        hooks = (sys.excepthook, threading.excepthook, warnings.showwarning)
+        loggers = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero")
+        levels = [logging.getLogger(name).level for name in loggers]
+        signals = [signal.getsignal(number) for number in signal.valid_signals()]
+        return hooks, list(warnings.filters), levels, signals, list(sys.argv), dict(os.environ)
+
+    gptmini.train(*short, "trainer.max_steps=1")  # what Lightning sets when it is imported is set
+    threading.excepthook = threading.__excepthook__
+    logging.getLogger("lightning.pytorch").setLevel(logging.INFO)
+    before = settings()
+    gptmini.train(*short, "trainer.max_steps=1")
+    assert settings() == before
