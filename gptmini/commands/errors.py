@@ -186,3 +186,26 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print what is wrong with the command line as one line, and exit with code 2."""
         refuse(message)
+
+
+class Once(argparse.Action):
+    """The action of an option that can be given only once, where the last of several would hide the others."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Keep the value; refuse a second one."""
+        if getattr(namespace, self.dest) is not None:
+            parser.error(f"{option_string} must be given once")
+        setattr(namespace, self.dest, values)
+
+
+def path_argument(text: str) -> Path:
+    """The path that an option names, as a type of argparse; refuses an empty name, which would be the folder here."""
+    if not text:
+        raise argparse.ArgumentTypeError("must be a file or a folder, got an empty name")
+    return Path(text)

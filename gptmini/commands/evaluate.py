@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gptmini.checks import UserError
-from gptmini.commands.errors import Parser, one_line_errors
+from gptmini.commands.errors import Parser, one_line_errors, path_argument
 from gptmini.commands.named import say_which
 
 if TYPE_CHECKING:  # a mistake in an option is told before torch is imported, which takes seconds
@@ -27,7 +27,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--data",
-        type=Path,
+        type=path_argument,
         help="prepared folder (default: the one that the run was trained on)",
     )
     parser.add_argument(

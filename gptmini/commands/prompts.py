@@ -24,7 +24,7 @@ def read_prompts(arguments: argparse.Namespace) -> list[str]:
     if arguments.prompt == "-":
         text = _decoded(sys.stdin.buffer.read(), "stdin")
         return [text.removesuffix("\n").removesuffix("\r")]
-    return [arguments.prompt]
+    return [arguments.prompt or ""]
 
 
 def _read_prompt_list(path: Path) -> list[str]:

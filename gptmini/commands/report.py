@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from gptmini.checks import UserError
-from gptmini.commands.errors import Parser, one_line_errors
+from gptmini.commands.errors import Parser, one_line_errors, path_argument
 from gptmini.commands.named import say_which
 
 
@@ -27,7 +27,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--out",
-        type=Path,
+        type=path_argument,
         help="file (default: report.html in the run, or compare.html here)",
     )
     options = parser.parse_args(arguments)

@@ -5,10 +5,16 @@ import re
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from gptmini.checks import UserError
-from gptmini.commands.errors import INTERRUPTED, Parser, one_line_errors
+from gptmini.commands.errors import (
+    INTERRUPTED,
+    MISUSE,
+    Once,
+    Parser,
+    one_line_errors,
+    path_argument,
+)
 from gptmini.commands.named import say_which
 from gptmini.commands.prompts import read_prompts
 from gptmini.commands.sample_output import Interruption, in_order, show_jsonl, show_text
@@ -19,6 +25,8 @@ DTYPES = ("fp32", "bf16", "fp64", "int8")
 ESCAPES = re.compile(
     r"\\(?:[nrt\\]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U000[0-9a-fA-F]{5}|U0010[0-9a-fA-F]{4})"
 )
+# Halves of UTF-16 pairs: no text in UTF-8 holds one, and bytes of a command line that are no character become one.
+SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -34,17 +42,19 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "--prompt",
-        default="",
+        action=Once,
         help="text to continue; - reads it from stdin (default: none)",
     )
     source.add_argument(
         "--prompt-file",
-        type=Path,
+        action=Once,
+        type=path_argument,
         help="file with the text to continue",
     )
     source.add_argument(
         "--prompts",
-        type=Path,
+        action=Once,
+        type=path_argument,
         help="file with a prompt a line, or .jsonl with a prompt in each object",
     )
     source.add_argument(
@@ -167,6 +177,13 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         raise UserError("--logprobs needs --format jsonl")
     if not all(arguments.stop):
         raise UserError("--stop must not be empty")
+    for text in arguments.stop:
+        surrogate = SURROGATE.search(unescape(text))
+        if surrogate is not None:
+            found = f"U+{ord(surrogate[0]):04X}"
+            raise UserError(
+                f"--stop must be Unicode without lone surrogates, which no sample holds, got {found}"
+            )
 
     reads_stdin = arguments.interactive or arguments.prompt == "-"
     if reads_stdin and sys.stdin is None:
@@ -238,7 +255,9 @@ def main(arguments: list[str] | None = None) -> None:
             show_text(pieces, prompts, options.num_samples)
 
     if options.interactive:
-        converse(write_samples, options.seed, interruption)
+        is_complete = converse(write_samples, options.seed, interruption)
+        if not is_complete:
+            sys.exit(MISUSE)
         return
 
     write_samples(prompts, options.seed)
@@ -268,13 +287,16 @@ def choose_sampling_device(arguments: argparse.Namespace) -> str:
 
 def converse(
     write_samples: Callable[[list[str], int], None], seed: int, interruption: Interruption
-) -> None:
+) -> bool:
     """Continue each line that is typed, with the next seed each time; Ctrl-C ends a sample, Ctrl-D the conversation.
 
     Args:
         write_samples: prints samples of prompts under a seed.
         seed: the seed for the first line.
         interruption: says after each line whether Ctrl-C ended its samples.
+
+    Returns False if a line from a pipe or a file could not be continued, True otherwise. A person who types has seen
+    the mistake.
     """
     import importlib.util
 
@@ -283,6 +305,7 @@ def converse(
         import readline  # noqa: F401
 
     is_typed = sys.stdin.isatty()
+    is_complete = True
     while True:
         try:
             line = input("> " if is_typed else "")
@@ -290,13 +313,14 @@ def converse(
             # End the line of the last prompt sign, so that the shell's own prompt begins a new one.
             if is_typed:
                 print()
-            return
+            return is_complete or is_typed
 
         try:
             write_samples([line], seed)
         except ValueError as error:
             # The tokenizer may not know a character of this line, and yet know those of the next.
             print(f"error: {error}", file=sys.stderr)
+            is_complete = False
         if interruption.came is not None:
             print()
         seed += 1

@@ -41,7 +41,7 @@ EXPERIMENTS = [
     ),
     ("optimzer:\n  lr: 0.5", "has the key optimzer ... the nearest is optimizer"),
     ("sizes: {steps: 5}\ntrainer: {max_steps: '${size.steps}'}", "has the key sizes, "),
-    ("zzz: 1", "has the key zzz, which no configuration here has; --help lists them"),
+    ("zzz: 1", "has the key zzz, which no configuration here has; the command's --help lists them"),
     ("trainer.max_steps: 5", "must write trainer.max_steps as trainer: {max_steps: ...}"),
     (
         "optimizer: adamw",
