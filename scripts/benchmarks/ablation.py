@@ -23,6 +23,7 @@ from gptmini.commands.plan import Plan, build, check_configuration
 from gptmini.commands.tokens import open_tokens
 from gptmini.data import TokenStore
 from gptmini.hardware import keep_freed_memory
+from gptmini.model import check_seed
 from gptmini.training import build_trainer
 
 RECIPE = "experiment=shakespeare_char_cpu"
@@ -121,6 +122,8 @@ def parse_arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.threads < 1:
         parser.error("--threads must be at least 1")
+    for seed in arguments.seeds:
+        check_seed(seed)
     return arguments
 
 

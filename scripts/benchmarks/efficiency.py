@@ -19,6 +19,7 @@ from gptmini.commands.errors import Parser
 from gptmini.commands.jobs import compose_checked
 from gptmini.commands.plan import check_configuration
 from gptmini.commands.tokens import open_tokens
+from gptmini.model import check_seed
 
 TRAIN = Path(__file__).resolve().parent.parent / "train.py"
 UNWATCHED = ("callbacks.samples=null", "callbacks.pictures=null")  # a peer writes neither
@@ -117,8 +118,12 @@ def parse_arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.threads < 1:
         parser.error("--threads must be at least 1")
+    for seed in arguments.seeds:
+        check_seed(seed)
     if bool(arguments.peer) != bool(arguments.peer_brief):
         parser.error("--peer and --peer-brief go together")
+    if not Path(arguments.peer_folder).is_dir():
+        parser.error(f"--peer-folder must be a folder, got {arguments.peer_folder}")
     return arguments
 
 

@@ -170,6 +170,13 @@ def parse_arguments() -> argparse.Namespace:
     )
     if min(counts) < 1:
         parser.error("--batch-sizes, --new-tokens, --turns and --threads must be at least 1")
+    if arguments.nanogpt is not None and not (arguments.nanogpt / "model.py").is_file():
+        parser.error(
+            f"--nanogpt must be a checkout of nanoGPT with its model.py, got {arguments.nanogpt}"
+        )
+    table = arguments.json
+    if table is not None and (table.is_dir() or not table.parent.is_dir()):
+        parser.error(f"--json must be a file in a folder that is there, got {table}")
     return arguments
 
 

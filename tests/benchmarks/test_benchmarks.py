@@ -247,3 +247,20 @@ def test_no_row_is_begun_after_the_minutes_are_over(run, tmp_path):
     assert result.returncode == 0
     rows = json.loads((tmp_path / "gpu-dry-run.json").read_text())
     assert {row["status"] for row in rows if row["part"] == "ladder_gpt2"} == {"no time left"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sampling", "--json", "/nope/x"], "--json must be a file in a folder that is there"),
+        (["sampling", "--nanogpt", "nope"], "--nanogpt must be a checkout of nanoGPT"),
+        (["efficiency", "--seeds", "-1"], "seed must be a whole number from 0"),
+        (["efficiency", "--peer-folder", "nope"], "--peer-folder must be a folder, got nope"),
+        (["ablation", "--seeds", "1", "-2"], "seed must be a whole number from 0"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_measured(run, arguments, message):
+    result = run(*arguments)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
