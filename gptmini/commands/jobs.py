@@ -112,11 +112,12 @@ def compose_checked(
 
     Args:
         command: train or prepare, which is also the name of the root configuration.
-        overrides: KEY=VALUE or GROUP=NAME each.
+        overrides: KEY=VALUE or GROUP=NAME each, as a user types them or in Hydra's grammar.
         config_dir: a folder of the user's own that adds options to the groups.
 
     Raises UserError: a key that the chosen groups do not define, or a value that must be given and is not.
     """
+    overrides = in_hydras_grammar(overrides)
     run = run_to_resume(command, overrides)
     if run is not None:
         return stored_config(run, overrides, config_dir)

@@ -68,10 +68,11 @@ def _override(line: str, *, multirun: bool) -> str:
     if multirun and SWEEPS.match(value):
         return line
 
-    # Commas separate the values of a sweep, even where Hydra cannot read one of the values.
+    # Commas separate the values of a sweep, even where Hydra cannot read one of the values, or reads a number.
     override = _parsed(line)
-    is_broken_sweep = multirun and override is None and "," in value
-    values = value.split(",") if is_broken_sweep else [value]
+    is_plain_list = key.lstrip("+") in LITERAL and not set(value) & set("'\"\\")
+    is_divided = multirun and (override is None or is_plain_list)
+    values = value.split(",") if is_divided else [value]
     return f"{key}={','.join(_value(key, part, multirun=multirun) for part in values)}"
 
 

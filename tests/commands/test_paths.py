@@ -80,7 +80,7 @@ def test_what_hydra_reads_as_one_value_keeps_the_meaning_that_hydra_gives_it(typ
 
 
 def test_any_key_takes_text_that_hydras_grammar_lacks():
-    config = compose_checked("train", in_hydras_grammar(["callbacks.pictures.text=Bücher (1)"]))
+    config = compose_checked("train", ["callbacks.pictures.text=Bücher (1)"])
     assert config.callbacks.pictures.text == "Bücher (1)"
 
 
@@ -91,6 +91,7 @@ def test_any_key_takes_text_that_hydras_grammar_lacks():
         ("data.path=jörg.txt,b (1).txt,'c,d'.txt", ["jörg.txt", "b (1).txt", "'c", "d'.txt"]),
         ("data.path='a,b.txt',c.txt", ["'a,b.txt'", "c.txt"]),
         ("name=choice(a,b)", ["a", "b"]),
+        ("name=2024,1e3", ["2024", "1e3"]),
     ],
 )
 def test_a_sweep_over_paths_stays_a_sweep(typed, values):
@@ -98,6 +99,10 @@ def test_a_sweep_over_paths_stays_a_sweep(typed, values):
     override = OverridesParser.create().parse_override(line)
     swept = [text.strip('"') for text in override.sweep_string_iterator()]
     assert swept == values
+    # A job is read once more as a command line of its own, and means the same there.
+    key = override.key_or_group
+    for text in override.sweep_string_iterator():
+        assert in_hydras_grammar([f"{key}={text}"]) == [f"{key}={text}"]
 
 
 def test_a_tilde_is_the_home_folder_as_in_a_shell(monkeypatch):
