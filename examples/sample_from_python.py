@@ -9,16 +9,19 @@ parser.add_argument("run", help="run folder or checkpoint file, as in runs/lates
 parser.add_argument("--prompt", default="", help="text to continue (default: none)")
 arguments = parser.parse_args()
 
-model, tokenizer = gptmini.load(arguments.run)
+try:
+    model, tokenizer = gptmini.load(arguments.run)
 
-print(arguments.prompt, end="")
-for piece in gptmini.generate_stream(
-    model,
-    tokenizer,
-    arguments.prompt,
-    max_new_tokens=200,
-    temperature=0.8,
-    seed=1,
-):
-    print(piece.text, end="", flush=True)
-print()
+    print(arguments.prompt, end="")
+    for piece in gptmini.generate_stream(
+        model,
+        tokenizer,
+        arguments.prompt,
+        max_new_tokens=200,
+        temperature=0.8,
+        seed=1,
+    ):
+        print(piece.text, end="", flush=True)
+    print()
+except gptmini.UserError as error:
+    parser.exit(2, f"error: {error}\n")

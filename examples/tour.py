@@ -25,6 +25,7 @@ and `python examples/tour.py` runs the same steps as a program.
 import math
 import os
 import random
+import sys
 import tempfile
 from pathlib import Path
 
@@ -39,6 +40,13 @@ from gptmini.report.drawing import attention_maps, visible
 Training leaves a run folder and prepared tokens in the current folder. The tour therefore moves into a new temporary
 folder. To choose the folder yourself, set the environment variable `GPTMINI_TOUR` to its path before you start.
 """
+
+# %% tags=["active-py"]
+# Only the program has a command line, so the notebook leaves this cell out.
+if len(sys.argv) > 1:
+    sys.exit(f"error: the tour takes no arguments, got {' '.join(sys.argv[1:])}")
+if Path(os.environ.get("GPTMINI_TOUR", ".")).is_file():
+    sys.exit(f"error: GPTMINI_TOUR must be a folder, got {os.environ['GPTMINI_TOUR']}")
 
 # %%
 folder = os.environ.get("GPTMINI_TOUR")

@@ -72,7 +72,11 @@ def show_weights(words: list[str], weights: Tensor) -> None:
 
 def read_words() -> tuple[list[str], Tensor]:
     """Read the command line; return the words to attend over and their vectors, (T, D_MODEL)."""
-    parser = argparse.ArgumentParser(description="Multi-head attention, step by step.")
+    parser = argparse.ArgumentParser(
+        prog="python -m gptmini.attention",
+        description="Multi-head attention, step by step.",
+    )
+    parser.error = lambda message: parser.exit(2, f"error: {message}\n")
     parser.add_argument(
         "--text",
         help="words to attend over (default: The cat sleeps, with the notebook's numbers)",

@@ -9,7 +9,9 @@ from gptmini.hardware import choose_hardware, memory, peak_flops
 
 def main() -> None:
     """Print a line for each property of the machine that is chosen or known."""
-    argparse.ArgumentParser(prog="python -m gptmini.hardware", description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(prog="python -m gptmini.hardware", description=__doc__)
+    parser.error = lambda message: parser.exit(2, f"error: {message}\n")
+    parser.parse_args()
 
     hardware = choose_hardware("auto", "auto", "auto")
     device = torch.device(hardware.device)

@@ -44,3 +44,11 @@ def test_a_text_without_words_is_refused_in_a_line(monkeypatch, capsys):
         printed(monkeypatch, capsys, "--text", " , ")
     assert end.value.code == 2
     assert "--text must hold a word, got ' , '" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--foo"], ["--text", " , "]])
+def test_a_mistake_on_the_command_line_is_one_line(monkeypatch, capsys, arguments):
+    with pytest.raises(SystemExit) as end:
+        printed(monkeypatch, capsys, *arguments)
+    assert end.value.code == 2
+    assert re.fullmatch(r"error: [^\n]+\n", capsys.readouterr().err)

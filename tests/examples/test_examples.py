@@ -114,6 +114,34 @@ def test_a_sample_is_printed_from_a_run_folder(tour):
     assert set(out) <= set("0123456789 \n")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "tour", "message"),
+    [
+        ([TOUR, "--help"], "", "error: the tour takes no arguments, got --help"),
+        ([TOUR], "file", "error: GPTMINI_TOUR must be a folder, got file"),
+        (
+            [EXAMPLES / "sample_from_python.py", "absent"],
+            "",
+            "error: absent does not exist; give a",
+        ),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(tmp_path, arguments, tour, message):
+    (tmp_path / "file").touch()
+    result = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=tmp_path,
+        env=os.environ | {"GPTMINI_TOUR": tour},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode in (1, 2)
+    assert result.stdout == ""
+    assert result.stderr.startswith(message)
+    assert result.stderr.count("\n") == 1
+
+
 def test_the_notebook_is_what_jupytext_makes_of_the_program():
     jupytext = pytest.importorskip("jupytext", reason="pip install 'gptmini[dev]'")
     made = json.loads(jupytext.writes(jupytext.read(TOUR), fmt="ipynb"))

@@ -119,3 +119,13 @@ def test_the_command_says_what_this_machine_would_be_used_as():
     if pages and not torch.cuda.is_available():
         gigabytes = pages * os.sysconf("SC_PAGE_SIZE") / 1e9
         assert float(said["memory"].split()[1]) == pytest.approx(gigabytes, abs=0.06)
+
+
+def test_a_mistake_on_the_command_line_is_one_line(monkeypatch, capsys):
+    from gptmini.hardware.__main__ import main
+
+    monkeypatch.setattr(sys, "argv", ["gptmini.hardware", "--foo"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    assert capsys.readouterr().err == "error: unrecognized arguments: --foo\n"
