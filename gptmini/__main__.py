@@ -1,6 +1,29 @@
 """The program gptmini, as in python -m gptmini."""
 
-from gptmini.commands import main
+import signal
+from importlib import import_module
+
+
+def main(command: str | None = None) -> None:
+    """Run a command on the arguments of the command line.
+
+    Args:
+        command: the command's name; None for the one that the first argument names.
+    """
+    # Python would print a traceback for a Ctrl-C that comes while the command is imported. The system ends the program
+    # without one. A SIGINT that the caller has turned off, as nohup may, stays off.
+    is_heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_heeded:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    module = "gptmini.commands" if command is None else f"gptmini.commands.{command}"
+    run = import_module(module).main
+
+    # From here on the command tells a Ctrl-C itself.
+    if is_heeded:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -1,6 +1,6 @@
 """The command `gptmini evaluate`, from a clone: python scripts/evaluate.py."""
 
-from gptmini.commands.evaluate import main
+from gptmini.__main__ import main
 
 if __name__ == "__main__":
-    main()
+    main("evaluate")

@@ -1,6 +1,6 @@
 """The command `gptmini prepare`, from a clone: python scripts/prepare.py."""
 
-from gptmini.commands.prepare import main
+from gptmini.__main__ import main
 
 if __name__ == "__main__":
-    main()
+    main("prepare")

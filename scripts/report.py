@@ -1,6 +1,6 @@
 """The command `gptmini report`, from a clone: python scripts/report.py."""
 
-from gptmini.commands.report import main
+from gptmini.__main__ import main
 
 if __name__ == "__main__":
-    main()
+    main("report")

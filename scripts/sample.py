@@ -1,6 +1,6 @@
 """The command `gptmini sample`, from a clone: python scripts/sample.py."""
 
-from gptmini.commands.sample import main
+from gptmini.__main__ import main
 
 if __name__ == "__main__":
-    main()
+    main("sample")

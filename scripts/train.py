@@ -1,6 +1,6 @@
 """The command `gptmini train`, from a clone: python scripts/train.py."""
 
-from gptmini.commands.train import main
+from gptmini.__main__ import main
 
 if __name__ == "__main__":
-    main()
+    main("train")

@@ -17,6 +17,24 @@ import gptmini
 from gptmini.commands import COMMANDS, main
 from run_folders import last, newest
 
+# Runs a program, and sends it a Ctrl-C while it imports a module.
+INTERRUPTED = """
+import os, runpy, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, *rest):
+        if name == wanted:
+            os.kill(os.getpid(), signal.SIGINT)
+
+wanted = sys.argv[1]
+sys.argv = sys.argv[2:]
+sys.meta_path.insert(0, Interrupting())
+if sys.argv[0] == "gptmini":
+    runpy.run_module("gptmini", run_name="__main__")
+else:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
 COMMAND_FILES = {path.stem for path in (Path(gptmini.__file__).parent / "commands").glob("*.py")}
 
 
@@ -89,6 +107,16 @@ def test_python_dash_m_is_the_same_program():
     command = [sys.executable, "-m", "gptmini", "--version"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stdout == f"{gptmini.__version__}\n"
+
+
+@pytest.mark.parametrize("module", ["gptmini.commands", "argparse", "gptmini.commands.sample"])
+@pytest.mark.parametrize("program", ["gptmini", "script"])
+def test_an_interrupt_while_a_command_is_imported_prints_no_traceback(program, module):
+    called = ["gptmini", "sample"] if program == "gptmini" else [str(SCRIPTS / "sample.py")]
+    command = [sys.executable, "-c", INTERRUPTED, module, *called, "absent"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode in (-signal.SIGINT, 130)
+    assert (result.stdout, result.stderr) == ("", "")
 
 
 def test_training_from_python_is_the_command(script, short):
