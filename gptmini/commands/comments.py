@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 class Comments:
     """What the comments of one configuration file say."""
 
-    of_file: str  # the lines at the file's beginning, without Hydra's line # @package; empty if there are none
-    of_keys: dict[
-        str, str
-    ]  # by the key's dotted name in the file; a key without a comment is left out
+    # The lines at the file's beginning, without Hydra's line # @package; empty if there are none.
+    of_file: str
+    # By the key's dotted name in the file; a key without a comment is left out.
+    of_keys: dict[str, str]
 
 
 def comments_of(file: Path) -> Comments:

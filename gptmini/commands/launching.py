@@ -87,9 +87,8 @@ class _Job:
     process: int  # id of the process in which the program began
     checked: Checked
     failures: list  # error of each job that failed in the program's own process
-    results: (
-        Path | None
-    )  # folder of the results of a sweep's jobs; None where there is no table to make
+    # Folder of the results of a sweep's jobs; None where there is no table to make.
+    results: Path | None
 
     def __call__(self, config: "DictConfig") -> float | None:
         """Run the job and note its result, and exit if a signal stopped the job.

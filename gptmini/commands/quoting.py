@@ -98,10 +98,9 @@ def _value(key: str, value: str, *, multirun: bool) -> str:
 
 def _check_interpolations(key: str, value: str) -> None:
     """Raise UserError for a ${ that no } ends: a configuration has no way to hold it as text."""
+    # The innermost are taken out first, because an interpolation may hold others.
     rest = value
-    while INTERPOLATION.search(
-        rest
-    ):  # the innermost first, because an interpolation may hold others
+    while INTERPOLATION.search(rest):
         rest = INTERPOLATION.sub("", rest)
     if "${" in rest:
         raise UserError(f"{key} must hold no ${{ but in ${{NAME}}, got {value!r}; rename the file")
