@@ -20,7 +20,8 @@ def check_own_keys(files: Sequence[UsedFile]) -> None:
     """Check the keys in those files of a configuration that are the user's own.
 
     A key must be one that gptmini's files of the configuration define, or one that another value is computed from, as
-    width in d_model: ${width}. A part with a class of the user's own may have any keys.
+    width in d_model: ${width}. A part with a class of the user's own may have any keys. A callback or a logger that the
+    chosen option leaves out is known here, so that its settings can stand in a file, beside callbacks.NAME=null.
 
     Args:
         files: all files of the configuration, in the order in which they are merged.
@@ -29,6 +30,9 @@ def check_own_keys(files: Sequence[UsedFile]) -> None:
     """
     _check_classes(files)
     keys = _Keys()
+    for group in PART_GROUPS:
+        for path in (CONFIGS / group).glob("*.yaml"):
+            keys.add(f"{group}.", read_yaml(path))
     for file in files:
         tree = _tree_of(file)
         if file.is_own:

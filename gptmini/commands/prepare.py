@@ -19,7 +19,7 @@ def tokenise(config, overrides: Sequence[str] = (), label: str = "") -> None:
     from omegaconf import OmegaConf
     from rich.console import Console
 
-    from gptmini.commands.plan import open_tokens
+    from gptmini.commands.tokens import open_tokens
     from gptmini.data.store import SPLITS
 
     # The large imports are done, and from here on there is garbage to collect.

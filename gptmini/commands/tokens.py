@@ -47,7 +47,7 @@ def open_tokens(
         if (known / "meta.json").is_file():
             return TokenStore(known), False
 
-    is_resumed = config.resume is not None
+    is_resumed = config.get("resume") is not None  # gptmini prepare has no such key
     may_write = not is_resumed or data_dir_is_typed or config.data_dir == _own_data_dir()
     if not may_write or (is_resumed and not _downloads_as_gptmini_does(config)):
         _check_downloads_nothing(config)

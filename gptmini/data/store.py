@@ -49,6 +49,10 @@ class TokenStore:
         self._maps: dict[str, mmap.mmap] = {}
         self._largest_ids = {split: self._check_split(split) for split in SPLITS}
 
+    def __getstate__(self) -> dict:
+        """What a copy of the store takes over: all but the mapped files, which the copy maps again."""
+        return self.__dict__ | {"_maps": {}}
+
     def tokens(self, split: str) -> np.ndarray:
         """Ids of a split, (n_tokens,), uint16 or uint32, read-only and memory-mapped."""
         return np.frombuffer(self._map(split), dtype=self._dtype)

@@ -12,7 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from gptmini.commands import announcements
 from gptmini.commands.configuration import quoted
-from gptmini.commands.launching import compose_checked
+from gptmini.commands.jobs import compose_checked
 from gptmini.commands.quoting import in_hydras_grammar, override_of
 
 # Each holds characters that Hydra's grammar lacks, or that mean something else to it.

@@ -224,7 +224,7 @@ def test_a_sweep_gives_a_run_to_each_value(script, short, tmp_path):
     assert script("train", "-m", *short, "optimizer.lr=1e-3,3e-4", "name=sweep").code == 0
     runs = sorted((tmp_path / "runs" / "sweep").iterdir())
     configs = [yaml.safe_load((run / "config.yaml").read_text()) for run in runs]
-    assert [config["optimizer"]["lr"] for config in configs] == [1e-3, 3e-4]
+    assert sorted(config["optimizer"]["lr"] for config in configs) == [3e-4, 1e-3]
 
 
 def test_prompts_from_argument_file_and_stdin_are_the_same(script, short, tmp_path, monkeypatch):

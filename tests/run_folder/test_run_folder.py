@@ -13,6 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 import gptmini
 from gptmini import run_folder
 from gptmini.checks import UserError
+from gptmini.run_folder.latest import FORBIDDEN
 from gptmini.training.monitoring import console
 
 # A process that trains in a folder too.
@@ -53,7 +54,7 @@ def test_a_label_ends_the_name_of_a_folder_that_every_file_system_allows(tmp_pat
     assert first != second
     for folder in (first, second):
         assert re.fullmatch(r"[\d-]{10}_[\d-]{8}_.+", folder.name)
-        assert not set(folder.name) & run_folder.FORBIDDEN
+        assert not set(folder.name) & FORBIDDEN
         assert not folder.name.endswith((".", " "))
         assert len(folder.name.encode()) < 255
         # Hydra takes the path as it stands.

@@ -58,6 +58,12 @@ class SyntheticTokens:
         """Return 1, because the tokens come from no text and have no bytes."""
         return 1.0
 
+    def check_vocabulary(self, n_vocab: int) -> None:
+        """Do nothing, because the ids are drawn below the number of the tokenizer's ids."""
+
+    def check_size(self, split: str) -> None:
+        """Do nothing, because the tokens are in memory, where no other program cuts them short."""
+
 
 class StepClock(L.Callback):
     """Notes when each step ends: on a GPU by the GPU's own clock, for which the host need not wait."""
