@@ -54,7 +54,7 @@ def train(*overrides: str) -> "TrainingResult":
 
     Raises UserError: a mistake, in the words of the command.
     """
-    from gptmini.commands.train import train_from_python
+    from gptmini.commands.from_python import train_from_python
 
     return train_from_python(overrides)
 

@@ -21,10 +21,11 @@ CORE = {"model", "attention", "tokenizer", "data"}
 BELOW = {  # the rooms that a room may import, files and checks apart
     "checks": set(),
     "files": set(),
+    "processors": set(),
     "attention": set(),
     "optim": set(),
     "tokenizer": set(),
-    "hardware": set(),
+    "hardware": {"processors"},
     "data": set(),
     "model": {"attention"},
     "generation": CORE,
@@ -42,6 +43,7 @@ BELOW = {  # the rooms that a room may import, files and checks apart
         "data",
         "tokenizer",
         "hardware",
+        "processors",
     },
 }
 BELOW["commands"] = set(BELOW) - {"checks", "files"}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gptmini import processors
 from gptmini.checks import UserError
 from gptmini.commands.configuration import CONFIGS
 from gptmini.commands.errors import MISUSE, explain, one_line_errors, print_mistake
@@ -58,7 +59,11 @@ def run_configured(
         arguments = sys.argv[1:]
 
     with one_line_errors(), collector_paused():
-        flags = parse_flags(arguments)
+        before = processors.usage()
+        flags = parse_flags(
+            arguments
+        )  # imports Hydra, which takes long enough to see what else runs
+        processors.choose_waiting(before)
         if flags.help:
             show_help(command, flags.overrides, flags.config_dir)
             return

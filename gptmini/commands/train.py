@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gptmini.checks import UserError
 from gptmini.commands.announcements import Announcer
 from gptmini.commands.configuration import plain_tree
-from gptmini.commands.errors import explain, naming_keys
-from gptmini.commands.jobs import compose_checked
+from gptmini.commands.errors import naming_keys
 from gptmini.commands.launching import run_configured
 from gptmini.commands.plan import (
     Fitted,
@@ -20,7 +18,6 @@ from gptmini.commands.plan import (
     check_text,
     open_loggers,
 )
-from gptmini.commands.quoting import in_hydras_grammar, is_sweep
 from gptmini.commands.start_up import resume_collector
 from gptmini.commands.sweeps import Outcome
 from gptmini.commands.tokens import open_tokens
@@ -112,55 +109,6 @@ def train(config: "DictConfig", overrides: Sequence[str] = (), label: str = "") 
         )
 
 
-def train_from_python(overrides: Sequence[str]) -> TrainingResult:
-    """Train for overrides as they would be typed; gptmini.train is this function.
-
-    Args:
-        overrides: KEY=VALUE or GROUP=NAME each.
-
-    Raises UserError: a mistake, as in an override, a value or a text; or more than one device, for which Lightning
-    would start further processes with the command line of the caller.
-    """
-    for override in overrides:
-        if type(override) is not str:
-            raise UserError(
-                f"an override must be text, as in trainer.max_steps=50, got {override!r}"
-            )
-
-    # Errors of Hydra and Lightning become a UserError too, so that a caller has one class to catch.
-    try:
-        return _train_in_grammar(in_hydras_grammar(overrides))
-    except Exception as error:
-        # What the system refuses keeps its class. Some of Hydra's errors derive from OSError, and are none of these.
-        is_systems = isinstance(error, OSError) and type(error).__module__ == "builtins"
-        mistake = explain(error)
-        if mistake is None or is_systems or isinstance(error, UserError | MemoryError):
-            raise
-        raise UserError(" ".join(mistake.split())) from error
-
-
-def _train_in_grammar(overrides: Sequence[str]) -> TrainingResult:
-    """Train for overrides in Hydra's grammar, in a process that is the caller's."""
-    for override in overrides:
-        if is_sweep(override):
-            raise UserError(
-                f"{override} stands for several runs, and gptmini.train does one; "
-                "call it for each value, or put quotation marks around a text with commas"
-            )
-
-    config = compose_checked("train", overrides)
-    if config.trainer.devices != 1:
-        raise UserError(
-            f"trainer.devices must be 1 in gptmini.train, got {config.trainer.devices}; "
-            "for several use the command gptmini train"
-        )
-
-    from gptmini.training.trainer import keeping_noise
-
-    with keeping_noise():
-        return train(config, overrides)
-
-
 def run_job(config: "DictConfig", overrides: Sequence[str], label: str) -> Outcome:
     """Train as a job of Hydra; label tells the job from the others of its sweep."""
     result = train(config, overrides, label)
@@ -246,7 +194,13 @@ def fit_and_announce(
         announcer: says how the run ended.
         began: when the command began, in seconds of time.monotonic. The time limit counts from then.
     """
-    from gptmini.training import RunCheckpoints, Samples, Stopping, build_trainer
+    from gptmini.training import (
+        ContentionNotice,
+        RunCheckpoints,
+        Samples,
+        Stopping,
+        build_trainer,
+    )
 
     seconds_left = plan.max_seconds
     if seconds_left is not None:
@@ -257,7 +211,7 @@ def fit_and_announce(
         run.folder,
         device=plan.hardware.device,
         precision=plan.hardware.precision,
-        callbacks=[*fitted.callbacks, stopping],
+        callbacks=[*fitted.callbacks, ContentionNotice(), stopping],
         loggers=loggers,
         state=run.state,
     )

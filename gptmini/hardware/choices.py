@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from gptmini import processors
 from gptmini.checks import UserError
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -55,16 +56,20 @@ class Hardware:
         if precision == "fp32" and self.tf32:
             precision += ", products in TF32"
         parts = [self.device, precision, "compiled" if self.compile else "eager"]
+        reasons = list(self.reasons.values())
         if self.devices > 1:
             parts.append(f"{self.devices} processes")
         if self.device == "cpu":
             n_threads = torch.get_num_threads()
             threads = "1 thread" if n_threads == 1 else f"{n_threads} threads"
             parts.append(f"{threads} each" if self.devices > 1 else threads)
+            company = processors.chosen_for()
+            if company is not None and n_threads > 1:
+                reasons.append(f"threads wait little, because {company}")
 
         line = ", ".join(parts)
-        if self.reasons:
-            line += f" ({'; '.join(self.reasons.values())})"
+        if reasons:
+            line += f" ({'; '.join(reasons)})"
         return line
 
 

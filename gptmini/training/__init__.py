@@ -4,6 +4,7 @@ from gptmini.training.checkpointing import AtomicCheckpointIO, RunCheckpoints
 from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.console import ConsoleLogger
+from gptmini.training.monitoring.contention import ContentionNotice
 from gptmini.training.monitoring.events import EventLogger
 from gptmini.training.monitoring.metrics import MetricsLogger
 from gptmini.training.monitoring.pictures import Pictures
@@ -16,6 +17,7 @@ from gptmini.training.trainer import assemble, build_trainer
 __all__ = [
     "AtomicCheckpointIO",
     "ConsoleLogger",
+    "ContentionNotice",
     "EventLogger",
     "GPTModule",
     "MetricsLogger",

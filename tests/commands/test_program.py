@@ -14,8 +14,10 @@ import pytest
 import torch
 
 import gptmini
+from gptmini import processors
 from gptmini.commands import COMMANDS, main
 from run_folders import last, newest
+from toys import lines
 
 # Runs a program, and sends it a Ctrl-C while it imports a module.
 INTERRUPTED = """
@@ -182,3 +184,30 @@ def test_training_from_python_leaves_the_process_as_it_was(script, short):
     before = settings()
     gptmini.train(*short, "trainer.max_steps=1")
     assert settings() == before
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what its processors do")
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one thread waits for no other")
+def test_a_run_beside_busy_programs_says_how_its_threads_wait(tmp_path):
+    (tmp_path / "my.txt").write_text(lines(200))
+    command = [sys.executable, "-m", "gptmini", "train", "experiment=smoke", "data=text"]
+    own = {name: value for name, value in os.environ.items() if name not in processors.USERS_OWN}
+    n_busy = os.cpu_count() or 1
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(n_busy)]
+    try:
+        run = subprocess.run(
+            [*command, "data.path=my.txt"],
+            cwd=tmp_path,
+            env=own,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    finally:
+        for program in busy:
+            program.kill()
+            program.wait()
+
+    (machine,) = [line for line in run.stdout.splitlines() if line.startswith("machine ")]
+    assert "; threads wait little, because other programs take " in machine
