@@ -19,6 +19,7 @@ from gptmini import processors
 from gptmini.checks import UserError
 from gptmini.commands.errors import Parser
 from gptmini.commands.jobs import compose_checked
+from gptmini.commands.plan import check_configuration
 from gptmini.commands.tokens import open_tokens
 
 TRAIN = Path(__file__).resolve().parent.parent / "train.py"
@@ -34,9 +35,9 @@ def main() -> None:
     arguments = parse_arguments()
     steps = [f"trainer.max_steps={arguments.steps}", "callbacks.scalars.every_steps=5"]
     overrides = [*arguments.overrides, *steps, *UNWATCHED]
-    open_tokens(
-        compose_checked("train", overrides), None
-    )  # prepares the tokens before anything is timed
+    config = compose_checked("train", overrides)
+    check_configuration(config)
+    open_tokens(config, None)  # prepares the tokens before anything is timed
 
     for n_busy in (0, arguments.busy):
         print(f"beside {n_busy} busy programs", flush=True)

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from gptmini import processors
+
 BENCHMARK = Path(__file__).parent.parent.parent / "scripts" / "benchmark.py"
 SHORT = [
     "data=text",
@@ -106,7 +108,32 @@ def test_efficiency_says_which_command_failed(run):
     assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", ["ablation", "efficiency", "training", "watching"])
+def test_contention_compares_the_median_speeds_of_runs_in_turns(run, monkeypatch):
+    waits = []
+
+    def train(command, *, env, check):
+        """Stand for gptmini train: fast where the environment leaves the waiting to gptmini."""
+        waits.append(env.get(processors.SPINS))
+        (folder,) = [word.removeprefix("runs_dir=") for word in command if "runs_dir=" in word]
+        speeds = (1, 60, 80, 70) if waits[-1] is None else (1, 30, 10, 20)
+        metrics = Path(folder) / "default" / "now" / "metrics.csv"
+        metrics.parent.mkdir(parents=True)
+        metrics.write_text(
+            "step,work/tokens_per_second\n" + "".join(f"1,{n}\n1,\n" for n in speeds)
+        )
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", train)
+    result = run("contention", *SHORT, "--turns", "2")
+    assert result.returncode == 0, result.stderr
+
+    assert waits == ["300000", None] * 4
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert lines.count(["median", "70", "to", "20", "tokens/s,", "3.50", "times"]) == 2
+    assert [line[1] for line in lines if line[0] == "beside"] == ["0", "1"]
+
+
+@pytest.mark.parametrize("name", ["ablation", "contention", "efficiency", "training", "watching"])
 def test_a_mistake_is_told_in_one_line_before_anything_is_measured(run, name):
     result = run(name, *SHORT, "optimizer.lr=-1")
     assert (result.returncode, result.stdout) == (2, "")
