@@ -11,7 +11,7 @@ def main(command: str | None = None) -> None:
         command: the command's name; None for the one that the first argument names.
     """
     # Python would print a traceback for a Ctrl-C that comes while the command is imported. The system ends the program
-    # without one. A SIGINT that the caller has turned off, as nohup may, stays off.
+    # without one. A SIGINT that the caller has turned off stays off: a shell does so for what runs in the background.
     is_heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_heeded:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

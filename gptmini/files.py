@@ -1,6 +1,7 @@
 """Files and folders that are written whole or not at all, under a temporary name; and a guard against links."""
 
 import errno
+import glob
 import os
 import secrets
 import shutil
@@ -74,7 +75,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     for the same path, once nothing was written in it for an hour. The block itself flushes the files to disk.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    for left_over in path.parent.glob(f".{path.name}.*.tmp"):
+    for left_over in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         _remove_if_abandoned(left_over)
 
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
@@ -105,7 +106,7 @@ def replace_by_link(source: Path, target: Path) -> None:
     temporary = temporary_beside(target)
     try:
         if not _link(source, temporary):
-            with source.open("rb") as old, temporary.open("xb") as new:
+            with naming(target), source.open("rb") as old, temporary.open("xb") as new:
                 shutil.copyfileobj(old, new)
                 flush_file(new)
         temporary.replace(target)
@@ -200,8 +201,9 @@ def check_plain(
 
     Args:
         folder: the folder to look through.
-        linking: folders directly in it in which a link may lead to what lies in the same one, by their names; for each
-            the names of links that may lead anywhere, because nothing is written through them.
+        linking: by the name of a folder directly inside `folder` in which links are allowed. Such a link must lead to a
+            place inside that same folder, unless its own name is listed here: nothing is written through the listed
+            links.
     """
     for place, folders, files in os.walk(folder):
         inside = Path(place).relative_to(folder).parts

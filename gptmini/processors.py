@@ -23,15 +23,13 @@ GUEST_COLUMNS = 8  # columns from here on count time that others count already
 # Which processors of a core share its arithmetic units, as in "0,8" or "0-1".
 SIBLINGS = "/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list"
 
-SPINS = (
-    "GOMP_SPINCOUNT"  # turns of the waiting loop before a thread sleeps; GNU's OpenMP takes 300,000
-)
+# Turns of the waiting loop before a thread sleeps; GNU's OpenMP takes 300,000.
+SPINS = "GOMP_SPINCOUNT"
 SPINS_IN_COMPANY = "300"
 # Variables by which a user says how threads wait, or how many there are. What the user has set stays as it is.
 USERS_OWN = ("OMP_WAIT_POLICY", SPINS, "KMP_BLOCKTIME", "OMP_NUM_THREADS")
-COMPANY = (
-    0.5  # processors that other programs must take before they count; a quiet desktop takes less
-)
+# Processors that other programs must take before they count; a quiet desktop takes less.
+COMPANY = 0.5
 SHORTEST = 0.1  # seconds between two readings; the system counts in hundredths of a second
 
 
@@ -56,9 +54,8 @@ class Company:
         return f"other programs take {self.taken:.1f} of {self.present} processors"
 
 
-_chosen_for: Company | None = (
-    None  # beside whom the threads of this process were told to sleep soon
-)
+# Beside whom the threads of this process were told to sleep soon; None if they were not.
+_chosen_for: Company | None = None
 
 
 def usage() -> Usage | None:
@@ -84,7 +81,7 @@ def usage() -> Usage | None:
 
 
 def company(before: Usage | None, after: Usage | None, *, n_threads: int) -> Company | None:
-    """Other programs that took processors which so many threads needed between two readings; None if there are none."""
+    """Return what other programs took of the processors between two readings; None if n_threads threads had room."""
     if before is None or after is None or after.at <= before.at:
         return None
 
@@ -123,8 +120,16 @@ def chosen_for() -> Company | None:
 
 
 def users_own() -> bool:
-    """Whether the user has said how threads wait, or how many there are."""
+    """Whether the user has said how threads wait, or how many there are; what choose_waiting has set does not count."""
     return _chosen_for is None and any(name in os.environ for name in USERS_OWN)
+
+
+def users_environment() -> dict[str, str]:
+    """The environment without what choose_waiting has set, for a program that is to choose for itself."""
+    environment = dict(os.environ)
+    if _chosen_for is not None:
+        del environment[SPINS]
+    return environment
 
 
 def _usable() -> set[int]:

@@ -105,7 +105,7 @@ def _open_tokens_of(header: dict, path: Path, *, folder: Path | None) -> "TokenS
 
     Raises UserError: the checkpoint names no folder, or the tokens are those of another tokenizer.
     """
-    from gptmini.data.store import TokenStore, find_prepared
+    from gptmini.data import TokenStore, find_prepared
 
     if folder is None:
         trained_on = header.get("data")

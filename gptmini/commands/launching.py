@@ -59,10 +59,13 @@ def run_configured(
         arguments = sys.argv[1:]
 
     with one_line_errors(), collector_paused():
-        before = processors.usage()
-        flags = parse_flags(
-            arguments
-        )  # imports Hydra, which takes long enough to see what else runs
+        # Lightning starts one more process for each further device of a run. The first process has checked the run.
+        is_further_process = int(os.environ.get("LOCAL_RANK", "0")) > 0
+
+        # While Hydra is imported to read the flags, there is time to see what else runs. To a further process the first
+        # one would look like another program.
+        before = None if is_further_process else processors.usage()
+        flags = parse_flags(arguments)
         processors.choose_waiting(before)
         if flags.help:
             show_help(command, flags.overrides, flags.config_dir)
@@ -72,9 +75,6 @@ def run_configured(
             return
 
         only_shows = flags.hydra_help or flags.info or flags.shell_completion
-        # Lightning starts one more process for each further device of a run. The first process has checked the run.
-        is_further_process = int(os.environ.get("LOCAL_RANK", "0")) > 0
-
         checked = Checked()
         if not only_shows and not is_further_process:
             checked = check_jobs(command, flags, check)

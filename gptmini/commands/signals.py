@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-# Windows lacks SIGUSR1.
-NUMBERS = [
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)
-]
+# The signals that end a run once it is saved, as in gptmini/training/stopping.py; Windows lacks the last three.
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+NUMBERS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
 
 
 class PassedSignals:

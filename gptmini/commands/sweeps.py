@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gptmini.files import replacing
+from gptmini.processors import users_environment
 
 # Environment variable in which a sweep tells a job that has a process of its own what a command line does not say.
 JOB_VARIABLE = "GPTMINI_JOB"
@@ -75,7 +76,7 @@ class Assignment:
 
     def hand_over(self) -> dict[str, str]:
         """The environment of the job's process."""
-        return {**os.environ, JOB_VARIABLE: json.dumps(asdict(self))}
+        return {**users_environment(), JOB_VARIABLE: json.dumps(asdict(self))}
 
     @staticmethod
     def take() -> "Assignment | None":

@@ -38,8 +38,7 @@ def open_tokens(
     Raises UserError: the text cannot be read; or the tokens of a resumed run are not there, and only the run folder
     says where to prepare them, or from which address to download their text.
     """
-    from gptmini.data import TokenStore, open_prepared, prepare
-    from gptmini.data.store import find_prepared
+    from gptmini.data import TokenStore, find_prepared, open_prepared, prepare
 
     data_dir_is_typed = any(override.startswith("data_dir=") for override in overrides)
     if state is not None and not data_dir_is_typed:

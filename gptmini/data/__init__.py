@@ -5,7 +5,7 @@ Here stand the names that load without torch; batch order, in gptmini.data.batch
 
 from gptmini.data.corpus import Corpus, Document, PydocCorpus, TextCorpus
 from gptmini.data.published import download_file, pinned_text
-from gptmini.data.store import TokenStore, open_prepared, prepare
+from gptmini.data.store import TokenStore, find_prepared, open_prepared, prepare
 
 __all__ = [
     "Corpus",
@@ -14,6 +14,7 @@ __all__ = [
     "TextCorpus",
     "TokenStore",
     "download_file",
+    "find_prepared",
     "open_prepared",
     "pinned_text",
     "prepare",

@@ -33,9 +33,9 @@ def pinned_text(
     Raises UserError: val_fraction is out of range, path is not a file, the text is another, or the download failed.
     """
     check_fraction(val_fraction)
-    file_name("data.name", name)
     text("data.url", url)
-    file = download_file(folder, name) if path is None else Path(str(path))
+    downloaded = download_file(folder, name)
+    file = downloaded if path is None else Path(str(path))
     if path is not None and not file.is_file():
         raise UserError(
             f"data.path must be a file, got {path}, which does not exist or is a folder"
@@ -63,7 +63,7 @@ def pinned_text(
 
 
 def download_file(folder: str, name: str) -> Path:
-    """The file in a folder that keeps the text of a name once it is downloaded; UserError unless both are plain names.
+    """The file in a folder that keeps the text of a name once it is downloaded.
 
     Raises UserError: name is no plain file name, or folder is no text that can name a folder.
     """

@@ -149,8 +149,8 @@ def prepare(
     is_new = not folder.exists()
     if is_new:
         tokenizer = build_tokenizer(corpus.documents())
-        with naming(folder), new_folder(folder) as temporary:
-            _write(temporary, corpus, tokenizer, recipe)
+        with new_folder(folder) as temporary:
+            _write(temporary, corpus, tokenizer, recipe, place=folder)
     return _open(folder, recipe["fingerprint"]), is_new
 
 
@@ -205,18 +205,19 @@ def _open(folder: Path, fingerprint: str) -> TokenStore:
     return store
 
 
-def _write(folder: Path, corpus: Corpus, tokenizer: Encoder, recipe: dict) -> None:
-    """Encode every document into the file of its split, then write meta.json."""
+def _write(folder: Path, corpus: Corpus, tokenizer: Encoder, recipe: dict, *, place: Path) -> None:
+    """Encode every document into the file of its split, then write meta.json; an error of writing names place."""
     dtype = np.dtype("<u2" if tokenizer.n_vocab <= 2**16 else "<u4")
     with (folder / "train.bin").open("wb") as train, (folder / "val.bin").open("wb") as val:
         writers = {
-            "train": _SplitWriter(train, tokenizer, dtype),
-            "val": _SplitWriter(val, tokenizer, dtype),
+            "train": _SplitWriter(train, tokenizer, dtype, place),
+            "val": _SplitWriter(val, tokenizer, dtype, place),
         }
         for document in corpus.documents():
             writers[document.split].write(document)
-        flush_file(train)
-        flush_file(val)
+        with naming(place):
+            flush_file(train)
+            flush_file(val)
 
     meta = recipe | {"dtype": dtype.name, "tokenizer": tokenizer.to_dict()}
     for split in SPLITS:
@@ -225,7 +226,7 @@ def _write(folder: Path, corpus: Corpus, tokenizer: Encoder, recipe: dict) -> No
             raise UserError(f"the {split} split must hold text, got none; give more text")
         meta[split] = counts
     meta["digest"] = _digest(meta)
-    with (folder / "meta.json").open("wb") as file:
+    with naming(place), (folder / "meta.json").open("wb") as file:
         file.write(json.dumps(meta, indent=1).encode("utf-8"))
         flush_file(file)
 
@@ -233,9 +234,10 @@ def _write(folder: Path, corpus: Corpus, tokenizer: Encoder, recipe: dict) -> No
 class _SplitWriter:
     """Appends the ids of documents to the file of one split, and counts what it writes."""
 
-    def __init__(self, file: BinaryIO, tokenizer: Encoder, dtype: np.dtype) -> None:
+    def __init__(self, file: BinaryIO, tokenizer: Encoder, dtype: np.dtype, place: Path) -> None:
         self.counts = dict.fromkeys(COUNTS, 0)
         self._file = file
+        self._place = place
         self._tokenizer = tokenizer
         self._dtype = dtype
 
@@ -246,7 +248,8 @@ class _SplitWriter:
         """Append one document; UserError where the tokenizer cannot encode it."""
         (ids,) = self._tokenizer.encode_batch([document.text])  # (n,)
         data = np.concatenate((ids, self._end)).astype(self._dtype).tobytes()
-        self._file.write(data)
+        with naming(self._place):
+            self._file.write(data)
 
         self.counts["documents"] += 1
         self.counts["bytes"] += len(document.text.encode())

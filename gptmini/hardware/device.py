@@ -5,6 +5,7 @@ import os
 import platform
 import sys
 import time
+from typing import Any
 
 import torch
 
@@ -26,8 +27,8 @@ PEAKS = {
 # Environment variable from which a process that starts takes its number of CPU threads.
 VARIABLE_OF_THREADS = "OMP_NUM_THREADS"
 
-# The number of threads that torch had before use_threads changed it; empty where it has that number still.
-_OWN_THREADS: dict[str, int] = {}
+# What use_threads has changed: torch's number of threads, and the variable. Empty where nothing is changed.
+_BEFORE: dict[str, Any] = {}
 
 # Numbers of two parameters of mallopt, from glibc's malloc.h.
 M_TRIM_THRESHOLD = -1
@@ -76,23 +77,37 @@ def use_threads(threads: int | None, *, n_processes: int = 1) -> None:
             processes then takes an equal share of that number.
         n_processes: number of processes that compute together, of which this is one.
     """
-    own = _OWN_THREADS.pop("number", torch.get_num_threads())
-    if threads is not None:
-        _OWN_THREADS["number"] = own
-
+    _undo_use_threads()
+    own = torch.get_num_threads()
     if n_processes == 1:
-        torch.set_num_threads(own if threads is None else threads)
+        if threads is not None:
+            _BEFORE["threads"] = own
+            torch.set_num_threads(threads)
         return
 
     # Lightning sets a number of its own in each of several processes, unless this variable is set. The processes that
-    # Lightning starts inherit the variable, and with it the share that was computed here.
+    # Lightning starts inherit the variable, and with it the share that is computed here.
     if threads is None and VARIABLE_OF_THREADS in os.environ:
         return
     number = threads
     if number is None:
         number = max(1, own // n_processes)
+    _BEFORE["threads"] = own
+    _BEFORE["variable"] = os.environ.get(VARIABLE_OF_THREADS)
     torch.set_num_threads(number)
     os.environ[VARIABLE_OF_THREADS] = str(number)
+
+
+def _undo_use_threads() -> None:
+    """Give torch and the environment what they had before use_threads changed it."""
+    if "threads" in _BEFORE:
+        torch.set_num_threads(_BEFORE.pop("threads"))
+    if "variable" in _BEFORE:
+        variable = _BEFORE.pop("variable")
+        if variable is None:
+            del os.environ[VARIABLE_OF_THREADS]
+        else:
+            os.environ[VARIABLE_OF_THREADS] = variable
 
 
 def memory(device: torch.device) -> int | None:

@@ -1,4 +1,4 @@
-"""Which run, and which of its checkpoints, a path stands for that a user names: one rule for every command."""
+"""The run, and its checkpoint, for a path that a user typed; every command uses these functions."""
 
 import re
 from datetime import datetime
@@ -8,8 +8,9 @@ from gptmini.checks import UserError
 from gptmini.run_folder.folder import STAMP
 from gptmini.run_folder.latest import followed, seen_from_here
 
-# The name of a run's folder: its time, and a number where several runs began in the same second.
-NAME_WITH_TIME = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:_(\d{1,9}))?")
+# The name of a run's folder: its time, the label of a job of a sweep, and a number where several runs began in the same
+# second.
+NAME_WITH_TIME = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:_.+?)??(?:_(\d{1,9}))?", re.DOTALL)
 
 
 def named_run(path: str | Path) -> Path:
@@ -18,8 +19,8 @@ def named_run(path: str | Path) -> Path:
     A folder of runs, as runs/NAME, stands for the newest run in it, and root/latest for the run that it leads to. Every
     other path stands for itself.
 
-    Raises UserError: the path does not exist, is neither a file nor a folder, or holds the runs of every name, of
-    which none is the one that was meant.
+    Raises UserError: the path does not exist, is neither a file nor a folder, or is the folder of all runs, where it is
+    not clear which name is meant.
     """
     path = followed(Path(path))
     if not path.exists():
@@ -73,7 +74,8 @@ def find_runs(path: str | Path) -> list[Path]:
     Raises UserError: the path stands for no run.
     """
     path = Path(path)
-    if named_run(path).parent == path:
+    newest = named_run(path)
+    if newest != path and newest.parent == path:
         return [seen_from_here(run) for run in _runs_in(path)]
     return [find_run(path)]
 

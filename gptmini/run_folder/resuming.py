@@ -12,7 +12,12 @@ if TYPE_CHECKING:  # importing torch takes seconds, and finding a run needs no t
 CHECKPOINTS = ("last", "previous", "best")  # names of a run's checkpoint files, without .ckpt
 
 # Temporary files of what a run writes whole or not at all, in its folder.
-LEFT_OVERS = (".config.yaml.*.tmp", ".events.out.tfevents.*.tmp", "checkpoints/.*.tmp")
+LEFT_OVERS = (
+    ".config.yaml.*.tmp",
+    ".events.out.tfevents.*.tmp",
+    ".metrics.csv.*.tmp",
+    "checkpoints/.*.tmp",
+)
 
 
 def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":

@@ -26,8 +26,9 @@ from gptmini.run_folder import (
 from gptmini.training.monitoring.metrics import dropping_later_rows
 from gptmini.training.trainer import is_first_process
 
-# Folders in which a logger keeps links of its own: those of Weights & Biases lead to its newest run and log there, and
-# one in each of its runs to a log in the user's cache, which it never writes under the name of the link.
+# Folders in which a logger keeps links of its own. Weights & Biases links to its newest run and log inside the folder
+# wandb. In each of its runs, debug-core.log links to a file in the user's cache; Weights & Biases never writes through
+# that link.
 LINKING = {"wandb": ("debug-core.log",)}
 
 
@@ -160,7 +161,10 @@ class ResumedRun(Run):
         self._open_log()
 
     def _take_back(self) -> None:
-        """Drop points of curves, and set aside checkpoints, that are later than the state; an error changes nothing."""
+        """Drop points of curves, and set aside checkpoints, that are later than the state.
+
+        An error before the new files take their places changes nothing.
+        """
         newest_event = -1
         validated = False
         if self.state is not None:

@@ -78,13 +78,16 @@ class Stopping(L.Callback):
             yield
             return
 
-        numbers = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
-        for number in numbers:
+        for name in SIGNALS:
+            if not hasattr(signal, name):
+                continue
+            number = getattr(signal, name)
             handler = signal.getsignal(number)
-            # The command nohup has SIGHUP ignored, so that a run outlives its terminal.
-            is_nohup = number == getattr(signal, "SIGHUP", None) and handler == signal.SIG_IGN
-            if not is_nohup:
-                self._handlers_before[number] = handler
+            # The command nohup turns SIGHUP off, and a shell turns SIGINT off for what it starts in the background.
+            # Both stay off.
+            if name in ("SIGHUP", "SIGINT") and handler == signal.SIG_IGN:
+                continue
+            self._handlers_before[number] = handler
 
         self._listen()
         try:

@@ -16,14 +16,17 @@ TIMES = (
     "2026-11-22_09-00-00",
     "2026-11-22_09-00-00_2",
     "2026-11-22_09-00-00_10",
-    "2026-11-22_10-00-00",
+    "2026-11-22_10-00-00_seed-2",  # jobs of a sweep
+    "2026-11-22_10-00-01_seed-1",
+    "2026-11-22_10-00-01_seed-1_2",
+    "2026-11-22_10-00-02",
 )
 NEWEST = Path("runs/demo", TIMES[-1])
 
 
 @pytest.fixture(autouse=True)
 def runs(tmp_path, monkeypatch):
-    """The working folder with four runs of the name demo and one of the name other, which runs/latest leads to."""
+    """The working folder with several runs of the name demo and one of the name other, which runs/latest leads to."""
     monkeypatch.chdir(tmp_path)
     other = Path("runs/other/2026-11-22_09-30-00")
     folders = [Path("runs/demo", time) for time in TIMES]
@@ -59,6 +62,12 @@ def test_a_run_is_found_from_inside_the_folder_of_its_name(monkeypatch):
     monkeypatch.chdir("runs/demo")
     assert find_run(".") == Path(TIMES[-1])
     assert find_runs(".") == [Path(time) for time in TIMES]
+
+
+def test_a_run_is_found_from_inside_its_own_folder(monkeypatch):
+    monkeypatch.chdir(NEWEST)
+    assert find_run(".") == Path()
+    assert find_runs(".") == [Path()]
 
 
 def test_a_folder_of_runs_holds_them_in_the_order_in_which_they_began(runs):

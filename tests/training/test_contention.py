@@ -51,7 +51,7 @@ def test_it_is_said_once_when_others_stay(train, looks, taken, expected):
     assert len(lines) == (expected is not None)
     for line in lines:
         assert line.startswith(SLOWED.format(taken=expected))
-        assert line.endswith("stop with Ctrl-C and resume for threads that wait less")
+        assert line.endswith("go on with gptmini train resume=, whose threads will wait less")
 
 
 def test_nothing_is_said_where_the_waiting_was_chosen(train, looks, monkeypatch):

@@ -10,9 +10,8 @@ from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import say
 
 EVERY_SECONDS = 10.0  # between two looks at the processors
-N_LOOKS = (
-    3  # looks in a row that must find other programs there: a shorter visit is not worth a restart
-)
+# Looks in a row that must find other programs there; a shorter visit is not worth a restart.
+N_LOOKS = 3
 
 
 class ContentionNotice(L.Callback):
@@ -23,9 +22,8 @@ class ContentionNotice(L.Callback):
     """
 
     def __init__(self) -> None:
-        self._before: processors.Usage | None = (
-            None  # the last reading; None before the first, and once it is over
-        )
+        # The last reading; None before the first, and once the notice was given.
+        self._before: processors.Usage | None = None
         self._n_found = 0  # looks in a row that found other programs
         self._next_look = 0.0  # in seconds of time.monotonic
 
@@ -60,7 +58,7 @@ class ContentionNotice(L.Callback):
         say(
             trainer,
             f"slowed   {found}, and the {n_threads} threads of this run wait for each other; "
-            f"stop with Ctrl-C and resume for threads that wait less",
+            f"stop it and go on with gptmini train resume=, whose threads will wait less",
         )
 
     def _go_on_from(self, reading: processors.Usage | None) -> None:

@@ -12,7 +12,7 @@ from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
 from gptmini.checks import UserError
-from gptmini.files import append_text, flush_file, replacing, temporary_beside
+from gptmini.files import append_text, flush_file, naming, replacing, temporary_beside
 from gptmini.report.tags import VALIDATION
 
 FILE = "metrics.csv"  # in the run's folder
@@ -45,9 +45,8 @@ class MetricsLogger(Logger):
         self._try_again = 0.0  # time.monotonic() before which nothing is written
         self._rows: Rows = {}  # not in the file yet
         self._tags: list[str] = []  # of the file's columns
-        self._last_step: int | None = (
-            None  # of the file's last row; None: the file was not written by this logger
-        )
+        # Step of the file's last row; None where this logger has not written the file.
+        self._last_step: int | None = None
 
     @property
     def name(self) -> str:
@@ -100,7 +99,8 @@ class MetricsLogger(Logger):
         is_first = self._last_step is None
         is_early = self._last_step is not None and min(rows) <= self._last_step
         has_new_tag = any(tag not in self._tags for row in rows.values() for tag in row)
-        if is_first or is_early or has_new_tag:
+        is_gone = not self._path.is_file()  # moved away during the run
+        if is_first or is_early or has_new_tag or is_gone:
             self._merge(rows)
         else:
             self._append(rows)
@@ -136,8 +136,9 @@ class MetricsLogger(Logger):
 
     def _flush(self) -> None:
         if self._path.is_file():
-            with self._path.open("rb") as file:
-                os.fsync(file.fileno())
+            # Windows flushes only files that are open for writing.
+            with self._path.open("r+b") as file:
+                flush_file(file)
 
     def _attempt(self, write: Callable[[], None]) -> None:
         """Call write, unless that failed a moment ago; where it fails, tell on_failure why."""
@@ -203,7 +204,7 @@ def dropping_later_rows(folder: Path, step: int, *, validated: bool) -> Iterator
 
     temporary = temporary_beside(path)
     try:
-        with temporary.open("xb") as file:
+        with naming(path), temporary.open("xb") as file:
             file.write(_whole_file(tags, lasting))
             flush_file(file)
         yield

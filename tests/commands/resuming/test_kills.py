@@ -21,7 +21,7 @@ def test_a_killed_run_resumes_to_the_same_weights_best_and_events(straight, begi
     reference = straight()
     with killed(*KILLS[kill]):
         begin()
-    # What a real kill leaves of the two files that a resumed run writes anew.
+    # What a real kill leaves of two of the files that a resumed run writes anew.
     for name in ("config.yaml", "events.out.tfevents.1.x"):
         (newest() / f".{name}.0123456789abcdef.tmp").touch()
     result = resume()
