@@ -45,13 +45,13 @@ folder. To choose the folder yourself, set the environment variable `GPTMINI_TOU
 # Only the program has a command line, so the notebook leaves this cell out.
 if len(sys.argv) > 1:
     sys.exit(f"error: the tour takes no arguments, got {' '.join(sys.argv[1:])}")
-if Path(os.environ.get("GPTMINI_TOUR", ".")).is_file():
-    sys.exit(f"error: GPTMINI_TOUR must be a folder, got {os.environ['GPTMINI_TOUR']}")
 
 # %%
 folder = os.environ.get("GPTMINI_TOUR")
 if not folder:
     folder = tempfile.mkdtemp(prefix="gptmini-tour-")
+if Path(folder).is_file():
+    sys.exit(f"error: GPTMINI_TOUR must be a folder, got {folder}")
 
 Path(folder).mkdir(parents=True, exist_ok=True)
 os.chdir(folder)

@@ -46,6 +46,6 @@ def usage() -> str:
         lines.append(f"  gptmini {name:9} {meaning}")
     lines += [
         "",
-        "gptmini NAME --help says more of one; gptmini --version names the version",
+        "gptmini NAME --help describes one command; gptmini --version prints the version",
     ]
     return "\n".join(lines)

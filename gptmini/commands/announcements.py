@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gptmini.commands.configuration import key_typed
 from gptmini.commands.quoting import override_of
 
 if TYPE_CHECKING:  # importing Lightning takes seconds
@@ -27,8 +28,9 @@ CLONE = Path(__file__).resolve().parent.parent.parent
 class Announcer:
     """Writes lines about a run: a topic, which is a word of at most eight letters, and one or more texts beside it."""
 
-    def __init__(self, console: "ConsoleLogger") -> None:
+    def __init__(self, console: "ConsoleLogger", config_dir: str | None) -> None:
         self.console = console  # prints each line, and writes the line to train.log too
+        self.config_dir = config_dir  # a folder of the user's own, which a printed command names
 
     def say(self, topic: str, *texts: str) -> None:
         """Write the topic beside the first text, and the other texts in lines below."""
@@ -129,7 +131,7 @@ class Announcer:
         else:
             kept = "nothing was saved yet"
         self.say("stopped", f"by {ending.reason} at step {step}; {kept}")
-        self.say("next", resuming(run))
+        self.say("next", resuming(run, self.config_dir))
 
     def say_done(self, trainer: "Trainer", run: "Run", *, n_steps: int, seconds: float) -> None:
         """Say how long the run took, and why it ended early where a callback ended it.
@@ -142,7 +144,7 @@ class Announcer:
         if trainer.global_step < trainer.max_steps:
             reason = _reason_of_callbacks(trainer)
             self.say("early", f"at step {trainer.global_step} of {trainer.max_steps}: {reason}")
-            self.say("", f"to go on: {resuming(run)}")
+            self.say("", f"to go on: {resuming(run, self.config_dir)}")
 
     def say_results(
         self,
@@ -217,15 +219,18 @@ def as_argument(folder: Path) -> str:
     return f"./{text}" if text.startswith(("-", "~")) else text
 
 
-def resuming(run: "Run") -> str:
+def resuming(run: "Run", config_dir: str | None) -> str:
     """The command line that goes on with a run.
 
-    Callbacks and loggers that the user added are typed again: a stored configuration alone may not name a class.
+    Callbacks and loggers that the user added are typed again, and the user's own folder too: a stored configuration
+    alone may not name a class.
     """
     arguments = [override_of("resume", as_argument(run.folder))]
     for override in run.overrides:
-        if override.startswith(("+callbacks.", "+logger.")):
+        if override.startswith("+") and key_typed(override).startswith(("callbacks.", "logger.")):
             arguments.append(override)
+    if config_dir is not None:
+        arguments += ["--config-dir", as_argument(Path(config_dir))]
     return command_line("train", *arguments)
 
 

@@ -57,6 +57,9 @@ def _beside(lines: list[str], key_node: "Node", value_node: "Node") -> str:
     """The comment that follows a value on its last line, or a key on its line where a block of keys is its value."""
     import yaml
 
+    # The end of a text in several lines, behind | or >, is on the line of the next key.
+    if isinstance(value_node, yaml.ScalarNode) and value_node.style in ("|", ">"):
+        return ""
     is_block = isinstance(value_node, yaml.CollectionNode) and not value_node.flow_style
     end = key_node.end_mark if is_block else value_node.end_mark
     if end.line >= len(lines):

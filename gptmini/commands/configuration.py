@@ -1,15 +1,16 @@
 """Configurations: composed by Hydra from the files of gptmini and of the user's own folder."""
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gptmini.checks import UserError, shown
 
 if TYPE_CHECKING:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import Override
     from omegaconf import DictConfig
 
@@ -52,10 +53,24 @@ def sweep_described(
 
 def without_sweeps(overrides: Sequence[str]) -> list[str]:
     """The overrides that set one value each."""
+    return [
+        as_typed(override)
+        for override in parse_overrides(overrides)
+        if not override.is_sweep_override()
+    ]
+
+
+def parse_overrides(overrides: Sequence[str]) -> "list[Override]":
+    """Overrides as Hydra reads them; raises an error of Hydra's for one that it cannot read."""
+    return parser().parse_overrides(list(overrides))
+
+
+@cache
+def parser() -> "OverridesParser":
+    """Hydra's parser of overrides, which takes a while to make."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    return [as_typed(override) for override in parsed if not override.is_sweep_override()]
+    return OverridesParser.create()
 
 
 @contextmanager
@@ -83,6 +98,11 @@ class UsedFile:
     path: Path
     package: str  # the dotted key below which the file's keys lie; empty if they begin at the root
     is_own: bool  # whether the file lies in the user's own folder
+
+    @property
+    def prefix(self) -> str:
+        """The beginning of the dotted names of the file's keys, as "model."; empty for keys at the root."""
+        return f"{self.package}." if self.package else ""
 
 
 def used_files(command: str, overrides: list[str], config_dir: str | None) -> list[UsedFile]:
@@ -145,6 +165,11 @@ def _clear_errors() -> Iterator[None]:
         raise UserError(f"the configuration cannot be composed: {error}") from error
 
 
+def key_typed(line: str) -> str:
+    """The key of an override as it was typed, without the + or ++ that may precede it."""
+    return line.lstrip("+").partition("=")[0]
+
+
 def as_typed(override: "Override") -> str:
     """An override as its user typed it."""
     assert override.input_line is not None  # Hydra's parser sets the line of every override
@@ -153,15 +178,9 @@ def as_typed(override: "Override") -> str:
 
 def quoted(text: str) -> str:
     """Text as a quoted value of Hydra's override grammar, whatever its characters."""
-    # Hydra reads a backslash as itself, but for those before a quotation mark and at the end.
-    escaped = re.sub(r'(\\*)("|\Z)', _escape, text)
-    return f'"{escaped}"'
+    from hydra.core.override_parser.types import Quote, QuotedString
 
-
-def _escape(found: re.Match) -> str:
-    """Backslashes and the quotation mark after them, or the end of the text, in Hydra's escapes."""
-    backslashes, mark = found.groups()
-    return 2 * backslashes + mark.replace('"', '\\"')
+    return QuotedString(text, Quote.double).with_quotes()
 
 
 def folders_of(config_dir: str | None) -> list[Path]:

@@ -3,6 +3,7 @@
 import argparse
 import errno
 import os
+import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,13 +34,11 @@ def one_line_errors() -> Iterator[None]:
             yield
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        # The program that reads stdout, such as head, has closed the pipe and needs no more.
-        _discard_stdout()
-        sys.exit(0)
     except Exception as error:
-        if os.environ.get("GPTMINI_TRACEBACK"):
-            raise
+        # The program that reads stdout, such as head, has closed the pipe and needs no more.
+        if isinstance(error, BrokenPipeError) and _stdout_has_no_reader():
+            _discard_stdout()
+            sys.exit(0)
         line = explain(error)
         if line is None:
             raise
@@ -67,6 +66,19 @@ def _naming_stdout() -> Iterator[None]:
         raise
 
 
+def _stdout_has_no_reader() -> bool:
+    """Whether stdout is a pipe whose reader has closed it; True on a system that does not tell."""
+    if sys.stdout is None:
+        return False
+    if not hasattr(select, "poll"):
+        return True
+    asked = select.poll()
+    asked.register(
+        sys.stdout.fileno(), 0
+    )  # what it tells unasked: errors, and that the other end is closed
+    return bool(asked.poll(0))
+
+
 def _discard_stdout() -> None:
     """Send stdout to the null device, where the flush with which Python exits cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -87,9 +99,15 @@ def naming_keys(**folders: str) -> Iterator[None]:
         is_read_only = error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
         if not is_read_only or not any(_concerns(error, folder) for folder in folders.values()):
             raise
-        keys = " and ".join(f"{key}=" for key in folders)
-        verb = "names another folder" if len(folders) == 1 else "name other folders"
-        raise UserError(f"{explain(error)}; {keys} {verb}") from error
+        # Of several folders that would be made in the same place, naming one elsewhere would not be enough.
+        place = _existing(error.filename)
+        keys = [
+            f"{key}="
+            for key, folder in folders.items()
+            if _concerns(error, folder) or _existing(folder) == place
+        ]
+        verb = "names another folder" if len(keys) == 1 else "name other folders"
+        raise UserError(f"{_explained(error)}; {' and '.join(keys)} {verb}") from error
 
 
 def _concerns(error: OSError, folder: str) -> bool:
@@ -99,6 +117,12 @@ def _concerns(error: OSError, folder: str) -> bool:
     named = Path(error.filename).absolute()
     own = Path(folder).absolute()
     return named.is_relative_to(own) or own.is_relative_to(named)
+
+
+def _existing(path: str) -> Path:
+    """A path, or where it does not exist the nearest folder above it that does."""
+    place = Path(path).absolute()
+    return next(folder for folder in (place, *place.parents) if folder.exists())
 
 
 def print_mistake(mistake: str) -> None:
@@ -115,6 +139,14 @@ def refuse(message: str) -> NoReturn:
 
 
 def explain(error: BaseException) -> str | None:
+    """The message for a user who can mend the cause of an error; None if the error is to keep its traceback.
+
+    A bug keeps its traceback, and every error does while GPTMINI_TRACEBACK is set.
+    """
+    return None if os.environ.get("GPTMINI_TRACEBACK") else _explained(error)
+
+
+def _explained(error: BaseException) -> str | None:
     """The message for a user who can mend the cause of an error; None if the error is a bug."""
     if isinstance(error, UserError):
         return str(error)
@@ -123,7 +155,7 @@ def explain(error: BaseException) -> str | None:
     # Python's own words for a whole number that is too long to be read.
     if isinstance(error, ValueError) and str(error).startswith("Exceeds the limit"):
         return f"a whole number must have at most {sys.get_int_max_str_digits()} digits"
-    if _ran_out_of_memory(error):
+    if ran_out_of_memory(error):
         remedy = "lower batch_size (trainer.batch_size when training) or the model's sizes"
         return f"memory ran out; {remedy}"
 
@@ -147,7 +179,7 @@ def explain(error: BaseException) -> str | None:
     return None
 
 
-def _ran_out_of_memory(error: BaseException) -> bool:
+def ran_out_of_memory(error: BaseException) -> bool:
     """Whether the memory of the processor or of a GPU did not suffice; torch has no common class for that."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
@@ -174,7 +206,7 @@ def _explain_part(error: BaseException) -> str | None:
     if isinstance(cause, ImportError):
         return f"{key} cannot be made: {cause}"
 
-    explained = None if cause is None else explain(cause)
+    explained = None if cause is None else _explained(cause)
     if explained is None and "'gptmini." not in str(error):
         return str(error)
     return explained

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gptmini.checks import UserError
-from gptmini.commands.errors import explain
+from gptmini.commands.errors import explain, ran_out_of_memory
 from gptmini.commands.jobs import compose_checked
 from gptmini.commands.quoting import in_hydras_grammar, is_sweep
 from gptmini.commands.train import TrainingResult, train
@@ -28,10 +28,16 @@ def train_from_python(overrides: Sequence[str]) -> TrainingResult:
     try:
         return _train_in_grammar(in_hydras_grammar(overrides))
     except Exception as error:
-        # What the system refuses keeps its class. Some of Hydra's errors derive from OSError, and are none of these.
+        # What the system refuses, memory included, keeps its class. Some of Hydra's errors derive from OSError, and are
+        # none of these.
         is_systems = isinstance(error, OSError) and type(error).__module__ == "builtins"
         mistake = explain(error)
-        if mistake is None or is_systems or isinstance(error, UserError | MemoryError):
+        if (
+            mistake is None
+            or is_systems
+            or isinstance(error, UserError)
+            or ran_out_of_memory(error)
+        ):
             raise
         raise UserError(" ".join(mistake.split())) from error
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gptmini import __version__
 from gptmini.checks import UserError
 from gptmini.commands.configuration import (
     as_typed,
     composer,
+    parse_overrides,
     sweep_described,
     without_sweeps,
 )
@@ -49,8 +51,13 @@ def parse_flags(arguments: list[str]) -> argparse.Namespace:
 
     parser = get_args_parser()
     parser.error = refuse
+    for action in parser._actions:
+        if isinstance(action, argparse._VersionAction):
+            action.version = __version__  # gptmini's instead of Hydra's
     flags = parser.parse_intermixed_args(arguments)
 
+    if flags.experimental_rerun is not None:
+        raise UserError("--experimental-rerun would load pickled code; resume= goes on with a run")
     if flags.config_path is not None or flags.config_name is not None:
         raise UserError(
             "--config-path and --config-name would replace gptmini's; "
@@ -98,9 +105,7 @@ def check_jobs(command: str, flags: argparse.Namespace, check: Callable | None) 
 
 def _varied(overrides: list[str]) -> tuple[str, ...]:
     """The keys that overrides sweep over, each once, in their order."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    parsed = OverridesParser.create().parse_overrides(overrides)
+    parsed = parse_overrides(overrides)
     keys = [override.key_or_group for override in parsed if override.is_sweep_override()]
     return tuple(dict.fromkeys(keys))
 

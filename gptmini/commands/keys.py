@@ -13,6 +13,7 @@ from gptmini.commands.configuration import (
     composer,
     folders_of,
     items_of,
+    parse_overrides,
     plain_tree,
     read_if_yaml,
     read_yaml,
@@ -47,9 +48,7 @@ def check_overrides(
     that must be given and is not.
     Raises UserError: a key that is not defined, or an override that may not change its key.
     """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    parsed = parse_overrides(overrides)
     chosen = choices_of_groups(parsed, folders_of(config_dir))
     choices = [as_typed(override) for override in chosen]
 
@@ -112,9 +111,9 @@ def _check_key(override: "Override", known: frozenset[str], own_parts: dict[str,
     if is_hydras(key) or belongs(key, own_parts):
         return
 
-    # A whole group or a callback can be deleted; any other value is needed by the code that reads the key.
-    deletes_value = override.is_delete() and "." in key
-    if deletes_value and not key.startswith("callbacks."):
+    # All callbacks or loggers can be deleted, or one callback. Any other value is needed by the code that reads it.
+    may_go = key in PART_GROUPS or key.startswith("callbacks.")
+    if override.is_delete() and not may_go:
         raise UserError(f"{key} must have a value; change it with {key}=VALUE")
     if key.endswith("_") or override.package is not None:
         raise UserError(

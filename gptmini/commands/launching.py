@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 from gptmini import processors
 from gptmini.checks import UserError
 from gptmini.commands.configuration import CONFIGS
-from gptmini.commands.errors import MISUSE, explain, one_line_errors, print_mistake
+from gptmini.commands.errors import (
+    MISUSE,
+    explain,
+    naming_keys,
+    one_line_errors,
+    print_mistake,
+)
 from gptmini.commands.jobs import Checked, check_jobs, parse_flags
 from gptmini.commands.showing import show_help, show_stored
 from gptmini.commands.signals import passing_signals_on
@@ -43,15 +49,17 @@ def run_configured(
     check: Callable | None = None,
     arguments: list[str] | None = None,
 ) -> None:
-    """Let Hydra compose a configuration and launch task(config, overrides, label): once, or with -m for each job.
+    """Let Hydra compose a configuration and launch a task: once, or with -m for each job.
 
     The keys of every job are checked before the first job starts, and in a sweep check(config) is called on every job
     before that too. A sweep of training runs ends with a table of its jobs.
 
     Args:
         command: train or prepare, which is also the name of the root configuration.
-        task: the function that does a job. It returns an Outcome, or None where there is nothing to compare; the loss
-            of the Outcome goes to the sweeper. After its imports a task calls resume_collector.
+        task: the function that does a job. It is called with the configuration, the overrides of the job, a label that
+            tells the job from others of its sweep, and the user's own folder of configurations. It returns an Outcome,
+            or None where there is nothing to compare; the loss of the Outcome goes to the sweeper. After its imports a
+            task calls resume_collector.
         check: raises UserError for values that do not fit.
         arguments: flags and overrides; None for those of the command line.
     """
@@ -91,7 +99,7 @@ class _Job:
     argv: list[str]  # the program's, with which Lightning starts the further processes of a run
     process: int  # id of the process in which the program began
     checked: Checked
-    failures: list  # error of each job that failed in the program's own process
+    failures: list[Exception]  # error of each job that failed in the program's own process
     # Folder of the results of a sweep's jobs; None where there is no table to make.
     results: Path | None
 
@@ -145,16 +153,16 @@ class _Job:
         label = label_of(overrides, self.checked.varied)
         n_devices = config.get("trainer", {}).get("devices", 1)
         if n_devices == 1:
-            return self.task(config, overrides, label)
+            return self.task(config, overrides, label, self.flags.config_dir)
         return self._run_in_new_process(overrides, label)
 
     def _run_single(self, config: "DictConfig", overrides: list[str]) -> Outcome | None:
         """Do the task, and hand its outcome back if the task is a job of a sweep in another process."""
         assignment = Assignment.take()
         if assignment is None:
-            return self.task(config, overrides, "")
+            return self.task(config, overrides, "", self.flags.config_dir)
 
-        outcome = self.task(config, overrides, assignment.label)
+        outcome = self.task(config, overrides, assignment.label, self.flags.config_dir)
         assignment.write(outcome)
         return outcome
 
@@ -281,8 +289,9 @@ def _new_folder_of_results(checked: Checked) -> Path | None:
     if checked.runs_dir is None:
         return None
     notes = Path(checked.runs_dir).absolute() / ".sweeps"
-    notes.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix="results-", dir=notes))
+    with naming_keys(runs_dir=checked.runs_dir):
+        notes.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix="results-", dir=notes))
 
 
 def _print_table(job: _Job, *, interrupted: bool) -> None:

@@ -14,6 +14,7 @@ from gptmini.commands.configuration import (
     as_typed,
     folders_of,
     groups_of_gptmini,
+    parse_overrides,
     read_yaml,
     used_files,
 )
@@ -36,15 +37,13 @@ def check_own_files(command: str, overrides: Sequence[str], config_dir: str | No
     Raises UserError: a file that cannot be read or is hidden by one of gptmini's, a key that no configuration has, a
     value where keys are needed, or a folder whose name nearly is that of a group.
     """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
     if config_dir is None:
         return
 
     folder = Path(config_dir)
     _check_folder_names(folder)
 
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    parsed = parse_overrides(overrides)
     choices = choices_of_groups(parsed, folders_of(config_dir))
     for choice in choices:
         name = str(choice.value()).removesuffix(".yaml")

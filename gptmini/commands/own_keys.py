@@ -15,6 +15,9 @@ from gptmini.commands.configuration import (
 )
 from gptmini.commands.keys import HYDRA_GROUPS, PART_GROUPS, belongs, keys_of, nearest
 
+# Keys that tell Hydra how to make an object of a mapping.
+INSTANTIATION = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
+
 
 def check_own_keys(files: Sequence[UsedFile]) -> None:
     """Check the keys in those files of a configuration that are the user's own.
@@ -38,13 +41,13 @@ def check_own_keys(files: Sequence[UsedFile]) -> None:
         if file.is_own:
             keys.add_interpolated(tree)
         else:
-            keys.add(_prefix(file), tree)
+            keys.add(file.prefix, tree)
 
     for file in files:
         if file.is_own:
             tree = _tree_of(file)
             _check_own_file(file, tree, keys)
-            keys.add(_prefix(file), tree)
+            keys.add(file.prefix, tree)
 
 
 def _tree_of(file: UsedFile) -> dict:
@@ -54,11 +57,6 @@ def _tree_of(file: UsedFile) -> dict:
     return tree
 
 
-def _prefix(file: UsedFile) -> str:
-    """The beginning of the dotted names of a file's keys, as "model."; empty for keys at the root."""
-    return f"{file.package}." if file.package else ""
-
-
 def _check_classes(files: Sequence[UsedFile]) -> None:
     """Raise UserError unless some file names a class for each group of which the user has an option.
 
@@ -66,7 +64,7 @@ def _check_classes(files: Sequence[UsedFile]) -> None:
     """
     named = set()
     for file in files:
-        named.update(f"{_prefix(file)}{key}" for key in keys_of(_tree_of(file)))
+        named.update(f"{file.prefix}{key}" for key in keys_of(_tree_of(file)))
 
     for file in files:
         group = file.package
@@ -120,7 +118,7 @@ def _check_own_file(file: UsedFile, tree: dict, keys: _Keys) -> None:
         return
     if file.package and _has_own_class(file.package, tree, keys):
         return
-    _check_mapping(file, tree, _prefix(file), keys)
+    _check_mapping(file, tree, file.prefix, keys)
 
 
 def _has_own_class(part: str, tree: dict, keys: _Keys) -> bool:
@@ -166,7 +164,7 @@ def _check_mapping(file: UsedFile, tree: dict, prefix: str, keys: _Keys) -> None
         holds_keys = key in groups_of_gptmini() or keys.has_below(key)
         if holds_keys and not isinstance(value, dict):
             _check_may_replace(file.path, key, value)
-        elif key not in keys.known and not key.endswith("_"):
+        elif key not in keys.known and name not in INSTANTIATION:
             raise UserError(_unknown(file, key, keys.known))
         if isinstance(value, dict):
             _check_mapping(file, value, f"{key}.", keys)
@@ -186,7 +184,7 @@ def _check_hydras_keys(path: Path, tree: object) -> None:
 
 def _unknown(file: UsedFile, key: str, known: Iterable[str]) -> str:
     """The error message for a key that no configuration has."""
-    prefix = _prefix(file)
+    prefix = file.prefix
     message = f"{file.path} has the key {key}, which no configuration here has"
     near = nearest(key, known)
     if near is not None:

@@ -1,20 +1,30 @@
 """Tokenise a text into a folder: gptmini prepare [KEY=VALUE ...]; --help lists groups and keys."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gptmini.commands.errors import naming_keys
 from gptmini.commands.launching import run_configured
 from gptmini.commands.plan import check_text
 from gptmini.commands.start_up import resume_collector
 
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
-def tokenise(config, overrides: Sequence[str] = (), label: str = "") -> None:
+
+def tokenise(
+    config: "DictConfig",
+    overrides: Sequence[str] = (),
+    label: str = "",
+    config_dir: str | None = None,
+) -> None:
     """Tokenise a text, unless an earlier command has done so, and print the folder and the size of each split.
 
     Args:
         config: the composed configuration, with data, tokenizer and data_dir.
-        overrides: what was typed. Not read, like label: every job of run_configured is called with both.
+        overrides: what was typed. Not read, like label and config_dir: every task of run_configured is called with all.
         label: what tells a job of a sweep from the others.
+        config_dir: a folder of the user's own that adds options to the groups.
     """
     from omegaconf import OmegaConf
     from rich.console import Console

@@ -6,15 +6,13 @@ any of them, so whatever the grammar does not take as one value is quoted whole 
 
 import re
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gptmini.checks import UserError
-from gptmini.commands.configuration import quoted
+from gptmini.commands.configuration import parser, quoted
 
 if TYPE_CHECKING:
-    from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import Override
 
 # Keys whose values are paths: a ~ at their start is the home folder.
@@ -121,14 +119,6 @@ def _parsed(line: str) -> "Override | None":
     from hydra.errors import HydraException
 
     try:
-        return _parser().parse_override(line)
+        return parser().parse_override(line)
     except HydraException:
         return None
-
-
-@cache
-def _parser() -> "OverridesParser":
-    """Hydra's parser of overrides."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    return OverridesParser.create()

@@ -14,6 +14,7 @@ from gptmini.commands.errors import (
     Parser,
     one_line_errors,
     path_argument,
+    print_mistake,
 )
 from gptmini.commands.named import say_which
 from gptmini.commands.prompts import read_prompts
@@ -308,7 +309,7 @@ def converse(
     is_complete = True
     while True:
         try:
-            line = input("> " if is_typed else "")
+            line = input("> ") if is_typed else _next_line()
         except EOFError:
             # End the line of the last prompt sign, so that the shell's own prompt begins a new one.
             if is_typed:
@@ -317,10 +318,18 @@ def converse(
 
         try:
             write_samples([line], seed)
-        except ValueError as error:
+        except UserError as error:
             # The tokenizer may not know a character of this line, and yet know those of the next.
-            print(f"error: {error}", file=sys.stderr)
+            print_mistake(str(error))
             is_complete = False
         if interruption.came is not None:
             print()
         seed += 1
+
+
+def _next_line() -> str:
+    """The next line of stdin, which nobody types; EOFError at its end. Python's input() would need stderr too."""
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line.removesuffix("\n")

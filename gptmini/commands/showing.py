@@ -38,6 +38,11 @@ def show_help(command: str, overrides: Sequence[str], config_dir: str | None) ->
     Raises UserError: the overrides are refused as they would be for a run.
     """
     fixed = without_sweeps(overrides)
+    run = run_to_resume(command, fixed)
+    if run is not None:
+        raise UserError(
+            f"--help shows the keys of a new run; --cfg job resume={run} shows those of the run"
+        )
     check_own_files(command, fixed, config_dir)
     check_overrides(command, fixed, config_dir)
     with composer(config_dir) as compose:
@@ -127,9 +132,8 @@ def _comments(files: list[UsedFile]) -> tuple[dict[str, str], dict[str, str]]:
     for file in files:
         comments = comments_of(file.path)
         purposes[file.name] = comments.of_file
-        prefix = f"{file.package}." if file.package else ""
         for key, comment in comments.of_keys.items():
-            meanings.setdefault(f"{prefix}{key}", comment)
+            meanings.setdefault(f"{file.prefix}{key}", comment)
     return meanings, purposes
 
 

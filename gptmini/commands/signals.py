@@ -20,7 +20,7 @@ class PassedSignals:
         self._process: subprocess.Popen | None = None
 
     def pass_on_to(self, process: subprocess.Popen) -> None:
-        """Pass signals on to a process from now on, and one that has come already."""
+        """Pass every later signal on to a process, and the first signal at once if one has come."""
         self._process = process
         if self.first:
             self._pass_on(self.first)
@@ -49,11 +49,13 @@ def passing_signals_on() -> Iterator[PassedSignals]:
         yield signals
         return
 
+    # A process that the block starts does not inherit a handler, but it does inherit that a signal is turned off.
     handlers_before = {number: signal.getsignal(number) for number in NUMBERS}
-    for number in NUMBERS:
+    heeded = [number for number in NUMBERS if handlers_before[number] != signal.SIG_IGN]
+    for number in heeded:
         signal.signal(number, signals.note)
     try:
         yield signals
     finally:
-        for number, handler in handlers_before.items():
-            signal.signal(number, handler)
+        for number in heeded:
+            signal.signal(number, handlers_before[number])

@@ -12,6 +12,7 @@ from gptmini.commands.configuration import (
     CONFIGS,
     folders_of,
     items_of,
+    parse_overrides,
     plain_tree,
     read_if_yaml,
     read_yaml,
@@ -58,13 +59,11 @@ def run_to_resume(command: str, overrides: Sequence[str]) -> str | None:
 
     Only the command train resumes runs. For another command resume= is a key that no configuration has.
     """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
     if command != "train":
         return None
 
     run = None
-    for override in OverridesParser.create().parse_overrides(list(overrides)):
+    for override in parse_overrides(overrides):
         if override.key_or_group == "resume" and not override.is_delete():
             run = override.value()
     return None if run is None else str(run)
@@ -83,7 +82,6 @@ def stored_config(
     Raises UserError: there is no such run, its file is damaged or of an earlier version, the file names a class that no
     configuration names, or an override would change what was trained so far.
     """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import DictConfig, OmegaConf
 
     from gptmini.run_folder import check_version, find_run, named_run, read_config
@@ -94,7 +92,7 @@ def stored_config(
     named = named_run(run)
     folder = find_run(named)
     path = folder / "config.yaml"
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    parsed = parse_overrides(overrides)
 
     # A damaged or hostile file can make YAML and OmegaConf raise an error of any class.
     try:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gptmini.checks import UserError
-from gptmini.commands.configuration import CONFIGS, read_yaml
+from gptmini.commands.configuration import CONFIGS, key_typed, read_yaml
 from gptmini.commands.parts import build_from
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def open_tokens(
     """
     from gptmini.data import TokenStore, find_prepared, open_prepared, prepare
 
-    data_dir_is_typed = any(override.startswith("data_dir=") for override in overrides)
+    data_dir_is_typed = any(key_typed(line) == "data_dir" for line in overrides)
     if state is not None and not data_dir_is_typed:
         known = find_prepared(state.data_folder, state.path)
         if (known / "meta.json").is_file():

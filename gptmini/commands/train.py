@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini.commands.announcements import Announcer
-from gptmini.commands.configuration import plain_tree
+from gptmini.commands.configuration import key_typed, plain_tree
 from gptmini.commands.errors import naming_keys
 from gptmini.commands.launching import run_configured
 from gptmini.commands.plan import (
@@ -44,7 +44,12 @@ class TrainingResult:
     exit_code: int = 0  # the command's: 128 + the number of a signal that stopped the run
 
 
-def train(config: "DictConfig", overrides: Sequence[str] = (), label: str = "") -> TrainingResult:
+def train(
+    config: "DictConfig",
+    overrides: Sequence[str] = (),
+    label: str = "",
+    config_dir: str | None = None,
+) -> TrainingResult:
     """Train as a configuration says, from the first step or from the step that a resumed run has reached.
 
     The configuration is checked, and the tokens are prepared, before the run's folder is made.
@@ -53,6 +58,7 @@ def train(config: "DictConfig", overrides: Sequence[str] = (), label: str = "") 
         config: a composed configuration, or that of the run to resume.
         overrides: what was typed, KEY=VALUE each. The run keeps them, and they tell compared runs apart.
         label: what tells a job of a sweep from the others; ends the name of the run's folder.
+        config_dir: a folder of the user's own that adds options to the groups; a printed command names it too.
 
     Raises UserError: a value that does not fit, a text that cannot be read, or a run that cannot be resumed.
     """
@@ -71,10 +77,10 @@ def train(config: "DictConfig", overrides: Sequence[str] = (), label: str = "") 
         name=config.name,
         label=label,
     ) as run:
-        # A resumed run writes where it wrote before, and no key leads elsewhere.
-        folders = {}
+        # A resumed run writes into its own folder; only data_dir= leads elsewhere.
+        folders = {"data_dir": config.data_dir}
         if not run.resumed:
-            folders = {"data_dir": config.data_dir, "runs_dir": config.runs_dir}
+            folders["runs_dir"] = config.runs_dir
 
         with console.status("reading text"), naming_keys(**folders):
             store, prepared_now = open_tokens(
@@ -90,7 +96,7 @@ def train(config: "DictConfig", overrides: Sequence[str] = (), label: str = "") 
         with naming_keys(**folders):
             run.begin(stored_yaml(config), without_resume(overrides))
 
-        announcer = open_announcer(console, run, plan)
+        announcer = open_announcer(console, run, plan, config_dir)
         loggers = open_loggers(plan, run, announcer)
         log_setup(loggers, config, fitted.module, run.overrides)
         announcer.say_start(
@@ -109,9 +115,11 @@ def train(config: "DictConfig", overrides: Sequence[str] = (), label: str = "") 
         )
 
 
-def run_job(config: "DictConfig", overrides: Sequence[str], label: str) -> Outcome:
-    """Train as a job of Hydra; label tells the job from the others of its sweep."""
-    result = train(config, overrides, label)
+def run_job(
+    config: "DictConfig", overrides: Sequence[str], label: str, config_dir: str | None
+) -> Outcome:
+    """Train as a job of Hydra; arguments are those of train."""
+    result = train(config, overrides, label, config_dir)
     best = result.best
     return Outcome(
         loss=None if best is None else best.loss,
@@ -276,7 +284,7 @@ def make_console(kind: str) -> "Console":
     )
 
 
-def open_announcer(console: "Console", run: "Run", plan: Plan) -> Announcer:
+def open_announcer(console: "Console", run: "Run", plan: Plan, config_dir: str | None) -> Announcer:
     """The announcer of a run that has begun, which writes to the console and to the run's train.log."""
     from rich.console import Console
 
@@ -290,7 +298,7 @@ def open_announcer(console: "Console", run: "Run", plan: Plan) -> Announcer:
         past_validations(run.curves),
         plan.settings.validation_due,
     )
-    return Announcer(console_logger)
+    return Announcer(console_logger, config_dir)
 
 
 def stored_yaml(config: "DictConfig") -> str:
@@ -302,7 +310,7 @@ def stored_yaml(config: "DictConfig") -> str:
 
 def without_resume(overrides: Sequence[str]) -> list[str]:
     """The overrides that say what a run is, without resume=, which says where it goes on."""
-    return [override for override in overrides if not override.startswith("resume=")]
+    return [line for line in overrides if key_typed(line) != "resume"]
 
 
 def _first(callbacks: Sequence[Any], kind: type) -> Any:

@@ -155,6 +155,7 @@ def test_comments_are_told_from_values_that_hold_their_sign(tmp_path):
         "second: a#b\n\n# Lost, because a line is empty below.\n\n"
         "third: # of the block\n  inner: [1, # amid\n    2] # after the end\n"
         "  # above\n  last: null\nempty:\n"
+        "text: |\n  a # of the text\n# of the next\nnext: >-\n  b\n"
     )
     comments = comments_of(file)
     assert comments.of_file == "Of the file, in two lines."
@@ -163,9 +164,15 @@ def test_comments_are_told_from_values_that_hold_their_sign(tmp_path):
         "third": "of the block",
         "third.inner": "after the end",
         "third.last": "above",
+        "next": "of the next",
     }
 
 
 def test_help_of_a_mistake_names_the_mistake(shown):
     with pytest.raises(UserError, match=r"the nearest is trainer\.max_steps"):
         shown("trainer.max_step=3")
+
+
+def test_help_shows_the_keys_of_a_new_run_alone(shown):
+    with pytest.raises(UserError, match=r"--cfg job resume=runs/latest shows those of the run"):
+        shown("resume=runs/latest")

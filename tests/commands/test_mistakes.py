@@ -68,7 +68,12 @@ TRAINING = [
         ["~trainer.max_steps"],
         r"trainer\.max_steps must have a value; change it with trainer\.max_steps=VALUE",
     ),
+    (["~seed"], "seed must have a value; change it with seed=VALUE"),
     (["~model"], "model must have an option; choose one with model=NAME"),
+    (
+        ["--experimental-rerun", "x"],
+        "--experimental-rerun would load pickled code; resume= goes on",
+    ),
     (["--resolve"], "--resolve belongs to --cfg, which shows the configuration"),
     (["--resolve", "--help"], "--resolve belongs to --cfg"),
     (["-p", "model"], "--package belongs to --cfg"),

@@ -41,6 +41,7 @@ EXPERIMENTS = [
     ),
     ("optimzer:\n  lr: 0.5", "has the key optimzer ... the nearest is optimizer"),
     ("sizes: {steps: 5}\ntrainer: {max_steps: '${size.steps}'}", "has the key sizes, "),
+    ("seed_: 5", "has the key seed_, which no configuration here has; the nearest is seed"),
     ("zzz: 1", "has the key zzz, which no configuration here has; the command's --help lists them"),
     ("trainer.max_steps: 5", "must write trainer.max_steps as trainer: {max_steps: ...}"),
     (

@@ -1,8 +1,11 @@
 """Callbacks of a user's own and of Lightning's, added by name; what a run folder alone says of them is never called."""
 
+import errno
+import os
 import re
 import shlex
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -190,6 +193,10 @@ def test_a_folder_of_ones_own_adds_options_and_its_parts_survive_a_resume(script
     config = config_of(newest())
     assert (config["seed"], config["callbacks"]["scalars"]["every_steps"]) == (5, 1)
 
+    # The command that is printed after a stop names the folder too.
+    stopped = script("train", *folder, *short, *LONG, "experiment=mine", "trainer.max_time=0.001")
+    assert re.search(r"\nnext .* resume=\S+ --config-dir mine\n", stopped.out), stopped.out
+
     assert script("train", "resume=runs/latest").code == 2
     (mine / "callbacks" / "unused.yaml").write_text("a: [")
     assert script("train", *folder, "resume=runs/latest").code == 0
@@ -285,3 +292,24 @@ def test_a_callback_whose_state_is_more_than_plain_values_is_refused(
     assert (result.code, result.err.count("\n")) == (2, 1), result
     assert "Kept keeps a set in its state; a checkpoint holds only plain values" in result.err
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_part_that_was_added_with_two_signs_is_typed_again(script, short):
+    added = "++callbacks.mine._target_=lightning.pytorch.callbacks.LearningRateMonitor"
+    result = script("train", *short, *LONG, added, "trainer.max_time=0.001")
+    (arguments,) = re.findall(r"\nnext +\S+ \S+train.py (.*)\n", result.out)
+    resumed = script("train", *shlex.split(arguments), "trainer.max_time=null")
+    assert resumed.code == 0, resumed.err
+
+
+def test_a_broken_pipe_that_is_not_stdout_is_an_error(script, short, monkeypatch):
+    def fail(*arguments):
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    monkeypatch.setattr("gptmini.training.Scalars.on_train_batch_end", fail)
+    read_end, write_end = os.pipe()  # a stdout whose reader still reads
+    with os.fdopen(write_end, "w") as stdout:
+        monkeypatch.setattr(sys.stdout, "fileno", stdout.fileno)
+        result = script("train", *short)
+    os.close(read_end)
+    assert (result.code, result.err) == (2, "error: input or output: Broken pipe\n")

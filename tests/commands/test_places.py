@@ -40,9 +40,10 @@ def test_a_read_only_place_names_the_keys_that_lead_elsewhere(
 def test_a_read_only_folder_of_runs_names_its_key(script, short, prepared, tmp_path, monkeypatch):
     assert script("prepare", *prepared).code == 0
     read_only(monkeypatch, tmp_path / "runs")
-    assert_refused(
-        script("train", *short), "error: runs/smoke/", "Read-only file system; data_dir= and"
-    )
+    said = "Read-only file system; runs_dir= names another folder"
+    assert_refused(script("train", *short), "error: runs/smoke/", said)
+    sweep = script("train", "-m", *short, "seed=1,2")
+    assert_refused(sweep, "error: ", said)
 
 
 def test_tokens_that_a_full_disk_does_not_take_are_named(script, prepared, monkeypatch):

@@ -153,17 +153,7 @@ def test_dtype_is_that_of_the_weights(script, checkpoint, dtype):
 
 
 def test_typed_lines_are_continued_until_the_input_ends(script, checkpoint, monkeypatch):
-    lines = iter(["abc", "abc", "ab?", ""])
-
-    def type_line(prompt):
-        assert prompt == ""
-        try:
-            return next(lines)
-        except StopIteration:
-            raise EOFError from None
-
-    monkeypatch.setattr("builtins.input", type_line)
-    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    monkeypatch.setattr(sys, "stdin", io.StringIO("abc\nabc\nab?\n\n"))
     result = script("sample", checkpoint, "--interactive", "--max-new-tokens", "9")
 
     (first,) = expected("abc", seed=1, max_new_tokens=9)
@@ -326,6 +316,13 @@ def test_a_mistake_is_not_written_to_stdout_where_stderr_is_closed(script, check
     monkeypatch.setattr(sys, "stderr", None)
     result = script("sample", checkpoint, "--num-samples", "0")
     assert (result.code, result.out) == (2, "")
+
+
+def test_lines_from_a_pipe_are_continued_where_stderr_is_closed(script, checkpoint, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("abc\n"))
+    monkeypatch.setattr(sys, "stderr", None)
+    result = script("sample", checkpoint, "--interactive", "--max-new-tokens", "9")
+    assert (result.code, result.out) == (0, f"abc{expected('abc', max_new_tokens=9)[0]}\n")
 
 
 @pytest.mark.parametrize("arguments", [["--prompt", "-"], ["--interactive"]])

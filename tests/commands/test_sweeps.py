@@ -192,3 +192,15 @@ def test_a_signal_lets_the_process_of_a_job_end_by_itself(number, seconds, code)
             assert process.wait(timeout=20) == code
     assert signals.first == number
     assert signal.getsignal(number) == before
+
+
+def test_a_signal_that_is_turned_off_stays_off_in_the_process_of_a_job(monkeypatch):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with passing_signals_on():
+            program = "import signal; print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)"
+            said = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+        assert said.stdout == b"True\n"
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -215,3 +215,11 @@ def test_a_part_that_a_run_was_begun_without_cannot_be_given_an_interval(begin, 
     before = snapshot(newest())
     assert_refused(resume(f"callbacks.{part}.every_steps=1"), f"callbacks.{part}")
     assert snapshot(newest()) == before
+
+
+@pytest.mark.parametrize("sign", ["", "++"])
+def test_a_folder_that_is_typed_for_the_tokens_is_the_one_that_counts(complete, resume, sign):
+    complete()
+    result = resume(f"{sign}data_dir=elsewhere", "trainer.max_steps=9")
+    assert result.code == 0, result.err
+    assert "data     elsewhere/text-byte-" in result.out
