@@ -61,18 +61,16 @@ _chosen_for: Company | None = None
 def usage() -> Usage | None:
     """Read how much the processors have worked; None on a system that does not tell."""
     usable = _usable()
-    try:
-        lines = STATISTICS.read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-
     ticks = 0
-    for line in lines:
-        name, *columns = line.split()
-        is_processor = name.startswith("cpu") and name[3:].isdigit()
-        if is_processor and int(name[3:]) in usable:
-            counts = [int(column) for column in columns[:GUEST_COLUMNS]]
-            ticks += sum(counts) - sum(counts[column] for column in IDLE_COLUMNS)
+    try:
+        for line in STATISTICS.read_text(encoding="ascii").splitlines():
+            name, *columns = line.split()
+            is_processor = name.startswith("cpu") and name[3:].isdigit()
+            if is_processor and int(name[3:]) in usable:
+                counts = [int(column) for column in columns[:GUEST_COLUMNS]]
+                ticks += sum(counts) - sum(counts[column] for column in IDLE_COLUMNS)
+    except (OSError, ValueError, IndexError):  # there is no such file, or it has another form
+        return None
     return Usage(
         at=time.monotonic(),
         everyone=ticks / os.sysconf("SC_CLK_TCK"),
@@ -141,10 +139,10 @@ def _usable() -> set[int]:
 
 def _n_cores() -> int:
     """Number of cores that this process may use, which is the number of threads that torch starts."""
-    cores = set()
+    cores: set[bytes | int] = set()
     for number in _usable():
         try:
-            cores.add(Path(SIBLINGS.format(number=number)).read_text(encoding="ascii"))
+            cores.add(Path(SIBLINGS.format(number=number)).read_bytes())
         except OSError:
-            cores.add(str(number))
+            cores.add(number)
     return len(cores)

@@ -69,6 +69,15 @@ def test_usage_adds_up_what_the_usable_processors_have_worked(usable):
     assert processors.usage().everyone == OF_CPU1 / 100
 
 
+@pytest.mark.parametrize(
+    "content", ["\n\n", "cpu0\n", "cpu0 1 2\n", "cpu0 a b c d e f g h\n", "cpü0"]
+)
+def test_statistics_of_another_form_tell_nothing(usable, tmp_path, content):
+    usable(0, 1)
+    (tmp_path / "stat").write_text(content)
+    assert processors.usage() is None
+
+
 def test_a_system_without_statistics_tells_nothing(usable, monkeypatch, tmp_path):
     usable(0, 1)
     monkeypatch.setattr(processors, "STATISTICS", tmp_path / "absent")

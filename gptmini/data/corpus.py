@@ -239,6 +239,10 @@ def find_files(path: str) -> list[Path]:
         _check_is_text(given)
         return [given]
 
+    if given.exists() and not given.is_dir():
+        raise UserError(
+            f"data.path must be a regular file or a folder, got {path}, which is neither"
+        )
     if given.is_dir():
         files = [file for file in given.rglob("*") if file.suffix in TEXT_SUFFIXES]
         wanted = (
@@ -280,6 +284,11 @@ def read_text(path: Path) -> str:
     Raises UserError: the file is empty or not UTF-8.
     """
     data = path.read_bytes()
+    zero = data.find(0)
+    if zero >= 0 and not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UserError(
+            f"{path} must be plain text in UTF-8, got a zero byte at offset {zero}; convert it first"
+        )
     text = decode_text(data, str(path)).removeprefix(BYTE_ORDER_MARK)
     if not text:
         raise UserError(f"{path} must hold text, got an empty file")

@@ -8,6 +8,9 @@ from torch import Tensor, nn
 from gptmini.checks import UserError, number, shown, whole
 from gptmini.optim.muon import MuonAdamW
 
+# Largest learning rate: weights are kept in float32, which holds no larger number.
+LARGEST_RATE = torch.finfo(torch.float32).max
+
 
 def adamw(
     model: nn.Module,
@@ -29,7 +32,7 @@ def adamw(
     Raises UserError: a value of the wrong type or out of range.
     Source: Loshchilov and Hutter 2019; decay on matrices alone as in Brown et al. 2020, appendix B.
     """
-    number("lr", lr, least=0)
+    _check_rate("lr", lr)
     number("eps", eps, least=0)
     number("weight_decay", weight_decay, least=0)
     _check_pair("betas", betas)
@@ -78,10 +81,10 @@ def muon(
 
     Raises UserError: a value of the wrong type or out of range.
     """
-    number("lr", lr, least=0)
-    number("embedding_lr", embedding_lr, least=0)
-    number("unembedding_lr", unembedding_lr, least=0)
-    number("scalar_lr", scalar_lr, least=0)
+    _check_rate("lr", lr)
+    _check_rate("embedding_lr", embedding_lr)
+    _check_rate("unembedding_lr", unembedding_lr)
+    _check_rate("scalar_lr", scalar_lr)
     number("weight_decay", weight_decay, least=0)
     number("eps", eps, least=0)
     _check_pair("betas", betas)
@@ -189,6 +192,12 @@ def _sort_parameters(model: nn.Module) -> dict[str, list[nn.Parameter]]:
         else:
             lists["scalars"].append(parameter)
     return lists
+
+
+def _check_rate(name: str, rate: float) -> None:
+    """Raise UserError unless a learning rate is a number from 0 to the largest float32."""
+    if number(name, rate, least=0) > LARGEST_RATE:
+        raise UserError(f"{name} must be a number that float32 holds, got {shown(rate)}")
 
 
 def _check_pair(name: str, value: object) -> None:

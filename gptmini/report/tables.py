@@ -135,7 +135,7 @@ def leaves(tree: dict, prefix: str = "") -> Iterator[tuple[str, object]]:
     for key, value in tree.items():
         if isinstance(value, dict):
             yield from leaves(value, f"{prefix}{key}.")
-        elif not key.endswith("_"):
+        elif not str(key).endswith("_"):  # a mapping of a user's own part may have numbers for keys
             yield f"{prefix}{key}", value
 
 
@@ -143,4 +143,4 @@ def _plain(value: object) -> str:
     """A value of a configuration as a cell's text: text as it is, anything else as JSON."""
     if isinstance(value, str):
         return value
-    return json.dumps(value)
+    return json.dumps(value, default=str)

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import os
 import re
 import sys
 from itertools import count
@@ -210,6 +211,7 @@ def test_a_path_that_matches_no_file_is_refused(tmp_path, name):
         (b"", r"file\.txt must hold text, got an empty file"),
         (b"abc\xff\xfe", r"file\.txt must be UTF-8, got byte 0xff at offset 3"),
         # The offset is in bytes, not in characters.
+        (b"hello\0there", r"file\.txt must be plain text in UTF-8, got a zero byte at offset 5"),
         (b"\xc3\xa9t\xe9", r"file\.txt must be UTF-8, got byte 0xe9 at offset 3"),
     ],
 )
@@ -249,6 +251,15 @@ def test_a_file_that_is_no_plain_text_is_refused_with_what_to_do(tmp_path, name,
     for path in (tmp_path / name, tmp_path / "*"):
         with pytest.raises(UserError, match=message):
             TextCorpus(path, 0.1)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes")
+def test_a_pipe_is_refused_as_what_it_is(tmp_path):
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(
+        UserError, match=r"must be a regular file or a folder, got .*pipe\.txt, which is"
+    ):
+        TextCorpus(tmp_path / "pipe.txt", 0.1)
 
 
 def test_a_folder_without_texts_says_that_a_glob_takes_other_names(tmp_path):

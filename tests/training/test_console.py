@@ -58,7 +58,7 @@ def watch(
     for i, loss in enumerate(losses, start=1):
         step = max_steps * i // len(losses)
         validated = {"val/loss": loss, "val/bits_per_byte": loss / 2, "val/gap": loss - 4.4375}
-        logger.log_metrics(TRAINED, step - 1)
+        logger.log_metrics(TRAINED | {"train/tokens": 12_345 * (step - 1)}, step - 1)
         logger.log_metrics(validated, step)
 
     for line in logger.final_table():
@@ -151,7 +151,7 @@ def test_the_final_table_has_first_last_and_best(monkeypatch):
     assert (steps[0], steps[-1], len(steps)) == (10, 500, 9)
 
     (best,) = (row for row in rows if row.endswith("best"))
-    assert best.split() == ["300", "1,234,567,890", "4.4375", "4.4200", "2.2100", "-0.0175", "best"]
+    assert best.split() == ["300", "3,703,500", "4.4375", "4.4200", "2.2100", "-0.0175", "best"]
 
 
 def test_a_resumed_run_remembers_its_validations(monkeypatch):
@@ -166,11 +166,13 @@ def test_validations_of_the_past_have_what_was_logged_last_before_them():
         "val/loss": [(4, 6.0), (8, 5.0)],
         "other": [(1, 1.0)],
         "train/loss": [(1, 9.0), (3, 8.0), (8, 7.0), (9, 6.5)],
+        "train/tokens": [(1, 64), (3, 192)],
     }
 
     first, second = past_validations(curves)
-    assert first == {"step": 4, "val/loss": 6.0, "train/loss": 8.0}
-    assert second == {"step": 8, "val/loss": 5.0, "train/loss": 7.0}
+    # Every step takes as many tokens, so their number is known at steps where it was not logged.
+    assert first == {"step": 4, "val/loss": 6.0, "train/loss": 8.0, "train/tokens": 256}
+    assert second == {"step": 8, "val/loss": 5.0, "train/loss": 7.0, "train/tokens": 512}
     assert past_validations({}) == []
 
 

@@ -22,9 +22,11 @@ ROWS = 8  # validations in the final table, the first and the last among them, a
 BLOCKS = "▁▂▃▄▅▆▇█"
 DIGITS = "01234567"
 
+TOKENS = "train/tokens"  # grows by the same number in every step, and is logged at steps of its own
+
 # Columns of the final table: by heading the tag of a scalar and its format.
 COLUMNS = {
-    "tokens": ("train/tokens", "{:,.0f}"),
+    "tokens": (TOKENS, "{:,.0f}"),
     "train loss": ("train/loss", "{:.4f}"),
     "val loss": ("val/loss", "{:.4f}"),
     "bits/byte": ("val/bits_per_byte", "{:.4f}"),
@@ -88,6 +90,7 @@ class ConsoleLogger(Logger):
         self.validations = list(validations)
         self._validation_due = validation_due
         self._latest: dict[str, float] = {}  # newest value of each scalar
+        self._tokens_per_step: float | None = None  # None until train/tokens was logged
         self._bar: Progress | None = None
         self._start: tuple[float, int] | None = None  # time and step of the first metrics
         self._spoke = -PLAIN_SECONDS  # when the last progress line was written
@@ -118,9 +121,14 @@ class ConsoleLogger(Logger):
         if self._start is None:
             self._start = (now, step)
         self._latest.update(metrics)
+        if TOKENS in metrics and step > 0:
+            self._tokens_per_step = metrics[TOKENS] / step
         validated = "val/loss" in metrics
         if validated:
-            self.validations.append(self._latest | {"step": step})
+            validation = self._latest | {"step": step}
+            if self._tokens_per_step is not None:
+                validation[TOKENS] = self._tokens_per_step * step
+            self.validations.append(validation)
 
         # A terminal has a bar that moves with every point; elsewhere every line stays, so lines are rarer.
         if self.console.is_terminal:
@@ -269,7 +277,8 @@ def past_validations(curves: dict[str, list[tuple[int, float]]]) -> list[dict[st
             # Training scalars are logged at steps of their own: the newest point until the validation counts.
             n_until_step = bisect_right(points, step, key=lambda point: point[0])
             if n_until_step:
-                _, validation[tag] = points[n_until_step - 1]
+                logged_step, value = points[n_until_step - 1]
+                validation[tag] = value * step / logged_step if tag == TOKENS else value
         validations.append(validation)
     return validations
 
