@@ -59,6 +59,10 @@ def train(*overrides: str) -> "TrainingResult":
     return train_from_python(overrides)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -179,12 +179,12 @@ class Announcer:
 
         for text in samples:
             self.say("sample", *text.splitlines())
-        self.say(
-            "next",
-            command_line("sample", as_argument(folder)),
-            command_line("evaluate", as_argument(folder)),
-            command_line("report", as_argument(folder)),
-        )
+        if keeps_best:
+            names = ["sample", "evaluate", "report"]
+        else:
+            self.say("model", "not kept, for want of callbacks.checkpoints")
+            names = ["report"]
+        self.say("next", *(command_line(name, as_argument(folder)) for name in names))
 
 
 def _reason_of_callbacks(trainer: "Trainer") -> str:

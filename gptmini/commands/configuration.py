@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.checks import UserError, shown
+from gptmini.checks import UserError, shown, whole
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 PACKAGE = Path(__file__).resolve().parent.parent
 # An installed package holds its configs folder; in a clone that folder lies beside the package.
 CONFIG_PLACES = (PACKAGE / "configs", PACKAGE.parent / "configs")
+# How a value holds characters that Hydra's grammar does not have.
+QUOTES = "; a list or a mapping holds other characters in quotes: 'key=[\"a b\"]'"
 CONFIGS = next(folder for folder in CONFIG_PLACES if folder.is_dir())
 
 
@@ -44,6 +46,11 @@ def sweep_described(
         config = compose(command, fixed, return_hydra_config=True)
         sweeper = config.hydra.sweeper
         params = sweeper.get("params") or {}
+        whole(
+            "hydra.sweeper.max_batch_size",
+            sweeper.get("max_batch_size"),
+            null="all jobs at once",
+        )
         return DescribedSweep(
             overrides=[f"{key}={values}" for key, values in params.items()],
             is_grid=sweeper._target_.endswith(".BasicSweeper"),
@@ -61,8 +68,26 @@ def without_sweeps(overrides: Sequence[str]) -> list[str]:
 
 
 def parse_overrides(overrides: Sequence[str]) -> "list[Override]":
-    """Overrides as Hydra reads them; raises an error of Hydra's for one that it cannot read."""
-    return parser().parse_overrides(list(overrides))
+    """Overrides as Hydra reads them; UserError for one that it cannot read."""
+    return [_parsed(line) for line in overrides]
+
+
+def _parsed(line: str) -> "Override":
+    """An override as Hydra reads it; UserError where Hydra cannot."""
+    from hydra.errors import HydraException
+
+    try:
+        return parser().parse_override(line)
+    except HydraException as error:
+        reason, *rest = str(error).splitlines()
+        if not reason.startswith("LexerNoViableAltException"):
+            raise UserError(f"{line} cannot be read: {reason}{QUOTES}") from None
+        # Hydra prints a mark below the character that its grammar does not have.
+        mark = next((row.index("^") for row in rest if row.strip() == "^"), None)
+        character = "" if mark is None else f" {line[mark : mark + 1]!r}"
+        raise UserError(
+            f"{line} cannot be read: the character{character} needs quotes{QUOTES}"
+        ) from None
 
 
 @cache

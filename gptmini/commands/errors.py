@@ -176,6 +176,11 @@ def _explained(error: BaseException) -> str | None:
         return str(error)
     if isinstance(error, ModuleNotFoundError) and "pip install" in str(error):
         return str(error)
+    if str(error).startswith("You set `--ntasks="):
+        return str(error)
+    # Weights & Biases asks for a login.
+    if name == "UsageError" and type(error).__module__.startswith("wandb."):
+        return str(error)
     return None
 
 
@@ -192,6 +197,9 @@ def _explain_hydra(error: BaseException) -> str:
     reason = str(error).partition("Config search path")[0].partition("\n    full_key")[0]
     if not reason:
         reason = f"the configuration cannot be composed ({name})"
+    key = str(error).partition("\n    full_key: ")[2].partition("\n")[0]
+    if key and key not in reason:
+        reason = f"{key}: {reason}"
     if "override" in name.lower():
         reason += "; a list or a mapping holds other characters in quotes: 'key=[\"a b\"]'"
     return reason

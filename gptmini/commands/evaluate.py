@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gptmini.checks import UserError
 from gptmini.commands.errors import Parser, one_line_errors, path_argument
 from gptmini.commands.named import say_which
+from gptmini.commands.start_up import started, starting_up
 
 if TYPE_CHECKING:  # a mistake in an option is told before torch is imported, which takes seconds
     from gptmini.data.store import TokenStore
@@ -58,6 +59,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 @one_line_errors()
+@starting_up()
 def main(arguments: list[str] | None = None) -> None:
     """Load a model and its tokens, evaluate the model, and print loss, perplexity and bits per byte."""
     options = parse(arguments)
@@ -72,6 +74,7 @@ def main(arguments: list[str] | None = None) -> None:
     from gptmini.model.checkpoint import build_model, read_checkpoint
     from gptmini.run_folder import find_checkpoint, named_run
 
+    started()
     run = named_run(options.run)
     path = find_checkpoint(run)
     checkpoint = read_checkpoint(path)

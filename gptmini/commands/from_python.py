@@ -24,6 +24,12 @@ def train_from_python(overrides: Sequence[str]) -> TrainingResult:
                 f"an override must be text, as in trainer.max_steps=50, got {override!r}"
             )
 
+        if override.startswith("-"):
+            raise UserError(
+                f"gptmini.train takes settings as KEY=VALUE or GROUP=NAME, got {override}; "
+                f"flags belong to the command gptmini train"
+            )
+
     # Errors of Hydra and Lightning become a UserError too, so that a caller has one class to catch.
     try:
         return _train_in_grammar(in_hydras_grammar(overrides))

@@ -19,7 +19,7 @@ from gptmini.commands.configuration import (
 from gptmini.commands.errors import refuse
 from gptmini.commands.keys import check_overrides
 from gptmini.commands.own_files import check_own_files
-from gptmini.commands.quoting import in_hydras_grammar
+from gptmini.commands.quoting import expand_home, in_hydras_grammar
 from gptmini.commands.stored import run_to_resume, stored_config
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ def compose_checked(
     with composer(config_dir) as compose:
         config = compose(command, list(overrides))
     check_composed(config)
+    expand_home(config)
     return config
 
 

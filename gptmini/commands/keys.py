@@ -95,9 +95,10 @@ def choices_of_groups(parsed: "list[Override]", folders: list[Path]) -> "list[Ov
     choices = []
     for override in parsed:
         is_group = _is_group(override.key_or_group, folders)
-        if is_group and override.is_delete() and override.key_or_group not in PART_GROUPS:
+        if is_group and override.is_delete():
             group = override.key_or_group
-            raise UserError(f"{group} must have an option; choose one with {group}=NAME")
+            option = "none leaves all out" if group in PART_GROUPS else "NAME chooses one"
+            raise UserError(f"{group} must have an option; {group}={option}")
         if not override.key_or_group or (is_group and isinstance(override.value(), list)):
             raise UserError(f"{override.input_line} is no KEY=VALUE, and no GROUP=NAME")
         if is_group and not isinstance(override.value(), dict):
@@ -111,9 +112,8 @@ def _check_key(override: "Override", known: frozenset[str], own_parts: dict[str,
     if is_hydras(key) or belongs(key, own_parts):
         return
 
-    # All callbacks or loggers can be deleted, or one callback. Any other value is needed by the code that reads it.
-    may_go = key in PART_GROUPS or key.startswith("callbacks.")
-    if override.is_delete() and not may_go:
+    # A callback can be deleted; any other value is needed by the code that reads it.
+    if override.is_delete() and not key.startswith("callbacks."):
         raise UserError(f"{key} must have a value; change it with {key}=VALUE")
     if key.endswith("_") or override.package is not None:
         raise UserError(

@@ -24,9 +24,10 @@ from gptmini.commands.errors import (
     print_mistake,
 )
 from gptmini.commands.jobs import Checked, check_jobs, parse_flags
+from gptmini.commands.quoting import expand_home
 from gptmini.commands.showing import show_help, show_stored
 from gptmini.commands.signals import passing_signals_on
-from gptmini.commands.start_up import collector_paused
+from gptmini.commands.start_up import starting_up
 from gptmini.commands.stored import run_to_resume, stored_config
 from gptmini.commands.sweeps import (
     Assignment,
@@ -59,16 +60,16 @@ def run_configured(
         task: the function that does a job. It is called with the configuration, the overrides of the job, a label that
             tells the job from others of its sweep, and the user's own folder of configurations. It returns an Outcome,
             or None where there is nothing to compare; the loss of the Outcome goes to the sweeper. After its imports a
-            task calls resume_collector.
+            task calls started.
         check: raises UserError for values that do not fit.
         arguments: flags and overrides; None for those of the command line.
     """
     if arguments is None:
         arguments = sys.argv[1:]
 
-    with one_line_errors(), collector_paused():
+    with one_line_errors(), starting_up():
         # Lightning starts one more process for each further device of a run. The first process has checked the run.
-        is_further_process = int(os.environ.get("LOCAL_RANK", "0")) > 0
+        is_further_process = os.environ.get("LOCAL_RANK", "0") not in ("", "0")
 
         # While Hydra is imported to read the flags, there is time to see what else runs. To a further process the first
         # one would look like another program.
@@ -110,8 +111,11 @@ class _Job:
         validation loss, in nats per token, for a sweeper that minimises it; None if there is none.
         """
         from hydra.core.hydra_config import HydraConfig
+        from omegaconf import OmegaConf
 
-        overrides = list(HydraConfig.get().overrides.task)
+        # As they were typed: an interpolation in them may lead nowhere.
+        overrides = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+        assert isinstance(overrides, list)
         is_own_process = os.getpid() == self.process
         sys.argv[:] = self.argv
         began = time.monotonic()
@@ -144,6 +148,7 @@ class _Job:
         """Check the composed configuration, or read that of the run to resume, and do the task."""
         if self.checked.check_composed is not None:
             self.checked.check_composed(config)
+        expand_home(config)
         if config.get("resume") is not None:
             config = stored_config(str(config.resume), overrides, self.flags.config_dir)
         if not self.flags.multirun:

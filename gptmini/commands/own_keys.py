@@ -15,6 +15,9 @@ from gptmini.commands.configuration import (
 )
 from gptmini.commands.keys import HYDRA_GROUPS, PART_GROUPS, belongs, keys_of, nearest
 
+# The key that a value is computed from, as in ${width}, ${sizes.width}, ${widths[0]} and ${oc.select:width,64}.
+INTERPOLATED = re.compile(r"\$\{(?:oc\.select:\s*)?(\w+(?:\.\w+)*)(?=[}\[,])")
+
 # Keys that tell Hydra how to make an object of a mapping.
 INSTANTIATION = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")
 
@@ -95,7 +98,7 @@ class _Keys:
     def add_interpolated(self, tree: dict) -> None:
         """Add the keys that values of a file are computed from, as ${width}, and the mappings that hold these keys."""
         for _, value in items_of(tree):
-            for name in re.findall(r"\$\{(\w+(?:\.\w+)*)\}", str(value)):
+            for name in INTERPOLATED.findall(str(value)):
                 self.free.add(name)
                 parts = name.split(".")
                 self.known.update(".".join(parts[:n]) for n in range(1, len(parts)))
@@ -172,8 +175,14 @@ def _check_mapping(file: UsedFile, tree: dict, prefix: str, keys: _Keys) -> None
 
 def _check_hydras_keys(path: Path, tree: object) -> None:
     """Raise UserError unless a file changes only those parts of Hydra's own configuration that a user may change."""
-    names = tree if isinstance(tree, dict) else {}
-    for name in names:
+    if not isinstance(tree, dict):
+        raise UserError(f"{path} must give hydra its own keys, got {shown(tree)}")
+    for name, value in tree.items():
+        if f"hydra.{name}" in HYDRA_GROUPS and not isinstance(value, dict):
+            raise UserError(
+                f"{path} must give hydra.{name} its own keys, got {shown(value)}; "
+                f"to choose an option, list it as defaults: [override /hydra/{name}: NAME]"
+            )
         if f"hydra.{name}" not in HYDRA_GROUPS:
             allowed = ", ".join(HYDRA_GROUPS)
             raise UserError(
@@ -211,7 +220,7 @@ def _check_may_replace(path: Path, key: str, value: object) -> None:
         raise UserError(f"{path} must give {key} its own keys, got {shown(value)}")
     if group == "experiment":
         raise UserError(f"{path} must name experiment {value} as defaults: [{value}]")
-    option = "NAME" if value is None else value
+    option = value if isinstance(value, str) else "NAME"
     raise UserError(
         f"{path} must give {key} its own keys, got {shown(value)}; "
         f"to choose an option, list it as defaults: [override /{key}: {option}]"

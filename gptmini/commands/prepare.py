@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from gptmini.commands.errors import naming_keys
 from gptmini.commands.launching import run_configured
 from gptmini.commands.plan import check_text
-from gptmini.commands.start_up import resume_collector
+from gptmini.commands.start_up import started
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -32,8 +32,8 @@ def tokenise(
     from gptmini.commands.tokens import open_tokens
     from gptmini.data.store import SPLITS
 
-    # The large imports are done, and from here on there is garbage to collect.
-    resume_collector()
+    # The large imports are done: from here on there is garbage to collect, and work that a Ctrl-C may not cut off.
+    started()
     OmegaConf.resolve(config)
 
     console = Console(soft_wrap=True, highlight=False)

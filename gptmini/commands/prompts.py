@@ -11,7 +11,8 @@ from gptmini.checks import UserError
 def read_prompts(arguments: argparse.Namespace) -> list[str]:
     """The prompts of the file --prompts, or else the one prompt of --prompt-file, of stdin or of --prompt.
 
-    A prompt from stdin loses its last line break, because programs such as echo add one to what they write.
+    A prompt from stdin or a file loses its last line break, because programs such as echo, and most editors, add one to
+    what they write.
 
     Raises UserError: a text is not UTF-8, the file --prompts holds no prompt, or a line of its .jsonl is no object with
     a text under prompt.
@@ -20,10 +21,10 @@ def read_prompts(arguments: argparse.Namespace) -> list[str]:
         return _read_prompt_list(arguments.prompts)
     if arguments.prompt_file is not None:
         path = arguments.prompt_file
-        return [_decoded(path.read_bytes(), str(path))]
+        return [_without_line_break(_decoded(path.read_bytes(), str(path)))]
     if arguments.prompt == "-":
         text = _decoded(sys.stdin.buffer.read(), "stdin")
-        return [text.removesuffix("\n").removesuffix("\r")]
+        return [_without_line_break(text)]
     return [arguments.prompt or ""]
 
 
@@ -42,6 +43,11 @@ def _read_prompt_list(path: Path) -> list[str]:
     if not prompts:
         raise UserError(f"{path} must hold at least one prompt, got none")
     return prompts
+
+
+def _without_line_break(text: str) -> str:
+    """A text without the line break that it may end with."""
+    return text.removesuffix("\n").removesuffix("\r")
 
 
 def _decoded(data: bytes, name: str) -> str:

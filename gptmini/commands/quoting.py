@@ -14,9 +14,10 @@ from gptmini.commands.configuration import parser, quoted
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
+    from omegaconf import DictConfig
 
 # Keys whose values are paths: a ~ at their start is the home folder.
-PATHS = ("data.path", "data.folder", "resume", "runs_dir", "data_dir")
+PATHS = ("data_dir", "runs_dir", "data.path", "data.folder", "resume")
 # Keys whose values are texts and never numbers, lists or, without -m, sweeps.
 LITERAL = (*PATHS, "name", "data.name")
 
@@ -40,6 +41,16 @@ def in_hydras_grammar(typed: Iterable[str], *, multirun: bool = False) -> list[s
     Raises UserError: a value that no configuration can hold.
     """
     return [_override(line, multirun=multirun) for line in typed]
+
+
+def expand_home(config: "DictConfig") -> None:
+    """Replace the ~ with which a path in a composed configuration begins, as one from a file of the user's own may."""
+    from omegaconf import OmegaConf
+
+    for name in PATHS:
+        value = OmegaConf.select(config, name)
+        if isinstance(value, str) and value.startswith("~"):
+            OmegaConf.update(config, name, _expanded(name, value))
 
 
 def override_of(key: str, value: str) -> str:
@@ -89,7 +100,9 @@ def _value(key: str, value: str, *, multirun: bool) -> str:
         return value if multirun else quoted(value)
     read = override.value()
     if isinstance(read, str):
-        expanded = _expanded(name, read)
+        # Hydra drops spaces at both ends of a value that has no quotes.
+        text = value if read == value.strip() else read
+        expanded = _expanded(name, text)
         return value if expanded == read else quoted(expanded)
     return value if read is None else quoted(value)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from gptmini.checks import UserError
 from gptmini.commands.errors import Parser, one_line_errors, path_argument
 from gptmini.commands.named import say_which
+from gptmini.commands.start_up import started, starting_up
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -40,6 +41,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 @one_line_errors()
+@starting_up()
 def main(arguments: list[str] | None = None) -> None:
     """Read the runs, write the page, and print its file name and size."""
     options = parse(arguments)
@@ -49,6 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
     from gptmini.report.reported_run import ReportedRun, give_names
     from gptmini.run_folder import find_run, find_runs
 
+    started()
     if options.compare is None:
         folders = [find_run(options.run)]
     else:

@@ -19,6 +19,7 @@ from gptmini.commands.errors import (
 from gptmini.commands.named import say_which
 from gptmini.commands.prompts import read_prompts
 from gptmini.commands.sample_output import Interruption, in_order, show_jsonl, show_text
+from gptmini.commands.start_up import started, starting_up
 
 DTYPES = ("fp32", "bf16", "fp64", "int8")
 
@@ -197,6 +198,7 @@ def unescape(text: str) -> str:
 
 
 @one_line_errors()
+@starting_up()
 def main(arguments: list[str] | None = None) -> None:
     """Check the options, load the model, and print each sample to stdout as it is drawn."""
     options = parse(arguments)
@@ -223,6 +225,7 @@ def main(arguments: list[str] | None = None) -> None:
         "repetition_penalty": options.repetition_penalty,
     }
     Rules(**rules)  # refuses a value out of range, before the model is loaded
+    started()
     run = named_run(options.run)
     model, tokenizer = gptmini.load(run)
     model.to(device=device, dtype=choose_dtype(options.dtype, device))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from gptmini.checks import UserError
 from gptmini.files import replacing
 from gptmini.processors import users_environment
 
@@ -82,7 +83,14 @@ class Assignment:
     def take() -> "Assignment | None":
         """The assignment of this process; None outside of a sweep. The processes that this one starts have none."""
         text = os.environ.pop(JOB_VARIABLE, None)
-        return None if text is None else Assignment(**json.loads(text))
+        if text is None:
+            return None
+        try:
+            return Assignment(**json.loads(text))
+        except (ValueError, TypeError):
+            raise UserError(
+                f"{JOB_VARIABLE} must be what a sweep sets for its jobs, got {text!r}; unset it"
+            ) from None
 
     def write(self, outcome: Outcome) -> None:
         """Hand the outcome of the run back to the sweep."""

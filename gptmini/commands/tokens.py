@@ -4,7 +4,7 @@ A run folder may come from a stranger. So a resumed run reads tokens and texts w
 and downloads only where the command line or gptmini's own configuration says.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gptmini.checks import UserError
@@ -55,9 +55,9 @@ def open_tokens(
     tokenizer = build_from(config.tokenizer)
     if may_write:
         store, written = prepare(corpus, tokenizer, config.data_dir)
-        note = getattr(corpus, "note", None)  # only some corpora have one
-        if written and note is not None and on_note is not None:
-            on_note(note)
+        if written and on_note is not None:
+            for note in _notes(config, corpus, store):
+                on_note(note)
         return store, written
 
     store = open_prepared(corpus, tokenizer, config.data_dir)
@@ -67,6 +67,23 @@ def open_tokens(
             f"if the place is yours, type data_dir={config.data_dir}"
         )
     return store, False
+
+
+def _notes(config: "DictConfig", corpus: object, store: "TokenStore") -> Iterator[str]:
+    """What a user should know of a text that was just prepared."""
+    from gptmini.tokenizer import from_dict
+
+    note = getattr(corpus, "note", None)  # only some corpora have one
+    if note is not None:
+        yield note
+
+    wanted = config.tokenizer.get("vocab_size")
+    n_vocab = from_dict(store.tokenizer).n_vocab
+    if wanted is not None and n_vocab < wanted:
+        yield (
+            f"the tokenizer has {n_vocab:,} ids, not the {wanted:,} of tokenizer.vocab_size: "
+            "the text has no more pairs to merge"
+        )
 
 
 def _own_data_dir() -> str:

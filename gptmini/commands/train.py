@@ -18,7 +18,7 @@ from gptmini.commands.plan import (
     check_text,
     open_loggers,
 )
-from gptmini.commands.start_up import resume_collector
+from gptmini.commands.start_up import started
 from gptmini.commands.sweeps import Outcome
 from gptmini.commands.tokens import open_tokens
 
@@ -64,8 +64,8 @@ def train(
     """
     began = time.monotonic()
     plan = check_configuration(config)
-    # The large imports are done, and from here on there is garbage to collect.
-    resume_collector()
+    # The large imports are done: from here on there is garbage to collect, and work that a Ctrl-C may not cut off.
+    started()
     prepare_process(plan)
 
     from gptmini.training.run import open_run

@@ -22,6 +22,8 @@ def named_run(path: str | Path) -> Path:
     Raises UserError: the path does not exist, is neither a file nor a folder, or is the folder of all runs, where it is
     not clear which name is meant.
     """
+    if not str(path):
+        raise UserError("the name of a run must not be empty; runs/latest is the newest run")
     path = followed(Path(path))
     if not path.exists():
         raise UserError(

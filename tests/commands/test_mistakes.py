@@ -68,8 +68,16 @@ TRAINING = [
         ["~trainer.max_steps"],
         r"trainer\.max_steps must have a value; change it with trainer\.max_steps=VALUE",
     ),
+    (["optimizer.lr=${nowhere}"], r"optimizer\.lr: Interpolation key 'nowhere' not found"),
+    (["+callbacks.z={_target_: Zähler}"], "cannot be read: .*'ä'; a list or a mapping holds other"),
     (["~seed"], "seed must have a value; change it with seed=VALUE"),
-    (["~model"], "model must have an option; choose one with model=NAME"),
+    (["~model"], "model must have an option; model=NAME chooses one"),
+    (["~callbacks"], "callbacks must have an option; callbacks=none leaves all out"),
+    (["optimizer.lr=1e308"], "lr must be a number that float32 holds, got 1e.308"),
+    (
+        ["-m", "hydra.sweeper.max_batch_size=0", "seed=1,2"],
+        r"hydra\.sweeper\.max_batch_size must be",
+    ),
     (
         ["--experimental-rerun", "x"],
         "--experimental-rerun would load pickled code; resume= goes on",

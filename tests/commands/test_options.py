@@ -1,5 +1,6 @@
 """Every option of every group composes, and the experiments have the sizes that they are named after."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -76,3 +77,8 @@ def test_a_key_that_a_clones_file_gains_is_known_at_once(tmp_path, monkeypatch):
     with (configs / "trainer" / "default.yaml").open("a") as file:
         file.write("more: 1\n")
     assert compose_checked("train", ["trainer.more=2"]).trainer.more == 2
+
+
+def test_a_tokenizer_that_learned_fewer_ids_than_asked_for_says_so(script, short):
+    result = script("train", *short, "tokenizer=bpe", "tokenizer.vocab_size=4096")
+    assert re.search(r"\nwarning  the tokenizer has \d+ ids, not the 4,096 of", "\n" + result.out)

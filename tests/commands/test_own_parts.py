@@ -313,3 +313,17 @@ def test_a_broken_pipe_that_is_not_stdout_is_an_error(script, short, monkeypatch
         result = script("train", *short)
     os.close(read_end)
     assert (result.code, result.err) == (2, "error: input or output: Broken pipe\n")
+
+
+def test_a_part_may_have_a_mapping_with_numbers_for_keys(script, short):
+    several = (
+        "{_target_: lightning.pytorch.callbacks.GradientAccumulationScheduler, scheduling: {0: 1}}"
+    )
+    result = script("train", *short, f"+callbacks.more={several}")
+    assert result.code == 0, result.err
+
+
+def test_a_run_that_keeps_no_model_says_so_and_names_no_command_that_needs_it(script, short):
+    result = script("train", *short, "callbacks.checkpoints=null")
+    assert "\nmodel    not kept, for want of callbacks.checkpoints\n" in result.out
+    assert re.search(r"\nnext     \S+ \S*report\.py \S+\n$", result.out), result.out

@@ -14,6 +14,7 @@ from gptmini.commands import announcements
 from gptmini.commands.configuration import quoted
 from gptmini.commands.jobs import compose_checked
 from gptmini.commands.quoting import in_hydras_grammar, override_of
+from run_folders import config_of, newest
 
 # Each holds characters that Hydra's grammar lacks, or that mean something else to it.
 ODD = [
@@ -191,3 +192,21 @@ def test_the_installed_program_is_printed_as_a_shell_finds_it(monkeypatch, tmp_p
     assert program == ("gptmini" if is_on_path else str(programs / "gptmini"))
     found = subprocess.run(["bash", "-c", f"command -v {program}"], capture_output=True, text=True)
     assert found.stdout.strip() == str(programs / "gptmini")
+
+
+def test_a_space_at_the_end_of_a_name_is_part_of_it(script, short, tmp_path):
+    (tmp_path / "a b ").write_text("Another text. " * 99)
+    (tmp_path / "a b").write_text("A text. " * 99)
+    assert script("train", *short, "data.path=a b ").code == 0
+    assert config_of(newest())["data"]["path"] == "a b "
+
+
+def test_a_tilde_in_a_file_of_ones_own_is_the_home_folder(script, short, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    mine = "# @package _global_\ndefaults: [smoke, _self_]\nruns_dir: ~/runs\n"
+    (tmp_path / "mine" / "experiment" / "mine.yaml").write_text(mine)
+
+    result = script("train", *short, "--config-dir", "mine", "experiment=mine")
+    assert result.code == 0, result.err
+    assert len(list(tmp_path.glob("home/runs/smoke/*/config.yaml"))) == 1

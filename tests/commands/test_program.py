@@ -105,18 +105,48 @@ def test_it_trains_resumes_samples_evaluates_and_reports(script, short, prepared
     assert "prepared before" in program("prepare", *prepared)[1]
 
 
+def test_completion_finds_every_public_name():
+    assert set(gptmini.__all__) <= set(dir(gptmini))
+
+
+def test_flags_of_the_command_are_refused_in_python():
+    with pytest.raises(gptmini.UserError, match="KEY=VALUE or GROUP=NAME, got --config-dir; flags"):
+        gptmini.train("--config-dir", "mine")
+
+
 def test_python_dash_m_is_the_same_program():
     command = [sys.executable, "-m", "gptmini", "--version"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stdout == f"{gptmini.__version__}\n"
 
 
+def interrupted(module, *called):
+    """A program that gets a Ctrl-C while it imports a module, after it has ended."""
+    command = [sys.executable, "-c", INTERRUPTED, module, *called]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 @pytest.mark.parametrize("module", ["gptmini.commands", "argparse", "gptmini.commands.sample"])
 @pytest.mark.parametrize("program", ["gptmini", "script"])
 def test_an_interrupt_while_a_command_is_imported_prints_no_traceback(program, module):
     called = ["gptmini", "sample"] if program == "gptmini" else [str(SCRIPTS / "sample.py")]
-    command = [sys.executable, "-c", INTERRUPTED, module, *called, "absent"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = interrupted(module, *called, "absent")
+    assert result.returncode in (-signal.SIGINT, 130)
+    assert (result.stdout, result.stderr) == ("", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "called"),
+    [
+        ("torch._C", ["sample", "absent"]),
+        ("matplotlib.colors", ["train", "experiment=smoke"]),
+        ("lightning.pytorch.trainer", ["train", "experiment=smoke"]),
+        ("hydra.core.utils", ["train", "experiment=smoke"]),
+    ],
+)
+def test_an_interrupt_while_a_large_library_is_imported_ends_the_program(module, called):
+    result = interrupted(module, "gptmini", *called)
     assert result.returncode in (-signal.SIGINT, 130)
     assert (result.stdout, result.stderr) == ("", "")
 

@@ -229,7 +229,7 @@ def test_a_sweep_gives_a_run_to_each_value(script, short, tmp_path):
 
 def test_prompts_from_argument_file_and_stdin_are_the_same(script, short, tmp_path, monkeypatch):
     script("train", *short)
-    (tmp_path / "prompt.txt").write_text("Line 7")
+    (tmp_path / "prompt.txt").write_text("Line 7\n")  # an editor ends the last line
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Line 7\n")))
     texts = [
         script("sample", "runs/latest", "--max-new-tokens", "20", *prompt).out

@@ -2,7 +2,7 @@
 
 import gc
 
-from gptmini.commands.start_up import collector_paused, resume_collector
+from gptmini.commands.start_up import started, starting_up
 
 
 def test_a_run_trains_with_the_collector_on(script, short, monkeypatch):
@@ -50,8 +50,8 @@ def test_what_runs_leave_behind_is_collected():
         pass
 
     for _ in range(2):
-        with collector_paused():
-            resume_collector()
+        with starting_up():
+            started()
             frozen = gc.get_freeze_count()
             cycle = Cycle()
             cycle.itself = cycle
@@ -64,8 +64,8 @@ def test_what_runs_leave_behind_is_collected():
 def test_a_collector_that_the_caller_turned_off_stays_off():
     gc.disable()
     try:
-        with collector_paused():
-            resume_collector()
+        with starting_up():
+            started()
             assert not gc.isenabled()
         assert not gc.isenabled()
     finally:

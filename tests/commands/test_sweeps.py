@@ -10,6 +10,8 @@ import pytest
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from gptmini.checks import UserError
+from gptmini.commands import sweeps
 from gptmini.commands.jobs import _expand
 from gptmini.commands.signals import passing_signals_on
 from gptmini.commands.sweeps import (
@@ -204,3 +206,10 @@ def test_a_signal_that_is_turned_off_stays_off_in_the_process_of_a_job(monkeypat
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("value", ["x", "{}", "[1]"])
+def test_a_variable_that_no_sweep_has_set_is_refused(monkeypatch, value):
+    monkeypatch.setenv(sweeps.JOB_VARIABLE, value)
+    with pytest.raises(UserError, match="GPTMINI_JOB must be what a sweep sets for its jobs"):
+        sweeps.Assignment.take()
