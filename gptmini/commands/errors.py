@@ -2,17 +2,18 @@
 
 import argparse
 import errno
+import io
 import os
-import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, cast
 
 from gptmini.checks import UserError
 
 MISUSE = 2  # exit code of a mistake that the user can mend, as argparse's
+STDOUT = "stdout"  # the name that an error of writing there has
 INTERRUPTED = 130  # exit code after Ctrl-C: 128 + the number of SIGINT
 
 
@@ -23,6 +24,7 @@ def one_line_errors() -> Iterator[None]:
     With the environment variable GPTMINI_TRACEBACK set, every error keeps its traceback. This helps where the one
     line seems to hide a bug.
     """
+    _name_stdout()
     for stream in (sys.stdout, sys.stderr):
         # A closed stream is None, and a stream that a caller put in place may lack this method.
         if hasattr(stream, "reconfigure"):
@@ -30,14 +32,13 @@ def one_line_errors() -> Iterator[None]:
             stream.reconfigure(errors="backslashreplace")
 
     try:
-        with _naming_stdout():
+        with _flushing_stdout():
             yield
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:
         # The program that reads stdout, such as head, has closed the pipe and needs no more.
-        if isinstance(error, BrokenPipeError) and _stdout_has_no_reader():
-            _discard_stdout()
+        if isinstance(error, BrokenPipeError) and error.filename == STDOUT:
             sys.exit(0)
         line = explain(error)
         if line is None:
@@ -46,37 +47,51 @@ def one_line_errors() -> Iterator[None]:
         sys.exit(MISUSE)
 
 
+class _Stdout(io.FileIO):
+    """The file behind stdout, which gives its name to errors of writing."""
+
+    def write(self, data: Any) -> int | None:
+        """Write bytes; an OSError names stdout."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = STDOUT
+            raise
+
+
+def _name_stdout() -> None:
+    """Let errors of writing to stdout name it; a stdout that a caller or a terminal of Windows has put there stays."""
+    stdout = sys.stdout
+    if type(stdout) is not io.TextIOWrapper:
+        return
+    raw = getattr(
+        stdout.buffer, "raw", stdout.buffer
+    )  # Python without buffers writes to the file itself
+    if type(raw) is not io.FileIO:
+        return
+
+    stdout.flush()
+    file = _Stdout(raw.fileno(), "w", closefd=False)
+    sys.stdout = io.TextIOWrapper(
+        cast(Any, file) if stdout.buffer is raw else io.BufferedWriter(file),
+        encoding=stdout.encoding,
+        errors=stdout.errors,
+        line_buffering=stdout.line_buffering,
+        write_through=stdout.write_through,
+    )
+
+
 @contextmanager
-def _naming_stdout() -> Iterator[None]:
-    """Flush stdout after the block, and name it in an error that comes of writing there, as on a full disk."""
+def _flushing_stdout() -> Iterator[None]:
+    """Flush stdout after the block; discard what a full disk did not take, so that Python's own flush cannot fail."""
     try:
         yield
         if sys.stdout is not None:
             sys.stdout.flush()
-    except BrokenPipeError:
-        raise
     except OSError as error:
-        if error.filename is None and sys.stdout is not None:
-            # A buffered stdout still holds what it could not write, and fails again.
-            try:
-                sys.stdout.flush()
-            except OSError:
-                error.filename = "stdout"
-                _discard_stdout()
+        if error.filename == STDOUT:
+            _discard_stdout()
         raise
-
-
-def _stdout_has_no_reader() -> bool:
-    """Whether stdout is a pipe whose reader has closed it; True on a system that does not tell."""
-    if sys.stdout is None:
-        return False
-    if not hasattr(select, "poll"):
-        return True
-    asked = select.poll()
-    asked.register(
-        sys.stdout.fileno(), 0
-    )  # what it tells unasked: errors, and that the other end is closed
-    return bool(asked.poll(0))
 
 
 def _discard_stdout() -> None:

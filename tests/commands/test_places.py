@@ -55,9 +55,11 @@ def test_tokens_that_a_full_disk_does_not_take_are_named(script, prepared, monke
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="only Linux has /dev/full")
-def test_a_full_disk_behind_stdout_is_told(tmp_path, monkeypatch):
-    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
-    command = [sys.executable, "-m", "gptmini", "--help"]
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_behind_stdout_is_told(tmp_path, monkeypatch, arguments, unbuffered):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    command = [sys.executable, "-m", "gptmini", *arguments]
     with FULL.open("wb") as full:
         result = subprocess.run(
             command, stdout=full, stderr=subprocess.PIPE, cwd=tmp_path, text=True, check=False
