@@ -1,7 +1,13 @@
 """Checks of values that a user gives: each returns the value, or raises a UserError that says what was wanted."""
 
+import re
 import sys
 from typing import Any, overload
+
+# The escapes of a Python string that a typed text may hold: \n \r \t \\ \xHH \uHHHH and, up to U+10FFFF, \UHHHHHHHH.
+ESCAPES = re.compile(
+    r"\\(?:[nrt\\]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U000[0-9a-fA-F]{5}|U0010[0-9a-fA-F]{4})"
+)
 
 
 class UserError(ValueError):
@@ -169,3 +175,8 @@ def _refusal(*, name: str, kind: str, bounds: list[str], null: str, value: objec
     if null:
         requirement += f", or null for {null}"
     return UserError(f"{name} must be {requirement}, got {shown(value)}")
+
+
+def unescaped(text: str) -> str:
+    r"""A typed text with its escapes replaced by the characters that they stand for, as \n by a line break."""
+    return ESCAPES.sub(lambda found: found[0].encode().decode("unicode_escape"), text)

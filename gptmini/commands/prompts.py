@@ -52,9 +52,9 @@ def _without_line_break(text: str) -> str:
 
 def _decoded(data: bytes, name: str) -> str:
     """Text from bytes in UTF-8, without the byte order mark with which some editors begin a file."""
-    from gptmini.data.corpus import BYTE_ORDER_MARK, decode_text
+    from gptmini.data.sources.decoding import decode_text
 
-    return decode_text(data, name).removeprefix(BYTE_ORDER_MARK)
+    return decode_text(data, name)
 
 
 def _prompt_of(line: str, place: str) -> str:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 # Keys whose values are paths: a ~ at their start is the home folder.
-PATHS = ("data_dir", "runs_dir", "data.path", "data.folder", "resume")
+PATHS = ("data_dir", "runs_dir", "data.path", "data.val_path", "data.folder", "resume")
+# Keys that take a list of paths too.
+LISTS = ("data.path", "data.val_path")
 # Keys whose values are texts and never numbers, lists or, without -m, sweeps.
 LITERAL = (*PATHS, "name", "data.name")
 
@@ -104,7 +106,8 @@ def _value(key: str, value: str, *, multirun: bool) -> str:
         text = value if read == value.strip() else read
         expanded = _expanded(name, text)
         return value if expanded == read else quoted(expanded)
-    return value if read is None else quoted(value)
+    is_list = name in LISTS and isinstance(read, list) and not Path(value).exists()
+    return value if read is None or is_list else quoted(value)
 
 
 def _check_interpolations(key: str, value: str) -> None:

@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from gptmini.checks import UserError
+from gptmini.checks import UserError, unescaped
 from gptmini.commands.errors import (
     INTERRUPTED,
     MISUSE,
@@ -23,10 +23,6 @@ from gptmini.commands.start_up import started, starting_up
 
 DTYPES = ("fp32", "bf16", "fp64", "int8")
 
-# The escapes of a Python string that --stop understands: \n \r \t \\ \xHH \uHHHH and, up to U+10FFFF, \UHHHHHHHH.
-ESCAPES = re.compile(
-    r"\\(?:[nrt\\]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U000[0-9a-fA-F]{5}|U0010[0-9a-fA-F]{4})"
-)
 # Halves of UTF-16 pairs: no text in UTF-8 holds one, and bytes of a command line that are no character become one.
 SURROGATE = re.compile(r"[\ud800-\udfff]")
 
@@ -180,7 +176,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     if not all(arguments.stop):
         raise UserError("--stop must not be empty")
     for text in arguments.stop:
-        surrogate = SURROGATE.search(unescape(text))
+        surrogate = SURROGATE.search(unescaped(text))
         if surrogate is not None:
             found = f"U+{ord(surrogate[0]):04X}"
             raise UserError(
@@ -190,11 +186,6 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     reads_stdin = arguments.interactive or arguments.prompt == "-"
     if reads_stdin and sys.stdin is None:
         raise UserError("there is no stdin to read from")
-
-
-def unescape(text: str) -> str:
-    r"""Text with escapes replaced by the characters that they stand for, as \n by a line break."""
-    return ESCAPES.sub(lambda found: found[0].encode().decode("unicode_escape"), text)
 
 
 @one_line_errors()
@@ -233,7 +224,7 @@ def main(arguments: list[str] | None = None) -> None:
         store_by_column(model)
 
     say_which(options.run, run)
-    stop = [unescape(text) for text in options.stop]
+    stop = [unescaped(text) for text in options.stop]
     interruption = Interruption()
 
     def write_samples(prompts: list[str], seed: int) -> None:

@@ -73,9 +73,7 @@ def _notes(config: "DictConfig", corpus: object, store: "TokenStore") -> Iterato
     """What a user should know of a text that was just prepared."""
     from gptmini.tokenizer import from_dict
 
-    note = getattr(corpus, "note", None)  # only some corpora have one
-    if note is not None:
-        yield note
+    yield from getattr(corpus, "notes", ())  # a corpus of the user's own may have none
 
     wanted = config.tokenizer.get("vocab_size")
     n_vocab = from_dict(store.tokenizer).n_vocab

@@ -6,29 +6,19 @@ import hashlib
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from gptmini.checks import UserError, number
+from gptmini.checks import UserError, number, unescaped
+from gptmini.data.sources import FoundFiles, Reading, find_files, read_pieces
+from gptmini.data.sources.formats import format_of
 
 # Folders of the standard library that hold no documentation: test suites, installed packages, and the topics,
 # which are read first and apart.
 PYDOC_SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "pydoc_data"}
-BYTE_ORDER_MARK = "\ufeff"  # with which some editors begin a file in UTF-8
-TEXT_SUFFIXES = (".txt", ".md")  # of the files that are taken from a folder
-
-# What to do first with a file that is no plain text, by its suffix. A model would learn the syntax of a table or of
-# JSON, and the bytes of the others are no text.
-UNPACK = "unpack it first"
-EXTRACT = "write its text into a .txt file, or rename it to .txt to train on it as it is"
-CONVERT = "convert it to a .txt file"
-NO_TEXT = (
-    dict.fromkeys((".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".tar", ".tgz"), UNPACK)
-    | dict.fromkeys((".jsonl", ".ndjson", ".json", ".csv", ".tsv"), EXTRACT)
-    | dict.fromkeys((".parquet", ".arrow", ".pdf", ".docx", ".odt", ".epub"), CONVERT)
-)
 
 
 class Document(NamedTuple):
@@ -114,56 +104,143 @@ class PydocCorpus:
 
 
 class TextCorpus:
-    """UTF-8 files: one file splits by position, several by a hash of each file's text."""
+    """Files of the user's own, of any format that gptmini.data.sources reads.
 
-    def __init__(self, path: str | Path, val_fraction: float, name: str = "text") -> None:
-        """Take a file, a folder (every .txt and .md file below it) or a glob; UserError if that is no file."""
+    A single document splits by position, several by a hash of each document's text, unless val_path gives the held-out
+    text.
+    """
+
+    def __init__(
+        self,
+        path: str | Path | Sequence[str],
+        val_fraction: float,
+        name: str = "text",
+        *,
+        val_path: str | Path | Sequence[str] | None = None,
+        field: str = "text",
+        separator: str | None = None,
+        encoding: str = "utf-8",
+        on_error: str = "fail",
+    ) -> None:
+        """Find the files.
+
+        Args:
+            path: a file, a folder, a glob, or a list of these.
+            val_fraction: share of the documents, or of the one document, that is held out; unused with val_path.
+            name: begins the name of the prepared folder.
+            val_path: files of held-out text, named as path is; None to hold out a share of path.
+            field: as for Reading, like the arguments after it.
+            separator: text between the documents of a file; \\n stands for a line break, as in Python.
+            encoding: of files of text.
+            on_error: fail, or skip for records that cannot be read.
+
+        Raises UserError: a value that does not fit, or a path with nothing to read.
+        """
         self.val_fraction = check_fraction(val_fraction)
         self.name = name
-        self.files = find_files(
-            str(path)
-        )  # a configuration may make a number of a name that is all digits
-        self.note: str | None = None  # what a user should know of the text; set once it was read
+        if isinstance(separator, str):
+            separator = unescaped(separator)
+        self.reading = Reading(
+            field=field, separator=separator, encoding=encoding, on_error=on_error
+        )
+        found = find_files("data.path", path)
+        held_out = FoundFiles([], [])
+        if val_path is not None:
+            held_out = find_files("data.val_path", val_path)
+        self.files = found.files
+        self.val_files = held_out.files
+        self._found_notes = [note for note in (found.note(), held_out.note()) if note is not None]
+        # What a user should know of the text; complete once documents has been read to its end.
+        self.notes = list(self._found_notes)
 
     def identity(self) -> dict:
-        """Corpus, split rule, and each file's digest, in order."""
-        return {
+        """Corpus, split rule, each file's digest, in order, and how the files are read where that matters."""
+        identity: dict[str, object] = {
             "corpus": self.name,
-            "val_fraction": self.val_fraction,
             "files": [_sha256_without_mark(path) for path in self.files],
         }
+        if self.val_files:
+            identity["val_files"] = [_sha256_without_mark(path) for path in self.val_files]
+        else:
+            identity["val_fraction"] = self.val_fraction
+
+        formats = [format_of(path) for path in (*self.files, *self.val_files)]
+        if any(format.is_structured for format in formats):
+            identity["formats"] = [f"{format.kind}{format.packing}" for format in formats]
+        if any(format.kind != "text" for format in formats):
+            identity["field"] = self.reading.field
+        if self.reading.separator is not None:
+            identity["separator"] = self.reading.separator
+        if self.reading.encoding != "utf-8":
+            identity["encoding"] = self.reading.encoding
+        if self.reading.on_error != "fail":
+            identity["on_error"] = self.reading.on_error
+        return identity
 
     def documents(self) -> Iterator[Document]:
-        """The two parts of one file, or every file as a document of its own.
+        """The two parts of a single document, or every document with its split.
 
-        Raises UserError: a file that is empty or not UTF-8, or a split that no file belongs to.
+        Raises UserError: a file that holds no text or cannot be read, or a split without a document.
         """
         line_ends = LineEnds()
-        if len(self.files) == 1:
-            text = read_text(self.files[0])
-            line_ends.count(text)
-            self.note = line_ends.note()
-            boundary = int(len(text) * (1 - self.val_fraction))
-            yield Document("train", text[:boundary])
-            yield Document("val", text[boundary:])
+        skipped: list[str] = []
+        try:
+            if self.val_files:
+                for split, files in (("train", self.files), ("val", self.val_files)):
+                    for text in self._texts(files, line_ends, skipped):
+                        yield Document(split, text)
+            else:
+                yield from self._divided(self._texts(self.files, line_ends, skipped))
+        finally:
+            self.notes = [*self._found_notes, *line_ends.notes(), *_notes_on_skipped(skipped)]
+
+    def _divided(self, texts: Iterator[str]) -> Iterator[Document]:
+        """Documents with their splits; a single one is divided at a position."""
+        first = next(texts, None)
+        second = next(texts, None)
+        if first is None:
+            raise UserError(f"data.path must hold text, got {len(self.files)} files without any")
+        if second is None:
+            boundary = int(len(first) * (1 - self.val_fraction))
+            yield Document("train", first[:boundary])
+            yield Document("val", first[boundary:])
             return
 
         n_documents = {"train": 0, "val": 0}
-        for path in self.files:
-            text = read_text(path)
-            line_ends.count(text)
+        for text in chain((first, second), texts):
             split = split_of(text, self.val_fraction)
             n_documents[split] += 1
             yield Document(split, text)
-
-        self.note = line_ends.note()
         for split, n in n_documents.items():
             if n == 0:
                 raise UserError(
-                    f"each split must get a file, got none of {len(self.files)} for {split} "
-                    f"at val_fraction={self.val_fraction}; change val_fraction or join the files "
-                    "into one"
+                    f"each split must get a document, got none of {sum(n_documents.values())} for {split} "
+                    f"at val_fraction={self.val_fraction}; change data.val_fraction, give data.val_path, "
+                    "or join the files into one"
                 )
+
+    def _texts(self, files: list[Path], line_ends: "LineEnds", skipped: list[str]) -> Iterator[str]:
+        """The documents of files, in their order."""
+        for file in files:
+            parts = []
+            is_empty = True
+            for piece in read_pieces(file, self.reading, skipped.append):
+                is_empty = False
+                line_ends.count(piece.text)
+                parts.append(piece.text)
+                if piece.ends:
+                    yield "".join(parts)
+                    parts = []
+            if is_empty and format_of(file).kind == "text":
+                raise UserError(f"{file} must hold text, got an empty file")
+
+
+def _notes_on_skipped(skipped: list[str]) -> list[str]:
+    """A line about records that were left out because they cannot be read; none where all could be read."""
+    if not skipped:
+        return []
+    noun = "record was" if len(skipped) == 1 else "records were"
+    return [f"{len(skipped):,} {noun} left out that cannot be read; the first: {skipped[0]}"]
 
 
 class LineEnds:
@@ -179,14 +256,14 @@ class LineEnds:
         self.n_windows += n_windows
         self.n_unix += text.count("\n") - n_windows
 
-    def note(self) -> str | None:
-        """A line about texts that mix line ends; None where all are alike."""
+    def notes(self) -> list[str]:
+        """A line about texts that mix line ends; none where all are alike."""
         if not self.n_windows or not self.n_unix:
-            return None
-        return (
+            return []
+        return [
             f"the text has {self.n_windows:,} line ends of the kind \\r\\n and {self.n_unix:,} of the kind \\n; "
             "both are kept, and the model learns both"
-        )
+        ]
 
 
 def topics(tree: ast.Module) -> list[str]:
@@ -219,89 +296,16 @@ def split_of(text: str, val_fraction: float) -> str:
 
 def sha256_of(path: Path) -> str:
     """Digest of a file, in hexadecimal."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sha256_without_mark(path: Path) -> str:
     """Digest of a file without the byte order mark that it may begin with, which is no part of its text."""
-    return hashlib.sha256(path.read_bytes().removeprefix(codecs.BOM_UTF8)).hexdigest()
-
-
-def find_files(path: str) -> list[Path]:
-    """The file, the .txt and .md files below a folder, or what a glob matches; sorted; UserError if there are none."""
-    if not path:
-        raise UserError(
-            "data.path must be a file, a folder or a glob, got an empty name; . is the current folder"
-        )
-
-    given = Path(path)
-    if given.is_file():
-        _check_is_text(given)
-        return [given]
-
-    if given.exists() and not given.is_dir():
-        raise UserError(
-            f"data.path must be a regular file or a folder, got {path}, which is neither"
-        )
-    if given.is_dir():
-        files = [file for file in given.rglob("*") if file.suffix in TEXT_SUFFIXES]
-        wanted = (
-            f"the folder {path} must hold .txt or .md files, got none; "
-            f"a glob takes files of other names, as in {given / '**' / '*.rst'}"
-        )
-    else:
-        files = _matches(given)
-        wanted = f"data.path must be a file, a folder or a glob that matches, got {path}, which does not exist"
-
-    found = sorted(file for file in files if file.is_file())
-    if not found:
-        raise UserError(wanted)
-    for file in found:
-        _check_is_text(file)
-    return found
-
-
-def _check_is_text(file: Path) -> None:
-    """Raise UserError for a file whose name says that it is no plain text."""
-    remedy = NO_TEXT.get(file.suffix.lower())
-    if remedy is not None:
-        raise UserError(f"data.path must be plain text, got {file}; {remedy}")
-
-
-def _matches(pattern: Path) -> list[Path]:
-    """What a glob matches; UserError if it is none, as a**.txt."""
-    try:
-        return list(Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor))))
-    except ValueError as error:  # pathlib's, of a pattern that it cannot read
-        raise UserError(
-            f"data.path must be a file, a folder or a glob, got {pattern} ({error})"
-        ) from None
-
-
-def read_text(path: Path) -> str:
-    """Text of a UTF-8 file without the byte order mark that it may begin with, line ends as they are.
-
-    Raises UserError: the file is empty or not UTF-8.
-    """
-    data = path.read_bytes()
-    zero = data.find(0)
-    if zero >= 0 and not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise UserError(
-            f"{path} must be plain text in UTF-8, got a zero byte at offset {zero}; convert it first"
-        )
-    text = decode_text(data, str(path)).removeprefix(BYTE_ORDER_MARK)
-    if not text:
-        raise UserError(f"{path} must hold text, got an empty file")
-    return text
-
-
-def decode_text(data: bytes, name: str) -> str:
-    """Decode UTF-8; UserError for the first byte that is not UTF-8, with its offset in what is called name."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        got = f"byte 0x{data[error.start]:02x} at offset {error.start}"
-        raise UserError(f"{name} must be UTF-8, got {got}; convert it first") from None
+    with path.open("rb") as file:
+        if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+            file.seek(0)
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_fraction(val_fraction: float) -> float:

@@ -1,6 +1,7 @@
 """Every YAML composes, and every key in them takes effect: each is changed, and something that it is for changes."""
 
 import hashlib
+import json
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ HYDRAS_OWN = {"_target_", "_partial_", "defaults", "hydra"}
 MUON = ("optimizer=muon",)
 WILD = ("optimizer=adamw", "optimizer.lr=1e30", "schedule.warmup_steps=0")
 SHAKESPEARE = ("data=shakespeare", "data.sha256=null", "data.path=my.txt")
+RECORDS = ("data.path=records.jsonl",)
 
 # For each key: overrides that change it, the observable that must change, and overrides of the run to compare with.
 EFFECTS = {
@@ -50,6 +52,15 @@ EFFECTS = {
     "callbacks.samples.seed": (["callbacks.samples.seed=2"], "sample", ()),
     "callbacks.checkpoints.every_steps": (["callbacks.checkpoints.every_steps=9"], "files", ()),
     "data.path": (["data.path=other.txt"], "tokens", ()),
+    "data.val_path": (["data.val_path=other.txt"], "held out", ()),
+    "data.field": (["data.field=body"], "tokens", RECORDS),
+    "data.separator": (["data.separator=Line 1"], "held out", ()),
+    "data.encoding": (["data.encoding=cp500"], "held out", ()),
+    "data.on_error": (
+        ["data.on_error=fail"],
+        "error",
+        ("data.path=broken.jsonl", "data.on_error=skip"),
+    ),
     "data.val_fraction": (["data.val_fraction=0.3"], "held out", ()),
     "data.name": (["data.name=plays"], "tokens", SHAKESPEARE),
     "data.url": (["data.url=http://127.0.0.1:9/other", "data.path=null"], "error", SHAKESPEARE),
@@ -201,6 +212,10 @@ def world(script, tmp_path, monkeypatch):
     """A working folder with the files that changed keys name, where compiling costs nothing."""
     text = (tmp_path / "my.txt").read_text()
     (tmp_path / "other.txt").write_text(text.upper())
+    records = [{"text": line, "body": line.upper()} for line in text.splitlines()]
+    lines = "\n".join(map(json.dumps, records))
+    (tmp_path / "records.jsonl").write_text(lines)
+    (tmp_path / "broken.jsonl").write_text(f"{lines}\nno record")
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "shakespeare.txt").write_text(text * 2)
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)

@@ -155,7 +155,7 @@ TRAINING = [
         ["data.path=short.txt"],
         "the val split must hold one window of context_length=8 tokens and a target, got 5 tokens",
     ),
-    (["data.path=folder"], r"the folder folder must hold \.txt or \.md files, got none"),
+    (["data.path=folder"], "data.path must hold files of text, got the folder folder with none"),
     (["data.val_fraction=2"], "val_fraction must be a number above 0 and below 1, got 2"),
 ]
 

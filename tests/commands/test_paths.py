@@ -51,7 +51,10 @@ def read_by_hydra(line):
 
 @pytest.mark.parametrize("text", ODD)
 @pytest.mark.parametrize("key", ["data.path", "resume", "runs_dir", "data_dir", "name"])
-def test_a_path_or_a_name_is_taken_as_it_is_typed(key, text):
+def test_a_path_or_a_name_is_taken_as_it_is_typed(key, text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if (key, text) == ("data.path", "[x]"):
+        (tmp_path / "[x]").touch()  # else it is a list of paths
     (line,) = in_hydras_grammar([f"{key}={text}"])
     assert read_by_hydra(line) == text
 
@@ -210,3 +213,17 @@ def test_a_tilde_in_a_file_of_ones_own_is_the_home_folder(script, short, tmp_pat
     result = script("train", *short, "--config-dir", "mine", "experiment=mine")
     assert result.code == 0, result.err
     assert len(list(tmp_path.glob("home/runs/smoke/*/config.yaml"))) == 1
+
+
+def test_a_list_of_files_is_a_list_and_a_file_may_be_named_like_one(
+    script, short, prepared, tmp_path
+):
+    for i, name in enumerate(("a.txt", "b.txt", "c.txt")):
+        (tmp_path / name).write_text(f"Text {i}. " * 99)
+    listed = script("prepare", *prepared, "data.path=[a.txt,b.txt,c.txt]", "data.val_fraction=0.5")
+    assert listed.code == 0, listed.err
+
+    (tmp_path / "[a.txt,b.txt]").write_text("Another text. " * 99)
+    named = script("prepare", *prepared, "data.path=[a.txt,b.txt]")
+    assert named.code == 0, named.err
+    assert "1,247 bytes" in named.out

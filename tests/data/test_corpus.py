@@ -149,7 +149,8 @@ def folder(tmp_path):
         path = tmp_path / "texts" / f"part{i % 3}" / f"{i:02}.{suffix}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"text {i}")
-    (tmp_path / "texts" / "code.py").write_text("not taken")
+    (tmp_path / "texts" / "picture.png").write_bytes(b"\x89PNG\r\n\x00")
+    (tmp_path / "texts" / ".hidden.txt").write_text("not taken")
     return tmp_path / "texts"
 
 
@@ -174,7 +175,9 @@ def test_several_files_split_by_the_hash_of_their_text(folder, monkeypatch, patt
 
 
 def test_files_of_which_none_is_held_out_are_refused(folder):
-    wanted = r"none of 20 for val at val_fraction=0.001; change val_fraction or join"
+    wanted = (
+        r"none of 20 for val at val_fraction=0.001; change data.val_fraction, give data.val_path"
+    )
     with pytest.raises(ValueError, match=wanted):
         texts_of(TextCorpus(str(folder), 0.001), "val")
 
@@ -211,7 +214,10 @@ def test_a_path_that_matches_no_file_is_refused(tmp_path, name):
         (b"", r"file\.txt must hold text, got an empty file"),
         (b"abc\xff\xfe", r"file\.txt must be UTF-8, got byte 0xff at offset 3"),
         # The offset is in bytes, not in characters.
-        (b"hello\0there", r"file\.txt must be plain text in UTF-8, got a zero byte at offset 5"),
+        (
+            b"hello\0there",
+            r"file\.txt must be UTF-8, got a zero byte at offset 5; convert it to text first",
+        ),
         (b"\xc3\xa9t\xe9", r"file\.txt must be UTF-8, got byte 0xe9 at offset 3"),
     ],
 )
@@ -235,19 +241,16 @@ def test_a_fraction_must_leave_something_on_both_sides(tmp_path, fraction):
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
-        ("a.jsonl", r"write its text into a \.txt file, or rename it to \.txt"),
-        ("a.csv", r"rename it to \.txt"),
-        ("a.TSV", r"rename it to \.txt"),
-        ("a.txt.gz", "unpack it first"),
-        ("a.bz2", "unpack it first"),
-        ("a.xz", "unpack it first"),
-        ("a.zst", "unpack it first"),
-        ("a.parquet", r"convert it to a \.txt file"),
+        ("a.json", r"write a record on each line of a \.jsonl file, or rename it to \.txt"),
+        ("a.zip", "unpack it first"),
+        ("a.tar.gz", "unpack it first"),
+        ("a.pdf", r"convert it to a \.txt file"),
+        ("a.DOCX", r"convert it to a \.txt file"),
     ],
 )
 def test_a_file_that_is_no_plain_text_is_refused_with_what_to_do(tmp_path, name, remedy):
     (tmp_path / name).write_text("Text enough.\n")
-    message = rf"data\.path must be plain text, got .*{name}; .*{remedy}"
+    message = rf"data\.path must name text, got .*{name}; .*{remedy}"
     for path in (tmp_path / name, tmp_path / "*"):
         with pytest.raises(UserError, match=message):
             TextCorpus(path, 0.1)
@@ -262,12 +265,68 @@ def test_a_pipe_is_refused_as_what_it_is(tmp_path):
         TextCorpus(tmp_path / "pipe.txt", 0.1)
 
 
-def test_a_folder_without_texts_says_that_a_glob_takes_other_names(tmp_path):
-    (tmp_path / "a.rst").write_text("Text.")
-    with pytest.raises(UserError, match="got none; a glob takes") as caught:
-        TextCorpus(tmp_path, 0.1)
-    pattern = str(caught.value).rpartition("as in ")[2]
-    assert TextCorpus(pattern, 0.1).files == [tmp_path / "a.rst"]
+def test_a_folder_gives_its_texts_and_says_what_it_leaves_out(folder):
+    corpus = TextCorpus(folder, 0.4)
+    assert len(corpus.files) == 20
+    assert corpus.notes == [
+        f"1 file was left out because it holds no text: {folder / 'picture.png'}"
+    ]
+
+    (folder / "pictures").mkdir()
+    (folder / "picture.png").rename(folder / "pictures" / "picture.png")
+    with pytest.raises(UserError, match=r"must hold files of text, got the folder .* with none"):
+        TextCorpus(folder / "pictures", 0.1)
+
+
+def test_several_paths_are_taken_in_their_order_and_each_file_once(folder):
+    first = str(folder / "part1" / "04.txt")
+    corpus = TextCorpus([first, str(folder / "part0" / "*.txt"), first], 0.4)
+    assert corpus.files[0] == folder / "part1" / "04.txt"
+    assert corpus.files[1:] == sorted((folder / "part0").glob("*.txt"))
+
+
+def test_held_out_text_may_be_given(tmp_path):
+    (tmp_path / "train.txt").write_text("To train on.|Too.")
+    (tmp_path / "held.jsonl").write_text('{"body": "To validate on."}')
+    corpus = TextCorpus(
+        tmp_path / "train.txt", 0.1, val_path=tmp_path / "held.jsonl", separator="|", field="body"
+    )
+    assert texts_of(corpus, "train") == ["To train on.", "Too."]
+    assert texts_of(corpus, "val") == ["To validate on."]
+
+    before = corpus.identity()
+    (tmp_path / "held.jsonl").write_text('{"body": "Other."}')
+    assert corpus.identity() != before
+
+
+def test_a_separator_may_be_typed_with_an_escape(tmp_path):
+    (tmp_path / "a.txt").write_text("".join(f"Line {i}\n" for i in range(99)))
+    corpus = TextCorpus(tmp_path / "a.txt", 0.5, separator=r"\n")
+    assert sorted(document.text for document in corpus.documents()) == sorted(
+        f"Line {i}" for i in range(99)
+    )
+
+
+def test_records_that_are_left_out_are_counted(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_text("".join(f'{{"text": "one {i}"}}\n{{"text": {i}}}\n' for i in range(9)))
+    corpus = TextCorpus(file, 0.5, on_error="skip")
+    for _ in range(2):
+        assert len(list(corpus.documents())) == 9
+        (note,) = corpus.notes
+        said = f"9 records were left out that cannot be read; the first: {file}, line 2 (byte 18), "
+        assert note.startswith(said)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"separator": "|"}, {"encoding": "cp1252"}, {"on_error": "skip"}, {"val_fraction": 0.2}],
+)
+def test_another_way_of_reading_is_another_identity(tmp_path, changes):
+    (tmp_path / "a.txt").write_text("A text.|Another.")
+    plain = TextCorpus(tmp_path / "a.txt", 0.1).identity()
+    assert TextCorpus(tmp_path / "a.txt", **{"val_fraction": 0.1} | changes).identity() != plain
+    assert TextCorpus(tmp_path / "a.txt", 0.1, field="unused").identity() == plain
 
 
 def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path):
@@ -312,5 +371,5 @@ def test_a_text_that_mixes_line_ends_keeps_them_and_says_so(tmp_path, texts, not
         read += [document.text for document in corpus.documents()]
     if len(texts) == 1:
         assert "".join(read) == 2 * texts[0]
-    assert (corpus.note is None) == (note is None)
-    assert note is None or re.search(note, corpus.note)
+    assert len(corpus.notes) == (note is not None)
+    assert note is None or re.search(note, corpus.notes[0])

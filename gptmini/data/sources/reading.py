@@ -1,0 +1,170 @@
+"""The documents of a file, in pieces of bounded size, so that no document need fit into memory."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from gptmini.checks import UserError
+from gptmini.data.sources.decoding import check_encoding, decoded
+from gptmini.data.sources.formats import format_of
+from gptmini.data.sources.opening import opened
+from gptmini.data.sources.records import json_texts, parquet_texts, table_texts
+
+# Characters of a piece. A piece may be shorter, where a document ends, or longer, where white space is far away.
+PIECE = 2**20
+# Characters without a place to cut them; a longer run is refused by name, because it has to be held in memory.
+LONGEST_RUN = 2**24
+# Where a text may be cut: before a space or a line break that follows what is neither.
+CUT = re.compile(r"(?<=\S)[ \n]")
+ON_ERROR = ("fail", "skip")
+
+
+class Piece(NamedTuple):
+    """A part of a document; joined, the pieces of a document are its text."""
+
+    text: str
+    ends: bool  # whether the document ends with this piece
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How the documents of a file are read."""
+
+    # The field of JSON records, CSV, TSV and Parquet that holds the text; dots lead into nested records.
+    field: str
+    # Text between the documents of a file of plain text; None where a file is one document.
+    separator: str | None
+    encoding: str  # of plain text, JSON, CSV and TSV, as Python names it; a byte order mark counts for more
+    on_error: str  # fail, or skip to leave out the records that cannot be read
+
+    def __post_init__(self) -> None:
+        """Raise UserError for a value that does not fit."""
+        if not isinstance(self.field, str) or not self.field:
+            raise UserError(f"data.field must name a field, got {self.field!r}")
+        if self.separator is not None and not (isinstance(self.separator, str) and self.separator):
+            raise UserError(
+                f"data.separator must be the text between documents, or null, got {self.separator!r}"
+            )
+        check_encoding("data.encoding", self.encoding)
+        if self.on_error not in ON_ERROR:
+            raise UserError(f"data.on_error must be {' or '.join(ON_ERROR)}, got {self.on_error!r}")
+
+
+def read_pieces(file: Path, reading: Reading, on_skip: Callable[[str], None]) -> Iterator[Piece]:
+    """Read the documents of a file in their order; an empty document is left out.
+
+    Each piece but a document's last ends before white space that follows a word, where no tokenizer of gptmini has a
+    token that reaches from one side to the other.
+
+    Args:
+        file: a file of any format that format_of knows.
+        reading: how the file is read.
+        on_skip: with on_error=skip, is told of each record that is left out, and why.
+
+    Raises UserError: the file is damaged, not in its encoding, or lacks the field; or with on_error=fail, a record that
+    cannot be read.
+    """
+
+    def on_bad(problem: str) -> None:
+        if reading.on_error == "fail":
+            raise UserError(f"{problem}; data.on_error is fail, skip leaves such records out")
+        on_skip(problem)
+
+    format = format_of(file)
+    if format.kind == "parquet":
+        texts = parquet_texts(file, reading.field, on_bad)
+        yield from in_pieces(((text, True) for text in texts), file)
+        return
+
+    with opened(file) as stream:
+        if format.kind == "text":
+            blocks = decoded(stream, file, reading.encoding)
+            parts = separated(blocks, reading.separator)
+        elif format.kind == "jsonl":
+            texts = json_texts(stream, file, reading.field, reading.encoding, on_bad)
+            parts = ((text, True) for text in texts)
+        else:
+            delimiter = "\t" if format.kind == "tsv" else ","
+            texts = table_texts(
+                stream,
+                file,
+                reading.field,
+                reading.encoding,
+                delimiter=delimiter,
+                on_bad=on_bad,
+            )
+            parts = ((text, True) for text in texts)
+        yield from in_pieces(parts, file)
+
+
+def separated(blocks: Iterator[str], separator: str | None) -> Iterator[tuple[str, bool]]:
+    """Cut a text that comes in blocks into documents at each separator, which belongs to none of them.
+
+    Yields parts of documents, each with whether a document ends behind it; a part may be empty.
+    """
+    rest = ""
+    for block in blocks:
+        if separator is None:
+            yield block, False
+            continue
+
+        *documents, rest = (rest + block).split(separator)
+        for text in documents:
+            yield text, True
+
+        # The end of the block may be the beginning of a separator.
+        kept = max(0, len(rest) - len(separator) + 1)
+        yield rest[:kept], False
+        rest = rest[kept:]
+    yield rest, True
+
+
+def in_pieces(parts: Iterator[tuple[str, bool]], file: Path | str) -> Iterator[Piece]:
+    """Put parts of documents together to pieces, whose sizes do not depend on those of the parts.
+
+    Args:
+        parts: texts, each with whether a document ends behind it.
+        file: the name that an error gives.
+
+    Raises UserError: a run of characters that is too long and has no place to cut it.
+    """
+    pending = ""  # what is read of a document and is not yet part of a piece
+    for text, ends in parts:
+        pending += text
+        start = 0
+        while len(pending) - start > PIECE:
+            cut = _place_to_cut(pending, start)
+            if cut is None:
+                break
+            yield Piece(pending[start:cut], ends=False)
+            start = cut
+        pending = pending[start:]
+
+        if len(pending) > PIECE + LONGEST_RUN:
+            raise UserError(
+                f"{file} must have a space or a line break behind a word at least every {LONGEST_RUN:,} characters, "
+                f"got a longer run, which begins {pending[:20]!r}"
+            )
+        if ends:
+            if pending:
+                yield Piece(pending, ends=True)
+            pending = ""
+
+
+def _place_to_cut(text: str, start: int) -> int | None:
+    """The last place to cut a text for a piece of at most PIECE characters, or else the first place behind it."""
+    end = start + PIECE + 1
+    while True:
+        space = max(text.rfind(" ", start + 1, end), text.rfind("\n", start + 1, end))
+        if space < 0:
+            break
+        # White space of any kind may precede it, and the place to cut is before all of it.
+        end = start + len(text[start:space].rstrip())
+        if end == space and end > start:
+            return space
+        end += 1
+
+    found = CUT.search(text, start + PIECE)
+    return None if found is None else found.start()
