@@ -269,7 +269,7 @@ def test_a_folder_gives_its_texts_and_says_what_it_leaves_out(folder):
     corpus = TextCorpus(folder, 0.4)
     assert len(corpus.files) == 20
     assert corpus.notes == [
-        f"1 file was left out because it holds no text: {folder / 'picture.png'}"
+        f"1 file was left out for want of text that can be read: {folder / 'picture.png'}"
     ]
 
     (folder / "pictures").mkdir()

@@ -27,12 +27,8 @@ class FoundFiles(NamedTuple):
         n = len(self.left_out)
         names = ", ".join(str(file) for file in self.left_out[:SHOWN])
         more = ", ..." if n > SHOWN else ""
-        subject = (
-            "1 file was left out because it holds"
-            if n == 1
-            else f"{n:,} files were left out because they hold"
-        )
-        return f"{subject} no text: {names}{more}"
+        subject = "1 file was" if n == 1 else f"{n:,} files were"
+        return f"{subject} left out for want of text that can be read: {names}{more}"
 
 
 def find_files(key: str, paths: object) -> FoundFiles:
