@@ -62,6 +62,7 @@ def usage() -> Usage | None:
     """Read how much the processors have worked; None on a system that does not tell."""
     usable = _usable()
     ticks = 0
+
     try:
         for line in STATISTICS.read_text(encoding="ascii").splitlines():
             name, *columns = line.split()
@@ -71,6 +72,7 @@ def usage() -> Usage | None:
                 ticks += sum(counts) - sum(counts[column] for column in IDLE_COLUMNS)
     except (OSError, ValueError, IndexError):  # there is no such file, or it has another form
         return None
+
     return Usage(
         at=time.monotonic(),
         everyone=ticks / os.sysconf("SC_CLK_TCK"),

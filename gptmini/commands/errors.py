@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from gptmini.checks import UserError
 
@@ -64,16 +64,17 @@ def _name_stdout() -> None:
     stdout = sys.stdout
     if type(stdout) is not io.TextIOWrapper:
         return
-    raw = getattr(
-        stdout.buffer, "raw", stdout.buffer
-    )  # Python without buffers writes to the file itself
+    # With PYTHONUNBUFFERED set, Python writes to the file itself.
+    raw = getattr(stdout.buffer, "raw", stdout.buffer)
     if type(raw) is not io.FileIO:
         return
 
     stdout.flush()
-    file = _Stdout(raw.fileno(), "w", closefd=False)
+    stream: Any = _Stdout(raw.fileno(), "w", closefd=False)
+    if stdout.buffer is not raw:
+        stream = io.BufferedWriter(stream)
     sys.stdout = io.TextIOWrapper(
-        cast(Any, file) if stdout.buffer is raw else io.BufferedWriter(file),
+        stream,
         encoding=stdout.encoding,
         errors=stdout.errors,
         line_buffering=stdout.line_buffering,

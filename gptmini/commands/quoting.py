@@ -4,6 +4,7 @@ Hydra's grammar has no umlauts, and gives commas, parentheses and more a meaning
 any of them, so whatever the grammar does not take as one value is quoted whole before Hydra sees it.
 """
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -106,7 +107,7 @@ def _value(key: str, value: str, *, multirun: bool) -> str:
         text = value if read == value.strip() else read
         expanded = _expanded(name, text)
         return value if expanded == read else quoted(expanded)
-    is_list = name in LISTS and isinstance(read, list) and not Path(value).exists()
+    is_list = name in LISTS and isinstance(read, list) and not os.path.lexists(value)
     return value if read is None or is_list else quoted(value)
 
 

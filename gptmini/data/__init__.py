@@ -3,9 +3,10 @@
 Here stand the names that load without torch; batch order, in gptmini.data.batches, needs it.
 """
 
-from gptmini.data.corpus import Corpus, Document, PydocCorpus, TextCorpus
+from gptmini.data.corpus import Corpus, Document, PydocCorpus
 from gptmini.data.published import download_file, pinned_text
 from gptmini.data.store import TokenStore, find_prepared, open_prepared, prepare
+from gptmini.data.text_corpus import TextCorpus
 
 __all__ = [
     "Corpus",

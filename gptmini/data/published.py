@@ -6,7 +6,8 @@ import threading
 from pathlib import Path
 
 from gptmini.checks import UserError, file_name, text
-from gptmini.data.corpus import TextCorpus, check_fraction
+from gptmini.data.corpus import check_fraction
+from gptmini.data.text_corpus import TextCorpus
 from gptmini.files import replacing
 
 # The published texts are of a few megabytes. A larger text, or one that comes more slowly, is had by other means and

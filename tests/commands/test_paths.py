@@ -223,6 +223,9 @@ def test_a_list_of_files_is_a_list_and_a_file_may_be_named_like_one(
     listed = script("prepare", *prepared, "data.path=[a.txt,b.txt,c.txt]", "data.val_fraction=0.5")
     assert listed.code == 0, listed.err
 
+    many = ",".join(200 * ["a.txt", "b.txt", "c.txt"])  # longer than any name of a file
+    assert script("prepare", *prepared, f"data.path=[{many}]", "data.val_fraction=0.5").code == 0
+
     (tmp_path / "[a.txt,b.txt]").write_text("Another text. " * 99)
     named = script("prepare", *prepared, "data.path=[a.txt,b.txt]")
     assert named.code == 0, named.err

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from gptmini.checks import UserError
-from gptmini.data.corpus import PydocCorpus, TextCorpus
+from gptmini.data.corpus import PydocCorpus
+from gptmini.data.text_corpus import TextCorpus
 from toys import texts_of
 
 MODULE = '''"""Module text."""

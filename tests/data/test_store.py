@@ -15,8 +15,8 @@ import pytest
 
 from gptmini import tokenizer
 from gptmini.checks import UserError
-from gptmini.data.corpus import TextCorpus
 from gptmini.data.store import TokenStore, prepare
+from gptmini.data.text_corpus import TextCorpus
 from toys import Documents, canonical, change_meta, pairs
 
 CORPUS = Documents(["h\u00e9llo", "", "abc<|endoftext|>"], ["\u65e5"])
@@ -259,7 +259,7 @@ RACER = """
 import sys, time
 from pathlib import Path
 from gptmini import tokenizer
-from gptmini.data.corpus import TextCorpus
+from gptmini.data.text_corpus import TextCorpus
 from gptmini.data.store import prepare
 
 meeting, me = Path(sys.argv[1]), sys.argv[2]

@@ -175,6 +175,10 @@ def test_validations_of_the_past_have_what_was_logged_last_before_them():
     assert second == {"step": 8, "val/loss": 5.0, "train/loss": 7.0, "train/tokens": 512}
     assert past_validations({}) == []
 
+    # Event files of a stranger may hold a point of step 0.
+    (only,) = past_validations({"val/loss": [(4, 6.0)], "train/tokens": [(0, 64)]})
+    assert only["train/tokens"] == 64
+
 
 class Full(io.StringIO):
     """A file on a full disk."""

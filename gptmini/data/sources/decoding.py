@@ -26,7 +26,7 @@ OTHERWISE = "which data=text data.encoding={} reads"
 ZEROS = 0.3
 
 
-def decoded(stream: BinaryIO, file: Path | str, encoding: str) -> Iterator[str]:
+def decoded(stream: BinaryIO, file: Path, encoding: str) -> Iterator[str]:
     """Read a stream as text, block by block, without the byte order mark that it may begin with.
 
     Args:
@@ -74,7 +74,7 @@ def decode_text(data: bytes, name: str) -> str:
         raise UserError(f"{name} must be UTF-8, got {got}; convert it first") from None
 
 
-def as_utf8(stream: BinaryIO, file: Path | str, encoding: str) -> "io.BufferedReader[Any]":
+def as_utf8(stream: BinaryIO, file: Path, encoding: str) -> "io.BufferedReader[Any]":
     """Give a stream as UTF-8 without a byte order mark; arguments and errors are those of decoded.
 
     Bytes that are UTF-8 already are passed on unread, so that each record of a file can be checked by itself.
@@ -130,7 +130,7 @@ def _is_utf8(encoding: str) -> bool:
     return codecs.lookup(encoding).name == "utf-8"
 
 
-def _with_zeros(file: Path | str, encoding: str, block: bytes, offset: int) -> UserError:
+def _with_zeros(file: Path, encoding: str, block: bytes, offset: int) -> UserError:
     """The error for a block with zero bytes, which text in UTF-8 does not have; offset is that of the block."""
     remedy = "convert it to text first"
     if block.count(0) > ZEROS * len(block):
@@ -140,9 +140,7 @@ def _with_zeros(file: Path | str, encoding: str, block: bytes, offset: int) -> U
     )
 
 
-def _not_encoded(
-    file: Path | str, encoding: str, error: UnicodeDecodeError, start: int
-) -> UserError:
+def _not_encoded(file: Path, encoding: str, error: UnicodeDecodeError, start: int) -> UserError:
     """The error for bytes that are not in an encoding."""
     from charset_normalizer import from_bytes
 

@@ -26,6 +26,7 @@ def opened(file: Path) -> Iterator[BinaryIO]:
     """
     packing = format_of(file).packing
     stream = _open(file, packing)
+
     try:
         with stream:
             yield stream
@@ -56,7 +57,7 @@ def _open(file: Path, packing: str) -> BinaryIO:
     return file.open("rb")
 
 
-def need_pyarrow(file: Path | str) -> ModuleType:
+def need_pyarrow(file: Path) -> ModuleType:
     """Import pyarrow; UserError, with the command that installs it, where it is not installed."""
     try:
         import pyarrow

@@ -74,6 +74,8 @@ def read_pieces(file: Path, reading: Reading, on_skip: Callable[[str], None]) ->
 
     format = format_of(file)
     if format.kind == "parquet":
+        if format.packing:
+            raise UserError(f"{file} must be a .parquet file; unpack it first")
         texts = parquet_texts(file, reading.field, on_bad)
         yield from in_pieces(((text, True) for text in texts), file)
         return
@@ -121,7 +123,7 @@ def separated(blocks: Iterator[str], separator: str | None) -> Iterator[tuple[st
     yield rest, True
 
 
-def in_pieces(parts: Iterator[tuple[str, bool]], file: Path | str) -> Iterator[Piece]:
+def in_pieces(parts: Iterator[tuple[str, bool]], file: Path) -> Iterator[Piece]:
     """Put parts of documents together to pieces, whose sizes do not depend on those of the parts.
 
     Args:

@@ -19,7 +19,7 @@ FIELDS_SHOWN = 12  # names of fields that an error gives
 
 def json_texts(
     stream: BinaryIO,
-    file: Path | str,
+    file: Path,
     field: str,
     encoding: str,
     on_bad: Callable[[str], None],
@@ -64,7 +64,7 @@ def json_texts(
 
 def table_texts(
     stream: BinaryIO,
-    file: Path | str,
+    file: Path,
     field: str,
     encoding: str,
     *,
@@ -130,7 +130,7 @@ def _columns(data: bytes, delimiter: str) -> list[str]:
         return []
 
 
-def parquet_texts(file: Path | str, field: str, on_bad: Callable[[str], None]) -> Iterator[str]:
+def parquet_texts(file: Path, field: str, on_bad: Callable[[str], None]) -> Iterator[str]:
     """The texts of a column of Parquet; arguments as for json_texts.
 
     Raises UserError: there is no such column, or the file is damaged.

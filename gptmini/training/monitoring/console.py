@@ -278,7 +278,9 @@ def past_validations(curves: dict[str, list[tuple[int, float]]]) -> list[dict[st
             n_until_step = bisect_right(points, step, key=lambda point: point[0])
             if n_until_step:
                 logged_step, value = points[n_until_step - 1]
-                validation[tag] = value * step / logged_step if tag == TOKENS else value
+                if tag == TOKENS and logged_step > 0:
+                    value *= step / logged_step
+                validation[tag] = value
         validations.append(validation)
     return validations
 

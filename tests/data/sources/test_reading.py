@@ -7,6 +7,7 @@ import json
 import lzma
 import re
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -154,7 +155,7 @@ BPE = BytePairTokenizer(
 @given(text=st.text(alphabet="ab1.' \n\r\t\u00a0\u2003\x1c\u0301字", max_size=60))
 def test_encoding_pieces_gives_the_ids_of_the_whole_text(text):
     parts = [*((character, False) for character in text), ("", True)]
-    pieces = list(reading.in_pieces(iter(parts), "a.txt"))
+    pieces = list(reading.in_pieces(iter(parts), Path("a.txt")))
     ids = [token for piece in pieces for token in BPE.encode(piece.text)]
     assert ids == BPE.encode(text)
 
@@ -267,6 +268,16 @@ def test_a_row_of_csv_with_too_few_values_is_bad(tmp_path):
     skipped = []
     assert documents(tmp_path / "a.csv", skipped, on_error="skip") == ["one", "three"]
     assert len(skipped) == 1
+
+
+def test_a_packed_parquet_file_is_refused_with_the_remedy(tmp_path):
+    as_parquet(tmp_path / "a.parquet")
+    packed = tmp_path / "a.parquet.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "a.parquet").read_bytes()))
+    with pytest.raises(
+        UserError, match=r"a\.parquet\.gz must be a \.parquet file; unpack it first"
+    ):
+        documents(packed)
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
