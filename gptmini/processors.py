@@ -132,6 +132,11 @@ def users_environment() -> dict[str, str]:
     return environment
 
 
+def n_processors() -> int:
+    """Number of processors that this process may use."""
+    return len(_usable()) or os.cpu_count() or 1
+
+
 def _usable() -> set[int]:
     """Numbers of the processors that this process may use; none on a system that does not tell."""
     if not hasattr(os, "sched_getaffinity"):

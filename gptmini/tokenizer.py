@@ -1,10 +1,11 @@
 """Text to token ids and back. Byte, trained BPE and GPT-2 are tiktoken encodings; characters need no library.
 
-A builder (character, byte, bpe, gpt2) makes a tokenizer for the documents of a corpus: pairs of split and text.
+A builder (character, byte, bpe, gpt2) makes a tokenizer for the documents of a corpus.
 """
 
 import base64
 import os
+import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Protocol
@@ -12,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import tiktoken
 
-from gptmini.checks import UserError, shown
+from gptmini.checks import UserError, shown, whole
 
 END_OF_TEXT = "<|endoftext|>"  # the name that GPT-2 gives to the id between documents
 REPLACEMENT = "\ufffd"  # what an id outside the vocabulary, or half a character, decodes to
@@ -33,6 +34,31 @@ LONGEST_PIECE = r"[\s\S]{1,1000}"
 # Characters of text that the trainer is given at once. It takes nearly a hundred bytes for each of them, and keeps
 # nothing but the number of times that each word has come when it is given the next.
 SLICE = 2**20
+# Characters of a slice where only some slices are trained on: small, so that the sample comes from all over the text.
+SAMPLED_SLICE = 2**14
+
+# Characters of short documents that are encoded together. A call of tiktoken costs as much as the encoding of a
+# hundred characters, and another thread can only run during a call.
+GROUP = 2**20
+
+
+class Part(Protocol):
+    """A document of a corpus, or a part of one, as the builder of a tokenizer reads it."""
+
+    @property
+    def split(self) -> str | None:
+        """Split of the document: train or val."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """Text of the part."""
+        ...
+
+    @property
+    def ends(self) -> bool:
+        """Whether the document ends with this part."""
+        ...
 
 
 class Tokenizer(Protocol):
@@ -78,23 +104,32 @@ class CharTokenizer:
         if end_of_text:
             self.end_of_text = len(characters)
             self.n_vocab += 1
-        self._ids = {character: i for i, character in enumerate(characters)}
+
+        # The id of each code point up to the largest; what has no id stands behind the vocabulary.
+        codes = _code_points(characters)
+        self._unknown = self.n_vocab
+        self._id_of = np.full(int(codes.max()) + 2, self._unknown, dtype=np.uint32)
+        self._id_of[codes] = np.arange(len(codes), dtype=np.uint32)
 
     def encode(self, text: str) -> list[int]:
         """Ids of text; UserError for a character that was in neither split; it is named."""
-        try:
-            return [self._ids[character] for character in text]
-        except KeyError as error:
-            character = error.args[0]
-            raise UserError(
-                f"every character must be among the {len(self.characters)} that were trained on, "
-                f"got {character!r} (U+{ord(character):04X}) at position {text.index(character)}"
-            ) from None
+        return next(self.encode_batch([text])).tolist()
 
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
-        """Ids of each text, uint32, one text at a time."""
+        """Ids of each text, uint32, one text at a time; errors as for encode."""
+        largest = len(self._id_of) - 1
         for text in texts:
-            yield np.array(self.encode(text), dtype=np.uint32)
+            codes = _code_points(text)
+            ids = self._id_of[np.minimum(codes, largest)]
+            unknown = np.flatnonzero(ids == self._unknown)
+            if unknown.size:
+                position = int(unknown[0])
+                character = text[position]
+                raise UserError(
+                    f"every character must be among the {len(self.characters)} that were trained on, "
+                    f"got {character!r} (U+{ord(character):04X}) at position {position}"
+                )
+            yield ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; an id outside the vocabulary becomes U+FFFD."""
@@ -142,6 +177,7 @@ class BytePairTokenizer:
         self.ranks = ranks
         self.end_of_text: int | None = len(ranks)
         self.n_vocab = len(ranks) + 1
+        self._is_byte = pattern == BYTE_PATTERN and ranks == ALL_BYTES
         self._encoding = tiktoken.Encoding(
             "gptmini",
             pat_str=pattern,
@@ -154,21 +190,12 @@ class BytePairTokenizer:
         return next(self.encode_batch([text])).tolist()
 
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
-        """Ids of each text, uint32, one text at a time, without a Python object for each id; errors as encode."""
-        for text in texts:
-            try:
-                text.encode()  # raises for a lone surrogate, whatever tiktoken would make of it
-                yield self._encoding.encode_to_numpy(text, disallowed_special=())
-            except UnicodeEncodeError as error:
-                raise UserError(
-                    f"text must be Unicode without lone surrogates, got U+{ord(text[error.start]):04X} "
-                    f"at position {error.start}; was the input not UTF-8?"
-                ) from None
-            except ValueError as error:  # the limit of tiktoken's regular expression on white space
-                raise UserError(
-                    f"text must not hold a million white-space characters in a row ({error}); "
-                    "remove them or use tokenizer=byte"
-                ) from error
+        """Ids of each text, uint32, without a Python object for each id; errors as encode.
+
+        Short texts are read ahead, and encoded together.
+        """
+        for group in in_groups(texts, GROUP):
+            yield from self._encode_group(group)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; bytes that are no UTF-8 and ids outside the vocabulary become U+FFFD."""
@@ -179,6 +206,50 @@ class BytePairTokenizer:
         """Everything that from_dict needs, in plain JSON types; byte strings in base64."""
         ranks = [base64.b64encode(token).decode() for token in self.ranks]
         return {"kind": self.kind, "pattern": self.pattern, "ranks": ranks}
+
+    def _encode_group(self, texts: list[str]) -> Iterator[np.ndarray]:
+        """Ids of each text, uint32, by one call of tiktoken where it can be one."""
+        are_separable = not any(END_OF_TEXT in text for text in texts)
+        if len(texts) == 1 or self._is_byte or not are_separable:
+            for text in texts:
+                yield self._encode_one(text)
+            return
+
+        # tiktoken encodes what stands between special tokens as if it stood alone.
+        joined = END_OF_TEXT.join(texts)
+        try:
+            joined.encode()
+            ids = self._encoding.encode_to_numpy(
+                joined, allowed_special={END_OF_TEXT}, disallowed_special=()
+            )
+        except ValueError:  # of one of the texts, which raises the same again and is named then
+            for text in texts:
+                yield self._encode_one(text)
+            return
+
+        start = 0
+        for end in np.flatnonzero(ids == self.end_of_text):
+            yield ids[start:end]
+            start = end + 1
+        yield ids[start:]
+
+    def _encode_one(self, text: str) -> np.ndarray:
+        """Ids of a text, uint32; errors as for encode."""
+        try:
+            data = text.encode()  # raises for a lone surrogate, whatever tiktoken would make of it
+            if self._is_byte:
+                return np.frombuffer(data, dtype=np.uint8).astype(np.uint32)
+            return self._encoding.encode_to_numpy(text, disallowed_special=())
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"text must be Unicode without lone surrogates, got U+{ord(text[error.start]):04X} "
+                f"at position {error.start}; was the input not UTF-8?"
+            ) from None
+        except ValueError as error:  # the limit of tiktoken's regular expression on white space
+            raise UserError(
+                f"text must not hold a million white-space characters in a row ({error}); "
+                "remove them or use tokenizer=byte"
+            ) from error
 
     def _bytes_of(self, i: int) -> bytes:
         if 0 <= i < len(self.ranks):
@@ -209,33 +280,41 @@ def from_dict(state: dict) -> Tokenizer:
     )
 
 
-def character(documents: Iterable[tuple[str, str]]) -> CharTokenizer:
+def character(documents: Iterable[Part]) -> CharTokenizer:
     """Tokenizer of every character of both splits; with an end-of-text id if either split has several documents."""
     characters: set[str] = set()
-    n_documents: Counter[str] = Counter()
-    for split, text in documents:
-        characters.update(text)
-        n_documents[split] += 1
+    n_documents: Counter[str | None] = Counter()
+    for part in documents:
+        characters.update(part.text)
+        n_documents[part.split] += part.ends
     are_several = any(n > 1 for n in n_documents.values())
     return CharTokenizer("".join(sorted(characters)), end_of_text=are_several)
 
 
-def byte(documents: Iterable[tuple[str, str]]) -> BytePairTokenizer:
+def byte(documents: Iterable[Part]) -> BytePairTokenizer:
     """Tokenizer of the 256 bytes and end-of-text; the documents are not read."""
     return BytePairTokenizer(BYTE_PATTERN, ALL_BYTES)
 
 
-def bpe(documents: Iterable[tuple[str, str]], *, vocab_size: int) -> BytePairTokenizer:
+def bpe(
+    documents: Iterable[Part], *, vocab_size: int, train_bytes: int | None = None
+) -> BytePairTokenizer:
     """Tokenizer with merges learned from the training split alone.
 
-    vocab_size counts the 256 bytes, the merges and end-of-text; a short text may yield fewer merges.
-    Raises UserError: vocab_size leaves no room for the bytes, or is beyond what training reserves memory for.
+    Args:
+        documents: of a corpus. With train_bytes, documents is iterated twice.
+        vocab_size: counts the 256 bytes, the merges and end-of-text; a short text may yield fewer merges.
+        train_bytes: most bytes of text to learn from; of a longer text a sample is drawn. None for no limit.
+
+    Raises UserError: vocab_size leaves no room for the bytes, or is beyond what training reserves memory for; or
+    train_bytes is not a whole number of at least 1.
     Source: Sennrich et al. 2016, section 3.2, on bytes as in Radford et al. 2019, section 2.2; trained by tokenizers.
     """
     from tokenizers import Regex, models, pre_tokenizers, trainers
     from tokenizers import Tokenizer as Trainable
 
     check_vocab_size(vocab_size)
+    whole("train_bytes", train_bytes, null="all of the text")
     learner = Trainable(models.BPE())
     by_rule = pre_tokenizers.Split(Regex(SPLIT_PATTERN), behavior="isolated")
     by_length = pre_tokenizers.Split(Regex(LONGEST_PIECE), behavior="isolated")
@@ -246,9 +325,7 @@ def bpe(documents: Iterable[tuple[str, str]], *, vocab_size: int) -> BytePairTok
         initial_alphabet=to_letters.alphabet(),
         show_progress=False,
     )
-    texts = (text for split, text in documents if split == "train")
-    slices = (part for text in texts for part in in_slices(text, SLICE))
-    learner.train_from_iterator(slices, trainer)
+    learner.train_from_iterator(_training_slices(documents, train_bytes), trainer)
 
     byte_of = _byte_of_letter()
     learned = []
@@ -256,6 +333,50 @@ def bpe(documents: Iterable[tuple[str, str]], *, vocab_size: int) -> BytePairTok
         if len(token) > 1:
             learned.append(bytes(byte_of[letter] for letter in token))
     return BytePairTokenizer(SPLIT_PATTERN, ALL_BYTES + learned)
+
+
+def _training_slices(documents: Iterable[Part], train_bytes: int | None) -> Iterator[str]:
+    """Slices of the training text; of a text of more than train_bytes bytes, slices that are drawn at random."""
+    share = 1.0
+    if train_bytes is not None:
+        n_bytes = sum(len(text.encode()) for text in _training_texts(documents))
+        share = train_bytes / max(n_bytes, 1)
+    if share >= 1:
+        for text in _training_texts(documents):
+            yield from in_slices(text, SLICE)
+        return
+
+    draw = random.Random(0)  # always the same sample of a text
+    n_left = train_bytes or 0
+    is_first = True
+    for text in _training_texts(documents):
+        for some in in_slices(text, SAMPLED_SLICE):
+            if is_first or draw.random() < share:
+                is_first = False
+                yield some
+                n_left -= len(some.encode())
+                if n_left <= 0:
+                    return
+
+
+def _training_texts(documents: Iterable[Part]) -> Iterator[str]:
+    """The texts of the training split."""
+    return (part.text for part in documents if part.split == "train")
+
+
+def in_groups(texts: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Put texts together to groups of about `size` characters, in their order; a longer text is a group by itself."""
+    group: list[str] = []
+    n_characters = 0
+    for text in texts:
+        if group and n_characters + len(text) > size:
+            yield group
+            group = []
+            n_characters = 0
+        group.append(text)
+        n_characters += len(text)
+    if group:
+        yield group
 
 
 def in_slices(text: str, most: int) -> Iterator[str]:
@@ -284,7 +405,7 @@ def check_vocab_size(vocab_size: int) -> None:
         )
 
 
-def gpt2(documents: Iterable[tuple[str, str]]) -> BytePairTokenizer:
+def gpt2(documents: Iterable[Part]) -> BytePairTokenizer:
     """OpenAI's GPT-2 tokenizer, from tiktoken's cache or else the network; the documents are not read.
 
     Raises UserError: neither the cache nor the network has it.
@@ -302,6 +423,11 @@ def gpt2(documents: Iterable[tuple[str, str]]) -> BytePairTokenizer:
         ) from error
     ranks = [encoding.decode_single_token_bytes(i) for i in range(encoding.n_vocab - 1)]
     return BytePairTokenizer(SPLIT_PATTERN, ranks)
+
+
+def _code_points(text: str) -> np.ndarray:
+    """Unicode's number of each character, uint32 (n,); a lone surrogate counts as a character."""
+    return np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype="<u4")
 
 
 def _byte_of_letter() -> dict[str, int]:

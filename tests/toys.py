@@ -6,6 +6,8 @@ import json
 import torch
 
 from gptmini.data import Document
+from gptmini.data.preparation.preparing import rule_for
+from gptmini.data.preparation.splits import Census
 from gptmini.model import GPTConfig, new_gpt
 
 
@@ -14,14 +16,27 @@ def lines(n):
     return "".join(f"Line {i} says that {i} times {i} is {i * i}.\n" for i in range(n))
 
 
-def pairs(train, val=()):
-    """The documents of a corpus of these texts, as its tokenizer is built from them: pairs of split and text."""
-    return [("train", text) for text in train] + [("val", text) for text in val]
+def documents_of(train, val=()):
+    """The documents of a corpus of these texts, as its tokenizer is built from them."""
+    return [Document("train", text) for text in train] + [Document("val", text) for text in val]
 
 
 def texts_of(corpus, split):
-    """The texts of one split of a corpus, in their order."""
-    return [document.text for document in corpus.documents() if document.split == split]
+    """The documents of one split of a corpus, in their order, each put together from its parts."""
+    census = Census()
+    for document in corpus.documents():
+        census.count(document)
+
+    texts = []
+    parts = []
+    for document in rule_for(corpus, census).apply(corpus.documents()):
+        if document.split == split:
+            parts.append(document.text)
+            if document.ends:
+                texts.append("".join(parts))
+                parts = []
+    assert not parts
+    return texts
 
 
 class Documents:

@@ -54,7 +54,7 @@ def sweep_described(
         return DescribedSweep(
             overrides=[f"{key}={values}" for key, values in params.items()],
             is_grid=sweeper._target_.endswith(".BasicSweeper"),
-            runs_dir=config.get("runs_dir"),
+            runs_dir=config.runs_dir if command == "train" else None,
         )
 
 

@@ -149,14 +149,14 @@ class _Job:
         if self.checked.check_composed is not None:
             self.checked.check_composed(config)
         expand_home(config)
-        if config.get("resume") is not None:
+        if self.command == "train" and config.resume is not None:
             config = stored_config(str(config.resume), overrides, self.flags.config_dir)
         if not self.flags.multirun:
             return self._run_single(config, overrides)
 
         print(f"job {self._place()}: {' '.join(overrides)}", flush=True)
         label = label_of(overrides, self.checked.varied)
-        n_devices = config.get("trainer", {}).get("devices", 1)
+        n_devices = config.trainer.devices if self.command == "train" else 1
         if n_devices == 1:
             return self.task(config, overrides, label, self.flags.config_dir)
         return self._run_in_new_process(overrides, label)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gptmini.checks import UserError, text
+from gptmini.checks import UserError, shown, text
 from gptmini.commands.parts import build_from, build_parts, connected
+from gptmini.processors import n_processors
 
 # A mistake in a key is told before torch and Lightning are imported, which takes seconds.
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def check_configuration(config: "DictConfig") -> Plan:
     OmegaConf.resolve(config)
     _check_writable(config)
     check_seed(config.seed)
+    workers_of(config)
     check_run_name(config.name)
     for key in ("runs_dir", "data_dir"):
         # No system has a file name with this character, and Python's own error for it would look like a bug.
@@ -115,8 +117,25 @@ def check_text(config: "DictConfig") -> None:
     from omegaconf import OmegaConf
 
     OmegaConf.resolve(config)
+    if config.resume is not None:
+        raise UserError(
+            f"resume must be null for gptmini prepare, which goes on with no run, got resume={config.resume}"
+        )
+    workers_of(config)
     build_from(config.data)
     _try_out_tokenizer(build_from(config.tokenizer))
+
+
+def workers_of(config: "DictConfig") -> int:
+    """The number of threads that tokenise a text; UserError unless it is auto or a whole number of at least 1."""
+    wanted = config.get("num_workers", "auto")  # a run of an earlier version has no such key
+    if wanted == "auto":
+        return n_processors()
+    if type(wanted) is not int or wanted < 1:
+        raise UserError(
+            f"num_workers must be a whole number of at least 1, or auto, got {shown(wanted)}"
+        )
+    return wanted
 
 
 def build(plan: Plan, store: "TokenStore", state: "TrainingState | None") -> Fitted:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from gptmini.commands.errors import naming_keys
 from gptmini.commands.launching import run_configured
 from gptmini.commands.plan import check_text
+from gptmini.commands.progress import ProgressLine
 from gptmini.commands.start_up import started
 
 if TYPE_CHECKING:
@@ -26,25 +27,30 @@ def tokenise(
         label: what tells a job of a sweep from the others.
         config_dir: a folder of the user's own that adds options to the groups.
     """
-    from omegaconf import OmegaConf
     from rich.console import Console
 
     from gptmini.commands.tokens import open_tokens
-    from gptmini.data.store import SPLITS
+    from gptmini.data import Watcher
+    from gptmini.data.format import SPLITS
 
     # The large imports are done: from here on there is garbage to collect, and work that a Ctrl-C may not cut off.
     started()
-    OmegaConf.resolve(config)
+    check_text(config)
 
     console = Console(soft_wrap=True, highlight=False)
-    with console.status("reading text"), naming_keys(data_dir=config.data_dir):
-        store, written = open_tokens(
-            config,
-            None,
-            on_note=lambda note: console.print(f"warning: {note}", markup=False),
+    with ProgressLine(console) as line, naming_keys(data_dir=config.data_dir):
+        watcher = Watcher(
+            on_progress=line.show,
+            on_note=lambda note: console.print(note, markup=False),
+            on_warning=lambda note: console.print(f"warning: {note}", markup=False),
         )
+        store, written = open_tokens(config, None, watcher=watcher)
+        if config.verify:
+            store.verify()
 
     origin = "prepared now" if written else "prepared before"
+    if config.verify:
+        origin += ", every checksum is right"
     console.print(f"{store.folder}, {origin}", markup=False, emoji=False)
     for split in SPLITS:
         n_tokens = store.n_tokens(split)

@@ -23,6 +23,8 @@ from gptmini.commands.own_files import check_own_files
 from gptmini.commands.stored import run_to_resume, stored_config
 
 WIDTH = 100  # columns of the help text
+# What the help of gptmini prepare shows. It accepts all that gptmini train does, and takes notice of these alone.
+OF_PREPARE = ("data", "tokenizer", "experiment", "data_dir", "num_workers", "verify", "inspect")
 # Columns for KEY=VALUE, which nearly every key of gptmini fits. The comment of a longer one begins on the next line.
 KEY_WIDTH = 42
 
@@ -50,7 +52,10 @@ def show_help(command: str, overrides: Sequence[str], config_dir: str | None) ->
 
     tree = plain_tree(config)
     hydra = tree.pop("hydra")
-    groups = _groups_of(command)
+    groups = _groups_of("train")
+    if command == "prepare":
+        tree = {name: value for name, value in tree.items() if name in OF_PREPARE}
+        groups = [group for group in groups if group in OF_PREPARE]
     chosen = {group: hydra["runtime"]["choices"].get(group) for group in groups}
 
     template = string.Template(hydra["help"]["template"])

@@ -42,6 +42,7 @@ RESUMABLE = (
     "trainer.compile",
     "trainer.threads",
     "data_dir",
+    "num_workers",
     "callbacks.scalars.every_steps",
     "callbacks.scalars.peak_tflops",
     "callbacks.checkpoints.every_steps",

@@ -4,17 +4,18 @@ A run folder may come from a stranger. So a resumed run reads tokens and texts w
 and downloads only where the command line or gptmini's own configuration says.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gptmini.checks import UserError
 from gptmini.commands.configuration import CONFIGS, key_typed, read_yaml
 from gptmini.commands.parts import build_from
+from gptmini.commands.plan import workers_of
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from gptmini.data import TokenStore
+    from gptmini.data import TokenStore, Watcher
     from gptmini.model.training_state import TrainingState
 
 
@@ -23,7 +24,7 @@ def open_tokens(
     state: "TrainingState | None",
     overrides: Sequence[str] = (),
     *,
-    on_note: Callable[[str], None] | None = None,
+    watcher: "Watcher | None" = None,
 ) -> "tuple[TokenStore, bool]":
     """Open the tokens of a run, and prepare them from the text if they are not there.
 
@@ -32,21 +33,23 @@ def open_tokens(
         state: the state that a resumed run goes on from; its tokens are opened if they are still there, unless another
             data_dir was typed.
         overrides: what was typed, KEY=VALUE each.
-        on_note: is told of a text that was read and is odd, as one that mixes line ends; None to pass over it.
+        watcher: is told of the progress, and of a text that is odd, as one that mixes line ends; None for nobody.
 
     Returns the tokens, and whether they were prepared by this call.
     Raises UserError: the text cannot be read; or the tokens of a resumed run are not there, and only the run folder
     says where to prepare them, or from which address to download their text.
     """
-    from gptmini.data import TokenStore, find_prepared, open_prepared, prepare
+    from gptmini.data import TokenStore, Watcher, find_prepared, open_prepared, prepare
+    from gptmini.tokenizer import from_dict
 
+    watcher = watcher or Watcher()
     data_dir_is_typed = any(key_typed(line) == "data_dir" for line in overrides)
     if state is not None and not data_dir_is_typed:
         known = find_prepared(state.data_folder, state.path)
         if (known / "meta.json").is_file():
             return TokenStore(known), False
 
-    is_resumed = config.get("resume") is not None  # gptmini prepare has no such key
+    is_resumed = config.resume is not None
     may_write = not is_resumed or data_dir_is_typed or config.data_dir == _own_data_dir()
     if not may_write or (is_resumed and not _downloads_as_gptmini_does(config)):
         _check_downloads_nothing(config)
@@ -54,10 +57,17 @@ def open_tokens(
     corpus = build_from(config.data)
     tokenizer = build_from(config.tokenizer)
     if may_write:
-        store, written = prepare(corpus, tokenizer, config.data_dir)
-        if written and on_note is not None:
+        store, written = prepare(
+            corpus,
+            tokenizer,
+            config.data_dir,
+            rebuild=from_dict,
+            n_workers=workers_of(config),
+            watcher=watcher,
+        )
+        if written:
             for note in _notes(config, corpus, store):
-                on_note(note)
+                watcher.on_warning(note)
         return store, written
 
     store = open_prepared(corpus, tokenizer, config.data_dir)

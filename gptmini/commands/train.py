@@ -18,6 +18,7 @@ from gptmini.commands.plan import (
     check_text,
     open_loggers,
 )
+from gptmini.commands.progress import ProgressLine
 from gptmini.commands.start_up import started
 from gptmini.commands.sweeps import Outcome
 from gptmini.commands.tokens import open_tokens
@@ -68,6 +69,7 @@ def train(
     started()
     prepare_process(plan)
 
+    from gptmini.data import Watcher
     from gptmini.training.run import open_run
 
     console = make_console(config.console)
@@ -82,13 +84,13 @@ def train(
         if not run.resumed:
             folders["runs_dir"] = config.runs_dir
 
-        with console.status("reading text"), naming_keys(**folders):
-            store, prepared_now = open_tokens(
-                config,
-                run.state,
-                overrides,
-                on_note=lambda note: console.print(f"{'warning':8} {note}", markup=False),
+        with ProgressLine(console) as line, naming_keys(**folders):
+            watcher = Watcher(
+                on_progress=line.show,
+                on_note=lambda note: console.print(f"{'data':8} {note}", markup=False),
+                on_warning=lambda note: console.print(f"{'warning':8} {note}", markup=False),
             )
+            store, prepared_now = open_tokens(config, run.state, overrides, watcher=watcher)
         fitted = build(plan, store, run.state)
 
         # The run keeps the batch size that batch_size=auto found, so that a resumed run need not look for it.

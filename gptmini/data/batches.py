@@ -92,8 +92,12 @@ def step_sequences(
 
 def gather(data: np.ndarray, starts: np.ndarray, context_length: int) -> tuple[Tensor, Tensor]:
     """Cut windows at starts (B,) out of data (n_tokens,): tokens and targets shifted by one, int64 (B, T) each."""
-    windows = cut_windows(data, starts, context_length).astype(np.int64)  # (B, T + 1)
-    tokens = torch.from_numpy(windows)
+    return shifted(cut_windows(data, starts, context_length))
+
+
+def shifted(windows: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Make of windows (B, T + 1) tokens, and targets shifted by one, int64 (B, T) each."""
+    tokens = torch.from_numpy(windows.astype(np.int64))  # (B, T + 1)
     return tokens[:, :-1], tokens[:, 1:]
 
 

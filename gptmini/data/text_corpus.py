@@ -1,13 +1,11 @@
 """Documents from files of the user's own, and their splits."""
 
-import codecs
-import hashlib
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 
 from gptmini.checks import UserError, unescaped
-from gptmini.data.corpus import Document, check_fraction, split_of
+from gptmini.data.corpus import DigestOf, Document, check_fraction
+from gptmini.data.preparation.digests import sha256_of
 from gptmini.data.sources import FoundFiles, Reading, find_files, read_pieces
 from gptmini.data.sources.formats import format_of
 
@@ -15,8 +13,7 @@ from gptmini.data.sources.formats import format_of
 class TextCorpus:
     """Files of the user's own, of any format that gptmini.data.sources reads.
 
-    A single document splits by position, several by a hash of each document's text, unless val_path gives the held-out
-    text.
+    Which documents are held out is decided when they are prepared, unless val_path gives the held-out text.
     """
 
     def __init__(
@@ -35,7 +32,7 @@ class TextCorpus:
 
         Args:
             path: a file, a folder, a glob, or a list of these.
-            val_fraction: share of the documents, or of the one document, that is held out; unused with val_path.
+            val_fraction: share of the text that is held out; unused with val_path.
             name: begins the name of the prepared folder.
             val_path: files of held-out text, named as path is; None to hold out a share of path.
             field: as for Reading, like the arguments after it.
@@ -60,6 +57,11 @@ class TextCorpus:
             held_out = find_files("data.val_path", val_path)
         self.files = found.files
         self.val_files = held_out.files
+        self.digest_of: DigestOf = sha256_of
+        # For share_read: bytes of the files as they lie on disk.
+        self._n_all = sum(file.stat().st_size for file in (*self.files, *self.val_files))
+        self._n_before = 0  # of the files that are read to their end
+        self._n_in_file = 0  # of the file that is being read
 
         self._found_notes = [note for note in (found.note(), held_out.note()) if note is not None]
         # What a user should know of the text; complete once documents has been read to its end.
@@ -69,10 +71,10 @@ class TextCorpus:
         """Corpus, split rule, each file's digest, in order, and how the files are read where that matters."""
         identity: dict[str, object] = {
             "corpus": self.name,
-            "files": [_sha256_without_mark(path) for path in self.files],
+            "files": [self.digest_of(path) for path in self.files],
         }
         if self.val_files:
-            identity["val_files"] = [_sha256_without_mark(path) for path in self.val_files]
+            identity["val_files"] = [self.digest_of(path) for path in self.val_files]
         else:
             identity["val_fraction"] = self.val_fraction
 
@@ -90,61 +92,51 @@ class TextCorpus:
         return identity
 
     def documents(self) -> Iterator[Document]:
-        """The two parts of a single document, or every document with its split.
+        """Every document, in parts of bounded size; with val_path each has its split.
 
-        Raises UserError: a file that holds no text or cannot be read, or a split without a document.
+        Raises UserError: a file that holds no text or cannot be read.
         """
         line_ends = LineEnds()
         skipped: list[str] = []
+        self._n_before = 0
         try:
             if self.val_files:
-                for split, files in (("train", self.files), ("val", self.val_files)):
-                    for text in self._texts(files, line_ends, skipped):
-                        yield Document(split, text)
+                yield from self._documents("train", self.files, line_ends, skipped)
+                yield from self._documents("val", self.val_files, line_ends, skipped)
             else:
-                yield from self._divided(self._texts(self.files, line_ends, skipped))
+                yield from self._documents(None, self.files, line_ends, skipped)
         finally:
             self.notes = [*self._found_notes, *line_ends.notes(), *_notes_on_skipped(skipped)]
 
-    def _divided(self, texts: Iterator[str]) -> Iterator[Document]:
-        """Documents with their splits; a single one is divided at a position."""
-        first = next(texts, None)
-        second = next(texts, None)
-        if first is None:
-            raise UserError(f"data.path must hold text, got {len(self.files)} files without any")
-        if second is None:
-            boundary = int(len(first) * (1 - self.val_fraction))
-            yield Document("train", first[:boundary])
-            yield Document("val", first[boundary:])
-            return
+    def share_read(self) -> float:
+        """Share of the bytes of all files that documents() has read, from 0 to 1."""
+        return min(1.0, (self._n_before + self._n_in_file) / max(self._n_all, 1))
 
-        n_documents = {"train": 0, "val": 0}
-        for text in chain((first, second), texts):
-            split = split_of(text, self.val_fraction)
-            n_documents[split] += 1
-            yield Document(split, text)
-        for split, n in n_documents.items():
-            if n == 0:
-                raise UserError(
-                    f"each split must get a document, got none of {sum(n_documents.values())} for {split} "
-                    f"at val_fraction={self.val_fraction}; change data.val_fraction, give data.val_path, "
-                    "or join the files into one"
-                )
-
-    def _texts(self, files: list[Path], line_ends: "LineEnds", skipped: list[str]) -> Iterator[str]:
-        """The documents of files, in their order."""
+    def _documents(
+        self, split: str | None, files: list[Path], line_ends: "LineEnds", skipped: list[str]
+    ) -> Iterator[Document]:
+        """The documents of the files of a split, in their order."""
+        has_text = False
         for file in files:
-            parts = []
+            self._n_in_file = 0
             is_empty = True
-            for piece in read_pieces(file, self.reading, skipped.append):
+            for piece in read_pieces(file, self.reading, skipped.append, self._at):
                 is_empty = False
                 line_ends.count(piece.text)
-                parts.append(piece.text)
-                if piece.ends:
-                    yield "".join(parts)
-                    parts = []
+                yield Document(split, piece.text, piece.ends)
             if is_empty and format_of(file).kind == "text":
                 raise UserError(f"{file} must hold text, got an empty file")
+
+            has_text = has_text or not is_empty
+            self._n_before += file.stat().st_size
+            self._n_in_file = 0
+        if not has_text:
+            key = "data.val_path" if split == "val" else "data.path"
+            raise UserError(f"{key} must hold text, got {len(files)} files without any")
+
+    def _at(self, position: int) -> None:
+        """Take down how many bytes of the present file have been read."""
+        self._n_in_file = position
 
 
 def _notes_on_skipped(skipped: list[str]) -> list[str]:
@@ -176,11 +168,3 @@ class LineEnds:
             f"the text has {self.n_windows:,} line ends of the kind \\r\\n and {self.n_unix:,} of the kind \\n; "
             "both are kept, and the model learns both"
         ]
-
-
-def _sha256_without_mark(path: Path) -> str:
-    """Digest of a file without the byte order mark that it may begin with, which is no part of its text."""
-    with path.open("rb") as file:
-        if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
-            file.seek(0)
-        return hashlib.file_digest(file, "sha256").hexdigest()

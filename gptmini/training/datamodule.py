@@ -10,7 +10,7 @@ from torch import Tensor
 from gptmini.checks import UserError
 from gptmini.data.batches import (
     cut_windows,
-    gather,
+    shifted,
     step_sequences,
     validation_windows,
     window_starts,
@@ -91,9 +91,8 @@ class TokenDataModule(L.LightningDataModule):
         n_ranks = self.trainer.world_size
         n_micro_steps = micro_steps(self.global_batch_size, self.batch_size, n_ranks)
 
-        def starts_of(number: int) -> np.ndarray:
-            """Return where the windows of this rank's micro-batch begin; its number counts from 0 at first_step."""
-            self.store.check_size("train")
+        def windows_of(number: int) -> np.ndarray:
+            """Return the windows of this rank's micro-batch, (B, T + 1); its number counts from 0 at first_step."""
             step, micro_step = divmod(number, n_micro_steps)
             sequences = step_sequences(
                 first_step + step,
@@ -103,16 +102,19 @@ class TokenDataModule(L.LightningDataModule):
                 rank=rank,
                 n_ranks=n_ranks,
             )
-            return self._starts(sequences)
+            self.store.check_size("train")
+            windows = cut_windows(tokens, self._starts(sequences), self.context_length)
+            self.store.check_ids("train", windows)
+            return windows
 
         device = self.trainer.strategy.root_device
         if device.type not in CUT_AHEAD_FOR:
             numbers = itertools.count()
-            return (gather(tokens, starts_of(number), self.context_length) for number in numbers)
+            return (shifted(windows_of(number)) for number in numbers)
 
         def cut(number: int, windows: np.ndarray) -> None:
             """Write the windows of a micro-batch into an array (B, T + 1)."""
-            windows[:] = cut_windows(tokens, starts_of(number), self.context_length)
+            windows[:] = windows_of(number)
 
         return batches_ahead(cut, (self.batch_size, self.context_length + 1), device)
 

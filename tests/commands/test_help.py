@@ -112,7 +112,7 @@ def test_the_meaning_of_an_alternative_lists_its_names(option, key):
     assert [name for name in NAMES[key] if name not in comment] == []
 
 
-@pytest.mark.parametrize(("command", "n_groups"), [("train", 9), ("prepare", 2)])
+@pytest.mark.parametrize(("command", "n_groups"), [("train", 9), ("prepare", 3)])
 def test_the_groups_and_options_that_a_command_takes_are_listed(shown, command, n_groups):
     text = shown(command=command)
     listed = text.partition("GROUP=NAME:\n")[2].partition("Change any value")[0]

@@ -25,6 +25,7 @@ EFFECTS = {
     "name": (["name=other"], "folder", ()),
     "seed": (["seed=2"], "weights", ()),
     "resume": (["resume=nowhere"], "error", ()),
+    "num_workers": (["num_workers=0"], "error", ()),
     "console": (["console=quiet"], "said", ()),
     "data_dir": (["data_dir=elsewhere"], "tokens", ()),
     "runs_dir": (["runs_dir=elsewhere"], "folder", ()),
@@ -69,6 +70,11 @@ EFFECTS = {
     "tokenizer.vocab_size": (
         ["tokenizer.vocab_size=280"],
         "vocabulary",
+        ("tokenizer=bpe", "tokenizer.vocab_size=270"),
+    ),
+    "tokenizer.train_bytes": (
+        ["tokenizer.train_bytes=0"],
+        "error",
         ("tokenizer=bpe", "tokenizer.vocab_size=270"),
     ),
     "model.context_length": (["model.context_length=16"], "losses", ()),
@@ -252,7 +258,9 @@ def test_changing_a_key_changes_what_it_is_for(world, observe_once, short, watch
         assert overrides[0].partition("=")[2] in after["error"]
 
 
-TRIED_WITH_THEIR_PACKAGES = {  # in test_loggers.py
+TRIED_ELSEWHERE = {
+    "verify",  # in test_preparing.py
+    # Of packages that are imitated in test_loggers.py.
     "logger.wandb.project",
     "logger.wandb.entity",
     "logger.wandb.offline",
@@ -263,7 +271,7 @@ TRIED_WITH_THEIR_PACKAGES = {  # in test_loggers.py
 
 
 def test_every_key_has_a_named_effect():
-    tried = set(EFFECTS) | TRIED_WITH_THEIR_PACKAGES
+    tried = set(EFFECTS) | TRIED_ELSEWHERE
     assert sorted(set(defined_keys()) - tried) == []
     assert sorted(tried - set(defined_keys())) == []
 

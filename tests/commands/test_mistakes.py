@@ -306,7 +306,7 @@ def test_tokens_beyond_the_vocabulary_are_refused_by_every_command_that_reads_th
     train = folder / "train.bin"
     train.write_bytes(b"\xff\xff" + train.read_bytes()[2:])
     crc32 = zlib.crc32(train.read_bytes())
-    change_meta(folder, lambda meta: meta["train"].update(crc32=crc32))
+    change_meta(folder, lambda meta: meta["train"].update(crc32=[crc32], largest_id=65535))
 
     message = r"train.bin must hold ids below \d+, .*, got 65535; delete "
     assert_refused(script("evaluate", "runs/latest", "--split", "train"), message)

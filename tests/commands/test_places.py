@@ -51,7 +51,7 @@ def test_tokens_that_a_full_disk_does_not_take_are_named(script, prepared, monke
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    assert_refused(script("prepare", *prepared), "data/text-byte-", ": No space left on device")
+    assert_refused(script("prepare", *prepared), "data/.text-byte-", ": No space left on device")
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="only Linux has /dev/full")

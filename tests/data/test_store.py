@@ -5,8 +5,6 @@ import json
 import os
 import re
 import struct
-import subprocess
-import sys
 import zlib
 from functools import partial
 
@@ -15,9 +13,10 @@ import pytest
 
 from gptmini import tokenizer
 from gptmini.checks import UserError
-from gptmini.data.store import TokenStore, prepare
+from gptmini.data.preparation import prepare
+from gptmini.data.store import TokenStore
 from gptmini.data.text_corpus import TextCorpus
-from toys import Documents, canonical, change_meta, pairs
+from toys import Documents, canonical, change_meta, documents_of
 
 CORPUS = Documents(["h\u00e9llo", "", "abc<|endoftext|>"], ["\u65e5"])
 
@@ -35,14 +34,23 @@ def test_files_hold_what_the_format_page_says(tmp_path):
     train = [*"h\u00e9llo".encode(), 256, 256, *b"abc<|endoftext|>", 256]
     assert numbers(store.folder / "train.bin", "H") == train
     assert numbers(store.folder / "val.bin", "H") == [*"\u65e5".encode(), 256]
-    assert {path.name for path in store.folder.iterdir()} == {"meta.json", "train.bin", "val.bin"}
+    assert numbers(store.folder / "train.index", "Q") == [7, 8, 25]
+    assert numbers(store.folder / "val.index", "Q") == [4]
+    names = {"meta.json", "train.bin", "train.index", "val.bin", "val.index"}
+    assert {path.name for path in store.folder.iterdir()} == names
 
     meta = json.loads((store.folder / "meta.json").read_text())
-    crc32 = zlib.crc32((store.folder / "train.bin").read_bytes())
-    assert meta["train"] == {"documents": 3, "bytes": 6 + 0 + 16, "tokens": 25, "crc32": crc32}
-    crc32 = zlib.crc32((store.folder / "val.bin").read_bytes())
-    assert meta["val"] == {"documents": 1, "bytes": 3, "tokens": 4, "crc32": crc32}
-    assert (meta["format"], meta["dtype"], meta["source"]) == (1, "uint16", CORPUS.identity())
+    counts = {
+        "train": {"documents": 3, "bytes": 6 + 0 + 16, "tokens": 25, "largest_id": 256},
+        "val": {"documents": 1, "bytes": 3, "tokens": 4, "largest_id": 256},
+    }
+    for split, wanted in counts.items():
+        checksums = {
+            "crc32": [zlib.crc32((store.folder / f"{split}.bin").read_bytes())],
+            "index_crc32": [zlib.crc32((store.folder / f"{split}.index").read_bytes())],
+        }
+        assert meta[split] == wanted | checksums
+    assert (meta["format"], meta["dtype"], meta["source"]) == (2, "uint16", CORPUS.identity())
     assert tokenizer.from_dict(meta["tokenizer"]).encode("\u00e9") == [0xC3, 0xA9]
 
     made_of = {key: meta[key] for key in ("format", "source", "builder")}
@@ -57,6 +65,8 @@ def test_an_open_store_gives_the_same_numbers(tmp_path):
 
     assert tokens.dtype == np.dtype("<u2")
     assert tokens.tolist() == numbers(store.folder / "train.bin", "H")
+    assert store.document_ends("train").tolist() == [7, 8, 25]
+    assert (store.n_documents("train"), store.n_documents("val")) == (3, 1)
     assert (store.n_tokens("train"), store.n_tokens("val")) == (25, 4)
     assert (store.n_bytes("train"), store.n_bytes("val")) == (22, 3)
     with pytest.raises(ValueError, match="read-only"):
@@ -96,7 +106,7 @@ def test_a_second_prepare_opens_what_the_first_wrote(tmp_path):
     second, written_again = prepare(CORPUS, byte, tmp_path)
 
     assert (written, written_again) == (True, False)
-    assert calls == [pairs(CORPUS.splits["train"], CORPUS.splits["val"])]
+    assert calls == [documents_of(CORPUS.splits["train"], CORPUS.splits["val"])]
     assert second.folder == first.folder
     assert stamps == [path.stat().st_mtime_ns for path in sorted(second.folder.iterdir())]
 
@@ -144,13 +154,15 @@ DAMAGES = {
     "the tokenizer edited": edit(lambda meta: meta["tokenizer"].update(pattern=r"\S")),
     "the digest edited": edit(lambda meta: meta.update(digest="0" * 64)),
     "the digest gone": edit(lambda meta: meta.pop("digest")),
-    "a later format": edit(lambda meta: meta.update(format=2)),
+    "a later format": edit(lambda meta: meta.update(format=3)),
     "meta.json cut short": rewrite("meta.json", lambda data: data[:-5]),
     "meta.json a list": rewrite("meta.json", lambda data: b"[]"),
     "meta.json not text": rewrite("meta.json", lambda data: b"\xff" + data),
     "meta.json gone": lambda folder: (folder / "meta.json").unlink(),
     "train.bin gone": lambda folder: (folder / "train.bin").unlink(),
     "val.bin gone": lambda folder: (folder / "val.bin").unlink(),
+    "train.index gone": lambda folder: (folder / "train.index").unlink(),
+    "one bit of val.index": rewrite("val.index", lambda data: bytes([data[0] ^ 1]) + data[1:]),
     "train.bin cut short": rewrite("train.bin", lambda data: data[:-2]),
     "train.bin longer": rewrite("train.bin", lambda data: data + b"\0\0"),
     "val.bin empty": rewrite("val.bin", lambda data: b""),
@@ -178,6 +190,9 @@ def test_a_damaged_folder_is_refused_by_name_and_left_as_it_is(tmp_path, damage)
     [
         lambda meta: meta["train"].update(bytes=10**400),
         lambda meta: meta["train"].update(bytes=0),
+        lambda meta: meta["train"].update(largest_id="256"),
+        lambda meta: meta["train"].update(crc32=5),
+        lambda meta: meta["val"].update(index_crc32=[None]),
         lambda meta: meta.update(source=5),
         lambda meta: meta["source"].pop("corpus"),
         lambda meta: meta["source"].update(files=5),
@@ -201,7 +216,7 @@ def test_an_id_beyond_the_vocabulary_is_refused_although_the_digest_is_right(tmp
     file = store.folder / f"{split}.bin"
     file.write_bytes(file.read_bytes()[:-2] + struct.pack("<H", 300))
     crc32 = zlib.crc32(file.read_bytes())
-    change_meta(store.folder, lambda meta: meta[split].update(crc32=crc32))
+    change_meta(store.folder, lambda meta: meta[split].update(crc32=[crc32], largest_id=300))
 
     changed = TokenStore(store.folder)
     changed.check_vocabulary(301)
@@ -227,67 +242,80 @@ def test_a_file_that_was_cut_short_is_refused_before_it_is_read(tmp_path):
     assert store.tokens("train").tolist() == before[:5] + [0] * 20
 
 
-class Failing(Documents):
-    """Fails, or is interrupted, after its last document."""
-
-    def documents(self):
-        yield from super().documents()
-        raise self.error
-
-
-@pytest.mark.parametrize(
-    "error", [ValueError("not UTF-8"), KeyboardInterrupt(), MemoryError()], ids=repr
-)
-def test_a_failure_in_the_middle_leaves_nothing_behind(tmp_path, error):
-    corpus = Failing(["some text"], ["more"])
-    corpus.error = error
-    with pytest.raises(type(error)):
-        prepare(corpus, tokenizer.byte, tmp_path)
-    assert list(tmp_path.iterdir()) == []
+def test_ids_that_changed_since_they_were_prepared_are_noticed_where_they_are_read(tmp_path):
+    store, _ = prepare(Documents(["abc" * 9], ["xyz"]), tokenizer.byte, tmp_path)
+    store.check_ids("train", np.array([[97, 98], [99, 256]]))
+    with pytest.raises(
+        UserError, match=r"train\.bin must hold ids up to 256, .*, got 300; delete "
+    ):
+        store.check_ids("train", np.array([[97, 300]]))
 
 
-@pytest.mark.parametrize(("train", "val"), [([], ["a"]), (["a"], []), ([""], ["a"])])
-def test_a_split_without_text_is_refused_and_leaves_nothing_behind(tmp_path, train, val):
-    split = "val" if train == ["a"] else "train"
-    wanted = f"the {split} split must hold text, got none"
-    with pytest.raises(ValueError, match=wanted):
-        prepare(Documents(train, val), tokenizer.character, tmp_path)
-    assert list(tmp_path.iterdir()) == []
+def blocks_of_a_kilobyte(monkeypatch):
+    """Let a checksum stand for 1,024 bytes, so that a small store has many."""
+    monkeypatch.setattr("gptmini.data.preparation.writing.BLOCK", 1024)
+    monkeypatch.setattr("gptmini.data.store.BLOCK", 1024)
 
 
-RACER = """
-import sys, time
-from pathlib import Path
-from gptmini import tokenizer
-from gptmini.data.text_corpus import TextCorpus
-from gptmini.data.store import prepare
+@pytest.mark.parametrize("n", [1023, 1024, 1025, 5000])
+def test_each_block_has_its_checksum(tmp_path, monkeypatch, n):
+    blocks_of_a_kilobyte(monkeypatch)
+    texts = [chr(97 + i % 26) * (i % 7) for i in range(n)]
+    store, _ = prepare(Documents(texts, ["held out"]), tokenizer.byte, tmp_path)
 
-meeting, me = Path(sys.argv[1]), sys.argv[2]
-
-def byte(documents):  # both have found no folder before either writes one
-    (meeting / me).touch()
-    deadline = time.monotonic() + 30
-    while len(list(meeting.iterdir())) < 2 and time.monotonic() < deadline:
-        time.sleep(0.001)
-    return tokenizer.byte(documents)
-
-store, _ = prepare(TextCorpus(sys.argv[3], 0.1), byte, sys.argv[4])
-print(store.folder, store.n_tokens("train"), len(list(meeting.iterdir())))
-"""
+    for name, key in (("train.bin", "crc32"), ("train.index", "index_crc32")):
+        data = (store.folder / name).read_bytes()
+        blocks = [data[i : i + 1024] for i in range(0, len(data), 1024)]
+        assert len(blocks) > 1
+        assert store.meta["train"][key] == [zlib.crc32(block) for block in blocks]
 
 
-def test_two_processes_at_once_make_one_folder(tmp_path):
-    (tmp_path / "meeting").mkdir()
-    (tmp_path / "a.txt").write_text("0123456789" * 30)
-    paths = [str(tmp_path / name) for name in ("meeting", "a.txt", "data")]
-    commands = [
-        [sys.executable, "-c", RACER, paths[0], name, *paths[1:]] for name in ("one", "two")
-    ]
-    racers = [
-        subprocess.Popen(c, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for c in commands
-    ]
-    ends = [racer.communicate(timeout=60) for racer in racers]
-    (folder,) = (tmp_path / "data").iterdir()
+def test_opening_reads_the_first_and_last_block_and_verify_reads_all(tmp_path, monkeypatch):
+    blocks_of_a_kilobyte(monkeypatch)
+    store, _ = prepare(Documents(["text " * 999], ["held out"]), tokenizer.byte, tmp_path)
+    file = store.folder / "train.bin"
+    sound = file.read_bytes()
+    store.verify()
 
-    assert ends == [(f"{folder} 271 2\n", "")] * 2
+    for place, is_seen in ((0, True), (3000, False), (len(sound) - 1, True)):
+        file.write_bytes(sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :])
+        if is_seen:
+            with pytest.raises(UserError, match=r"train\.bin does not hold what meta\.json"):
+                TokenStore(store.folder)
+        else:
+            with pytest.raises(UserError, match=r"train\.bin does not hold what meta\.json"):
+                TokenStore(store.folder).verify()
+
+
+def in_format_1(folder):
+    """Make a prepared folder what the version before this one wrote."""
+
+    def change(meta):
+        meta["format"] = 1
+        for split in ("train", "val"):
+            (folder / f"{split}.index").unlink()
+            for key in ("index_crc32", "largest_id"):
+                del meta[split][key]
+            meta[split]["crc32"] = zlib.crc32((folder / f"{split}.bin").read_bytes())
+
+    change_meta(folder, change)
+
+
+def test_a_folder_of_format_1_is_read_and_checked_whole(tmp_path):
+    folder = prepare(CORPUS, tokenizer.byte, tmp_path)[0].folder
+    in_format_1(folder)
+    store = TokenStore(folder)
+    assert store.tokens("train").tolist() == numbers(folder / "train.bin", "H")
+    store.check_vocabulary(257)
+    store.check_ids("train", np.array([256]))
+    store.verify()
+
+    with pytest.raises(UserError, match="must hold ids below 256"):
+        store.check_vocabulary(256)
+    with pytest.raises(UserError, match="has no index of documents, which the version that"):
+        store.document_ends("train")
+
+    data = (folder / "train.bin").read_bytes()
+    (folder / "train.bin").write_bytes(data[:20] + b"x" + data[21:])
+    with pytest.raises(UserError, match=r"train\.bin does not hold what meta\.json"):
+        TokenStore(folder)

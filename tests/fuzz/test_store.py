@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 from fuzz.inputs import DAMAGE, JUNK, NESTED, Made, changed, changes, damaged, fuzz, same
 from fuzz.outcomes import outcome
 from gptmini import tokenizer
-from gptmini.data.store import TokenStore, prepare
+from gptmini.data.preparation import prepare
+from gptmini.data.store import TokenStore
 from toys import Documents
 
 pytestmark = pytest.mark.slow  # together they take minutes
+
+FILES = ["meta.json", "train.bin", "train.index", "val.bin", "val.index"]
 
 
 def read_store(path):
@@ -23,7 +26,7 @@ def read_store(path):
     tokens = []
     for split in ("train", "val"):
         ids = store.tokens(split)
-        tokens.append((str(ids.dtype), ids.tolist()))
+        tokens.append((str(ids.dtype), ids.tolist(), store.document_ends(split).tolist()))
         counts.append((store.n_tokens(split), store.n_bytes(split), store.tokens_per_byte(split)))
     return counts, tokens, store.tokenizer, store.fingerprint
 
@@ -41,7 +44,7 @@ def store(request, folder):
 
 
 @fuzz(100)
-@given(name=st.sampled_from(["meta.json", "train.bin", "val.bin"]), damage=DAMAGE)
+@given(name=st.sampled_from(FILES), damage=DAMAGE)
 def test_prepared_files_of_damaged_bytes_are_refused_or_give_the_same_tokens(store, name, damage):
     for file, content in store.files.items():
         if file == name:

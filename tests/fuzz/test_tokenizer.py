@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from fuzz.inputs import PICKLED, changed, changes, fuzz
 from fuzz.outcomes import outcome
 from gptmini import tokenizer
-from toys import lines, pairs
+from toys import documents_of, lines
 
 pytestmark = pytest.mark.slow  # together they take minutes
 
 TOKENIZERS = [
     tokenizer.CharTokenizer("abc", end_of_text=True),
     tokenizer.byte([]),
-    tokenizer.bpe(pairs([lines(40)]), vocab_size=270),
+    tokenizer.bpe(documents_of([lines(40)]), vocab_size=270),
 ]
 FIELDS = [
     *PICKLED,

@@ -14,10 +14,12 @@ import pytest
 import regex
 import tiktoken
 import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gptmini import tokenizer
 from gptmini.tokenizer import from_dict
-from toys import pairs
+from toys import documents_of
 
 TIKTOKEN_FILES = (
     "6d1cbeee0f20b3d9449abfede4726ed8212e3aee",
@@ -56,9 +58,9 @@ TRAIN = [WORDS * 3, *random_texts(40, seed=1)]
 def built():
     """A tokenizer of each kind, by its name."""
     return {
-        "char": tokenizer.character(pairs([*TRAIN, *random_texts(100)])),
+        "char": tokenizer.character(documents_of([*TRAIN, *random_texts(100)])),
         "byte": tokenizer.byte([]),
-        "bpe": tokenizer.bpe(pairs(TRAIN), vocab_size=347),
+        "bpe": tokenizer.bpe(documents_of(TRAIN), vocab_size=347),
     }
 
 
@@ -100,14 +102,14 @@ def test_byte_ids_are_the_utf8_bytes(built):
 
 
 def test_char_ids_follow_code_points():
-    char = tokenizer.character(pairs(["cab"], ["b\u00e9a"]))
+    char = tokenizer.character(documents_of(["cab"], ["b\u00e9a"]))
     assert char.encode("abc\u00e9") == [0, 1, 2, 3]
     assert (char.n_vocab, char.end_of_text) == (4, None)
 
 
 @pytest.mark.parametrize(("train", "val"), [(["a", "b"], ["c"]), (["a"], ["b", "c"])])
 def test_char_has_an_end_of_text_where_a_split_has_several_documents(train, val):
-    char = tokenizer.character(pairs(train, val))
+    char = tokenizer.character(documents_of(train, val))
     assert (char.n_vocab, char.end_of_text, char.decode([2, 3])) == (4, 3, "c" + END)
 
 
@@ -141,7 +143,9 @@ def test_bpe_ids_equal_merges_written_out(built):
 
 
 def test_bpe_learns_the_most_frequent_pairs_first():
-    learned = tokenizer.bpe(pairs(["xyz " * 6 + "xyw " * 4]), vocab_size=256 + 3 + 1).ranks[256:]
+    learned = tokenizer.bpe(documents_of(["xyz " * 6 + "xyw " * 4]), vocab_size=256 + 3 + 1).ranks[
+        256:
+    ]
     assert learned == [b"xy", b" xy", b" xyz"]  # seen 10, 9 and 5 times: no space before the first
 
 
@@ -162,9 +166,9 @@ def test_a_long_text_is_cut_behind_a_line_break_or_else_a_space(text, parts):
 
 def test_bpe_learns_the_same_merges_from_a_text_in_slices(monkeypatch):
     text = "".join(f"{' '.join(random_texts(3, seed=i))} the end of {WORDS}\n" for i in range(60))
-    whole = tokenizer.bpe(pairs([text]), vocab_size=400)
+    whole = tokenizer.bpe(documents_of([text]), vocab_size=400)
     monkeypatch.setattr(tokenizer, "SLICE", 500)
-    assert tokenizer.bpe(pairs([text]), vocab_size=400).ranks == whole.ranks
+    assert tokenizer.bpe(documents_of([text]), vocab_size=400).ranks == whole.ranks
 
 
 # Linux's own account of the memory of a process: what it holds now, and the most that it ever held.
@@ -172,12 +176,13 @@ MEMORY = """
 import re
 from pathlib import Path
 from gptmini import tokenizer
+from gptmini.data import Document
 word = "abcdefghijklmnopqrstuvwxyz"
 text = "".join(f"{word[i % 26:]}{i % 997} and {word[:i % 24]}\\n" for i in range(4000)) * 100
 def kilobytes(name):
     return int(re.search(rf"{name}:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
 before = kilobytes("VmRSS")
-tokenizer.bpe([("train", text)], vocab_size=300)
+tokenizer.bpe([Document("train", text)], vocab_size=300)
 print(len(text), (kilobytes("VmHWM") - before) * 1024)
 """
 
@@ -192,17 +197,17 @@ def test_bpe_takes_no_memory_that_grows_with_a_hundred_times_the_text():
 
 
 def test_bpe_learns_from_the_training_split_alone():
-    learned = tokenizer.bpe(pairs(["abab" * 9]), vocab_size=300)
+    learned = tokenizer.bpe(documents_of(["abab" * 9]), vocab_size=300)
     assert learned.ranks[256] == b"ab"
 
-    with_val = tokenizer.bpe(pairs(["abab" * 9], ["cdcd" * 99]), vocab_size=300)
+    with_val = tokenizer.bpe(documents_of(["abab" * 9], ["cdcd" * 99]), vocab_size=300)
     assert with_val.to_dict() == learned.to_dict()
 
 
 @pytest.mark.parametrize("vocab_size", [256, 0, -1, 300.0, "300", True, None])
 def test_bpe_refuses_a_vocabulary_without_room_for_the_bytes(vocab_size):
     with pytest.raises(ValueError, match=rf"^vocab_size must be from 257 .*, got {vocab_size!r}$"):
-        tokenizer.bpe(pairs(["text"]), vocab_size=vocab_size)
+        tokenizer.bpe(documents_of(["text"]), vocab_size=vocab_size)
 
 
 def test_gpt2_equals_tiktoken(gpt2):
@@ -242,7 +247,7 @@ def test_gpt2_without_cache_and_network_says_what_to_do(tmp_path, monkeypatch):
 
 def test_char_error_names_the_character_and_its_position():
     with pytest.raises(ValueError, match=r"'\u00e9' \(U\+00E9\) at position 3$"):
-        tokenizer.character(pairs(["abc"], ["d"])).encode("bad\u00e9cz")
+        tokenizer.character(documents_of(["abc"], ["d"])).encode("bad\u00e9cz")
 
 
 @pytest.mark.parametrize("kind", ["byte", "bpe"])
@@ -321,3 +326,36 @@ BROKEN = [
 def test_a_broken_dict_is_one_value_error(state):
     with pytest.raises(ValueError, match=r"^.+\Z"):  # one line
         from_dict(state)
+
+
+def test_bpe_of_a_long_text_learns_from_a_sample_of_all_of_it(monkeypatch):
+    monkeypatch.setattr(tokenizer, "SAMPLED_SLICE", 64)
+    texts = [f"text {i} of many texts, " * 20 + "\n" for i in range(200)]
+    n_bytes = sum(map(len, texts))
+    documents = documents_of(texts, ["held out"])
+    samples = [list(tokenizer._training_slices(documents, n_bytes // 10)) for _ in range(2)]
+    assert samples[0] == samples[1]
+    assert 0.8 * n_bytes / 10 < sum(map(len, samples[0])) < 1.05 * n_bytes / 10
+    places = ["".join(texts).index(some) for some in samples[0]]
+    assert min(places) < n_bytes / 10
+    assert max(places) > n_bytes * 8 / 10
+    assert not any("held out" in some for some in samples[0])
+
+    whole = list(tokenizer._training_slices(documents_of(texts), n_bytes))
+    assert "".join(whole) == "".join(texts)
+    assert list(tokenizer._training_slices(documents_of(["short"]), 1)) == ["short"]
+
+
+@given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]))), end=st.booleans())
+def test_texts_that_are_encoded_together_have_the_ids_of_each(texts, end):
+    coder = tokenizer.bpe(documents_of(TRAIN), vocab_size=300)
+    if end:
+        texts = [*texts, "a<|endoftext|>b", "<|endoftext|", "|>"]
+    peer = tiktoken.Encoding(
+        "peer",
+        pat_str=coder.pattern,
+        mergeable_ranks={token: i for i, token in enumerate(coder.ranks)},
+        special_tokens={},
+    )
+    batch = [ids.tolist() for ids in coder.encode_batch(texts)]
+    assert batch == [peer.encode_ordinary(text) for text in texts]

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from gptmini.data.store import prepare
+from gptmini.data.preparation import prepare
 from gptmini.model import GPTConfig
 from gptmini.optim.groups import adamw, muon
 from gptmini.optim.schedules import cosine

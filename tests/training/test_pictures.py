@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gptmini.data.store import prepare
+from gptmini.data.preparation import prepare
 from gptmini.model import GPTConfig, new_gpt
 from gptmini.report import drawing
 from gptmini.report.tables import comparison, config_table, data_card, leaves, model_table

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from gptmini.checks import UserError
 from gptmini.data.batches import gather, step_sequences, window_starts
-from gptmini.data.store import prepare
+from gptmini.data.preparation import prepare
 from gptmini.model import GPT
 from gptmini.optim.schedules import cosine
 from gptmini.tokenizer import byte

@@ -4,11 +4,11 @@ import bz2
 import gzip
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import BinaryIO, cast
+from typing import BinaryIO, NamedTuple, cast
 
 from gptmini.checks import UserError
 from gptmini.data.sources.formats import format_of
@@ -17,19 +17,29 @@ from gptmini.data.sources.formats import format_of
 DAMAGE = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
 
+class Opened(NamedTuple):
+    """A file that is open for reading."""
+
+    stream: BinaryIO  # the bytes, unpacked
+    position: Callable[
+        [], int
+    ]  # tells how many bytes of the file, as it lies on disk, have been read
+
+
 @contextmanager
-def opened(file: Path) -> Iterator[BinaryIO]:
+def opened(file: Path) -> Iterator[Opened]:
     """Open a file to read its bytes, unpacked.
 
     Raises UserError: the file is packed and ends too soon or is damaged, or it is packed by Zstandard and pyarrow is
     not installed.
     """
     packing = format_of(file).packing
-    stream = _open(file, packing)
+    raw = _open(file, packing)
+    size = file.stat().st_size
 
     try:
-        with stream:
-            yield stream
+        with raw, _unpacked(raw, packing) as stream:
+            yield Opened(stream, lambda: size if raw.closed else raw.tell())
     except DAMAGE as error:
         raise UserError(
             f"{file} must be a whole {packing} file, got one that ends too soon or is damaged ({error})"
@@ -44,17 +54,25 @@ def opened(file: Path) -> Iterator[BinaryIO]:
 
 
 def _open(file: Path, packing: str) -> BinaryIO:
-    """Open a file as its packing asks for."""
-    if packing == ".gz":
-        return cast(BinaryIO, gzip.open(file, "rb"))
-    if packing == ".bz2":
-        return cast(BinaryIO, bz2.open(file, "rb"))
-    if packing == ".xz":
-        return cast(BinaryIO, lzma.open(file, "rb"))
+    """Open a file as the library that unpacks it wants it."""
     if packing == ".zst":
-        pyarrow = need_pyarrow(file)
-        return pyarrow.input_stream(str(file), compression="zstd")
+        return need_pyarrow(file).OSFile(str(file))
     return file.open("rb")
+
+
+def _unpacked(raw: BinaryIO, packing: str) -> BinaryIO:
+    """What a file holds whose bytes are packed."""
+    if packing == ".gz":
+        return cast(BinaryIO, gzip.open(raw, "rb"))
+    if packing == ".bz2":
+        return cast(BinaryIO, bz2.open(raw, "rb"))
+    if packing == ".xz":
+        return cast(BinaryIO, lzma.open(raw, "rb"))
+    if packing == ".zst":
+        import pyarrow
+
+        return pyarrow.CompressedInputStream(raw, "zstd")
+    return raw
 
 
 def need_pyarrow(file: Path) -> ModuleType:

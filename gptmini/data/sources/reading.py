@@ -52,7 +52,12 @@ class Reading:
             raise UserError(f"data.on_error must be {' or '.join(ON_ERROR)}, got {self.on_error!r}")
 
 
-def read_pieces(file: Path, reading: Reading, on_skip: Callable[[str], None]) -> Iterator[Piece]:
+def read_pieces(
+    file: Path,
+    reading: Reading,
+    on_skip: Callable[[str], None],
+    on_position: Callable[[int], None] = lambda position: None,
+) -> Iterator[Piece]:
     """Read the documents of a file in their order; an empty document is left out.
 
     Each piece but a document's last ends before white space that follows a word, where no tokenizer of gptmini has a
@@ -62,6 +67,7 @@ def read_pieces(file: Path, reading: Reading, on_skip: Callable[[str], None]) ->
         file: a file of any format that format_of knows.
         reading: how the file is read.
         on_skip: with on_error=skip, is told of each record that is left out, and why.
+        on_position: is told before each piece how many bytes of the file, as it lies on disk, have been read.
 
     Raises UserError: the file is damaged, not in its encoding, or lacks the field; or with on_error=fail, a record that
     cannot be read.
@@ -76,11 +82,11 @@ def read_pieces(file: Path, reading: Reading, on_skip: Callable[[str], None]) ->
     if format.kind == "parquet":
         if format.packing:
             raise UserError(f"{file} must be a .parquet file; unpack it first")
-        texts = parquet_texts(file, reading.field, on_bad)
+        texts = parquet_texts(file, reading.field, on_bad, on_position)
         yield from in_pieces(((text, True) for text in texts), file)
         return
 
-    with opened(file) as stream:
+    with opened(file) as (stream, position):
         if format.kind == "text":
             blocks = decoded(stream, file, reading.encoding)
             parts = separated(blocks, reading.separator)
@@ -98,7 +104,9 @@ def read_pieces(file: Path, reading: Reading, on_skip: Callable[[str], None]) ->
                 on_bad=on_bad,
             )
             parts = ((text, True) for text in texts)
-        yield from in_pieces(parts, file)
+        for piece in in_pieces(parts, file):
+            on_position(position())
+            yield piece
 
 
 def separated(blocks: Iterator[str], separator: str | None) -> Iterator[tuple[str, bool]]:

@@ -130,9 +130,15 @@ def _columns(data: bytes, delimiter: str) -> list[str]:
         return []
 
 
-def parquet_texts(file: Path, field: str, on_bad: Callable[[str], None]) -> Iterator[str]:
+def parquet_texts(
+    file: Path,
+    field: str,
+    on_bad: Callable[[str], None],
+    on_position: Callable[[int], None],
+) -> Iterator[str]:
     """The texts of a column of Parquet; arguments as for json_texts.
 
+    on_position is told again and again how much of the file has been read, in bytes, as the share of rows says.
     Raises UserError: there is no such column, or the file is damaged.
     """
     pyarrow = need_pyarrow(file)
@@ -146,7 +152,10 @@ def parquet_texts(file: Path, field: str, on_bad: Callable[[str], None]) -> Iter
                 raise UserError(_missing(str(file), field, names))
 
             number = 0
+            n_rows = max(table.metadata.num_rows, 1)
+            size = file.stat().st_size
             for batch in table.iter_batches(batch_size=ROWS, columns=[column], use_threads=False):
+                on_position(size * number // n_rows)
                 for record in batch.to_pylist():
                     number += 1
                     text = _text_of(record, field, f"{file}, row {number:,},", on_bad)

@@ -50,6 +50,9 @@ class SyntheticTokens:
         """Return the number of tokens of a split."""
         return len(self._tokens)
 
+    def check_ids(self, split: str, ids: np.ndarray) -> None:
+        """Do nothing: the ids cannot have changed."""
+
     def tokens(self, split: str) -> np.ndarray:
         """Return the ids of a split, uint16 (n_tokens,)."""
         return self._tokens

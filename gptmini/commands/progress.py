@@ -1,0 +1,76 @@
+"""What is said of a text while it is prepared: one line that changes on a terminal, a line now and then elsewhere."""
+
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gptmini.data import Progress
+
+# Seconds before the first line that is printed where there is no terminal, and between two of them.
+INTERVAL = 10
+# Seconds of a phase before its speed is told: the first figures are of the first megabyte.
+SETTLED = 1
+
+
+class ProgressLine:
+    """Shows the progress of a preparation during a `with` block."""
+
+    def __init__(self, console: "Console") -> None:
+        self._console = console
+        self._status = console.status("reading text")
+        self._phase = ""
+        self._phase_began = 0.0
+        self._printed_at = time.monotonic()
+
+    def __enter__(self) -> "ProgressLine":
+        """Show that work has begun."""
+        self._status.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Remove the line of a terminal."""
+        self._status.stop()
+
+    def show(self, progress: "Progress") -> None:
+        """Show how far the preparation is."""
+        now = time.monotonic()
+        if progress.phase != self._phase:
+            self._phase = progress.phase
+            self._phase_began = now
+        line = described(progress, seconds=now - self._phase_began)
+
+        if self._console.is_terminal:
+            self._status.update(line)
+        elif now - self._printed_at >= INTERVAL:
+            self._printed_at = now
+            self._console.print(line, markup=False)
+
+
+def described(progress: "Progress", *, seconds: float) -> str:
+    """A line about a phase that began so many seconds ago: what is done, how much, how fast, and the time left."""
+    parts = [f"{progress.n_bytes / 1e6:,.0f} MB"]
+    if progress.share is not None:
+        parts.append(f"{progress.share:.0%}")
+    if seconds >= SETTLED:
+        parts.append(f"{progress.n_bytes / 1e6 / seconds:,.1f} MB/s")
+        if progress.share:
+            left = seconds * (1 - progress.share) / progress.share
+            parts.append(f"{_rounded(left)} left")
+    return f"{progress.phase}: {', '.join(parts)}"
+
+
+def _rounded(seconds: float) -> str:
+    """A time that is to come, in one unit."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

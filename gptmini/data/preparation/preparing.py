@@ -1,0 +1,299 @@
+"""From a corpus to a prepared folder: read, encoded in tasks, and put together; an interrupted preparation goes on."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Event
+
+import numpy as np
+
+from gptmini.checks import UserError
+from gptmini.data.corpus import Corpus, Document
+from gptmini.data.format import SPLITS, digest_of_json
+from gptmini.data.preparation.assembly import assemble, census_of
+from gptmini.data.preparation.encoder import BuildEncoder, Encoder, dtype_of, end_of
+from gptmini.data.preparation.parts import Parts
+from gptmini.data.preparation.recipes import Recipe, difference_from_others, plan_recipe
+from gptmini.data.preparation.splits import Census, Rule
+from gptmini.data.preparation.tasks import Task, cut_tasks, in_order
+from gptmini.data.preparation.watching import Progress, Watcher
+from gptmini.data.store import TokenStore, remedy
+from gptmini.files import flush_file, naming, new_folder, replacing
+
+# Copies of the ids that are on disk at once: those of the tasks, and the files that they are put together to.
+COPIES = 2
+TELLING = 2**20  # bytes of text between two words on the progress
+LOCK_POLL = 0.2  # seconds between two looks at whether another process has prepared the folder
+
+
+def prepare(
+    corpus: Corpus,
+    build_encoder: BuildEncoder,
+    root: str | Path,
+    *,
+    rebuild: Callable[[dict], Encoder] | None = None,
+    n_workers: int = 1,
+    watcher: Watcher | None = None,
+) -> tuple[TokenStore, bool]:
+    """Open the tokens of a corpus under a tokenizer, writing them first if they are not there.
+
+    Args:
+        corpus: the text.
+        build_encoder: a builder of gptmini.tokenizer, or a functools.partial of one. It is called with the documents,
+            which it may iterate several times; a long document comes in parts.
+        root: folder that holds the prepared folders.
+        rebuild: makes a tokenizer from its to_dict(), so that an interrupted preparation need not build it again.
+        n_workers: threads that encode. The result does not depend on their number.
+        watcher: is told of the progress.
+
+    Returns the store, and whether it had to be written.
+    Raises UserError: a text that cannot be read or encoded, a split without text, or a damaged prepared folder.
+    """
+    watcher = watcher or Watcher()
+    recipe = plan_recipe(corpus, build_encoder, root)
+    is_new = not recipe.folder.exists()
+    if is_new:
+        with _alone(recipe.folder, watcher):
+            is_new = not recipe.folder.exists()  # unless another process has prepared it meanwhile
+            if is_new:
+                difference = difference_from_others(recipe)
+                if difference is not None:
+                    watcher.on_note(difference)
+                _Preparation(corpus, recipe, n_workers, watcher).run(build_encoder, rebuild)
+    recipe.digests.save()
+    return _open(recipe), is_new
+
+
+def open_prepared(
+    corpus: Corpus, build_encoder: BuildEncoder, root: str | Path
+) -> TokenStore | None:
+    """Open the tokens of a corpus under a tokenizer, without writing anything; None if they are not there.
+
+    The arguments are those of prepare.
+    Raises UserError: a text that cannot be read, or a damaged prepared folder.
+    """
+    recipe = plan_recipe(corpus, build_encoder, root)
+    return _open(recipe) if recipe.folder.exists() else None
+
+
+def _open(recipe: Recipe) -> TokenStore:
+    """Open a prepared folder that exists; UserError if it is damaged, or of another fingerprint."""
+    folder = recipe.folder
+    if not (folder / "meta.json").is_file():
+        raise UserError(
+            f"{folder} is not as it was prepared: meta.json is missing; {remedy(folder)}"
+        )
+    store = TokenStore(folder)
+    if store.fingerprint != recipe.fingerprint:  # a folder that was renamed by hand
+        raise UserError(f"{folder} holds the tokens of another text or tokenizer; {remedy(folder)}")
+    return store
+
+
+@contextmanager
+def _alone(folder: Path, watcher: Watcher) -> Iterator[None]:
+    """Let one process at a time prepare a folder; the others wait."""
+    from filelock import FileLock, Timeout
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    path = folder.with_name(f".{folder.name}.lock")
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        watcher.on_note(f"another process prepares {folder}; waiting for it")
+        lock.acquire(poll_interval=LOCK_POLL)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        lock.release()
+
+
+class NoRoomError(UserError):
+    """The disk is too small; what is done so far is kept."""
+
+
+class _Preparation:
+    """The work of writing one prepared folder."""
+
+    def __init__(self, corpus: Corpus, recipe: Recipe, n_workers: int, watcher: Watcher) -> None:
+        self.corpus = corpus
+        self.recipe = recipe
+        self.n_workers = n_workers
+        self.watcher = watcher
+        # Beside the prepared folder, so that both are on one disk.
+        self.parts_folder = recipe.folder.with_name(f".{recipe.folder.name}.parts")
+        self.has_checked_disk = False
+        self.n_read = 0  # UTF-8 bytes of text that documents() has given
+
+    def run(self, build_encoder: BuildEncoder, rebuild: Callable[[dict], Encoder] | None) -> None:
+        """Write the prepared folder.
+
+        What is done stays on disk when the work is interrupted or the disk is full. A mistake in the text leaves
+        nothing: the mended text is another one.
+        """
+        try:
+            with naming(self.parts_folder):
+                self.parts_folder.mkdir(exist_ok=True)
+            encoder = self._encoder(build_encoder, rebuild)
+            parts = Parts(self.parts_folder, dtype_of(encoder))
+            n_parts = self._encode(parts, encoder)
+            self.recipe.digests.check_unchanged()
+            self._assemble(parts, n_parts, encoder)
+        except NoRoomError:
+            raise
+        except UserError:
+            shutil.rmtree(self.parts_folder, ignore_errors=True)
+            raise
+        shutil.rmtree(self.parts_folder, ignore_errors=True)
+
+    def _encoder(
+        self, build_encoder: BuildEncoder, rebuild: Callable[[dict], Encoder] | None
+    ) -> Encoder:
+        """The tokenizer: that of an interrupted preparation, or built from the documents."""
+        path = self.parts_folder / "tokenizer.json"
+        if rebuild is not None and path.is_file():
+            with suppress(
+                ValueError
+            ):  # a file that this class did not write; the tokenizer is built again
+                return rebuild(json.loads(path.read_text(encoding="utf-8")))
+
+        encoder = build_encoder(_Documents(self.corpus, self._tell))
+        with replacing(path) as file:
+            file.write(json.dumps(encoder.to_dict()).encode("utf-8"))
+        return encoder
+
+    def _encode(self, parts: Parts, encoder: Encoder) -> int:
+        """Encode every task that is not encoded yet; return the number of tasks."""
+        n_tasks = 0
+        n_bytes = 0
+        n_found = 0
+
+        def encode_unless_done(task: Task, is_over: Event) -> tuple[Task, bool]:
+            if parts.holds(task):
+                return task, True
+            _encode_task(task, encoder, parts, is_over)
+            return task, False
+
+        tasks = cut_tasks(self._counted(self.corpus.documents()))
+        for task, was_done in in_order(encode_unless_done, tasks, self.n_workers):
+            n_tasks += 1
+            n_bytes += task.n_bytes
+            n_found += was_done
+            self._check_disk(parts, task)
+            self._tell("tokenising", n_bytes)
+        if n_found:
+            self.watcher.on_note(
+                f"{n_found} of {n_tasks} parts of the text had been tokenised by an earlier start"
+            )
+        return n_tasks
+
+    def _counted(self, documents: Iterable[Document]) -> Iterator[Document]:
+        """Count the bytes of documents."""
+        for document in documents:
+            self.n_read += len(document.text.encode(errors="replace"))
+            yield document
+
+    def _check_disk(self, parts: Parts, task: Task) -> None:
+        """Raise UserError if the disk has no room for what the first task lets expect of the whole text."""
+        share = _share_read(self.corpus)
+        if self.has_checked_disk or not share:
+            return
+        self.has_checked_disk = True
+
+        n_all = self.n_read / share  # bytes of text
+        expected = COPIES * n_all * parts.size_of(task.number) / task.n_bytes
+        there = parts.size()
+        free = shutil.disk_usage(self.parts_folder).free
+        if expected > there + free:
+            raise NoRoomError(
+                f"{self.recipe.folder.parent} must have about {expected / 1e9:,.1f} GB for tokens while they are "
+                f"prepared, got {(there + free) / 1e9:,.1f} GB; make room, or choose another data_dir"
+            )
+
+    def _assemble(self, parts: Parts, n_parts: int, encoder: Encoder) -> None:
+        """Put the tasks together, in a folder that takes its name when it is complete."""
+        rule = rule_for(self.corpus, census_of(parts, n_parts))
+        if rule.note is not None:
+            self.watcher.on_note(rule.note)
+
+        place = self.recipe.folder
+        with new_folder(place) as temporary:
+            splits = assemble(parts, n_parts, rule, encoder, temporary, place=place)
+            for split in SPLITS:
+                if not splits[split]["bytes"]:
+                    raise UserError(f"the {split} split must hold text, got none; give more text")
+
+            meta = self.recipe.contents | {
+                "dtype": dtype_of(encoder).name,
+                "tokenizer": encoder.to_dict(),
+                **splits,
+            }
+            meta["digest"] = digest_of_json(meta)
+            with naming(place), (temporary / "meta.json").open("wb") as file:
+                file.write(json.dumps(meta, indent=1).encode("utf-8"))
+                flush_file(file)
+
+    def _tell(self, phase: str, n_bytes: int) -> None:
+        """Tell the watcher how far a phase is."""
+        self.watcher.on_progress(
+            Progress(phase=phase, n_bytes=n_bytes, share=_share_read(self.corpus))
+        )
+
+
+class _Documents:
+    """The documents of a corpus, each with its split, as the builder of a tokenizer is given them."""
+
+    def __init__(self, corpus: Corpus, tell: Callable[[str, int], None]) -> None:
+        """Take a corpus; tell is called with the phase and the bytes of text that are read in the phase."""
+        self._corpus = corpus
+        self._tell = tell
+        self._rule: Rule | None = None
+
+    def __iter__(self) -> Iterator[Document]:
+        """Read the documents; the first time, they are read once more, to find where they belong."""
+        if self._rule is None:
+            census = Census()
+            for document in self._watched("reading"):
+                census.count(document)
+            self._rule = rule_for(self._corpus, census)
+        return self._rule.apply(self._watched("learning the tokenizer"))
+
+    def _watched(self, phase: str) -> Iterator[Document]:
+        """Read the documents, telling about once for each megabyte how far that is."""
+        n_bytes = 0
+        told = 0
+        for document in self._corpus.documents():
+            yield document
+            n_bytes += len(document.text.encode(errors="replace"))
+            if n_bytes - told >= TELLING:
+                told = n_bytes
+                self._tell(phase, n_bytes)
+
+
+def rule_for(corpus: Corpus, census: Census) -> Rule:
+    """Where the documents of a corpus that have no split go, given their counts."""
+    if not census.n_documents:
+        return Rule(threshold=0, boundary=None, note=None)
+    return census.rule(corpus.val_fraction)  # pyrefly: ignore[missing-attribute]
+
+
+def _encode_task(task: Task, encoder: Encoder, parts: Parts, is_over: Event) -> None:
+    """Encode a task and keep it as a part, unless the result is no longer wanted."""
+    end = end_of(encoder)
+    ends = task.rows["ends"]
+    texts = (text.decode() for text in task.texts)
+    ids = []
+    for i, some in enumerate(encoder.encode_batch(texts)):
+        if is_over.is_set():
+            return
+        ids.append(np.concatenate((some, end)) if ends[i] and len(end) else some)
+    parts.write(task, ids)
+
+
+def _share_read(corpus: Corpus) -> float | None:
+    """Share of a corpus's text that has been read, from 0 to 1; None for a corpus that does not tell."""
+    share_read = getattr(corpus, "share_read", None)
+    return None if share_read is None else share_read()

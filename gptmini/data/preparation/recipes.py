@@ -1,0 +1,106 @@
+"""What prepared tokens follow from: the recipe, by whose fingerprint a prepared folder is known."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from gptmini.checks import UserError, file_name
+from gptmini.data.corpus import Corpus
+from gptmini.data.format import FORMAT, digest_of_json
+from gptmini.data.preparation.digests import Digests
+from gptmini.data.preparation.encoder import BuildEncoder
+
+OTHERS_READ = 20  # prepared folders that are compared with a recipe, at most
+DIFFERENCES_SHOWN = 3
+
+
+class Recipe(NamedTuple):
+    """What prepared tokens follow from, and where they belong."""
+
+    contents: dict  # format, source, builder and fingerprint, as meta.json holds them
+    folder: Path
+    digests: Digests  # of the files of the text
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of format, source and builder."""
+        return self.contents["fingerprint"]
+
+
+def plan_recipe(corpus: Corpus, build_encoder: BuildEncoder, root: str | Path) -> Recipe:
+    """Find out what the tokens of a corpus under a tokenizer follow from.
+
+    Raises UserError: root or the corpus's name cannot be part of a path, or a file of the text cannot be read.
+    """
+    # No system has a name with a zero byte, and Python's own error for it is a bare ValueError.
+    if "\0" in str(root):
+        raise UserError(f"data_dir must be the name of a folder, got {str(root)!r}")
+    file_name("data.name", corpus.name)
+
+    digests = Digests(Path(root) / ".digests.json")
+    if hasattr(corpus, "digest_of"):
+        corpus.digest_of = digests.digest_of  # pyrefly: ignore[missing-attribute]
+    builder = build_encoder
+    if not isinstance(builder, partial):
+        builder = partial(build_encoder)
+    kind = builder.func.__name__
+    contents: dict = {
+        "format": FORMAT,
+        "source": corpus.identity(),
+        "builder": {"name": kind, **builder.keywords},
+    }
+    contents["fingerprint"] = digest_of_json(contents)
+    folder = Path(root) / f"{corpus.name}-{kind}-{contents['fingerprint'][:12]}"
+    return Recipe(contents, folder, digests)
+
+
+def difference_from_others(recipe: Recipe) -> str | None:
+    """What tells a recipe from the most similar folder of the same names of text and tokenizer; None without one."""
+    names = _names(recipe.contents)
+    others = sorted(
+        recipe.folder.parent.glob("*/meta.json"),
+        key=lambda path: path.stat().st_mtime,
+        reverse=True,
+    )
+    nearest: tuple[list[str], Path] | None = None
+    for path in others[:OTHERS_READ]:
+        try:
+            other = json.loads(path.read_text(encoding="utf-8"))
+            if _names(other) != names:
+                continue
+            differences = _differences(recipe.contents, other)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # of another format, or damaged: it cannot be compared
+        if nearest is None or len(differences) < len(nearest[0]):
+            nearest = (differences, path.parent)
+
+    if nearest is None or not nearest[0]:
+        return None
+    differences, folder = nearest
+    more = ", ..." if len(differences) > DIFFERENCES_SHOWN else ""
+    shown = ", ".join(differences[:DIFFERENCES_SHOWN])
+    return f"preparing anew, because {folder} differs in {shown}{more}"
+
+
+def _names(contents: dict) -> tuple[str, str]:
+    """The names of the text and of the tokenizer's builder in a recipe."""
+    return contents["source"].get("corpus", ""), contents["builder"]["name"]
+
+
+def _differences(new: dict, old: dict) -> list[str]:
+    """The keys of two recipes that differ, with short values."""
+    differences = []
+    if new["format"] != old["format"]:
+        differences.append(f"format ({old['format']}, now {new['format']})")
+    for part, title in (("source", "data"), ("builder", "tokenizer")):
+        for key in sorted(new[part].keys() | old[part].keys()):
+            before = old[part].get(key)
+            now = new[part].get(key)
+            if before == now:
+                continue
+            if isinstance(before, list | dict) or isinstance(now, list | dict) or key == "sha256":
+                differences.append(f"{title}.{key}")
+            else:
+                differences.append(f"{title}.{key} ({before}, now {now})")
+    return differences

@@ -1,0 +1,101 @@
+"""The documentation that comes with Python, as a corpus that needs no download."""
+
+import ast
+import hashlib
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+from gptmini.checks import UserError
+from gptmini.data.corpus import DigestOf, Document, check_fraction
+from gptmini.data.preparation.digests import sha256_of
+from gptmini.data.preparation.splits import split_of
+
+# Folders of the standard library that hold no documentation: test suites, installed packages, and the topics,
+# which are read first and apart.
+PYDOC_SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "pydoc_data"}
+
+
+class PydocCorpus:
+    """The documentation in every CPython: help topics, then docstrings of its library, parsed and never imported."""
+
+    name = "pydoc"
+
+    def __init__(self, val_fraction: float) -> None:
+        """Hold out about val_fraction of the documents; UserError unless it is above 0 and below 1."""
+        self.val_fraction = check_fraction(val_fraction)
+        self.digest_of: DigestOf = sha256_of
+        self.root = Path(sysconfig.get_path("stdlib"))
+
+    def identity(self) -> dict:
+        """Corpus, split rule, Python version and the digest of every source file."""
+        files = [
+            (path.relative_to(self.root).as_posix(), self.digest_of(path))
+            for path in self._sources()
+        ]
+        return {
+            "corpus": self.name,
+            "val_fraction": self.val_fraction,
+            "python": ".".join(map(str, sys.version_info[:3])),
+            "sha256": hashlib.sha256(repr(files).encode()).hexdigest(),
+        }
+
+    def documents(self) -> Iterator[Document]:
+        """Topics by name, then docstrings by module path and line."""
+        for text in self._texts:
+            yield Document(split_of(text, self.val_fraction), text)
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        """Every text; kept, because parsing takes seconds and the texts two megabytes."""
+        texts: list[str] = []
+        for path in self._sources():
+            tree = ast.parse(path.read_bytes())
+            if path.parent.name == "pydoc_data":
+                texts += topics(tree)
+            else:
+                texts += docstrings(tree)
+        return texts
+
+    def _sources(self) -> list[Path]:
+        """The file of topics, then the modules of the standard library in the order of their names."""
+        modules = []
+        for folder, subfolders, files in os.walk(self.root):
+            # os.walk goes on into the folders that are left in its list.
+            subfolders[:] = [name for name in subfolders if name not in PYDOC_SKIPPED]
+            for name in files:
+                path = Path(folder, name)
+                parts = path.relative_to(self.root).parts
+                is_standard = parts[0].removesuffix(".py") in sys.stdlib_module_names
+                if is_standard and path.suffix == ".py":
+                    modules.append((parts, path))
+
+        topic_file = self.root / "pydoc_data" / "topics.py"
+        if not modules or not topic_file.is_file():
+            raise UserError(
+                f"data=pydoc needs the standard library's sources in {self.root}; "
+                "use data=text instead"
+            )
+        return [topic_file, *(path for _, path in sorted(modules))]
+
+
+def topics(tree: ast.Module) -> list[str]:
+    """Help texts of a parsed pydoc_data/topics.py, by topic name."""
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Dict):
+            texts = ast.literal_eval(statement.value)
+            return [texts[name] for name in sorted(texts)]
+    return []
+
+
+def docstrings(tree: ast.Module) -> Iterator[str]:
+    """Docstrings of a parsed module, in the order of their lines, indentation removed."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
+    for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
+        text = ast.get_docstring(node)
+        if text:
+            yield text

@@ -1,0 +1,134 @@
+"""The corpus of Python's documentation: what is a document, and which split it goes to."""
+
+import hashlib
+import sys
+from itertools import count
+
+import pytest
+
+from gptmini.data.pydoc import PydocCorpus
+from toys import texts_of
+
+MODULE = '''"""Module text."""
+import sys, pathlib
+pathlib.Path(__file__).with_name("was_imported").touch()
+raise RuntimeError("a module was run")
+
+class Late:
+    """Class text.
+
+        Indented further.
+    Last line.
+    """
+    def method(self):
+        """Method text."""
+        def inner(): "Inner text."
+    async def waits(self): "Waiting text."
+    def undocumented(self): pass
+x = """Not a docstring."""
+'''
+CLASS_TEXT = "Class text.\n\n    Indented further.\nLast line."
+MODULE_TEXTS = ["Module text.", CLASS_TEXT, "Method text.", "Inner text.", "Waiting text."]
+
+
+def first_byte(text):
+    return hashlib.sha256(text.encode()).digest()[0]
+
+
+def topic_with(byte):
+    """A text whose digest begins with this byte."""
+    return next(text for text in map("Topic {}.".format, count()) if first_byte(text) == byte)
+
+
+# Texts on both sides of the boundary of val_fraction=0.05: a first byte of 12 is held out, and 13 is not.
+EDGES = [topic_with(12), topic_with(13)]
+TOPICS = (
+    "# made by Sphinx\n"
+    f"topics = {{'with': 'Third.', 'while': {EDGES[1]!r}, 'assert': {EDGES[0]!r}, 'del': 'Second.'}}"
+)
+
+
+@pytest.fixture
+def fake_library(tmp_path):
+    """A corpus over a standard library of a few files."""
+    files = {
+        "pydoc_data/topics.py": TOPICS,
+        "pydoc_data/__init__.py": "'Skipped, beside the topics.'",
+        "json/__init__.py": "'Package text.'",
+        "json/tool.py": MODULE,
+        "ast.py": "'Ast text, before json.'",
+        "zipfile.py": b"# coding: latin-1\n'\xe9t\xe9'",
+        "not_in_the_library.py": "'Skipped, another name.'",
+        "site-packages/ast.py": "'Skipped, installed.'",
+        "json/tests/test_json.py": "'Skipped, a test.'",
+        "test/support.py": "'Skipped, a test.'",
+        "csv.txt": "Skipped, no module.",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    corpus = PydocCorpus(0.05)
+    corpus.root = tmp_path
+    return corpus
+
+
+def test_pydoc_takes_topics_then_docstrings_in_order_and_imports_nothing(fake_library):
+    loaded = set(sys.modules)
+    topics = [EDGES[0], "Second.", EDGES[1], "Third."]
+    documents = [*topics, "Ast text, before json.", "Package text.", *MODULE_TEXTS, "\u00e9t\u00e9"]
+    held_out = [text for text in documents if first_byte(text) < 13]
+
+    assert 0 < len(held_out) < 5
+    expected = [text for text in documents if text not in held_out]
+    assert texts_of(fake_library, "train") == expected
+    assert texts_of(fake_library, "val") == held_out
+    # The one latin-1 file needs a decoder of Python's own.
+    assert set(sys.modules) - loaded <= {"encodings.iso8859_1"}
+    assert not list(fake_library.root.rglob("was_imported"))
+
+
+@pytest.mark.parametrize("missing", ["pydoc_data/topics.py", "*"])
+def test_pydoc_without_sources_says_what_to_use(fake_library, missing):
+    for path in list(fake_library.root.rglob("*.py")):
+        if path.match(missing):
+            path.unlink()
+
+    wanted = r"standard library's sources in .*; use data=text instead"
+    with pytest.raises(ValueError, match=wanted):
+        texts_of(fake_library, "train")
+
+
+@pytest.mark.parametrize("name", ["json/tool.py", "pydoc_data/topics.py"])
+def test_pydoc_identity_changes_with_any_source(fake_library, name):
+    before = fake_library.identity()
+    assert fake_library.identity() == before
+
+    (fake_library.root / name).write_text(MODULE + "# more")
+    assert fake_library.identity() != before
+
+
+@pytest.mark.slow
+def test_pydoc_of_this_python_is_about_two_megabytes_split_by_hash():
+    corpus = PydocCorpus(0.05)
+    train = texts_of(corpus, "train")
+    val = texts_of(corpus, "val")
+
+    texts = train + val
+    a_topic = 'The "with" statement'
+    a_module = "JSON (JavaScript Object Notation)"
+
+    assert all(first_byte(text) >= 13 for text in train)
+    assert all(first_byte(text) < 13 for text in val)
+    assert 1.5e6 < sum(len(text.encode()) for text in texts) < 3.5e6
+    assert 0.04 < len(val) / len(texts) < 0.06
+    assert any(text.startswith(a_topic) for text in texts)
+    assert any(text.startswith(a_module) for text in texts)
+
+
+@pytest.mark.parametrize("fraction", [0, 1, 0.0, 1.5, -0.1, float("nan"), "0.1", None, True])
+def test_a_fraction_must_be_of_both_sides_of_pydoc(fraction):
+    wanted = f"^val_fraction must be a number above 0 and below 1, got {fraction!r}$"
+
+    with pytest.raises(ValueError, match=wanted):
+        PydocCorpus(fraction)
