@@ -80,6 +80,10 @@ class Tokenizer(Protocol):
         """Text of any ids; what is no text becomes U+FFFD."""
         ...
 
+    def byte_lengths(self) -> np.ndarray:
+        """UTF-8 bytes of text that each id stands for, int64 (n_vocab,); 0 for end-of-text."""
+        ...
+
     def to_dict(self) -> dict:
         """Everything that from_dict needs, in plain JSON types."""
         ...
@@ -134,6 +138,12 @@ class CharTokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; an id outside the vocabulary becomes U+FFFD."""
         return "".join(self._decode_one(i) for i in ids)
+
+    def byte_lengths(self) -> np.ndarray:
+        """UTF-8 bytes of each character, int64 (n_vocab,); 0 for end-of-text."""
+        lengths = np.zeros(self.n_vocab, dtype=np.int64)
+        lengths[: len(self.characters)] = [len(character.encode()) for character in self.characters]
+        return lengths
 
     def to_dict(self) -> dict:
         """Everything that from_dict needs, in plain JSON types."""
@@ -201,6 +211,10 @@ class BytePairTokenizer:
         """Text of ids; bytes that are no UTF-8 and ids outside the vocabulary become U+FFFD."""
         joined = b"".join(self._bytes_of(i) for i in ids)
         return joined.decode("utf-8", errors="replace")
+
+    def byte_lengths(self) -> np.ndarray:
+        """Bytes of each byte string, int64 (n_vocab,); 0 for end-of-text."""
+        return np.array([*map(len, self.ranks), 0], dtype=np.int64)
 
     def to_dict(self) -> dict:
         """Everything that from_dict needs, in plain JSON types; byte strings in base64."""

@@ -21,6 +21,10 @@ if TYPE_CHECKING:  # importing Lightning takes seconds
     from gptmini.training.stopping import Ending
     from gptmini.training.trainer import Trainer
 
+# Passes over a text from which on more of them are worth less than new text: Muennighoff et al. 2023, "Scaling
+# Data-Constrained Language Models", section 6.
+MANY_PASSES = 4
+
 # The folder that holds the package gptmini: the root of a clone, or site-packages of an installation.
 CLONE = Path(__file__).resolve().parent.parent.parent
 
@@ -57,8 +61,13 @@ class Announcer:
         for note in run.notes:
             self.say("warning", note)
 
-        self._say_data(module.store, prepared_now=prepared_now)
         model = module.model
+        self._say_data(module.store, prepared_now=prepared_now)
+        self._say_passes(
+            module.store,
+            n_sequences=module.settings.max_steps * module.settings.global_batch_size,
+            context_length=model.config.context_length,
+        )
         work = with_prefix(model.flops_per_token, "FLOP")
         self.say("model", f"{model.n_parameters:,} parameters, {work} a token")
         self.say("machine", str(hardware))
@@ -80,6 +89,35 @@ class Announcer:
             f"{n_train:,} tokens to train on, {n_val:,} held out; "
             f"{bytes_per_token:.2f} bytes a token",
         )
+
+    def _say_passes(self, store: "TokenStore", *, n_sequences: int, context_length: int) -> None:
+        """Say how often the run trains on each source of its tokens, and warn where that is too often.
+
+        Args:
+            store: the tokens.
+            n_sequences: sequences of the whole run.
+            context_length: tokens of a sequence.
+        """
+        sources = store.sources
+        n_in_block = sum(source.weight for source in sources)
+        warnings = []
+        for source in sources:
+            n_tokens = n_sequences * context_length * source.weight / n_in_block
+            passes = n_tokens / source.n_tokens
+            if source.name:
+                share = f"{source.weight} of {n_in_block} windows"
+                self.say(
+                    "", f"{source.name}: {share}, {source.n_tokens:,} tokens, {passes:.3g} passes"
+                )
+            if passes > MANY_PASSES:
+                name = source.name or "the text"
+                remedy = f"a lower weight of {name}, " if source.name else ""
+                warnings.append(
+                    f"{name} is trained on {passes:,.1f} times, and after the fourth time a text teaches less and less "
+                    f"(Muennighoff et al. 2023); take more text, {remedy}or a lower trainer.max_steps"
+                )
+        for warning in warnings:
+            self.say("warning", warning)
 
     def _say_batch(self, settings: "TrainerSettings") -> None:
         """Say how the sequences of a step are divided, unless one device takes them all at once."""

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 # Groups whose members are parts by name, to which a user adds parts of their own with +GROUP.NAME.
 PART_GROUPS = ("callbacks", "logger")
 
+# What keys begin with that lie in a mapping whose names are the user's: the sources of a mixture.
+NAMED_BY_USER = "data.sources."
+
 # The parts of Hydra's own configuration that a user may change; gptmini sets the others, such as Hydra's log files.
 HYDRA_GROUPS = ("hydra.launcher", "hydra.sweeper", "hydra.sweep", "hydra.job", "hydra.verbose")
 
@@ -109,7 +112,7 @@ def choices_of_groups(parsed: "list[Override]", folders: list[Path]) -> "list[Ov
 def _check_key(override: "Override", known: frozenset[str], own_parts: dict[str, Any]) -> None:
     """Raise UserError unless an override changes a value that is defined, or adds a part of the user's own."""
     key = override.key_or_group
-    if is_hydras(key) or belongs(key, own_parts):
+    if is_hydras(key) or belongs(key, own_parts) or key.startswith(NAMED_BY_USER):
         return
 
     # A callback can be deleted; any other value is needed by the code that reads it.
@@ -130,7 +133,8 @@ def _check_composed(
     from omegaconf import OmegaConf
 
     for key in keys_of(plain_tree(config)):
-        if key not in known and not belongs(key, own_parts):
+        is_users_own = belongs(key, own_parts) or key.startswith(NAMED_BY_USER)
+        if key not in known and not is_users_own:
             raise UserError(f"no configuration here has the key {key}{_hint(key, known)}")
 
     missing = sorted(OmegaConf.missing_keys(config))

@@ -22,7 +22,16 @@ PATHS = ("data_dir", "runs_dir", "data.path", "data.val_path", "data.folder", "r
 # Keys that take a list of paths too.
 LISTS = ("data.path", "data.val_path")
 # Keys whose values are texts and never numbers, lists or, without -m, sweeps.
-LITERAL = (*PATHS, "name", "data.name")
+LITERAL = (
+    *PATHS,
+    "name",
+    "data.name",
+    "data.dataset",
+    "data.subset",
+    "data.split",
+    "data.val_split",
+    "data.revision",
+)
 
 # Values in a notation of Hydra's: lists, mappings, quoted texts, and in a sweep the functions that make one.
 HYDRAS = re.compile(r"""[\[{'"]""")

@@ -5,6 +5,7 @@ and downloads only where the command line or gptmini's own configuration says.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gptmini.checks import UserError
@@ -57,8 +58,9 @@ def open_tokens(
     corpus = build_from(config.data)
     tokenizer = build_from(config.tokenizer)
     if may_write:
-        store, written = prepare(
-            corpus,
+        # Token files and mixtures are prepared in their own ways.
+        prepare_it = getattr(corpus, "prepare", partial(prepare, corpus))
+        store, written = prepare_it(
             tokenizer,
             config.data_dir,
             rebuild=from_dict,
@@ -101,6 +103,8 @@ def _own_data_dir() -> str:
 
 def _downloads_as_gptmini_does(config: "DictConfig") -> bool:
     """Whether gptmini's own configurations name the address and the folder of the text, given data_dir."""
+    if config.data.get("dataset") is not None:
+        return False
     wanted = (config.data.get("url"), config.data.get("folder"))
     for file in (CONFIGS / "data").glob("*.yaml"):
         own = read_yaml(file)
@@ -115,8 +119,16 @@ def _downloads_as_gptmini_does(config: "DictConfig") -> bool:
 def _check_downloads_nothing(config: "DictConfig") -> None:
     """Raise UserError where building the corpus of a resumed run would download its text."""
     from gptmini.data import download_file
+    from gptmini.data.hub import has_files
 
     data = config.data
+    if data.get("dataset") is not None and not has_files(
+        data.get("folder"), data.dataset, data.get("revision")
+    ):
+        raise UserError(
+            f"the text of {config.resume} must be downloaded again, from the hub's dataset {data.dataset}, which only "
+            "the run folder names; if it is yours, run gptmini prepare with data=hub first"
+        )
     is_downloaded = data.get("url") is not None and data.get("path") is None
     if not is_downloaded:
         return

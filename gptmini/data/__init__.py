@@ -4,22 +4,29 @@ Here stand the names that load without torch; batch order, in gptmini.data.batch
 """
 
 from gptmini.data.corpus import Corpus, Document
+from gptmini.data.hub import hub_text
+from gptmini.data.meta import find_prepared
+from gptmini.data.mixture import Mixture
 from gptmini.data.preparation import Progress, Watcher, open_prepared, prepare
 from gptmini.data.published import download_file, pinned_text
 from gptmini.data.pydoc import PydocCorpus
-from gptmini.data.store import TokenStore, find_prepared
+from gptmini.data.store import TokenStore
 from gptmini.data.text_corpus import TextCorpus
+from gptmini.data.token_files import TokenFiles
 
 __all__ = [
     "Corpus",
     "Document",
+    "Mixture",
     "Progress",
     "PydocCorpus",
     "TextCorpus",
+    "TokenFiles",
     "TokenStore",
     "Watcher",
     "download_file",
     "find_prepared",
+    "hub_text",
     "open_prepared",
     "pinned_text",
     "prepare",

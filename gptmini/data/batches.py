@@ -4,13 +4,14 @@ A pass covers every window of the training tokens once. Pass p starts its window
 both drawn from (seed, p); sequence n of the run is window n mod W of pass n div W.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gptmini.checks import UserError
+from gptmini.data.shards import Ids
 
 # Of the Feistel network; four rounds make a permutation hard to tell from random (Luby and Rackoff 1988).
 ROUNDS = 6
@@ -20,6 +21,40 @@ _U64 = np.uint64
 def n_windows(n_tokens: int, context_length: int) -> int:
     """W, windows in one pass: the most that fit behind every phase from 0 to context_length - 1."""
     return max(0, (n_tokens - context_length) // context_length)
+
+
+def divide_among(
+    sequences: np.ndarray, weights: Sequence[int], *, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which source each sequence of the run is taken from, and which of that source's sequences it is.
+
+    Sequences come in blocks of W, the sum of the weights. Each block takes from every source as many sequences as its
+    weight, in an order drawn from (seed, block). Costs the same for any sequence number.
+
+    Args:
+        sequences: numbers of sequences in the run, int64 (n,), from 0.
+        weights: of each source, whole numbers of at least 1.
+        seed: of the order.
+
+    Returns the source's place in weights, int64 (n,), and the number of the sequence in the source, int64 (n,), from 0.
+    """
+    ends = np.cumsum(weights)  # of each source's share of the places in a block
+    size = int(ends[-1])
+    numbers = np.asarray(sequences, dtype=np.int64)
+    blocks, places = np.divmod(numbers, size)
+
+    keys = _mix(blocks.astype(_U64), _mix(np.array([2], dtype=_U64), _U64(seed % 2**64)))
+    places = permute(places, size, keys)
+    which = np.searchsorted(ends, places, side="right")
+    own_weights = np.asarray(weights, dtype=np.int64)[which]
+    return which, blocks * own_weights + places - (ends[which] - own_weights)
+
+
+def seed_of_source(seed: int, place: int) -> int:
+    """Seed of the order of windows of the source at this place, from 0; the first has the seed of the run."""
+    if place == 0:
+        return seed
+    return int(_mix(np.array([place], dtype=_U64), _U64(seed % 2**64))[0])
 
 
 def window_starts(
@@ -90,7 +125,7 @@ def step_sequences(
     return np.arange(first, first + batch_size, dtype=np.int64)
 
 
-def gather(data: np.ndarray, starts: np.ndarray, context_length: int) -> tuple[Tensor, Tensor]:
+def gather(data: Ids, starts: np.ndarray, context_length: int) -> tuple[Tensor, Tensor]:
     """Cut windows at starts (B,) out of data (n_tokens,): tokens and targets shifted by one, int64 (B, T) each."""
     return shifted(cut_windows(data, starts, context_length))
 
@@ -101,13 +136,13 @@ def shifted(windows: np.ndarray) -> tuple[Tensor, Tensor]:
     return tokens[:, :-1], tokens[:, 1:]
 
 
-def cut_windows(data: np.ndarray, starts: np.ndarray, context_length: int) -> np.ndarray:
+def cut_windows(data: Ids, starts: np.ndarray, context_length: int) -> np.ndarray:
     """Windows of data (n_tokens,) from starts (B,) on, with the token that follows each: (B, T + 1), data's dtype."""
     return data[starts[:, None] + np.arange(context_length + 1)]
 
 
 def validation_windows(
-    data: np.ndarray, *, context_length: int, batch_size: int, max_tokens: int | None = None
+    data: Ids, *, context_length: int, batch_size: int, max_tokens: int | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Non-overlapping windows of data, (n_tokens,), in order, so that every token but the first is predicted once.
 

@@ -1,29 +1,50 @@
 """Prepared tokens on disk: a folder of token files with meta.json, complete or not there; see data/README.md."""
 
-import json
 import mmap
 import zlib
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from gptmini.checks import UserError
-from gptmini.data.format import (
-    BLOCK,
-    CHECKSUMS,
-    COUNTS,
-    FORMAT,
-    OLD_FORMAT,
-    SPLITS,
-    digest_of_json,
-)
+from gptmini.data.format import BLOCK, OLD_FORMAT, SPLITS
+from gptmini.data.meta import read_meta, remedy
+from gptmini.data.shards import Ids, Shards
 
 IDS_AT_ONCE = 2**22  # ids that are read at once, so that they stay in the processor's cache
 
 
+class StoredFile(NamedTuple):
+    """A file whose content meta.json describes."""
+
+    path: Path
+    size: int  # bytes
+    checksums: list[int] | None  # CRC-32 of each block; None for a file that another program wrote
+
+
+class Source(NamedTuple):
+    """Training tokens from which each block of sequences takes a fixed number of windows."""
+
+    name: str  # empty for the only one
+    weight: int  # windows of each block
+    n_tokens: int
+
+
+class HeldOut(NamedTuple):
+    """Held-out tokens of a source."""
+
+    ids: Ids
+    n_tokens: int  # how many of them are read, from the first on
+    tokens_per_byte: float  # of all of them
+
+
 class TokenStore:
-    """One prepared folder, checked when it is opened; its tokens stay on disk and are mapped when read."""
+    """One prepared folder, checked when it is opened; its tokens stay on disk and are mapped when read.
+
+    The folder holds the tokens of a text; or it names token files that another program wrote; or it names other
+    prepared folders, which together are a mixture.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Open a folder that prepare made. However large it is, only the first and last blocks of its files are read.
@@ -31,36 +52,54 @@ class TokenStore:
         Raises UserError: a file is missing, has another size, was changed in those blocks, or is of another format.
         """
         self.folder = Path(folder)
-        self.meta = _read_meta(self.folder)
+        self.meta = read_meta(self.folder)
         self.tokenizer: dict = self.meta["tokenizer"]  # its to_dict()
         self.fingerprint: str = self.meta["fingerprint"]  # of texts, split, tokenizer and format
-        self.has_index = self.meta["format"] != OLD_FORMAT  # of documents
+        self._is_old = self.meta["format"] == OLD_FORMAT
         self._dtype = np.dtype(self.meta["dtype"]).newbyteorder("<")
-        self._maps: dict[str, mmap.mmap] = {}
+        self._maps: dict[Path, mmap.mmap] = {}
 
+        self._parts = [self._open_part(source) for source in self.meta.get("sources", [])]
         for split in SPLITS:
-            for name, size, checksums in self._files(split):
-                self._check_file(name, size, checksums, is_thorough=False)
+            for file in self._files(split):
+                self._check_file(file, is_thorough=False)
 
     def __getstate__(self) -> dict:
         """What a copy of the store takes over: all but the mapped files, which the copy maps again."""
         return self.__dict__ | {"_maps": {}}
 
-    def tokens(self, split: str) -> np.ndarray:
+    @property
+    def has_index(self) -> bool:
+        """Whether the folder says where its documents end."""
+        return all((self.folder / f"{split}.index").is_file() for split in SPLITS)
+
+    @property
+    def sources(self) -> list[Source]:
+        """The sources of a mixture, in the order of their tokens; for any other folder itself."""
+        if not self._parts:
+            return [Source(name="", weight=1, n_tokens=self.n_tokens("train"))]
+        return [
+            Source(source["name"], source["weight"], part.n_tokens("train"))
+            for source, part in zip(self.meta["sources"], self._parts, strict=True)
+        ]
+
+    def tokens(self, split: str) -> Ids:
         """Ids of a split, (n_tokens,), uint16 or uint32, read-only and memory-mapped."""
-        return np.frombuffer(self._map(f"{split}.bin"), dtype=self._dtype)
+        if self._parts:
+            return Shards([part.tokens(split) for part in self._parts])
+        places = self.meta[split].get("files")
+        if places is not None:
+            return Shards([self._ids_at(place) for place in places])
+        return np.frombuffer(self._map(self._path(split)), dtype=self._dtype)
 
     def document_ends(self, split: str) -> np.ndarray:
         """Where each document of a split ends, in ids and behind its end-of-text, uint64 (n_documents,).
 
-        Raises UserError: a folder of format 1, which does not say it.
+        Raises UserError: a folder that does not say it, as that of a mixture.
         """
         if not self.has_index:
-            raise UserError(
-                f"{self.folder} has no index of documents, which the version that prepared it did not write; "
-                f"{remedy(self.folder)}"
-            )
-        return np.frombuffer(self._map(f"{split}.index"), dtype="<u8")
+            raise UserError(f"{self.folder} must have an index of documents, and it has none")
+        return np.frombuffer(self._map(self.folder / f"{split}.index"), dtype="<u8")
 
     def n_tokens(self, split: str) -> int:
         """Ids in a split, end-of-text included."""
@@ -77,6 +116,22 @@ class TokenStore:
     def tokens_per_byte(self, split: str) -> float:
         """Ids for each byte of text, end-of-text included: what turns nats per token into bits per byte."""
         return self.n_tokens(split) / self.n_bytes(split)
+
+    def held_out(self, max_tokens: int | None) -> list[HeldOut]:
+        """What a validation of at most max_tokens tokens, or of all where that is None, reads of each source.
+
+        Each source of a mixture has a share by its weight, as far as it has so many tokens.
+        """
+        stores = self._parts or [self]
+        sources = self.sources
+        n_in_block = sum(source.weight for source in sources)
+        read = []
+        for source, store in zip(sources, stores, strict=True):
+            n_tokens = store.n_tokens("val")
+            if max_tokens is not None:
+                n_tokens = min(n_tokens, -(-max_tokens * source.weight // n_in_block))
+            read.append(HeldOut(store.tokens("val"), n_tokens, store.tokens_per_byte("val")))
+        return read
 
     def check_vocabulary(self, n_vocab: int) -> None:
         """Raise UserError unless every id of both splits is below n_vocab, the number of a tokenizer's ids."""
@@ -102,48 +157,73 @@ class TokenStore:
 
         To be called before tokens are read: where a mapped file ends too soon, reading ends the process with SIGBUS.
         """
-        mapped = self._map(f"{split}.bin")
+        for part in self._parts:
+            part.check_size(split)
+        for file in self._files(split):
+            self._check_mapped(file.path)
+
+    def verify(self) -> None:
+        """Read every file whole; UserError names the first that is not as it was prepared.
+
+        Of token files that another program wrote, only the sizes are known.
+        """
+        for part in self._parts:
+            part.verify()
+        for split in SPLITS:
+            for file in self._files(split):
+                self._check_file(file, is_thorough=True)
+
+    def _check_mapped(self, path: Path) -> None:
+        """Raise UserError if a file is shorter than it was when it was mapped into memory."""
+        mapped = self._map(path)
         size = mapped.size()  # the system's answer for the mapped file, even if its name is gone
         if size < len(mapped):
             raise UserError(
-                f"{self._path(split)} must stay as it is while it is read, got {size:,} bytes where there were "
-                f"{len(mapped):,}; {remedy(self.folder)}"
+                f"{path} must stay as it is while it is read, got {size:,} bytes where there were {len(mapped):,}; "
+                f"{remedy(self.folder)}"
             )
 
-    def verify(self) -> None:
-        """Read every file whole; UserError names the first that is not as it was prepared."""
-        for split in SPLITS:
-            for name, size, checksums in self._files(split):
-                self._check_file(name, size, checksums, is_thorough=True)
+    def _open_part(self, source: dict) -> "TokenStore":
+        """Open the prepared folder of a source of a mixture."""
+        folder = self.folder.parent / source["folder"]
+        part = TokenStore(folder)
+        if part.fingerprint != source["fingerprint"]:
+            raise UserError(
+                f"{self.folder} names {folder}, which holds other tokens now; {remedy(self.folder)}"
+            )
+        return part
 
-    def _files(self, split: str) -> list[tuple[str, int, list[int]]]:
-        """Name, size in bytes and checksums of the blocks of each file of a split."""
+    def _files(self, split: str) -> list[StoredFile]:
+        """The files of a split that belong to this folder."""
         counts = self.meta[split]
-        n_bytes = counts["tokens"] * self._dtype.itemsize
-        if not self.has_index:
-            return [(f"{split}.bin", n_bytes, [counts["crc32"]])]
+        if self._parts:
+            return []
+        places = counts.get("files")
+        if places is not None:
+            return [StoredFile(Path(place["path"]), place["size"], None) for place in places]
+
+        size = counts["tokens"] * self._dtype.itemsize
+        if self._is_old:
+            return [StoredFile(self._path(split), size, [counts["crc32"]])]
         return [
-            (f"{split}.bin", n_bytes, counts["crc32"]),
-            (f"{split}.index", counts["documents"] * 8, counts["index_crc32"]),
+            StoredFile(self._path(split), size, counts["crc32"]),
+            StoredFile(
+                path=self.folder / f"{split}.index",
+                size=counts["documents"] * 8,
+                checksums=counts["index_crc32"],
+            ),
         ]
 
-    def _check_file(self, name: str, size: int, checksums: list[int], *, is_thorough: bool) -> None:
+    def _check_file(self, file: StoredFile, *, is_thorough: bool) -> None:
         """Raise UserError unless a file has its size, and its first and last block, or all, have their checksums."""
-        path = self.folder / name
-        block = BLOCK if self.has_index else size
-        is_right = path.is_file() and path.stat().st_size == size > 0
-        if is_right:
-            n_blocks = -(-size // block)
-            is_right = len(checksums) == n_blocks
-            chosen = range(n_blocks) if is_thorough else sorted({0, n_blocks - 1})
-            with path.open("rb") as file:
-                for i in chosen:
-                    if not is_right:
-                        break
-                    file.seek(i * block)
-                    is_right = _checksum(file, block) == checksums[i]
+        block = file.size if self._is_old else BLOCK
+        is_right = file.path.is_file() and file.path.stat().st_size == file.size > 0
+        if is_right and file.checksums is not None:
+            is_right = _has_checksums(file, block, is_thorough=is_thorough)
         if not is_right:
-            raise UserError(f"{path} does not hold what meta.json describes; {remedy(self.folder)}")
+            raise UserError(
+                f"{file.path} does not hold what meta.json describes; {remedy(self.folder)}"
+            )
 
     def _largest_id(self, split: str) -> int:
         """Largest id of a split: known, or for a folder of format 1 looked for."""
@@ -154,37 +234,39 @@ class TokenStore:
         firsts = range(0, len(ids), IDS_AT_ONCE)
         return max(int(ids[first : first + IDS_AT_ONCE].max()) for first in firsts)
 
-    def _map(self, name: str) -> mmap.mmap:
-        """A file of the folder, mapped into memory the first time that it is asked for."""
-        if name not in self._maps:
-            with (self.folder / name).open("rb") as file:
-                self._maps[name] = mmap.mmap(file.fileno(), length=0, access=mmap.ACCESS_READ)
-        return self._maps[name]
+    def _ids_at(self, place: dict) -> np.ndarray:
+        """Ids in a token file that another program wrote."""
+        return np.frombuffer(
+            self._map(Path(place["path"])),
+            dtype=self._dtype,
+            count=place["tokens"],
+            offset=place["skip"],
+        )
+
+    def _map(self, path: Path) -> mmap.mmap:
+        """A file, mapped into memory the first time that it is asked for."""
+        if path not in self._maps:
+            with path.open("rb") as file:
+                self._maps[path] = mmap.mmap(file.fileno(), length=0, access=mmap.ACCESS_READ)
+        return self._maps[path]
 
     def _path(self, split: str) -> Path:
         return self.folder / f"{split}.bin"
 
 
-def find_prepared(folder: Path, near: Path) -> Path:
-    """The place of a prepared folder that a run names relative to where the run was started.
+def _has_checksums(file: StoredFile, block: int, *, is_thorough: bool) -> bool:
+    """Whether the first and last block of a file, or all its blocks, have their checksums."""
+    n_blocks = -(-file.size // block)
+    if file.checksums is None or len(file.checksums) != n_blocks:
+        return False
 
-    Args:
-        folder: the folder as the run names it.
-        near: a file of the run. The run was started in a folder above the file, or where the user stands now.
-
-    Returns the first place that holds a prepared folder: seen from the working directory, or else from the folders
-    above the file, the nearest first. Where there is none, returns folder as it is.
-    """
-    places = [Path(), *near.absolute().parents]
-    for place in places:
-        if (place / folder / "meta.json").is_file():
-            return place / folder
-    return folder
-
-
-def remedy(folder: Path) -> str:
-    """What to do about a prepared folder that cannot be used."""
-    return f"delete {folder} to prepare it again"
+    chosen = range(n_blocks) if is_thorough else sorted({0, n_blocks - 1})
+    with file.path.open("rb") as opened:
+        for i in chosen:
+            opened.seek(i * block)
+            if _checksum(opened, block) != file.checksums[i]:
+                return False
+    return True
 
 
 def _checksum(file: BinaryIO, size: int) -> int:
@@ -197,57 +279,3 @@ def _checksum(file: BinaryIO, size: int) -> int:
         checksum = zlib.crc32(data, checksum)
         size -= len(data)
     return checksum
-
-
-def _read_meta(folder: Path) -> dict:
-    """What meta.json says; UserError unless it is as this version, or the one of format 1, wrote it."""
-    path = folder / "meta.json"
-    if not path.is_file():
-        raise UserError(
-            f"{folder} is not a prepared folder: it has no meta.json; "
-            "run gptmini prepare, or name another"
-        )
-
-    try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
-        digest = meta.pop("digest")
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        raise UserError(f"{path} is not the JSON that was written; {remedy(folder)}") from None
-
-    if meta.get("format") not in (OLD_FORMAT, FORMAT):
-        raise UserError(
-            f"{path} has format {meta.get('format')!r}, this version reads {OLD_FORMAT} and {FORMAT}; {remedy(folder)}"
-        )
-    if digest_of_json(meta) != digest:
-        raise UserError(f"{path} was edited: its digest does not match; {remedy(folder)}")
-    if not _is_complete(meta):
-        raise UserError(f"{path} lacks what this version wrote; {remedy(folder)}")
-    return meta
-
-
-def _is_complete(meta: dict) -> bool:
-    """Whether meta.json holds every field that is read, each of its type."""
-    is_old = meta["format"] == OLD_FORMAT
-    names = (*COUNTS[:3], "crc32") if is_old else COUNTS
-    lists = () if is_old else CHECKSUMS
-    try:
-        counts = [meta[split][name] for split in SPLITS for name in names]
-        for split in SPLITS:
-            for name in lists:
-                checksums = meta[split][name]
-                if type(checksums) is not list:
-                    return False
-                counts += checksums
-        has_counts = all(type(count) is int and 0 <= count < 2**63 for count in counts)
-        has_text = all(meta[split]["bytes"] for split in SPLITS)
-        has_fingerprint = type(meta["fingerprint"]) is str
-        files = meta["source"].get("files", [""])  # of a corpus that is not made of files
-        has_files = type(files) is list and files != []
-        has_source = has_files and type(meta["source"]["corpus"]) is str
-        has_builder = type(meta["builder"]["name"]) is str
-        has_dtype = meta["dtype"] in ("uint16", "uint32")
-        has_tokenizer = isinstance(meta["tokenizer"], dict)
-    except (KeyError, TypeError, AttributeError):
-        return False
-    has_recipe = has_source and has_builder and has_fingerprint
-    return has_counts and has_text and has_recipe and has_dtype and has_tokenizer

@@ -10,6 +10,8 @@ from torch import Tensor
 from gptmini.checks import UserError
 from gptmini.data.batches import (
     cut_windows,
+    divide_among,
+    seed_of_source,
     shifted,
     step_sequences,
     validation_windows,
@@ -55,7 +57,8 @@ class TokenDataModule(L.LightningDataModule):
                 f"and a target, got {n_val_tokens} tokens; "
                 "give more text or a smaller model.context_length"
             )
-        self._starts(np.array([0]))  # refuses a training split that is too short
+        n_in_block = sum(source.weight for source in store.sources)
+        self._starts(np.arange(n_in_block))  # refuses a source of training tokens that is too short
 
     def train_dataloader(self) -> "Batches":
         """Return this rank's endless micro-batches (tokens, targets), int64 (B, T) each, from the trainer's step on."""
@@ -76,12 +79,25 @@ class TokenDataModule(L.LightningDataModule):
 
     def _starts(self, sequences: np.ndarray) -> np.ndarray:
         """Return the first token of the window of each sequence, by the sequences' numbers in the run, int64 (n,)."""
-        return window_starts(
+        sources = self.store.sources
+        which, numbers = divide_among(
             sequences,
-            n_tokens=self.store.n_tokens("train"),
-            context_length=self.context_length,
+            [source.weight for source in sources],
             seed=self.seed,
         )
+
+        starts = np.empty_like(numbers)
+        n_before = 0  # tokens of the sources before the present one
+        for place, source in enumerate(sources):
+            chosen = which == place
+            starts[chosen] = n_before + window_starts(
+                numbers[chosen],
+                n_tokens=source.n_tokens,
+                context_length=self.context_length,
+                seed=seed_of_source(self.seed, place),
+            )
+            n_before += source.n_tokens
+        return starts
 
     def _training_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Return this rank's micro-batches from the trainer's step on."""
@@ -120,11 +136,14 @@ class TokenDataModule(L.LightningDataModule):
 
     def _validation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield this rank's share of the validation batches."""
-        batches = validation_windows(
-            self.store.tokens("val"),
-            context_length=self.context_length,
-            batch_size=self.batch_size,
-            max_tokens=self.val_tokens,
+        batches = itertools.chain.from_iterable(
+            validation_windows(
+                held_out.ids,
+                context_length=self.context_length,
+                batch_size=self.batch_size,
+                max_tokens=held_out.n_tokens,
+            )
+            for held_out in self.store.held_out(self.val_tokens)
         )
         own = itertools.islice(batches, self.trainer.global_rank, None, self.trainer.world_size)
         while True:

@@ -314,7 +314,9 @@ class GPTModule(L.LightningModule):
             sums = self.trainer.strategy.reduce(sums.to(self.device), reduce_op="sum").cpu()
         nats, n_tokens = sums.tolist()
 
-        tokens_per_byte = self.store.tokens_per_byte("val")
+        held_out = self.store.held_out(self.settings.val_tokens)
+        n_bytes = sum(part.n_tokens / part.tokens_per_byte for part in held_out)
+        tokens_per_byte = sum(part.n_tokens for part in held_out) / n_bytes
         self.evaluation = Evaluation.from_sums(nats, int(n_tokens), tokens_per_byte)
         self.validated_step = self.trainer.global_step
 

@@ -259,7 +259,13 @@ def test_changing_a_key_changes_what_it_is_for(world, observe_once, short, watch
 
 
 TRIED_ELSEWHERE = {
-    "verify",  # in test_preparing.py
+    "verify",  # in test_preparing.py, as the keys of the data of others
+    "data.sources",
+    "data.dataset",
+    "data.subset",
+    "data.split",
+    "data.val_split",
+    "data.revision",
     # Of packages that are imitated in test_loggers.py.
     "logger.wandb.project",
     "logger.wandb.entity",

@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from gptmini.data.batches import (
+    divide_among,
     gather,
     n_windows,
     permute,
+    seed_of_source,
     step_sequences,
     validation_windows,
     window_starts,
@@ -164,3 +166,38 @@ def test_neighbours_do_not_stay_neighbours():
     # Two uniform draws lie a third apart on average, here with a standard error of 0.003.
     assert abs(steps.mean() / size - 1 / 3) < 0.02
     assert np.mean(steps == 1) < 0.003  # 2 / size expected
+
+
+@pytest.mark.parametrize("weights", [(1,), (3, 7), (1, 1, 5), (40, 2)])
+def test_each_block_takes_its_weight_from_every_source_and_every_sequence_once(weights):
+    size = sum(weights)
+    n_blocks = 18
+    which, own = divide_among(np.arange(size * n_blocks), weights, seed=5)
+
+    for block in range(n_blocks):
+        taken = which[block * size : (block + 1) * size].tolist()
+        assert [taken.count(place) for place in range(len(weights))] == list(weights)
+    for place, weight in enumerate(weights):
+        assert sorted(own[which == place].tolist()) == list(range(weight * n_blocks))
+    # Any slice of sequences has the same sources, so that any number of ranks sees the same mixture.
+    some = np.array([17, 3, size * n_blocks - 1])
+    assert divide_among(some, weights, seed=5)[0].tolist() == which[some].tolist()
+    assert divide_among(some, weights, seed=5)[1].tolist() == own[some].tolist()
+
+
+def test_the_order_in_a_block_is_drawn_from_the_seed_and_the_block():
+    def orders(seed):
+        return divide_among(np.arange(10 * 50), (3, 7), seed=seed)[0].reshape(50, 10)
+
+    assert len({tuple(order) for order in orders(1).tolist()}) > 20
+    assert (orders(1) != orders(2)).any()
+    # At every place of a block each source is met in about its share of the blocks.
+    many = divide_among(np.arange(10 * 4000), (3, 7), seed=1)[0].reshape(4000, 10)
+    assert np.abs(many.mean(axis=0) - 0.7).max() < 0.03
+
+
+def test_the_only_source_has_the_order_of_the_run():
+    assert set(divide_among(np.arange(99), [4], seed=3)[0].tolist()) == {0}
+    assert divide_among(np.arange(99), [1], seed=3)[1].tolist() == list(range(99))
+    assert [seed_of_source(7, place) for place in (0, 0)] == [7, 7]
+    assert len({seed_of_source(7, place) for place in range(50)}) == 50

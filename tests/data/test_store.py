@@ -312,7 +312,7 @@ def test_a_folder_of_format_1_is_read_and_checked_whole(tmp_path):
 
     with pytest.raises(UserError, match="must hold ids below 256"):
         store.check_vocabulary(256)
-    with pytest.raises(UserError, match="has no index of documents, which the version that"):
+    with pytest.raises(UserError, match="must have an index of documents, and it has none"):
         store.document_ends("train")
 
     data = (folder / "train.bin").read_bytes()

@@ -22,6 +22,10 @@ class Encoder(Protocol):
         """Text of ids."""
         ...
 
+    def byte_lengths(self) -> np.ndarray:
+        """UTF-8 bytes of text that each id stands for, (n_vocab,); needed for token files that others wrote."""
+        ...
+
     def to_dict(self) -> dict:
         """Everything that rebuilds the tokenizer, in plain JSON types."""
         ...

@@ -12,6 +12,7 @@ import numpy as np
 from gptmini.checks import UserError
 from gptmini.data.corpus import Corpus, Document
 from gptmini.data.format import SPLITS, digest_of_json
+from gptmini.data.meta import remedy
 from gptmini.data.preparation.assembly import assemble, census_of
 from gptmini.data.preparation.encoder import BuildEncoder, Encoder, dtype_of, end_of
 from gptmini.data.preparation.parts import Parts
@@ -19,7 +20,7 @@ from gptmini.data.preparation.recipes import Recipe, difference_from_others, pla
 from gptmini.data.preparation.splits import Census, Rule
 from gptmini.data.preparation.tasks import Task, cut_tasks, in_order
 from gptmini.data.preparation.watching import Progress, Watcher
-from gptmini.data.store import TokenStore, remedy
+from gptmini.data.store import TokenStore
 from gptmini.files import flush_file, naming, new_folder, replacing
 
 # Copies of the ids that are on disk at once: those of the tasks, and the files that they are put together to.
@@ -160,7 +161,7 @@ class _Preparation:
             ):  # a file that this class did not write; the tokenizer is built again
                 return rebuild(json.loads(path.read_text(encoding="utf-8")))
 
-        encoder = build_encoder(_Documents(self.corpus, self._tell))
+        encoder = build_encoder(SplitDocuments(self.corpus, self._tell))
         with replacing(path) as file:
             file.write(json.dumps(encoder.to_dict()).encode("utf-8"))
         return encoder
@@ -243,10 +244,12 @@ class _Preparation:
         )
 
 
-class _Documents:
+class SplitDocuments:
     """The documents of a corpus, each with its split, as the builder of a tokenizer is given them."""
 
-    def __init__(self, corpus: Corpus, tell: Callable[[str, int], None]) -> None:
+    def __init__(
+        self, corpus: Corpus, tell: Callable[[str, int], None] = lambda phase, n_bytes: None
+    ) -> None:
         """Take a corpus; tell is called with the phase and the bytes of text that are read in the phase."""
         self._corpus = corpus
         self._tell = tell

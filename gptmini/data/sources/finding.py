@@ -18,7 +18,7 @@ class FoundFiles(NamedTuple):
     files: list[
         Path
     ]  # each once, in the order in which they were named, and by name below a folder or a glob
-    left_out: list[Path]  # files of the folders that hold no text
+    left_out: list[Path]  # files of folders and globs that hold no text
 
     def note(self) -> str | None:
         """A line about the files that were left out; None if there are none."""
@@ -69,14 +69,19 @@ def _find(key: str, path: str) -> FoundFiles:
         return _find_in_folder(key, given)
     if given.exists() and not given.is_file():
         raise UserError(f"{key} must be a regular file or a folder, got {path}, which is neither")
-    files = [given] if given.is_file() else _matches(key, given)
+    if given.is_file():
+        _check_is_text(key, given)
+        return FoundFiles([given], [])
+
+    matches = _matches(key, given)
+    files = [file for file in matches if file.stat().st_size]
     if not files:
         raise UserError(
             f"{key} must be a file, a folder or a glob that matches, got {path}, which does not exist"
         )
     for file in files:
         _check_is_text(key, file)
-    return FoundFiles(files, [])
+    return FoundFiles(files, [file for file in matches if file not in files])
 
 
 def _find_in_folder(key: str, folder: Path) -> FoundFiles:

@@ -1,0 +1,249 @@
+"""Datasets of the Hugging Face hub: their Parquet files, downloaded once, or read from a local folder laid out so."""
+
+import json
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, NamedTuple
+
+from gptmini.checks import UserError, shown, text
+from gptmini.data.corpus import check_fraction
+from gptmini.data.text_corpus import TextCorpus
+from gptmini.files import replacing
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+# The branch of a dataset on which the hub itself keeps Parquet files, made of files of other formats.
+CONVERTED = "refs/convert/parquet"
+# Words for splits in names of files and folders, as the hub's library reads them.
+SPLIT_WORDS = {
+    "train": "train",
+    "training": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "test": "test",
+    "testing": "test",
+    "eval": "test",
+    "evaluation": "test",
+}
+HELD_OUT = (
+    "validation",
+    "test",
+)  # splits that are held out where val_split names none, the first that is there
+DEFAULT = "default"  # the subset of files that lie in no folder of their own
+# As in train-00000-of-00004-0123456789abcdef, or partial-train of the hub's own branch.
+NUMBERED = re.compile(r"-\d{5}-of-\d{5}.*$")
+LIST = "gptmini-files.json"  # which files of the dataset were downloaded, kept beside them
+
+
+class Chosen(NamedTuple):
+    """Files of a dataset, as paths in it."""
+
+    train: list[str]
+    val: list[str]  # empty where no split is held out
+
+
+def hub_text(
+    dataset: str,
+    subset: str | None,
+    split: str,
+    val_split: str | None,
+    revision: str | None,
+    field: str,
+    folder: str,
+    val_fraction: float,
+) -> TextCorpus:
+    """The texts of a dataset.
+
+    Args:
+        dataset: name on the hub, as roneneldan/TinyStories, or a local folder with Parquet files in the same places.
+        subset: one of several subsets; None for the only one, or the one called default.
+        split: name of the split to train on.
+        val_split: name of the split to hold out; None for validation or test, if the subset has one.
+        revision: branch, tag or commit on the hub; None for the newest at the time of the download.
+        field: column of the text; dots lead into nested records.
+        folder: keeps what was downloaded.
+        val_fraction: share of the documents that is held out where no split is.
+
+    Raises UserError: there is no such dataset, subset or split, or the download failed.
+    """
+    check_fraction(val_fraction)
+    name = text("data.dataset", dataset)
+    local = Path(name).expanduser()
+    if local.is_dir():
+        paths = [file.relative_to(local).as_posix() for file in sorted(local.rglob("*.parquet"))]
+        chosen = choose_files(name, paths, subset, split, val_split)
+        root = local
+    else:
+        root = download_folder(folder, name, revision)
+        chosen = _downloaded(root, name, revision, (subset, split, val_split))
+
+    return TextCorpus(
+        [str(root / path) for path in chosen.train],
+        val_fraction,
+        name=re.sub(r"[^\w.-]+", "-", local.name),
+        val_path=[str(root / path) for path in chosen.val] or None,
+        field=field,
+    )
+
+
+def choose_files(
+    dataset: str,
+    paths: Iterable[str],
+    subset: str | None,
+    split: str,
+    val_split: str | None,
+) -> Chosen:
+    """Choose the files of a subset's splits; arguments as for hub_text, paths being those of its Parquet files.
+
+    Raises UserError: a subset or split that is not there; it names those that are.
+    """
+    subsets: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for path in sorted(paths):
+        place = place_of(path)
+        subsets[place.subset][place.split].append(path)
+    if not subsets:
+        raise UserError(
+            f"data.dataset must be a dataset with Parquet files, got {dataset} without any"
+        )
+
+    if subset is None:
+        subset = next(iter(subsets)) if len(subsets) == 1 else DEFAULT
+    if subset not in subsets:
+        raise UserError(
+            f"data.subset must be one of {', '.join(subsets)}, which {dataset} has, got {shown(subset)}"
+        )
+    splits = subsets[subset]
+    for key, wanted in (("data.split", split), ("data.val_split", val_split)):
+        if wanted is not None and wanted not in splits:
+            raise UserError(
+                f"{key} must be one of {', '.join(splits)}, which {dataset} has, got {shown(wanted)}"
+            )
+
+    if val_split is None:
+        val_split = next((name for name in HELD_OUT if name in splits and name != split), None)
+    if val_split == split:
+        raise UserError(f"data.val_split must be another split than data.split, got {split} twice")
+    return Chosen(splits[split], [] if val_split is None else splits[val_split])
+
+
+class Place(NamedTuple):
+    """What a file of a dataset belongs to."""
+
+    subset: str
+    split: str
+
+
+def place_of(path: str) -> Place:
+    """Subset and split of a Parquet file, by the names of the file and of the folders that it lies in.
+
+    A split is named by the file, as in data/train-00000-of-00004.parquet, or by its folder, as in
+    default/train/0000.parquet; where neither is, it is train. The folders above, but for one called data, name the
+    subset.
+    """
+    *folders, file = PurePosixPath(path).parts
+    split = _split_named(NUMBERED.sub("", PurePosixPath(file).stem))
+    if split is None and folders:
+        split = _split_named(folders[-1])
+        if split is not None:
+            folders.pop()
+    if folders and folders[0] == "data":
+        folders.pop(0)
+    return Place("/".join(folders) or DEFAULT, split or "train")
+
+
+def _split_named(name: str) -> str | None:
+    """The split that a name of a file or folder means; None if it is no name of a split."""
+    name = name.removeprefix("partial-")
+    if name in SPLIT_WORDS:
+        return SPLIT_WORDS[name]
+    first, _, _ = name.partition("-")
+    return SPLIT_WORDS.get(first) if re.fullmatch(r"\w+-\d+", name) else None
+
+
+def download_folder(folder: str, dataset: str, revision: str | None) -> Path:
+    """The folder that keeps the files of a dataset once they are downloaded."""
+    place = f"{dataset}@{revision}" if revision is not None else dataset
+    return Path(text("data.folder", folder)).expanduser() / re.sub(r"[^\w.@-]+", "--", place)
+
+
+def has_files(folder: str, dataset: str, revision: str | None) -> bool:
+    """Whether the files of a dataset are there, so that nothing need be downloaded."""
+    is_local = Path(dataset).expanduser().is_dir()
+    return is_local or _read_list(download_folder(folder, dataset, revision)) is not None
+
+
+def _downloaded(
+    root: Path, dataset: str, revision: str | None, wanted: tuple[str | None, str, str | None]
+) -> Chosen:
+    """The chosen files of a dataset, downloaded unless they are there.
+
+    wanted are subset, split and val_split. The list of the dataset's files is kept beside them, so that a later start
+    asks nobody.
+    """
+    known = _read_list(root)
+    if known is not None:
+        chosen = choose_files(dataset, known["files"], *wanted)
+        if all((root / path).is_file() for path in (*chosen.train, *chosen.val)):
+            return chosen
+
+    # Imported here, because it takes a third of a second.
+    from huggingface_hub import HfApi
+    from huggingface_hub.utils import disable_progress_bars
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    api = HfApi()
+    try:
+        if known is None:
+            known = _list_files(api, dataset, revision)
+        chosen = choose_files(dataset, known["files"], *wanted)
+        for path in (*chosen.train, *chosen.val):
+            api.hf_hub_download(
+                dataset,
+                path,
+                repo_type="dataset",
+                revision=known["commit"],
+                local_dir=root,
+            )
+    except UserError:
+        raise
+    except (
+        Exception
+    ) as error:  # of many classes: which library asks the network differs between versions
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"could not download the dataset {dataset} ({reason}); data.dataset may also be a local folder with its "
+            "Parquet files"
+        ) from None
+
+    with replacing(root / LIST) as file:
+        file.write(json.dumps(known, indent=1).encode("utf-8"))
+    return chosen
+
+
+def _list_files(api: "HfApi", dataset: str, revision: str | None) -> dict:
+    """Commit and Parquet files of a dataset, or of the branch that the hub made of its other files."""
+    for branch in (revision, CONVERTED):
+        info = api.dataset_info(dataset, revision=branch)
+        names = [sibling.rfilename for sibling in info.siblings or []]
+        files = sorted(name for name in names if name.endswith(".parquet"))
+        if files:
+            return {"dataset": dataset, "commit": info.sha, "files": files}
+    return {"dataset": dataset, "commit": None, "files": []}
+
+
+def _read_list(root: Path) -> dict | None:
+    """The list that was kept beside downloaded files; None if there is none."""
+    try:
+        known = json.loads((root / LIST).read_text(encoding="utf-8"))
+        files = known["files"]
+        is_ours = isinstance(known["commit"], str) and all(isinstance(path, str) for path in files)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return known if is_ours else None

@@ -1,0 +1,83 @@
+"""meta.json, by which a folder is a prepared folder: found, read and checked."""
+
+import json
+from pathlib import Path
+
+from gptmini.checks import UserError
+from gptmini.data.format import CHECKSUMS, COUNTS, FORMAT, OLD_FORMAT, SPLITS, digest_of_json
+
+
+def find_prepared(folder: Path, near: Path) -> Path:
+    """The place of a prepared folder that a run names relative to where the run was started.
+
+    Args:
+        folder: the folder as the run names it.
+        near: a file of the run. The run was started in a folder above the file, or where the user stands now.
+
+    Returns the first place that holds a prepared folder: seen from the working directory, or else from the folders
+    above the file, the nearest first. Where there is none, returns folder as it is.
+    """
+    places = [Path(), *near.absolute().parents]
+    for place in places:
+        if (place / folder / "meta.json").is_file():
+            return place / folder
+    return folder
+
+
+def read_meta(folder: Path) -> dict:
+    """What meta.json says; UserError unless it is as this version, or the one of format 1, wrote it."""
+    path = folder / "meta.json"
+    if not path.is_file():
+        raise UserError(
+            f"{folder} is not a prepared folder: it has no meta.json; "
+            "run gptmini prepare, or name another"
+        )
+
+    try:
+        meta = json.loads(path.read_text(encoding="utf-8"))
+        digest = meta.pop("digest")
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        raise UserError(f"{path} is not the JSON that was written; {remedy(folder)}") from None
+
+    if meta.get("format") not in (OLD_FORMAT, FORMAT):
+        raise UserError(
+            f"{path} has format {meta.get('format')!r}, this version reads {OLD_FORMAT} and {FORMAT}; {remedy(folder)}"
+        )
+    if digest_of_json(meta) != digest:
+        raise UserError(f"{path} was edited: its digest does not match; {remedy(folder)}")
+    if not _is_complete(meta):
+        raise UserError(f"{path} lacks what this version wrote; {remedy(folder)}")
+    return meta
+
+
+def _is_complete(meta: dict) -> bool:
+    """Whether meta.json holds every field that is read, each of its type."""
+    is_old = meta["format"] == OLD_FORMAT
+    names = (*COUNTS[:3], "crc32") if is_old else COUNTS
+    lists = () if is_old else CHECKSUMS
+    try:
+        counts = [meta[split][name] for split in SPLITS for name in names]
+        for split in SPLITS:
+            for name in lists:
+                checksums = meta[split][name]
+                if type(checksums) is not list:
+                    return False
+                counts += checksums
+        has_counts = all(type(count) is int and 0 <= count < 2**63 for count in counts)
+        has_text = all(meta[split]["bytes"] for split in SPLITS)
+        has_fingerprint = type(meta["fingerprint"]) is str
+        files = meta["source"].get("files", [""])  # of a corpus that is not made of files
+        has_files = type(files) is list and files != []
+        has_source = has_files and type(meta["source"]["corpus"]) is str
+        has_builder = type(meta["builder"]["name"]) is str
+        has_dtype = meta["dtype"] in ("uint16", "uint32")
+        has_tokenizer = isinstance(meta["tokenizer"], dict)
+    except (KeyError, TypeError, AttributeError):
+        return False
+    has_recipe = has_source and has_builder and has_fingerprint
+    return has_counts and has_text and has_recipe and has_dtype and has_tokenizer
+
+
+def remedy(folder: Path) -> str:
+    """What to do about a prepared folder that cannot be used."""
+    return f"delete {folder} to prepare it again"

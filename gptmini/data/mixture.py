@@ -1,0 +1,215 @@
+"""A mixture: several texts or prepared folders, of which each block of sequences takes fixed shares."""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gptmini.checks import UserError, file_name, shown, whole
+from gptmini.data.corpus import DigestOf, Document, check_fraction
+from gptmini.data.format import SPLITS, digest_of_json
+from gptmini.data.preparation import prepare
+from gptmini.data.preparation.digests import sha256_of
+from gptmini.data.preparation.encoder import BuildEncoder, Encoder
+from gptmini.data.preparation.preparing import SplitDocuments
+from gptmini.data.preparation.recipes import Recipe, plan_recipe
+from gptmini.data.preparation.watching import Watcher
+from gptmini.data.store import TokenStore
+from gptmini.data.text_corpus import TextCorpus
+from gptmini.files import flush_file, naming, new_folder
+
+# What may be said of a source besides its path and weight, as of data=text.
+TEXT_KEYS = ("val_path", "val_fraction", "field", "separator", "encoding", "on_error")
+
+
+class Part(NamedTuple):
+    """A source of a mixture, before it is prepared."""
+
+    name: str
+    weight: int  # sequences of each block
+    data: TextCorpus | TokenStore
+
+
+class Mixture:
+    """Sources with their weights, as the data of a run."""
+
+    def __init__(
+        self,
+        sources: Mapping[str, Mapping[str, Any]],
+        val_fraction: float,
+        name: str = "mixture",
+    ) -> None:
+        """Find the texts and folders.
+
+        Args:
+            sources: by name, for each source its path and weight. The path is that of a prepared folder, or of text as
+                for TextCorpus, whose other arguments may be given too. Weights are whole numbers: a block has as many
+                sequences as their sum, and takes from each source as many as its weight.
+            val_fraction: share of each text that is held out, where the source does not say another.
+            name: begins the name of the prepared folder.
+
+        Raises UserError: a value that does not fit, or a path with nothing to read.
+        """
+        self.name = name
+        self.val_fraction = check_fraction(val_fraction)
+        self.digest_of: DigestOf = sha256_of
+        if not isinstance(sources, Mapping) or not sources:
+            raise UserError(
+                f"data.sources must name sources, as {{a: {{path: a.txt, weight: 1}}}}, got {shown(sources)}"
+            )
+        self.parts = [self._part(str(key), value) for key, value in sources.items()]
+
+    def _part(self, name: str, given: Any) -> Part:
+        """A source from what is said of it."""
+        key = f"data.sources.{name}"
+        file_name(key, name)
+        if not isinstance(given, Mapping):
+            raise UserError(f"{key} must have a path and a weight, got {shown(given)}")
+        unknown = set(given) - {"path", "weight", *TEXT_KEYS}
+        if unknown:
+            known = ", ".join(("path", "weight", *TEXT_KEYS))
+            raise UserError(f"{key} must have none but {known}, got {', '.join(sorted(unknown))}")
+        for wanted in ("path", "weight"):
+            if wanted not in given:
+                raise UserError(f"{key} must have a {wanted}, got {shown(dict(given))}")
+
+        weight = whole(f"{key}.weight", given["weight"])
+        path = Path(str(given["path"])).expanduser()
+        if (path / "meta.json").is_file():
+            return Part(name, weight, TokenStore(path))
+        options = {option: given[option] for option in TEXT_KEYS if option in given}
+        options.setdefault("val_fraction", self.val_fraction)
+        return Part(name, weight, TextCorpus(given["path"], name=name, **options))
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know of the texts."""
+        corpora = [part.data for part in self.parts if isinstance(part.data, TextCorpus)]
+        return [note for corpus in corpora for note in corpus.notes]
+
+    def identity(self) -> dict:
+        """Name, weight and identity of each source."""
+        return {"corpus": self.name, "sources": [self._identity_of(part) for part in self.parts]}
+
+    def _identity_of(self, part: Part) -> dict:
+        """Name, weight and identity of a source."""
+        if isinstance(part.data, TokenStore):
+            of_data: object = part.data.fingerprint
+        else:
+            part.data.digest_of = self.digest_of
+            of_data = part.data.identity()
+        return {"name": part.name, "weight": part.weight, "data": of_data}
+
+    def documents(self) -> Iterator[Document]:
+        """The documents of the texts, each in its split; those of prepared folders are not read."""
+        for part in self.parts:
+            if isinstance(part.data, TextCorpus):
+                yield from SplitDocuments(part.data)
+
+    def prepare(
+        self,
+        build_encoder: BuildEncoder,
+        root: str | Path,
+        *,
+        rebuild: Callable[[dict], Encoder],
+        n_workers: int,
+        watcher: Watcher,
+    ) -> tuple[TokenStore, bool]:
+        """Prepare the texts, all under one tokenizer, and a folder that names them; as data.prepare does for one text.
+
+        Raises UserError: a text that cannot be read, or prepared folders of several tokenizers.
+        """
+        recipe = plan_recipe(self, build_encoder, root)
+        is_new = not recipe.folder.exists()
+        if is_new:
+            encoder = self._encoder(build_encoder, recipe, rebuild)
+            known = _builder_of(encoder, recipe.contents["builder"]["name"])
+            stores = []
+            for part in self.parts:
+                store = part.data
+                if not isinstance(store, TokenStore):
+                    store, _ = prepare(store, known, root, n_workers=n_workers, watcher=watcher)
+                stores.append(store)
+            self._write(recipe, encoder, stores)
+        recipe.digests.save()
+        return TokenStore(recipe.folder), is_new
+
+    def _encoder(
+        self, build_encoder: BuildEncoder, recipe: Recipe, rebuild: Callable[[dict], Encoder]
+    ) -> Encoder:
+        """The tokenizer of all sources: that of the prepared ones, or else built from all texts."""
+        prepared = [part.data for part in self.parts if isinstance(part.data, TokenStore)]
+        if not prepared:
+            return build_encoder(_AllDocuments(self))
+
+        wanted = recipe.contents["builder"]["name"]
+        for store in prepared:
+            kind = store.meta["builder"]["name"]
+            if kind != wanted:
+                raise UserError(
+                    f"all sources must have one tokenizer, got {store.folder} with {kind} and tokenizer={wanted}"
+                )
+            if store.tokenizer != prepared[0].tokenizer:
+                raise UserError(
+                    f"all sources must have one tokenizer, got {prepared[0].folder} and {store.folder} with different "
+                    "ones; name their texts instead, to learn one from all"
+                )
+        return rebuild(prepared[0].tokenizer)
+
+    def _write(self, recipe: Recipe, encoder: Encoder, stores: list[TokenStore]) -> None:
+        """Write a folder that names the prepared folders of the sources."""
+        folder = recipe.folder
+        meta = recipe.contents | {
+            "dtype": stores[0].meta["dtype"],
+            "tokenizer": encoder.to_dict(),
+            "sources": [
+                {
+                    "name": part.name,
+                    "weight": part.weight,
+                    "folder": os.path.relpath(store.folder, folder.parent),
+                    "fingerprint": store.fingerprint,
+                }
+                for part, store in zip(self.parts, stores, strict=True)
+            ],
+        }
+        for split in SPLITS:
+            counts = [store.meta[split] for store in stores]
+            meta[split] = {
+                "documents": sum(count["documents"] for count in counts),
+                "bytes": sum(count["bytes"] for count in counts),
+                "tokens": sum(count["tokens"] for count in counts),
+                "largest_id": max(count["largest_id"] for count in counts),
+                "crc32": [],
+                "index_crc32": [],
+            }
+        meta["digest"] = digest_of_json(meta)
+        with (
+            new_folder(folder) as temporary,
+            naming(folder),
+            (temporary / "meta.json").open("wb") as file,
+        ):
+            file.write(json.dumps(meta, indent=1).encode("utf-8"))
+            flush_file(file)
+
+
+class _AllDocuments:
+    """The documents of all texts of a mixture, each in its split; they can be iterated several times."""
+
+    def __init__(self, mixture: Mixture) -> None:
+        self._mixture = mixture
+
+    def __iter__(self) -> Iterator[Document]:
+        """Read the documents."""
+        return self._mixture.documents()
+
+
+def _builder_of(encoder: Encoder, kind: str) -> BuildEncoder:
+    """A builder of a tokenizer that is there already; prepared folders are named and known by kind and content."""
+
+    def build(documents: object, *, tokenizer: str) -> Encoder:
+        return encoder
+
+    build.__name__ = kind
+    return partial(build, tokenizer=digest_of_json(encoder.to_dict()))

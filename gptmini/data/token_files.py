@@ -1,0 +1,293 @@
+"""Token files that other programs wrote, trained on as they are: those of nanoGPT, llm.c and modded-nanogpt.
+
+nanoGPT writes ids of two bytes and nothing else. llm.c and modded-nanogpt, after Karpathy's llm.c, begin with 256
+integers of four bytes: a magic number, a version that tells the size of an id, and the number of ids.
+"""
+
+import json
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from gptmini.checks import UserError
+from gptmini.data.corpus import DigestOf, Document, check_fraction
+from gptmini.data.format import SPLITS, digest_of_json
+from gptmini.data.meta import read_meta
+from gptmini.data.preparation.digests import sha256_of
+from gptmini.data.preparation.encoder import BuildEncoder, Encoder
+from gptmini.data.preparation.recipes import Recipe, plan_recipe
+from gptmini.data.preparation.watching import Progress, Watcher
+from gptmini.data.sources import find_files
+from gptmini.data.store import TokenStore
+from gptmini.files import flush_file, naming, new_folder, replacing
+
+HEADER = 1024  # bytes
+BEGINNING = struct.Struct(
+    "<3i"
+)  # magic number, version and number of ids, with which a header begins
+# Type of the ids by magic number and version: those of GPT-2 and, with four bytes, those of Llama 3.
+TYPES = {(20240520, 1): np.dtype("<u2"), (20240801, 7): np.dtype("<u4")}
+RAW = np.dtype("<u2")  # of a file without a header
+IDS_AT_ONCE = 2**22  # ids that are counted at once
+
+
+class TokenFile(NamedTuple):
+    """Ids in a file."""
+
+    path: Path
+    skip: int  # bytes before the first id
+    tokens: int  # number of ids
+    dtype: np.dtype
+
+    def ids(self) -> np.ndarray:
+        """The ids, (tokens,), read-only and memory-mapped."""
+        return np.memmap(self.path, self.dtype, mode="r", offset=self.skip, shape=(self.tokens,))
+
+    def parted(self, n: int) -> "tuple[TokenFile, TokenFile]":
+        """The first n ids, and the others."""
+        behind = self.skip + n * self.dtype.itemsize
+        return self._replace(tokens=n), self._replace(skip=behind, tokens=self.tokens - n)
+
+
+class TokenFiles:
+    """Token files as a source of a run's data. They are read once, to count what is in them, and never copied."""
+
+    def __init__(
+        self,
+        path: str | Sequence[str],
+        val_path: str | Sequence[str] | None,
+        val_fraction: float,
+        name: str = "tokens",
+    ) -> None:
+        """Find the files.
+
+        Args:
+            path: a file, a folder, a glob, or a list of these, with training tokens.
+            val_path: files with held-out tokens; None to hold out the end of path.
+            val_fraction: share of the tokens that is held out; unused with val_path.
+            name: begins the name of the prepared folder.
+
+        Raises UserError: a value that does not fit, or a file that is no token file.
+        """
+        self.name = name
+        self.val_fraction = check_fraction(val_fraction)
+        self.digest_of: DigestOf = sha256_of
+        self.files = _find_token_files("data.path", path)
+        self.val_files: list[TokenFile] = []
+        if val_path is not None:
+            self.val_files = _find_token_files("data.val_path", val_path)
+
+    def identity(self) -> dict:
+        """Digest of each file, in order, and the split rule."""
+        identity: dict[str, object] = {
+            "corpus": self.name,
+            "files": [self.digest_of(file.path) for file in self.files],
+        }
+        if self.val_files:
+            identity["val_files"] = [self.digest_of(file.path) for file in self.val_files]
+        else:
+            identity["val_fraction"] = self.val_fraction
+        return identity
+
+    def documents(self) -> Iterator[Document]:
+        """Raise UserError: there is no text."""
+        raise UserError(
+            "token files have the ids of a tokenizer that is known beforehand, and no text to learn one from; "
+            "add tokenizer=gpt2"
+        )
+        yield  # makes this function a generator, as that of any corpus
+
+    def prepare(
+        self,
+        build_encoder: BuildEncoder,
+        root: str | Path,
+        *,
+        rebuild: Callable[[dict], Encoder],
+        n_workers: int,
+        watcher: Watcher,
+    ) -> tuple[TokenStore, bool]:
+        """Describe the files in a prepared folder, unless that is there; arguments and result as for data.prepare.
+
+        rebuild and n_workers are not needed, because nothing is encoded.
+        Raises UserError: ids beyond the tokenizer's vocabulary.
+        """
+        recipe = plan_recipe(self, build_encoder, root)
+        splits = self._splits()
+        known = _known_places(recipe.folder)
+        is_new = known != {split: _places(files) for split, files in splits.items()}
+        if is_new:
+            encoder = build_encoder(self.documents())
+            meta = self._described(recipe, splits, encoder, watcher)
+            _write(recipe.folder, meta)
+        recipe.digests.save()
+        return TokenStore(recipe.folder), is_new
+
+    def _splits(self) -> dict[str, list[TokenFile]]:
+        """The ids of each split."""
+        if self.val_files:
+            return {"train": self.files, "val": self.val_files}
+
+        boundary = int(sum(file.tokens for file in self.files) * (1 - self.val_fraction))
+        splits: dict[str, list[TokenFile]] = {"train": [], "val": []}
+        for file in self.files:
+            n_train = min(max(boundary, 0), file.tokens)
+            boundary -= file.tokens
+            for split, part in zip(SPLITS, file.parted(n_train), strict=True):
+                if part.tokens:
+                    splits[split].append(part)
+        return splits
+
+    def _described(
+        self,
+        recipe: Recipe,
+        splits: dict[str, list[TokenFile]],
+        encoder: Encoder,
+        watcher: Watcher,
+    ) -> dict:
+        """What meta.json says of the files."""
+        dtypes = {file.dtype for file in (*self.files, *self.val_files)}
+        if len(dtypes) > 1:
+            raise UserError(
+                "all token files must have ids of the same number of bytes, got several"
+            )
+        (dtype,) = dtypes
+
+        meta = recipe.contents | {"dtype": dtype.name, "tokenizer": encoder.to_dict()}
+        n_all = sum(file.tokens for files in splits.values() for file in files)
+        n_counted = 0
+        for split, files in splits.items():
+            counts = Counts(encoder)
+            for file in files:
+                ids = file.ids()
+                for first in range(0, len(ids), IDS_AT_ONCE):
+                    some = ids[first : first + IDS_AT_ONCE]
+                    counts.add(some, file.path)
+                    n_counted += len(some)
+                    watcher.on_progress(
+                        Progress(
+                            phase="counting tokens",
+                            n_bytes=n_counted * dtype.itemsize,
+                            share=n_counted / n_all,
+                        )
+                    )
+            meta[split] = counts.to_dict() | {"files": _places(files)}
+            if not counts.n_bytes:
+                raise UserError(f"the {split} split must hold text, got none; give more tokens")
+        meta["digest"] = digest_of_json(meta)
+        return meta
+
+
+class Counts:
+    """What is in the ids of a split."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.n_bytes = 0
+        self._n_tokens = 0
+        self._n_documents = 0
+        self._largest = 0
+        self._end_of_text = encoder.end_of_text
+        self._n_vocab = encoder.n_vocab
+        self._byte_lengths = encoder.byte_lengths()
+
+    def add(self, ids: np.ndarray, path: Path) -> None:
+        """Count ids of a file; UserError for one that is beyond the vocabulary."""
+        largest = int(ids.max())
+        if largest >= self._n_vocab:
+            raise UserError(
+                f"{path} must hold ids below {self._n_vocab}, which is the number of the tokenizer's ids, got "
+                f"{largest}; is it of another tokenizer?"
+            )
+        self._largest = max(self._largest, largest)
+        self._n_tokens += len(ids)
+        self.n_bytes += int(self._byte_lengths[ids].sum(dtype=np.int64))
+        if self._end_of_text is not None:
+            self._n_documents += int(np.count_nonzero(ids == self._end_of_text))
+
+    def to_dict(self) -> dict:
+        """The counts as meta.json holds them."""
+        return {
+            "documents": self._n_documents,
+            "bytes": self.n_bytes,
+            "tokens": self._n_tokens,
+            "largest_id": self._largest,
+            "crc32": [],
+            "index_crc32": [],
+        }
+
+
+def _find_token_files(key: str, path: str | Sequence[str]) -> list[TokenFile]:
+    """The token files that a path means; of a folder, those with names that end in .bin."""
+    several = [path] if isinstance(path, str) else path
+    paths = []
+    for one in several:
+        is_folder = Path(one).expanduser().is_dir()
+        paths.append(f"{one}/*.bin" if is_folder else one)
+    return [read_header(file) for file in find_files(key, paths).files]
+
+
+def read_header(path: Path) -> TokenFile:
+    """Where the ids of a token file lie; UserError for a file that is no token file."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        beginning = file.read(BEGINNING.size)
+    if len(beginning) == BEGINNING.size:
+        magic, version, n_tokens = BEGINNING.unpack(beginning)
+        dtype = TYPES.get((magic, version))
+        if dtype is not None:
+            if size != HEADER + n_tokens * dtype.itemsize:
+                raise UserError(
+                    f"{path} must hold the {n_tokens:,} ids that its header tells, got {size:,} bytes; "
+                    "is it whole?"
+                )
+            return TokenFile(path, HEADER, n_tokens, dtype)
+        if magic in {known for known, _ in TYPES}:
+            raise UserError(f"{path} must be of a version that is known, got {version}")
+
+    if size == 0 or size % RAW.itemsize:
+        raise UserError(f"{path} must hold ids of {RAW.itemsize} bytes, got {size:,} bytes")
+    if path.with_name("meta.pkl").exists():
+        raise UserError(
+            f"{path} lies beside a meta.pkl, by which nanoGPT marks ids of its own characters; "
+            "train on the text with tokenizer=char"
+        )
+    return TokenFile(path, 0, size // RAW.itemsize, RAW)
+
+
+def _places(files: Sequence[TokenFile]) -> list[dict]:
+    """Where ids lie, as meta.json holds it."""
+    return [
+        {
+            "path": str(file.path.absolute()),
+            "skip": file.skip,
+            "tokens": file.tokens,
+            "size": file.path.stat().st_size,
+        }
+        for file in files
+    ]
+
+
+def _known_places(folder: Path) -> dict | None:
+    """Where a prepared folder says that the ids of each split lie; None if there is no such folder."""
+    if not (folder / "meta.json").is_file():
+        return None
+    meta = read_meta(folder)
+    return {split: meta[split].get("files") for split in SPLITS}
+
+
+def _write(folder: Path, meta: dict) -> None:
+    """Write meta.json into a folder, which is new or describes the same files in other places."""
+    data = json.dumps(meta, indent=1).encode("utf-8")
+    if folder.is_dir():
+        with replacing(folder / "meta.json") as file:
+            file.write(data)
+        return
+    with (
+        new_folder(folder) as temporary,
+        naming(folder),
+        (temporary / "meta.json").open("wb") as file,
+    ):
+        file.write(data)
+        flush_file(file)

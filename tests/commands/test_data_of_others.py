@@ -1,0 +1,71 @@
+"""Token files, datasets of the hub and mixtures, from the command line to the weights."""
+
+import re
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from commands.resuming.readings import assert_refused
+
+
+def test_token_files_train_as_the_text_that_they_encode(script, short, tmp_path):
+    text = (tmp_path / "my.txt").read_text()
+    ids = [*text.encode(), 256]
+    n_train = int(len(text) * 0.9)
+    np.array([*ids[:n_train], 256], dtype=np.uint16).tofile(tmp_path / "train.bin")
+    np.array(ids[n_train:], dtype=np.uint16).tofile(tmp_path / "val.bin")
+
+    of_text = script("train", *short, "data.val_fraction=0.1", "tokenizer=byte")
+    overrides = [line for line in short if not line.startswith("data")]
+    files = ("data=tokens", "data.path=train.bin", "data.val_path=val.bin", "tokenizer=byte")
+    of_files = script("train", *overrides, *files)
+    assert of_files.code == 0, of_files.err
+
+    def losses(result):
+        return re.findall(r"loss (\d+\.\d+)", result.out)
+
+    assert losses(of_files) == losses(of_text) != []
+
+
+def test_a_mixture_is_trained_on_and_its_passes_are_told(script, short, tmp_path):
+    text = (tmp_path / "my.txt").read_text()
+    (tmp_path / "other.txt").write_text(text[: len(text) // 4].upper())
+    overrides = [line for line in short if not line.startswith("data")]
+    sources = "data.sources={a: {path: my.txt, weight: 3}, b: {path: other.txt, weight: 1}}"
+    result = script("train", *overrides, "data=mixture", sources, "trainer.max_steps=999")
+    assert result.code == 0, result.err
+    assert re.search(r"^ +a: 3 of 4 windows, [\d,]+ tokens, \S+ passes$", result.out, re.MULTILINE)
+    said = r"^warning  b is trained on \S+ times, .* a lower weight of b, or a lower trainer\.max_s"
+    assert re.search(said, result.out, re.MULTILINE)
+
+    resumed = script("train", "resume=runs/latest", "trainer.max_steps=1001")
+    assert resumed.code == 0, resumed.err
+    evaluated = script("evaluate", "runs/latest")
+    assert evaluated.code == 0, evaluated.err
+
+
+def test_a_dataset_in_a_folder_is_trained_on(script, short, tmp_path):
+    (tmp_path / "hf" / "data").mkdir(parents=True)
+    texts = [f"Line {i} of the dataset.\n" for i in range(300)]
+    table = pa.table({"text": texts})
+    parquet.write_table(table, tmp_path / "hf" / "data" / "train-00000-of-00001.parquet")
+    overrides = [line for line in short if not line.startswith("data")]
+    result = script("train", *overrides, "data=hub", "data.dataset=hf")
+    assert result.code == 0, result.err
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("data=mixture",), "data.sources must be given"),
+        (("data=mixture", "data.sources=5"), "data.sources must name sources, as {a: {path: a.txt"),
+        (("data=text", "data.sources={}"), "has the key data.sources; data=mixture has it"),
+        (("data=tokens", "data.path=my.txt"), "no text to learn one from; add tokenizer=gpt2"),
+        (("data=hub", "data.dataset=hf", "data.folder=d"), "could not download the dataset hf ("),
+    ],
+)
+def test_a_mistake_is_named_in_one_line(script, monkeypatch, overrides, said):
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    assert_refused(script("prepare", *overrides), said)

@@ -1,0 +1,154 @@
+"""Token files of other programs: the layouts that their own code writes, read as they are."""
+
+import numpy as np
+import pytest
+import tiktoken
+
+from gptmini import tokenizer
+from gptmini.checks import UserError
+from gptmini.data.preparation import Watcher
+from gptmini.data.store import TokenStore
+from gptmini.data.token_files import TokenFiles
+
+OPTIONS = {"rebuild": tokenizer.from_dict, "n_workers": 1, "watcher": Watcher()}
+TEXTS = ["h\u00e9llo", "abc", "\U0001f600", "more text"]
+IDS = [i for text in TEXTS for i in (*text.encode(), 256)]
+
+
+def as_nanogpt_writes(path, ids):
+    """nanoGPT, data/openwebtext/prepare.py: a memory-mapped array of np.uint16, written whole."""
+    arr = np.memmap(path, dtype=np.uint16, mode="w+", shape=(len(ids),))
+    arr[:] = ids
+    arr.flush()
+
+
+def as_llm_c_writes(path, ids, *, magic=20240520, version=1, dtype=np.uint16):
+    """llm.c, dev/data/data_common.py: 256 integers of four bytes, of which three are used, and then the ids."""
+    header = np.zeros(256, dtype=np.int32)
+    header[:3] = magic, version, len(ids)
+    with path.open("wb") as file:
+        file.write(header.tobytes())
+        file.write(np.array(ids, dtype=dtype).tobytes())
+
+
+@pytest.mark.parametrize("write", [as_nanogpt_writes, as_llm_c_writes])
+def test_files_are_read_in_their_order_and_counted(tmp_path, write):
+    write(tmp_path / "f_train_1.bin", IDS[:9])
+    write(tmp_path / "f_train_2.bin", IDS[9:])
+    write(tmp_path / "f_val.bin", [256, *b"held out"])
+    source = TokenFiles(str(tmp_path / "f_train_*.bin"), str(tmp_path / "f_val.bin"), 0.5)
+    store, written = source.prepare(tokenizer.byte, tmp_path / "data", **OPTIONS)
+
+    assert written
+    assert store.tokens("train")[:].tolist() == IDS
+    assert store.tokens("train")[np.array([[8, 9, 10]])].tolist() == [IDS[8:11]]
+    assert store.tokens("val")[:].tolist() == [256, *b"held out"]
+    n_bytes = sum(len(text.encode()) for text in TEXTS)
+    assert (store.n_tokens("train"), store.n_bytes("train")) == (len(IDS), n_bytes)
+    assert (store.n_documents("train"), store.n_documents("val")) == (len(TEXTS), 1)
+    assert store.n_bytes("val") == len("held out")
+    store.check_size("train")
+    store.verify()
+    assert [path.name for path in store.folder.iterdir()] == ["meta.json"]  # nothing is copied
+
+    again, written = source.prepare(tokenizer.byte, tmp_path / "data", **OPTIONS)
+    assert not written
+    assert again.fingerprint == store.fingerprint
+
+
+def test_bytes_of_gpt2s_ids_are_those_of_the_text(tmp_path):
+    try:
+        coder = tiktoken.get_encoding("gpt2")
+    except Exception:
+        pytest.skip("TIKTOKEN_CACHE_DIR does not name a folder with tiktoken's two files of gpt2")
+    text = "Some text, caf\u00e9 \u65e5\u672c \U0001f600 and more. " * 50
+    as_nanogpt_writes(tmp_path / "a.bin", [*coder.encode_ordinary(text), coder.eot_token])
+    source = TokenFiles(str(tmp_path), None, 0.5)
+    store, _ = source.prepare(tokenizer.gpt2, tmp_path / "data", **OPTIONS)
+    assert store.n_bytes("train") + store.n_bytes("val") == len(text.encode())
+
+
+def test_ids_of_four_bytes_are_known_by_their_version(tmp_path):
+    as_llm_c_writes(tmp_path / "a.bin", IDS, magic=20240801, version=7, dtype=np.uint32)
+    source = TokenFiles(str(tmp_path / "a.bin"), None, 0.25)
+    store, _ = source.prepare(tokenizer.byte, tmp_path / "data", **OPTIONS)
+    n_train = int(len(IDS) * 0.75)
+    assert store.tokens("train")[:].tolist() == IDS[:n_train]
+    assert store.tokens("val")[:].tolist() == IDS[n_train:]
+    assert store.meta["dtype"] == "uint32"
+
+
+def test_files_that_were_moved_are_found_again(tmp_path):
+    as_nanogpt_writes(tmp_path / "a.bin", IDS)
+    first, _ = TokenFiles(str(tmp_path / "a.bin"), None, 0.5).prepare(
+        tokenizer.byte, tmp_path / "data", **OPTIONS
+    )
+    (tmp_path / "a.bin").rename(tmp_path / "b.bin")
+    with pytest.raises(UserError, match=r"a\.bin does not hold what meta\.json describes"):
+        TokenStore(first.folder)
+
+    second, written = TokenFiles(str(tmp_path / "b.bin"), None, 0.5).prepare(
+        tokenizer.byte, tmp_path / "data", **OPTIONS
+    )
+    assert written
+    assert second.folder == first.folder
+    assert second.tokens("val")[:].tolist() == IDS[len(IDS) // 2 :]
+
+
+def test_a_shorter_file_is_noticed_before_it_is_read(tmp_path):
+    as_nanogpt_writes(tmp_path / "a.bin", IDS)
+    source = TokenFiles(str(tmp_path / "a.bin"), None, 0.5)
+    store, _ = source.prepare(tokenizer.byte, tmp_path / "data", **OPTIONS)
+    store.check_size("train")
+    with (tmp_path / "a.bin").open("r+b") as file:
+        file.truncate(8)
+    with pytest.raises(UserError, match=r"a\.bin must stay as it is while it is read, got 8 bytes"):
+        store.check_size("train")
+
+
+def cut_short(path):
+    path.write_bytes(path.read_bytes()[:-2])
+
+
+MISTAKES = {
+    "header": (
+        lambda path: (as_llm_c_writes(path, IDS), cut_short(path)),
+        r"a\.bin must hold the \d+ ids that its header tells, got [\d,]+ bytes; is it whole\?",
+    ),
+    "version": (
+        lambda path: as_llm_c_writes(path, IDS, version=3),
+        r"a\.bin must be of a version that is known, got 3",
+    ),
+    "odd": (lambda path: path.write_bytes(b"abc"), r"a\.bin must hold ids of 2 bytes, got 3 bytes"),
+    "empty": (lambda path: path.write_bytes(b""), r"a\.bin must hold ids of 2 bytes, got 0 bytes"),
+    "beyond": (
+        lambda path: as_nanogpt_writes(path, [1, 257]),
+        r"a\.bin must hold ids below 257, .*, got 257; is it of another tokenizer\?",
+    ),
+    "characters": (
+        lambda path: (as_nanogpt_writes(path, IDS), path.with_name("meta.pkl").write_bytes(b"")),
+        r"a\.bin lies beside a meta\.pkl, .* train on the text with tokenizer=char",
+    ),
+    "no text": (
+        lambda path: as_nanogpt_writes(path, [256, 256, 256]),
+        r"the train split must hold text, got none; give more tokens",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "said"), MISTAKES.values(), ids=MISTAKES)
+def test_a_file_that_is_no_token_file_is_refused(tmp_path, make, said):
+    make(tmp_path / "a.bin")
+    with pytest.raises(UserError, match=said):
+        TokenFiles(str(tmp_path / "a.bin"), None, 0.5).prepare(
+            tokenizer.byte, tmp_path / "data", **OPTIONS
+        )
+    assert not list((tmp_path / "data").glob("tokens*"))
+
+
+def test_a_tokenizer_that_has_to_learn_is_refused(tmp_path):
+    as_nanogpt_writes(tmp_path / "a.bin", IDS)
+    with pytest.raises(UserError, match="no text to learn one from; add tokenizer=gpt2"):
+        TokenFiles(str(tmp_path / "a.bin"), None, 0.5).prepare(
+            tokenizer.character, tmp_path / "data", **OPTIONS
+        )
