@@ -112,7 +112,8 @@ def check_text(config: "DictConfig") -> None:
     """Check what text is to be tokenised, and with what tokenizer, before the text is read.
 
     A published text is downloaded if it is not there.
-    Raises UserError: a value out of range, a text that is not there, or another text than the published one.
+    Raises UserError: a value of the wrong type or out of range, a text that is not there, or another text than the
+    published one.
     """
     from omegaconf import OmegaConf
 
@@ -122,6 +123,9 @@ def check_text(config: "DictConfig") -> None:
             f"resume must be null for gptmini prepare, which goes on with no run, got resume={config.resume}"
         )
     workers_of(config)
+    for key in ("verify", "inspect"):
+        if type(config[key]) is not bool:
+            raise UserError(f"{key} must be true or false, got {shown(config[key])}")
     build_from(config.data)
     _try_out_tokenizer(build_from(config.tokenizer))
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gptmini.commands.errors import naming_keys
+from gptmini.commands.inspecting import inspection
 from gptmini.commands.launching import run_configured
 from gptmini.commands.plan import check_text
 from gptmini.commands.progress import ProgressLine
@@ -47,6 +48,7 @@ def tokenise(
         store, written = open_tokens(config, None, watcher=watcher)
         if config.verify:
             store.verify()
+        lines = list(inspection(store, line.show)) if config.inspect else []
 
     origin = "prepared now" if written else "prepared before"
     if config.verify:
@@ -57,6 +59,8 @@ def tokenise(
         n_bytes = store.n_bytes(split)
         sizes = f"{n_tokens:,} tokens, {n_bytes:,} bytes, {n_bytes / n_tokens:.2f} bytes a token"
         console.print(f"{split:5} {sizes}")
+    for text in ["", *lines] if lines else []:
+        console.print(text, markup=False, emoji=False)
 
 
 def main(arguments: list[str] | None = None) -> None:

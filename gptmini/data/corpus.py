@@ -22,7 +22,8 @@ class Corpus(Protocol):
     """A source of text, as prepare takes it.
 
     A corpus may also have these attributes. `val_fraction` is the share that is held out of documents without a split.
-    `notes` are lines that a user should read once the text is prepared. `digest_of`, of the type DigestOf, is set by
+    `notes` are lines that a user should read once the text is prepared, and `skipped.listed()` gives the text of a list
+    of the records that were left out. `digest_of`, of the type DigestOf, is set by
     prepare before it calls identity(), so that files are read again only if they have changed. `share_read()` gives the
     share of the text, from 0 to 1, that documents() has read so far.
     """

@@ -9,6 +9,9 @@ from gptmini.data.preparation.digests import sha256_of
 from gptmini.data.sources import FoundFiles, Reading, find_files, read_pieces
 from gptmini.data.sources.formats import format_of
 
+# Records that are listed one by one where they are left out; of more, the number alone is told.
+MOST_LISTED = 10_000
+
 
 class TextCorpus:
     """Files of the user's own, of any format that gptmini.data.sources reads.
@@ -64,6 +67,7 @@ class TextCorpus:
         self._n_in_file = 0  # of the file that is being read
 
         self._found_notes = [note for note in (found.note(), held_out.note()) if note is not None]
+        self.skipped = Skipped()  # of the last reading
         # What a user should know of the text; complete once documents has been read to its end.
         self.notes = list(self._found_notes)
 
@@ -97,7 +101,7 @@ class TextCorpus:
         Raises UserError: a file that holds no text or cannot be read.
         """
         line_ends = LineEnds()
-        skipped: list[str] = []
+        skipped = self.skipped = Skipped()
         self._n_before = 0
         try:
             if self.val_files:
@@ -106,21 +110,21 @@ class TextCorpus:
             else:
                 yield from self._documents(None, self.files, line_ends, skipped)
         finally:
-            self.notes = [*self._found_notes, *line_ends.notes(), *_notes_on_skipped(skipped)]
+            self.notes = [*self._found_notes, *line_ends.notes(), *skipped.notes()]
 
     def share_read(self) -> float:
         """Share of the bytes of all files that documents() has read, from 0 to 1."""
         return min(1.0, (self._n_before + self._n_in_file) / max(self._n_all, 1))
 
     def _documents(
-        self, split: str | None, files: list[Path], line_ends: "LineEnds", skipped: list[str]
+        self, split: str | None, files: list[Path], line_ends: "LineEnds", skipped: "Skipped"
     ) -> Iterator[Document]:
         """The documents of the files of a split, in their order."""
         has_text = False
         for file in files:
             self._n_in_file = 0
             is_empty = True
-            for piece in read_pieces(file, self.reading, skipped.append, self._at):
+            for piece in read_pieces(file, self.reading, skipped.add, self._at):
                 is_empty = False
                 line_ends.count(piece.text)
                 yield Document(split, piece.text, piece.ends)
@@ -139,12 +143,33 @@ class TextCorpus:
         self._n_in_file = position
 
 
-def _notes_on_skipped(skipped: list[str]) -> list[str]:
-    """A line about records that were left out because they cannot be read; none where all could be read."""
-    if not skipped:
-        return []
-    noun = "record was" if len(skipped) == 1 else "records were"
-    return [f"{len(skipped):,} {noun} left out that cannot be read; the first: {skipped[0]}"]
+class Skipped:
+    """Records that were left out because they cannot be read."""
+
+    def __init__(self) -> None:
+        self.n = 0
+        self.lines: list[
+            str
+        ] = []  # where each of the first MOST_LISTED lies, and what is wrong with it
+
+    def add(self, line: str) -> None:
+        """Count a record."""
+        self.n += 1
+        if self.n <= MOST_LISTED:
+            self.lines.append(line)
+
+    def notes(self) -> list[str]:
+        """A line about the records; none where all could be read."""
+        if not self.n:
+            return []
+        noun = "record was" if self.n == 1 else "records were"
+        return [f"{self.n:,} {noun} left out that cannot be read; the first: {self.lines[0]}"]
+
+    def listed(self) -> str:
+        """A text with a line for each record; empty where all could be read."""
+        more = self.n - len(self.lines)
+        rest = [f"and {more:,} more"] if more else []
+        return "".join(f"{line}\n" for line in [*self.lines, *rest])
 
 
 class LineEnds:

@@ -259,6 +259,7 @@ def test_changing_a_key_changes_what_it_is_for(world, observe_once, short, watch
 
 
 TRIED_ELSEWHERE = {
+    "inspect",
     "verify",  # in test_preparing.py, as the keys of the data of others
     "data.sources",
     "data.dataset",

@@ -1,7 +1,10 @@
 """gptmini prepare: what it says, what it accepts, and what it refuses."""
 
 import re
+import subprocess
+import sys
 
+import numpy as np
 import pytest
 
 from commands.resuming.readings import assert_refused
@@ -47,3 +50,68 @@ def test_a_changed_text_is_prepared_anew_and_the_change_is_named(script, prepare
 def test_a_number_of_workers_must_be_one(script, prepared, value):
     result = script("prepare", *prepared, f"num_workers={value}")
     assert_refused(result, "num_workers must be a whole number of at least 1, or auto, got ")
+
+
+def test_inspect_shows_what_is_in_the_folder(script, tmp_path):
+    (tmp_path / "train.txt").write_text("One two three.|" + "A longer document of the text. " * 3)
+    shared = ("A longer document of the text. " * 3)[:60]
+    (tmp_path / "val.txt").write_text(f"{shared} and more|{'Another text altogether. ' * 4}")
+    files = ("data.path=train.txt", "data.val_path=val.txt", "data.separator=|")
+    out = script("prepare", "data=text", *files, "tokenizer=byte", "inspect=true").out
+
+    def row(name):
+        return re.search(rf"^{name} +(\S+(?: of \S+)?) +(\S+(?: of \S+)?)$", out, re.MULTILINE)
+
+    assert row("documents").groups() == ("2", "2")
+    assert row("tokens").groups() == (str(14 + 93 + 2), str(69 + 100 + 2))
+    assert row("bytes").groups() == ("107", "169")
+    n_used = len(set("One two three.A longer document of the text. ")) + 1
+    assert row("ids used")[1] == f"{n_used} of 257"
+    assert "          93  A longer document of the text. A longer" in out
+    assert re.search(r"^first documents of train\n +One two three\.$", out, re.MULTILINE)
+    assert "overlap: 1 of 2 held-out documents (50.0%) share 50 characters in a row with" in out
+
+
+@pytest.mark.parametrize("key", ["inspect", "verify"])
+def test_a_switch_is_true_or_false(script, prepared, key):
+    result = script("prepare", *prepared, f"{key}=maybe")
+    assert_refused(result, f"{key} must be true or false, got 'maybe'")
+
+
+def test_records_that_were_left_out_are_listed(script, tmp_path):
+    rows = "".join(f'{{"text": "This is record {i}."}}\n' for i in range(50))
+    (tmp_path / "a.jsonl").write_text(f"{rows}broken\n{rows}[]\n")
+    data = ("data=text", "data.path=a.jsonl", "data.on_error=skip", "tokenizer=byte")
+    out = script("prepare", *data).out
+    listed = re.search(r"^records that were left out are listed in (\S+)$", out, re.MULTILINE)[1]
+    lines = (tmp_path / listed).read_text().splitlines()
+    assert [line.partition(" must")[0] for line in lines] == [
+        f"a.jsonl, line 51 (byte {len(rows):,}),",
+        f"a.jsonl, line 102 (byte {2 * len(rows) + 7:,}),",
+    ]
+
+
+def test_text_may_be_piped_into_the_command(tmp_path):
+    text = "Piped text, caf\u00e9. " * 40
+    command = [sys.executable, "-m", "gptmini", "prepare", "data=text", "data.path=-"]
+    result = subprocess.run(
+        [*command, "tokenizer=byte"],
+        input=text.encode(),
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    (folder,) = (tmp_path / "data").glob("text-byte-*")
+    ids = np.fromfile(folder / "train.bin", dtype="<u2").tolist()
+    boundary = int(len(text) * 0.9)
+    assert bytes(ids[:-1]).decode() == text[:boundary]
+
+
+def test_a_pipe_without_text_is_named(tmp_path):
+    command = [sys.executable, "-m", "gptmini", "prepare", "data=text", "data.path=-"]
+    result = subprocess.run(
+        command, stdin=subprocess.DEVNULL, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 2
+    assert re.fullmatch(r"error: \S+ must hold text, got an empty file\n", result.stderr)

@@ -232,10 +232,23 @@ class _Preparation:
                 "tokenizer": encoder.to_dict(),
                 **splits,
             }
+            self._write_skipped(temporary)
             meta["digest"] = digest_of_json(meta)
             with naming(place), (temporary / "meta.json").open("wb") as file:
                 file.write(json.dumps(meta, indent=1).encode("utf-8"))
                 flush_file(file)
+
+    def _write_skipped(self, folder: Path) -> None:
+        """List the records that were left out in a file of the prepared folder."""
+        skipped = getattr(self.corpus, "skipped", None)
+        listed = "" if skipped is None else skipped.listed()
+        if not listed:
+            return
+        place = self.recipe.folder
+        with naming(place), (folder / "skipped.txt").open("wb") as file:
+            file.write(listed.encode("utf-8", errors="replace"))
+            flush_file(file)
+        self.watcher.on_note(f"records that were left out are listed in {place / 'skipped.txt'}")
 
     def _tell(self, phase: str, n_bytes: int) -> None:
         """Tell the watcher how far a phase is."""

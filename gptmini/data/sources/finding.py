@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from gptmini.checks import UserError
 from gptmini.data.sources.formats import REFUSED, ending_of, format_of
+from gptmini.data.sources.standard_input import NAME as STANDARD_INPUT
+from gptmini.data.sources.standard_input import standard_input
 
 SNIFFED = 2**13  # bytes at a file's beginning that tell whether it is text
 SHOWN = 3  # names of files that were left out which a note gives
@@ -36,9 +38,9 @@ def find_files(key: str, paths: object) -> FoundFiles:
 
     Args:
         key: what an error message calls the value, as data.path.
-        paths: a file, a folder, a glob, or a list of them. A file that is named is taken whatever its name is; of a
-            folder, and the folders in it, the files that hold text are taken, those with names that begin with a dot
-            apart.
+        paths: a file, a folder, a glob, - for standard input, or a list of them. A file that is named is taken
+            whatever its name is. Of a folder and the folders in it, the files that hold text are taken, without those
+            whose names begin with a dot.
 
     Raises UserError: nothing is there, or a file that was named holds no text.
     """
@@ -63,6 +65,9 @@ def _find(key: str, path: str) -> FoundFiles:
         raise UserError(
             f"{key} must be a file, a folder or a glob, got an empty name; . is the current folder"
         )
+
+    if path == STANDARD_INPUT:
+        return FoundFiles([standard_input()], [])
 
     given = Path(path).expanduser()
     if given.is_dir():
