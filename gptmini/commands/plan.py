@@ -118,14 +118,7 @@ def check_text(config: "DictConfig") -> None:
     from omegaconf import OmegaConf
 
     OmegaConf.resolve(config)
-    if config.resume is not None:
-        raise UserError(
-            f"resume must be null for gptmini prepare, which goes on with no run, got resume={config.resume}"
-        )
     workers_of(config)
-    for key in ("verify", "inspect"):
-        if type(config[key]) is not bool:
-            raise UserError(f"{key} must be true or false, got {shown(config[key])}")
     build_from(config.data)
     _try_out_tokenizer(build_from(config.tokenizer))
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gptmini.checks import UserError, shown
 from gptmini.commands.errors import naming_keys
 from gptmini.commands.inspecting import inspection
 from gptmini.commands.launching import run_configured
@@ -36,7 +37,7 @@ def tokenise(
 
     # The large imports are done: from here on there is garbage to collect, and work that a Ctrl-C may not cut off.
     started()
-    check_text(config)
+    check(config)
 
     console = Console(soft_wrap=True, highlight=False)
     with ProgressLine(console) as line, naming_keys(data_dir=config.data_dir):
@@ -63,6 +64,21 @@ def tokenise(
         console.print(text, markup=False, emoji=False)
 
 
+def check(config: "DictConfig") -> None:
+    """Check what is asked for before the text is read.
+
+    Raises UserError: a value of the wrong type or out of range, or a text that is not there.
+    """
+    if config.resume is not None:
+        raise UserError(
+            f"resume must be null for gptmini prepare, which goes on with no run, got resume={config.resume}"
+        )
+    for key in ("verify", "inspect"):
+        if type(config[key]) is not bool:
+            raise UserError(f"{key} must be true or false, got {shown(config[key])}")
+    check_text(config)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Tokenise as a list of overrides says; None takes the overrides of the command line."""
-    run_configured("prepare", tokenise, arguments=arguments, check=check_text)
+    run_configured("prepare", tokenise, arguments=arguments, check=check)

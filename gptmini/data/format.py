@@ -16,8 +16,8 @@ COUNTS = (
 CHECKSUMS = ("crc32", "index_crc32")  # lists of numbers that meta.json gives of each split
 
 # Bytes that a checksum stands for. Small, so that opening a folder, which checks the first and the last of each file,
-# takes milliseconds; the checksums of ten billion ids are then 50 kB of meta.json.
-BLOCK = 2**22
+# takes milliseconds; the checksums of ten billion ids are then 200 kB of meta.json.
+BLOCK = 2**20
 
 
 def digest_of_json(value: object) -> str:

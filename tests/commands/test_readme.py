@@ -12,8 +12,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import yaml
+from pyarrow import parquet
 
 from gptmini.commands import COMMANDS
 from gptmini.commands.stored import RESUMABLE
@@ -57,6 +60,23 @@ SHORTENED = {
 WILD = ("optimizer=adamw", "optimizer.lr=1e30")  # Muon's steps and RMS norms bear any rate
 
 
+def add_data_of_others(folder, text):
+    """Put what docs/data.md names beside the text: a dataset, token files, and the sources of a mixture."""
+    dataset = folder / "roneneldan" / "TinyStories" / "data"
+    dataset.mkdir(parents=True)
+    stories = pa.table({"text": text.splitlines()})
+    parquet.write_table(stories, dataset / "train-00000-of-00001.parquet")
+
+    (folder / "fineweb10B").mkdir()
+    for name in ("fineweb_train_000001.bin", "fineweb_val_000000.bin"):
+        np.frombuffer(text.encode(), dtype=np.uint8).astype("<u2").tofile(
+            folder / "fineweb10B" / name
+        )
+    for name in ("src/deep/code.py", "books/book.txt"):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text(text)
+
+
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory):
     """A folder as after the main job in a clone, cut short: the scripts, a text of the user's own, a first run."""
@@ -69,6 +89,8 @@ def stranger(tmp_path_factory):
     shakespeare = os.environ.get("GPTMINI_SHAKESPEARE")
     if shakespeare:
         shutil.copy(shakespeare, folder / "input.txt")
+
+    add_data_of_others(folder, text)
 
     my_configs = folder / "my_configs"
     (my_configs / "model").mkdir(parents=True)
@@ -151,6 +173,8 @@ def test_the_documented_commands_run(stranger, type_command, command):
 
     if "input.txt" in command and not (stranger / "input.txt").exists():
         pytest.skip("GPTMINI_SHAKESPEARE must name the standard text of 1,115,394 characters")
+    if "tokenizer=gpt2" in command and not os.environ.get("TIKTOKEN_CACHE_DIR"):
+        pytest.skip("TIKTOKEN_CACHE_DIR does not name a folder with tiktoken's two files of gpt2")
     if "benchmark.py" in command:
         pytest.skip("measurements are run by hand; they take minutes")
 
