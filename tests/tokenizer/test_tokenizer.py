@@ -359,3 +359,47 @@ def test_texts_that_are_encoded_together_have_the_ids_of_each(texts, end):
     )
     batch = [ids.tolist() for ids in coder.encode_batch(texts)]
     assert batch == [peer.encode_ordinary(text) for text in texts]
+
+
+def as_hugging_face_has_it(coder):
+    """GPT-2's tokenizer in the tokenizers library: merges from the ranks, and Hugging Face's own byte level."""
+    letter_of = {byte: letter for letter, byte in BYTE_OF_LETTER.items()}
+    rank_of = {token: rank for rank, token in enumerate(coder.ranks)}
+
+    def spelled(token):
+        return "".join(letter_of[byte] for byte in token)
+
+    def merged(token):
+        """The two byte strings that were joined to a token: what merges of lower ranks make of its bytes."""
+        parts = [token[i : i + 1] for i in range(len(token))]
+        while len(parts) > 2:
+            joined = [a + b for a, b in pairwise(parts)]
+            i = min(range(len(joined)), key=lambda i: rank_of.get(joined[i], len(rank_of)))
+            parts[i : i + 2] = [joined[i]]
+        return spelled(parts[0]), spelled(parts[1])
+
+    vocabulary = {spelled(token): rank for token, rank in rank_of.items()}
+    merges = [merged(token) for token in coder.ranks if len(token) > 1]
+    peer = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, merges))
+    peer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return peer
+
+
+# The letters of GPT-2's byte level by the byte that each stands for, as bytes_to_unicode of its code makes them.
+PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
+OTHERS = [byte for byte in range(256) if byte not in PRINTABLE]
+BYTE_OF_LETTER = {chr(byte): byte for byte in PRINTABLE}
+BYTE_OF_LETTER |= {chr(256 + i): byte for i, byte in enumerate(OTHERS)}
+
+QUARTERS = [range(first, first + 0x44000) for first in range(0, 0x110000, 0x44000)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codes", QUARTERS, ids=str)
+def test_gpt2_ids_equal_those_of_hugging_face_for_every_character_in_five_contexts(gpt2, codes):
+    peer = as_hugging_face_has_it(gpt2)
+    characters = [chr(code) for code in codes if not 0xD800 <= code < 0xE000]
+    for first in range(0, len(characters), 4096):
+        some = characters[first : first + 4096]
+        text = "".join(f"a{c}b {c} {c}{c}1{c}'{c}s\n" for c in some)
+        assert gpt2.encode(text) == peer.encode(text).ids
