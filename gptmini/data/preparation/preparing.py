@@ -127,7 +127,7 @@ class _Preparation:
         # Beside the prepared folder, so that both are on one disk.
         self.parts_folder = recipe.folder.with_name(f".{recipe.folder.name}.parts")
         self.has_checked_disk = False
-        self.n_read = 0  # UTF-8 bytes of text that documents() has given
+        self.n_read = 0  # UTF-8 bytes of text in the tasks that have been cut
 
     def run(self, build_encoder: BuildEncoder, rebuild: Callable[[dict], Encoder] | None) -> None:
         """Write the prepared folder.
@@ -156,9 +156,8 @@ class _Preparation:
         """The tokenizer: that of an interrupted preparation, or built from the documents."""
         path = self.parts_folder / "tokenizer.json"
         if rebuild is not None and path.is_file():
-            with suppress(
-                ValueError
-            ):  # a file that this class did not write; the tokenizer is built again
+            # A file that this class did not write is passed over, and the tokenizer built again.
+            with suppress(ValueError):
                 return rebuild(json.loads(path.read_text(encoding="utf-8")))
 
         encoder = build_encoder(SplitDocuments(self.corpus, self._tell))
@@ -178,7 +177,7 @@ class _Preparation:
             _encode_task(task, encoder, parts, is_over)
             return task, False
 
-        tasks = cut_tasks(self._counted(self.corpus.documents()))
+        tasks = self._counted(cut_tasks(self.corpus.documents()))
         for task, was_done in in_order(encode_unless_done, tasks, self.n_workers):
             n_tasks += 1
             n_bytes += task.n_bytes
@@ -191,11 +190,11 @@ class _Preparation:
             )
         return n_tasks
 
-    def _counted(self, documents: Iterable[Document]) -> Iterator[Document]:
-        """Count the bytes of documents."""
-        for document in documents:
-            self.n_read += len(document.text.encode(errors="replace"))
-            yield document
+    def _counted(self, tasks: Iterable[Task]) -> Iterator[Task]:
+        """Count the bytes of tasks as they are cut."""
+        for task in tasks:
+            self.n_read += task.n_bytes
+            yield task
 
     def _check_disk(self, parts: Parts, task: Task) -> None:
         """Raise UserError if the disk has no room for what the first task lets expect of the whole text."""

@@ -1,4 +1,4 @@
-"""A corpus cut into tasks: parts of about 16 MB of text, each encoded by itself.
+"""A corpus cut into tasks: about 16 MB of text each, or 131,072 short documents, encoded by itself.
 
 Tasks are cut by content, never by worker. So a corpus has the same tasks wherever and by however many workers it is
 prepared, and one that was interrupted goes on with the first task that is missing.
@@ -19,6 +19,8 @@ from gptmini.data.preparation.splits import hash_byte
 
 # Bytes of text in a task. A kill costs the running tasks, each a few seconds; a task is held in memory whole.
 TASK = 2**24
+# Parts of documents in a task; Python needs a few hundred bytes for each of them while the task is in memory.
+MOST_PARTS = 2**17
 SPLIT_CODES = {None: 0, "train": 1, "val": 2}
 
 # What is kept of each part of a document.
@@ -60,7 +62,7 @@ class Task(NamedTuple):
 
 
 def cut_tasks(documents: Iterable[Document]) -> Iterator[Task]:
-    """Cut documents into tasks; UserError for a text that is not Unicode."""
+    """Cut documents into tasks; UserError for a text that is not Unicode, or a last document that does not end."""
     number = 0
     texts: list[bytes] = []
     rows: list[tuple[int, ...]] = []
@@ -86,12 +88,14 @@ def cut_tasks(documents: Iterable[Document]) -> Iterator[Task]:
             )
         )
         n_bytes += len(text)
-        if n_bytes >= TASK:
+        if n_bytes >= TASK or len(rows) >= MOST_PARTS:
             yield Task(number, texts, np.array(rows, dtype=ROW))
             number += 1
             texts = []
             rows = []
             n_bytes = 0
+    if not begins:
+        raise UserError("the last part of a corpus must end its document, and it does not")
     if texts:
         yield Task(number, texts, np.array(rows, dtype=ROW))
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from gptmini import tokenizer
 from gptmini.checks import UserError
+from gptmini.data import Document
 from gptmini.data.preparation import Watcher, prepare
 from gptmini.data.text_corpus import TextCorpus
 from toys import Documents
@@ -360,3 +361,23 @@ def test_two_processes_at_once_make_one_folder(tmp_path):
     assert [errors for _, errors in ends] == ["", ""]
     (waiting,) = [output for output, _ in ends if output.endswith("False\n")]
     assert waiting.startswith(f"another process prepares {folder}; waiting for it\n")
+
+
+def test_many_short_documents_are_cut_into_several_tasks(tmp_path, monkeypatch):
+    monkeypatch.setattr("gptmini.data.preparation.tasks.MOST_PARTS", 10)
+    texts = [f"Text {i}" for i in range(95)]
+    store, _ = prepare(Documents(texts, ["held out"]), tokenizer.byte, tmp_path, n_workers=3)
+    assert documents_in(store, "train") == texts
+
+
+class Endless(Documents):
+    """Its last document goes on."""
+
+    def documents(self):
+        yield from super().documents()
+        yield Document("train", "to be continued", ends=False)
+
+
+def test_a_document_that_does_not_end_is_refused(tmp_path):
+    with pytest.raises(UserError, match="the last part of a corpus must end its document"):
+        prepare(Endless(["text"], ["held out"]), tokenizer.byte, tmp_path)
