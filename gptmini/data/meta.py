@@ -1,10 +1,11 @@
-"""meta.json, by which a folder is a prepared folder: found, read and checked."""
+"""meta.json, by which a folder is a prepared folder: found, read, checked and written."""
 
 import json
 from pathlib import Path
 
 from gptmini.checks import UserError
 from gptmini.data.format import CHECKSUMS, COUNTS, FORMAT, OLD_FORMAT, SPLITS, digest_of_json
+from gptmini.files import flush_file, naming
 
 
 def find_prepared(folder: Path, near: Path) -> Path:
@@ -76,6 +77,18 @@ def _is_complete(meta: dict) -> bool:
         return False
     has_recipe = has_source and has_builder and has_fingerprint
     return has_counts and has_text and has_recipe and has_dtype and has_tokenizer
+
+
+def as_json(meta: dict) -> bytes:
+    """What meta.json holds for a folder: all keys, and the digest of them."""
+    return json.dumps(meta | {"digest": digest_of_json(meta)}, indent=1).encode("utf-8")
+
+
+def write_meta(folder: Path, meta: dict, *, place: Path) -> None:
+    """Write meta.json into a new folder, flushed to disk; an error of writing names place."""
+    with naming(place), (folder / "meta.json").open("wb") as file:
+        file.write(as_json(meta))
+        flush_file(file)
 
 
 def remedy(folder: Path) -> str:

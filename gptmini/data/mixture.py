@@ -1,6 +1,5 @@
 """A mixture: several texts or prepared folders, of which each block of sequences takes fixed shares."""
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 from gptmini.checks import UserError, file_name, shown, whole
 from gptmini.data.corpus import DigestOf, Document, check_fraction
 from gptmini.data.format import SPLITS, digest_of_json
+from gptmini.data.meta import write_meta
 from gptmini.data.preparation import prepare
 from gptmini.data.preparation.digests import sha256_of
 from gptmini.data.preparation.encoder import BuildEncoder, Encoder
@@ -18,7 +18,7 @@ from gptmini.data.preparation.recipes import Recipe, plan_recipe
 from gptmini.data.preparation.watching import Watcher
 from gptmini.data.store import TokenStore
 from gptmini.data.text_corpus import TextCorpus
-from gptmini.files import flush_file, naming, new_folder
+from gptmini.files import new_folder
 
 # What may be said of a source besides its path and weight, as of data=text.
 TEXT_KEYS = ("val_path", "val_fraction", "field", "separator", "encoding", "on_error")
@@ -161,18 +161,19 @@ class Mixture:
     def _write(self, recipe: Recipe, encoder: Encoder, stores: list[TokenStore]) -> None:
         """Write a folder that names the prepared folders of the sources."""
         folder = recipe.folder
+        sources = [
+            {
+                "name": part.name,
+                "weight": part.weight,
+                "folder": os.path.relpath(store.folder, folder.parent),
+                "fingerprint": store.fingerprint,
+            }
+            for part, store in zip(self.parts, stores, strict=True)
+        ]
         meta = recipe.contents | {
             "dtype": stores[0].meta["dtype"],
             "tokenizer": encoder.to_dict(),
-            "sources": [
-                {
-                    "name": part.name,
-                    "weight": part.weight,
-                    "folder": os.path.relpath(store.folder, folder.parent),
-                    "fingerprint": store.fingerprint,
-                }
-                for part, store in zip(self.parts, stores, strict=True)
-            ],
+            "sources": sources,
         }
         for split in SPLITS:
             counts = [store.meta[split] for store in stores]
@@ -184,14 +185,9 @@ class Mixture:
                 "crc32": [],
                 "index_crc32": [],
             }
-        meta["digest"] = digest_of_json(meta)
-        with (
-            new_folder(folder) as temporary,
-            naming(folder),
-            (temporary / "meta.json").open("wb") as file,
-        ):
-            file.write(json.dumps(meta, indent=1).encode("utf-8"))
-            flush_file(file)
+
+        with new_folder(folder) as temporary:
+            write_meta(temporary, meta, place=folder)
 
 
 class _AllDocuments:

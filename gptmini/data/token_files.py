@@ -4,7 +4,6 @@ nanoGPT writes ids of two bytes and nothing else. llm.c and modded-nanogpt, afte
 integers of four bytes: a magic number, a version that tells the size of an id, and the number of ids.
 """
 
-import json
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,15 +13,15 @@ import numpy as np
 
 from gptmini.checks import UserError
 from gptmini.data.corpus import DigestOf, Document, check_fraction
-from gptmini.data.format import SPLITS, digest_of_json
-from gptmini.data.meta import read_meta
+from gptmini.data.format import SPLITS
+from gptmini.data.meta import as_json, read_meta, write_meta
 from gptmini.data.preparation.digests import sha256_of
 from gptmini.data.preparation.encoder import BuildEncoder, Encoder
 from gptmini.data.preparation.recipes import Recipe, plan_recipe
 from gptmini.data.preparation.watching import Progress, Watcher
 from gptmini.data.sources import find_files
 from gptmini.data.store import TokenStore
-from gptmini.files import flush_file, naming, new_folder, replacing
+from gptmini.files import new_folder, replacing
 
 HEADER = 1024  # bytes
 BEGINNING = struct.Struct(
@@ -176,7 +175,6 @@ class TokenFiles:
             meta[split] = counts.to_dict() | {"files": _places(files)}
             if not counts.n_bytes:
                 raise UserError(f"the {split} split must hold text, got none; give more tokens")
-        meta["digest"] = digest_of_json(meta)
         return meta
 
 
@@ -279,15 +277,9 @@ def _known_places(folder: Path) -> dict | None:
 
 def _write(folder: Path, meta: dict) -> None:
     """Write meta.json into a folder, which is new or describes the same files in other places."""
-    data = json.dumps(meta, indent=1).encode("utf-8")
     if folder.is_dir():
         with replacing(folder / "meta.json") as file:
-            file.write(data)
+            file.write(as_json(meta))
         return
-    with (
-        new_folder(folder) as temporary,
-        naming(folder),
-        (temporary / "meta.json").open("wb") as file,
-    ):
-        file.write(data)
-        flush_file(file)
+    with new_folder(folder) as temporary:
+        write_meta(temporary, meta, place=folder)

@@ -25,7 +25,8 @@ import numpy as np
 from gptmini.checks import UserError
 from gptmini.commands.errors import Parser
 from gptmini.data.batches import cut_windows, window_starts
-from gptmini.data.format import FORMAT, digest_of_json
+from gptmini.data.format import FORMAT
+from gptmini.data.meta import write_meta
 from gptmini.data.preparation.writing import SplitWriter
 from gptmini.data.store import TokenStore
 from gptmini.processors import n_processors
@@ -387,8 +388,6 @@ def opening(arguments: argparse.Namespace) -> None:
 
 def write_store(folder: Path, n_tokens: int) -> None:
     """Write a prepared folder of documents of a thousand random ids."""
-    import json
-
     folder.mkdir()
     ids = np.random.default_rng(0).integers(0, 256, 10**6, dtype=np.uint16)
     meta: dict = {
@@ -408,8 +407,7 @@ def write_store(folder: Path, n_tokens: int) -> None:
                     some, n_ids=n_ids, ends=np.ones(len(n_ids), dtype=bool), n_bytes=len(some)
                 )
             meta[split] = writer.finish()
-    meta["digest"] = digest_of_json(meta)
-    (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    write_meta(folder, meta, place=folder)
 
 
 def drop_from_memory(folder: Path) -> None:

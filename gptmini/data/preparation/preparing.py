@@ -11,8 +11,8 @@ import numpy as np
 
 from gptmini.checks import UserError
 from gptmini.data.corpus import Corpus, Document
-from gptmini.data.format import SPLITS, digest_of_json
-from gptmini.data.meta import remedy
+from gptmini.data.format import SPLITS
+from gptmini.data.meta import remedy, write_meta
 from gptmini.data.preparation.assembly import assemble, census_of
 from gptmini.data.preparation.encoder import BuildEncoder, Encoder, dtype_of, end_of
 from gptmini.data.preparation.parts import Parts
@@ -232,10 +232,7 @@ class _Preparation:
                 **splits,
             }
             self._write_skipped(temporary)
-            meta["digest"] = digest_of_json(meta)
-            with naming(place), (temporary / "meta.json").open("wb") as file:
-                file.write(json.dumps(meta, indent=1).encode("utf-8"))
-                flush_file(file)
+            write_meta(temporary, meta, place=place)
 
     def _write_skipped(self, folder: Path) -> None:
         """List the records that were left out in a file of the prepared folder."""
