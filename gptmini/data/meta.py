@@ -76,7 +76,39 @@ def _is_complete(meta: dict) -> bool:
     except (KeyError, TypeError, AttributeError):
         return False
     has_recipe = has_source and has_builder and has_fingerprint
-    return has_counts and has_text and has_recipe and has_dtype and has_tokenizer
+    is_whole = has_counts and has_text and has_recipe and has_dtype and has_tokenizer
+    return is_whole and _names_places(meta)
+
+
+def _names_places(meta: dict) -> bool:
+    """Whether the token files, or the prepared folders, that meta.json names are named as this version does it."""
+    lists = [meta.get("sources", [])] + [meta[split].get("files", []) for split in SPLITS]
+    if not all(type(entries) is list for entries in lists):
+        return False
+
+    sources, *files = lists
+    of_sources = {"name": str, "weight": int, "folder": str, "fingerprint": str}
+    of_files = {"path": str, "skip": int, "tokens": int, "size": int}
+    are_sources = all(_has_types(source, of_sources) and source["weight"] > 0 for source in sources)
+    are_files = all(_has_types(file, of_files) for of_split in files for file in of_split)
+    if not are_sources or not are_files:
+        return False
+
+    n_bytes_of_id = 2 if meta["dtype"] == "uint16" else 4
+    for split, of_split in zip(SPLITS, files, strict=True):
+        for file in of_split:
+            end = file["skip"] + file["tokens"] * n_bytes_of_id
+            if min(file["skip"], file["tokens"]) < 0 or end > file["size"]:
+                return False
+        n_tokens = sum(file["tokens"] for file in of_split)
+        if of_split and n_tokens != meta[split]["tokens"]:
+            return False
+    return True
+
+
+def _has_types(entry: object, types: dict[str, type]) -> bool:
+    """Whether an entry is a mapping with values of these types under these keys."""
+    return isinstance(entry, dict) and all(type(entry.get(key)) is types[key] for key in types)
 
 
 def as_json(meta: dict) -> bytes:

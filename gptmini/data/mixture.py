@@ -78,7 +78,12 @@ class Mixture:
         weight = whole(f"{key}.weight", given["weight"])
         path = Path(str(given["path"])).expanduser()
         if (path / "meta.json").is_file():
-            return Part(name, weight, TokenStore(path))
+            store = TokenStore(path)
+            if len(store.sources) > 1 or store.sources[0].name:
+                raise UserError(
+                    f"{key}.path must hold text or tokens, got {path}, which is a mixture"
+                )
+            return Part(name, weight, store)
         options = {option: given[option] for option in TEXT_KEYS if option in given}
         options.setdefault("val_fraction", self.val_fraction)
         return Part(name, weight, TextCorpus(given["path"], name=name, **options))

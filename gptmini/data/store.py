@@ -186,6 +186,8 @@ class TokenStore:
     def _open_part(self, source: dict) -> "TokenStore":
         """Open the prepared folder of a source of a mixture."""
         folder = self.folder.parent / source["folder"]
+        if "sources" in read_meta(folder):
+            raise UserError(f"{folder} must hold tokens to be part of a mixture, and is a mixture")
         part = TokenStore(folder)
         if part.fingerprint != source["fingerprint"]:
             raise UserError(

@@ -11,6 +11,7 @@ from gptmini.data.mixture import Mixture
 from gptmini.data.preparation import Watcher, prepare
 from gptmini.data.store import Source, TokenStore
 from gptmini.data.text_corpus import TextCorpus
+from toys import change_meta
 
 OPTIONS = {"rebuild": tokenizer.from_dict, "n_workers": 1, "watcher": Watcher()}
 
@@ -130,3 +131,34 @@ def test_a_source_that_was_prepared_anew_is_noticed(texts):
 def test_a_mistake_in_the_sources_is_named(given, said):
     with pytest.raises(UserError, match=said):
         Mixture(given, 0.1)
+
+
+def test_a_mixture_is_no_source_of_a_mixture(texts):
+    mixture, _ = Mixture(sources(texts), 0.1).prepare(tokenizer.byte, texts / "data", **OPTIONS)
+    given = {"a": {"path": str(mixture.folder), "weight": 1}}
+    with pytest.raises(UserError, match=r"data\.sources\.a\.path must hold .* which is a mixture"):
+        Mixture(given, 0.1)
+
+    # A folder that names itself would be opened for ever.
+    change_meta(mixture.folder, lambda meta: meta["sources"][0].update(folder=mixture.folder.name))
+    with pytest.raises(UserError, match="must hold tokens to be part of a mixture, and is a mix"):
+        TokenStore(mixture.folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda meta: meta.update(sources=5),
+        lambda meta: meta.update(sources=[5]),
+        lambda meta: meta["sources"][0].update(weight=0),
+        lambda meta: meta["sources"][0].update(folder=None),
+        lambda meta: meta["sources"][0].pop("name"),
+        lambda meta: meta["train"].update(files=5),
+        lambda meta: meta["val"].update(files=[{"path": "x", "skip": -1, "tokens": 1, "size": 1}]),
+    ],
+)
+def test_sources_of_wrong_types_are_refused_although_the_digest_is_right(texts, change):
+    mixture, _ = Mixture(sources(texts), 0.1).prepare(tokenizer.byte, texts / "data", **OPTIONS)
+    change_meta(mixture.folder, change)
+    with pytest.raises(UserError, match=r"meta\.json lacks what this version wrote"):
+        TokenStore(mixture.folder)
