@@ -31,6 +31,7 @@ NO_LINKS = (
     errno.EMLINK,
 )
 
+OTHER_FILES = 256  # that a process keeps open: libraries, logs, checkpoints
 # Errors by which a file system says that it cannot flush a folder, as drives of a virtual machine's host.
 NO_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
@@ -179,6 +180,21 @@ def temporary_beside(path: Path) -> Path:
     a name that exists.
     """
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+
+
+def allow_open_files(number: int) -> None:
+    """Let this process keep so many files open besides others, as far as the system lets a process ask for it."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = number + OTHER_FILES
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and wanted > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def append_text(path: Path) -> TextIO:

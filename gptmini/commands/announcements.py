@@ -107,7 +107,7 @@ class Announcer:
             if source.name:
                 share = f"{source.weight} of {n_in_block} windows"
                 self.say(
-                    "", f"{source.name}: {share}, {source.n_tokens:,} tokens, {passes:.3g} passes"
+                    "", f"{source.name}: {share}, {source.n_tokens:,} tokens, {passes:,.2f} passes"
                 )
             if passes > MANY_PASSES:
                 name = source.name or "the text"

@@ -1,6 +1,7 @@
 """Measure a trained model on held-out text: gptmini evaluate RUN [options]."""
 
 import argparse
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,7 @@ def main(arguments: list[str] | None = None) -> None:
             raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
 
     from gptmini.data.batches import validation_windows
+    from gptmini.data.store import tokens_per_byte_of
     from gptmini.evaluation import evaluate
     from gptmini.hardware import choose_device
     from gptmini.model.checkpoint import build_model, read_checkpoint
@@ -82,14 +84,18 @@ def main(arguments: list[str] | None = None) -> None:
     store = _open_tokens_of(checkpoint["gptmini"], path, folder=options.data)
     store.check_vocabulary(model.config.vocab_size)
 
-    windows = validation_windows(
-        store.tokens(options.split),
-        context_length=model.config.context_length,
-        batch_size=options.batch_size,
-        max_tokens=options.max_tokens,
+    excerpts = store.excerpts(options.split, options.max_tokens)
+    windows = chain.from_iterable(
+        validation_windows(
+            excerpt.ids,
+            context_length=model.config.context_length,
+            batch_size=options.batch_size,
+            max_tokens=excerpt.n_tokens,
+        )
+        for excerpt in excerpts
     )
     model.to(choose_device(options.device))
-    result = evaluate(model, windows, tokens_per_byte=store.tokens_per_byte(options.split))
+    result = evaluate(model, windows, tokens_per_byte=tokens_per_byte_of(excerpts))
 
     say_which(options.run, run)
     print(f"{path} on {options.split} of {store.folder}, {result.n_tokens:,} tokens")

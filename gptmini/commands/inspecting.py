@@ -44,8 +44,8 @@ def inspection(store: "TokenStore", on_progress: "Callable[[Progress], None]") -
     overlap = inspect_overlap(store, tokenizer, on_progress)
     yield ""
     yield (
-        f"overlap: {overlap.n_shared:,} of {overlap.n_compared:,} held-out documents ({overlap.share:.1%}) "
-        f"share {WINDOW} characters in a row with the training text"
+        f"overlap: {overlap.n_shared:,} of {overlap.n_compared:,} held-out documents that were compared "
+        f"({overlap.share:.1%}) share {WINDOW} characters in a row with the training text"
     )
 
 

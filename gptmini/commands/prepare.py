@@ -53,7 +53,8 @@ def tokenise(
 
     origin = "prepared now" if written else "prepared before"
     if config.verify:
-        origin += ", every checksum is right"
+        found = "every checksum" if store.has_checksums else "the size of every token file"
+        origin += f", {found} is right"
     console.print(f"{store.folder}, {origin}", markup=False, emoji=False)
     for split in SPLITS:
         n_tokens = store.n_tokens(split)

@@ -119,11 +119,15 @@ def _downloads_as_gptmini_does(config: "DictConfig") -> bool:
 def _check_downloads_nothing(config: "DictConfig") -> None:
     """Raise UserError where building the corpus of a resumed run would download its text."""
     from gptmini.data import download_file
-    from gptmini.data.hub import has_files
+    from gptmini.data.hub import Choice, has_files
 
     data = config.data
-    if data.get("dataset") is not None and not has_files(
-        data.get("folder"), data.dataset, data.get("revision")
+    is_of_hub = data.get("dataset") is not None
+    if is_of_hub and not has_files(
+        data.get("folder"),
+        data.dataset,
+        data.get("revision"),
+        Choice(data.get("subset"), data.get("split"), data.get("val_split")),
     ):
         raise UserError(
             f"the text of {config.resume} must be downloaded again, from the hub's dataset {data.dataset}, which only "

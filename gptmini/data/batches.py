@@ -16,6 +16,8 @@ from gptmini.data.shards import Ids
 # Of the Feistel network; four rounds make a permutation hard to tell from random (Luby and Rackoff 1988).
 ROUNDS = 6
 _U64 = np.uint64
+# Tells the keys of the order in a block from those of the passes of sources, whose numbers are small.
+BLOCK_ORDER = np.array([2**63], dtype=_U64)
 
 
 def n_windows(n_tokens: int, context_length: int) -> int:
@@ -43,7 +45,7 @@ def divide_among(
     numbers = np.asarray(sequences, dtype=np.int64)
     blocks, places = np.divmod(numbers, size)
 
-    keys = _mix(blocks.astype(_U64), _mix(np.array([2], dtype=_U64), _U64(seed % 2**64)))
+    keys = _mix(blocks.astype(_U64), _mix(BLOCK_ORDER, _U64(seed % 2**64)))
     places = permute(places, size, keys)
     which = np.searchsorted(ends, places, side="right")
     own_weights = np.asarray(weights, dtype=np.int64)[which]

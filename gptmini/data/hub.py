@@ -38,7 +38,16 @@ HELD_OUT = (
 DEFAULT = "default"  # the subset of files that lie in no folder of their own
 # As in train-00000-of-00004-0123456789abcdef, or partial-train of the hub's own branch.
 NUMBERED = re.compile(r"-\d{5}-of-\d{5}.*$")
+NAMES_SHOWN = 20  # subsets that an error names
 LIST = "gptmini-files.json"  # which files of the dataset were downloaded, kept beside them
+
+
+class Choice(NamedTuple):
+    """What is wanted of a dataset; for None see hub_text."""
+
+    subset: str | None
+    split: str
+    val_split: str | None
 
 
 class Chosen(NamedTuple):
@@ -57,6 +66,7 @@ def hub_text(
     field: str,
     folder: str,
     val_fraction: float,
+    on_error: str,
 ) -> TextCorpus:
     """The texts of a dataset.
 
@@ -68,12 +78,15 @@ def hub_text(
         revision: branch, tag or commit on the hub; None for the newest at the time of the download.
         field: column of the text; dots lead into nested records.
         folder: keeps what was downloaded.
-        val_fraction: share of the documents that is held out where no split is.
+        val_fraction: share of the text that is held out where no split is.
+        on_error: fail, or skip for rows without text.
 
     Raises UserError: there is no such dataset, subset or split, or the download failed.
     """
     check_fraction(val_fraction)
     name = text("data.dataset", dataset)
+    if not name:
+        raise UserError("data.dataset must name a dataset or a folder, got an empty name")
     local = Path(name).expanduser()
     if local.is_dir():
         paths = [file.relative_to(local).as_posix() for file in sorted(local.rglob("*.parquet"))]
@@ -81,14 +94,15 @@ def hub_text(
         root = local
     else:
         root = download_folder(folder, name, revision)
-        chosen = _downloaded(root, name, revision, (subset, split, val_split))
+        chosen = _downloaded(root, name, revision, Choice(subset, split, val_split))
 
     return TextCorpus(
         [str(root / path) for path in chosen.train],
         val_fraction,
-        name=re.sub(r"[^\w.-]+", "-", local.name),
+        name=re.sub(r"[^\w.-]+", "-", local.resolve().name),
         val_path=[str(root / path) for path in chosen.val] or None,
         field=field,
+        on_error=on_error,
     )
 
 
@@ -105,6 +119,8 @@ def choose_files(
     """
     subsets: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for path in sorted(paths):
+        if ".." in PurePosixPath(path).parts:
+            continue  # no dataset has such a path, and it would lead out of the folder
         place = place_of(path)
         subsets[place.subset][place.split].append(path)
     if not subsets:
@@ -112,11 +128,16 @@ def choose_files(
             f"data.dataset must be a dataset with Parquet files, got {dataset} without any"
         )
 
+    is_chosen = subset is not None
     if subset is None:
         subset = next(iter(subsets)) if len(subsets) == 1 else DEFAULT
+    if subset not in subsets and not is_chosen:
+        raise UserError(
+            f"{dataset} has several subsets; choose one with data.subset=, of {_listed(subsets)}"
+        )
     if subset not in subsets:
         raise UserError(
-            f"data.subset must be one of {', '.join(subsets)}, which {dataset} has, got {shown(subset)}"
+            f"data.subset must be one of {_listed(subsets)}, which {dataset} has, got {shown(subset)}"
         )
     splits = subsets[subset]
     for key, wanted in (("data.split", split), ("data.val_split", val_split)):
@@ -130,6 +151,13 @@ def choose_files(
     if val_split == split:
         raise UserError(f"data.val_split must be another split than data.split, got {split} twice")
     return Chosen(splits[split], [] if val_split is None else splits[val_split])
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The first names of several."""
+    names = list(names)
+    more = ", ..." if len(names) > NAMES_SHOWN else ""
+    return ", ".join(names[:NAMES_SHOWN]) + more
 
 
 class Place(NamedTuple):
@@ -172,25 +200,31 @@ def download_folder(folder: str, dataset: str, revision: str | None) -> Path:
     return Path(text("data.folder", folder)).expanduser() / re.sub(r"[^\w.@-]+", "--", place)
 
 
-def has_files(folder: str, dataset: str, revision: str | None) -> bool:
-    """Whether the files of a dataset are there, so that nothing need be downloaded."""
-    is_local = Path(dataset).expanduser().is_dir()
-    return is_local or _read_list(download_folder(folder, dataset, revision)) is not None
+def has_files(folder: str, dataset: str, revision: str | None, choice: Choice) -> bool:
+    """Whether the chosen files of a dataset are there, so that nothing need be downloaded."""
+    if Path(dataset).expanduser().is_dir():
+        return True
+    return _kept_files(download_folder(folder, dataset, revision), dataset, choice) is not None
 
 
-def _downloaded(
-    root: Path, dataset: str, revision: str | None, wanted: tuple[str | None, str, str | None]
-) -> Chosen:
+def _kept_files(root: Path, dataset: str, choice: Choice) -> Chosen | None:
+    """The chosen files in the folder of a dataset, if an earlier download has put all of them there."""
+    known = _read_list(root)
+    if known is None:
+        return None
+    chosen = choose_files(dataset, known["files"], *choice)
+    are_there = all((root / path).is_file() for path in (*chosen.train, *chosen.val))
+    return chosen if are_there else None
+
+
+def _downloaded(root: Path, dataset: str, revision: str | None, choice: Choice) -> Chosen:
     """The chosen files of a dataset, downloaded unless they are there.
 
-    wanted are subset, split and val_split. The list of the dataset's files is kept beside them, so that a later start
-    asks nobody.
+    The list of the dataset's files is kept beside them, so that a later start asks nobody.
     """
-    known = _read_list(root)
-    if known is not None:
-        chosen = choose_files(dataset, known["files"], *wanted)
-        if all((root / path).is_file() for path in (*chosen.train, *chosen.val)):
-            return chosen
+    kept = _kept_files(root, dataset, choice)
+    if kept is not None:
+        return kept
 
     # Imported here, because it takes a third of a second.
     from huggingface_hub import HfApi
@@ -200,9 +234,8 @@ def _downloaded(
         disable_progress_bars()
     api = HfApi()
     try:
-        if known is None:
-            known = _list_files(api, dataset, revision)
-        chosen = choose_files(dataset, known["files"], *wanted)
+        known = _read_list(root) or _list_files(api, dataset, revision)
+        chosen = choose_files(dataset, known["files"], *choice)
         for path in (*chosen.train, *chosen.val):
             api.hf_hub_download(
                 dataset,
@@ -211,11 +244,9 @@ def _downloaded(
                 revision=known["commit"],
                 local_dir=root,
             )
-    except UserError:
-        raise
-    except (
-        Exception
-    ) as error:  # of many classes: which library asks the network differs between versions
+    except Exception as error:
+        if not _is_of_the_hub(error):
+            raise
         reason = " ".join(str(error).split())
         raise UserError(
             f"could not download the dataset {dataset} ({reason}); data.dataset may also be a local folder with its "
@@ -227,9 +258,16 @@ def _downloaded(
     return chosen
 
 
+def _is_of_the_hub(error: Exception) -> bool:
+    """Whether an error says that the hub cannot be reached or refuses; classes of HTTP libraries differ by version."""
+    library, _, _ = type(error).__module__.partition(".")
+    return library in ("huggingface_hub", "requests", "urllib3") or library.startswith("http")
+
+
 def _list_files(api: "HfApi", dataset: str, revision: str | None) -> dict:
     """Commit and Parquet files of a dataset, or of the branch that the hub made of its other files."""
-    for branch in (revision, CONVERTED):
+    branches = [None, CONVERTED] if revision is None else [revision]
+    for branch in branches:
         info = api.dataset_info(dataset, revision=branch)
         names = [sibling.rfilename for sibling in info.siblings or []]
         files = sorted(name for name in names if name.endswith(".parquet"))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from gptmini.data.preparation.encoder import Encoder
 from gptmini.data.store import TokenStore
 
 IDS_AT_ONCE = 2**22  # ids that are read or decoded at once
+MOST_COMPARED = 2**21  # held-out ids that are compared with the training text, about
 SHOWN = 3  # documents that are shown from the beginning of a split, and longest documents that are named
 
 
@@ -68,7 +70,7 @@ def inspect_split(store: TokenStore, split: str, encoder: Encoder, n_shown: int)
 def inspect_overlap(
     store: TokenStore, encoder: Encoder, on_progress: Callable[[Progress], None]
 ) -> Overlap:
-    """Compare the held-out documents with the training text."""
+    """Compare held-out documents with the training text."""
     n_read = 0
     n_all = store.n_bytes("train")
 
@@ -77,9 +79,10 @@ def inspect_overlap(
         n_read += len(text.encode(errors="replace"))
         on_progress(Progress(phase="comparing", n_bytes=n_read, share=min(1.0, n_read / n_all)))
 
-    held_out = (
-        encoder.decode(document.tolist()) for document in documents_of(store, "val", encoder)
-    )
+    # Of much held-out text every so many-th document is compared, because all of their windows are held in memory.
+    every = -(-store.n_tokens("val") // MOST_COMPARED)
+    chosen = islice(documents_of(store, "val", encoder), 0, None, every)
+    held_out = (encoder.decode(document[:MOST_COMPARED].tolist()) for document in chosen)
     train = (
         text
         for document in documents_of(store, "train", encoder)
@@ -97,9 +100,9 @@ def documents_of(store: TokenStore, split: str, encoder: Encoder) -> Iterator[np
     if store.has_index:
         start = 0
         n_end = 0 if encoder.end_of_text is None else 1
-        for end in store.document_ends(split).tolist():
-            yield ids[start : end - n_end]
-            start = end
+        for end in store.document_ends(split):
+            yield ids[start : int(end) - n_end]
+            start = int(end)
         return
 
     parts: list[np.ndarray] = []

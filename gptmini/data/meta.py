@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gptmini.checks import UserError
 from gptmini.data.format import CHECKSUMS, COUNTS, FORMAT, OLD_FORMAT, SPLITS, digest_of_json
-from gptmini.files import flush_file, naming
+from gptmini.files import flush_file, naming, new_folder, replacing
 
 
 def find_prepared(folder: Path, near: Path) -> Path:
@@ -114,6 +114,25 @@ def _has_types(entry: object, types: dict[str, type]) -> bool:
 def as_json(meta: dict) -> bytes:
     """What meta.json holds for a folder: all keys, and the digest of them."""
     return json.dumps(meta | {"digest": digest_of_json(meta)}, indent=1).encode("utf-8")
+
+
+def is_prepared(path: Path) -> bool:
+    """Whether a path is that of a prepared folder, and not of a folder with another program's meta.json."""
+    try:
+        meta = json.loads((path / "meta.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(meta, dict) and {"format", "fingerprint"} <= set(meta)
+
+
+def put_meta(folder: Path, meta: dict) -> None:
+    """Write meta.json into a folder of nothing else, which is made if it is not there."""
+    if folder.is_dir():
+        with replacing(folder / "meta.json") as file:
+            file.write(as_json(meta))
+        return
+    with new_folder(folder) as temporary:
+        write_meta(temporary, meta, place=folder)
 
 
 def write_meta(folder: Path, meta: dict, *, place: Path) -> None:

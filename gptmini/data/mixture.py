@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from gptmini.checks import UserError, file_name, shown, whole
 from gptmini.data.corpus import DigestOf, Document, check_fraction
 from gptmini.data.format import SPLITS, digest_of_json
-from gptmini.data.meta import write_meta
+from gptmini.data.meta import is_prepared, put_meta, read_meta
 from gptmini.data.preparation import prepare
 from gptmini.data.preparation.digests import sha256_of
 from gptmini.data.preparation.encoder import BuildEncoder, Encoder
@@ -18,8 +18,10 @@ from gptmini.data.preparation.recipes import Recipe, plan_recipe
 from gptmini.data.preparation.watching import Watcher
 from gptmini.data.store import TokenStore
 from gptmini.data.text_corpus import TextCorpus
-from gptmini.files import new_folder
 
+LARGEST_WEIGHT = 10_000  # a block has as many sequences as all weights together, and has to be short beside a run
+# Options of the group tokenizer whose builders have other names.
+OPTIONS = {"character": "char"}
 # What may be said of a source besides its path and weight, as of data=text.
 TEXT_KEYS = ("val_path", "val_fraction", "field", "separator", "encoding", "on_error")
 
@@ -67,17 +69,24 @@ class Mixture:
         file_name(key, name)
         if not isinstance(given, Mapping):
             raise UserError(f"{key} must have a path and a weight, got {shown(given)}")
-        unknown = set(given) - {"path", "weight", *TEXT_KEYS}
+        unknown = sorted(str(name) for name in set(given) - {"path", "weight", *TEXT_KEYS})
         if unknown:
-            known = ", ".join(("path", "weight", *TEXT_KEYS))
-            raise UserError(f"{key} must have none but {known}, got {', '.join(sorted(unknown))}")
+            raise UserError(
+                f"{key} has no key {', '.join(unknown)}; a source may have path, weight, {', '.join(TEXT_KEYS)}"
+            )
         for wanted in ("path", "weight"):
             if wanted not in given:
                 raise UserError(f"{key} must have a {wanted}, got {shown(dict(given))}")
 
-        weight = whole(f"{key}.weight", given["weight"])
+        weight = whole(f"{key}.weight", given["weight"], most=LARGEST_WEIGHT)
         path = Path(str(given["path"])).expanduser()
-        if (path / "meta.json").is_file():
+        if is_prepared(path):
+            others = set(given) - {"path", "weight"}
+            if others:
+                raise UserError(
+                    f"{key} must have a path and a weight alone, because {path} is prepared already, got "
+                    f"{', '.join(sorted(others))}"
+                )
             store = TokenStore(path)
             if len(store.sources) > 1 or store.sources[0].name:
                 raise UserError(
@@ -86,7 +95,10 @@ class Mixture:
             return Part(name, weight, store)
         options = {option: given[option] for option in TEXT_KEYS if option in given}
         options.setdefault("val_fraction", self.val_fraction)
-        return Part(name, weight, TextCorpus(given["path"], name=name, **options))
+        try:
+            return Part(name, weight, TextCorpus(given["path"], name=name, **options))
+        except UserError as error:
+            raise UserError(f"{key} cannot be read: {error}") from None
 
     @property
     def notes(self) -> list[str]:
@@ -127,19 +139,36 @@ class Mixture:
         Raises UserError: a text that cannot be read, or prepared folders of several tokenizers.
         """
         recipe = plan_recipe(self, build_encoder, root)
-        is_new = not recipe.folder.exists()
-        if is_new:
+        folder = recipe.folder
+        if folder.exists():
+            encoder = rebuild(read_meta(folder)["tokenizer"])
+        else:
             encoder = self._encoder(build_encoder, recipe, rebuild)
-            known = _builder_of(encoder, recipe.contents["builder"]["name"])
-            stores = []
-            for part in self.parts:
-                store = part.data
-                if not isinstance(store, TokenStore):
-                    store, _ = prepare(store, known, root, n_workers=n_workers, watcher=watcher)
-                stores.append(store)
-            self._write(recipe, encoder, stores)
+
+        # A source that was prepared before is opened; one that was deleted or moved since is made or found again.
+        known = _builder_of(encoder, recipe.contents["builder"]["name"])
+        is_new = False
+        stores = []
+        for part in self.parts:
+            store = part.data
+            if not isinstance(store, TokenStore):
+                store, is_prepared_now = prepare(
+                    store,
+                    known,
+                    root,
+                    n_workers=n_workers,
+                    watcher=watcher,
+                )
+                is_new = is_new or is_prepared_now
+            stores.append(store)
+
+        sources = self._described(stores, folder)
+        if not folder.exists() or read_meta(folder).get("sources") != sources:
+            is_new = True
+            recipe.digests.check_unchanged()
+            self._write(recipe, encoder, stores, sources)
         recipe.digests.save()
-        return TokenStore(recipe.folder), is_new
+        return TokenStore(folder), is_new
 
     def _encoder(
         self, build_encoder: BuildEncoder, recipe: Recipe, rebuild: Callable[[dict], Encoder]
@@ -154,7 +183,8 @@ class Mixture:
             kind = store.meta["builder"]["name"]
             if kind != wanted:
                 raise UserError(
-                    f"all sources must have one tokenizer, got {store.folder} with {kind} and tokenizer={wanted}"
+                    f"all sources must have one tokenizer, got {store.folder} with that of {kind}, and {wanted} for "
+                    f"the others; add tokenizer={OPTIONS.get(kind, kind)}, or name the texts instead"
                 )
             if store.tokenizer != prepared[0].tokenizer:
                 raise UserError(
@@ -163,10 +193,9 @@ class Mixture:
                 )
         return rebuild(prepared[0].tokenizer)
 
-    def _write(self, recipe: Recipe, encoder: Encoder, stores: list[TokenStore]) -> None:
-        """Write a folder that names the prepared folders of the sources."""
-        folder = recipe.folder
-        sources = [
+    def _described(self, stores: list[TokenStore], folder: Path) -> list[dict]:
+        """The sources as meta.json of a folder names them."""
+        return [
             {
                 "name": part.name,
                 "weight": part.weight,
@@ -175,24 +204,26 @@ class Mixture:
             }
             for part, store in zip(self.parts, stores, strict=True)
         ]
+
+    def _write(
+        self, recipe: Recipe, encoder: Encoder, stores: list[TokenStore], sources: list[dict]
+    ) -> None:
+        """Write a folder that names the prepared folders of the sources."""
         meta = recipe.contents | {
             "dtype": stores[0].meta["dtype"],
             "tokenizer": encoder.to_dict(),
             "sources": sources,
         }
         for split in SPLITS:
-            counts = [store.meta[split] for store in stores]
             meta[split] = {
-                "documents": sum(count["documents"] for count in counts),
-                "bytes": sum(count["bytes"] for count in counts),
-                "tokens": sum(count["tokens"] for count in counts),
-                "largest_id": max(count["largest_id"] for count in counts),
+                "documents": sum(store.n_documents(split) for store in stores),
+                "bytes": sum(store.n_bytes(split) for store in stores),
+                "tokens": sum(store.n_tokens(split) for store in stores),
+                "largest_id": max(store.largest_id(split) for store in stores),
                 "crc32": [],
                 "index_crc32": [],
             }
-
-        with new_folder(folder) as temporary:
-            write_meta(temporary, meta, place=folder)
+        put_meta(recipe.folder, meta)
 
 
 class _AllDocuments:

@@ -36,7 +36,7 @@ def overlap_of(
 ) -> Overlap:
     """Compare every window of the held-out documents with every window of the training documents.
 
-    Memory is about 16 bytes for each character of the held-out documents. Windows are compared by hashes of 64 bits,
+    Memory is about 70 bytes for each character of the held-out documents. Windows are compared by hashes of 64 bits,
     so that with a hundred million windows on each side one false match is to be expected in two thousand comparisons.
 
     Args:

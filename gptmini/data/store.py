@@ -2,6 +2,7 @@
 
 import mmap
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -11,6 +12,7 @@ from gptmini.checks import UserError
 from gptmini.data.format import BLOCK, OLD_FORMAT, SPLITS
 from gptmini.data.meta import read_meta, remedy
 from gptmini.data.shards import Ids, Shards
+from gptmini.files import allow_open_files
 
 IDS_AT_ONCE = 2**22  # ids that are read at once, so that they stay in the processor's cache
 
@@ -31,12 +33,20 @@ class Source(NamedTuple):
     n_tokens: int
 
 
-class HeldOut(NamedTuple):
-    """Held-out tokens of a source."""
+class Excerpt(NamedTuple):
+    """What an evaluation reads of a source."""
 
-    ids: Ids
+    ids: Ids  # of a split of the source
     n_tokens: int  # how many of them are read, from the first on
-    tokens_per_byte: float  # of all of them
+    tokens_per_byte: float  # of the whole split
+
+
+def tokens_per_byte_of(excerpts: Sequence[Excerpt]) -> float:
+    """Ids for each byte of text in excerpts together."""
+    if len(excerpts) == 1:
+        return excerpts[0].tokens_per_byte
+    n_bytes = sum(excerpt.n_tokens / excerpt.tokens_per_byte for excerpt in excerpts)
+    return sum(excerpt.n_tokens for excerpt in excerpts) / n_bytes
 
 
 class TokenStore:
@@ -59,6 +69,8 @@ class TokenStore:
         self._dtype = np.dtype(self.meta["dtype"]).newbyteorder("<")
         self._maps: dict[Path, mmap.mmap] = {}
 
+        n_linked = sum(len(self.meta[split].get("files", [])) for split in SPLITS)
+        allow_open_files(n_linked)  # Python keeps each mapped file open
         self._parts = [self._open_part(source) for source in self.meta.get("sources", [])]
         for split in SPLITS:
             for file in self._files(split):
@@ -117,26 +129,36 @@ class TokenStore:
         """Ids for each byte of text, end-of-text included: what turns nats per token into bits per byte."""
         return self.n_tokens(split) / self.n_bytes(split)
 
-    def held_out(self, max_tokens: int | None) -> list[HeldOut]:
-        """What a validation of at most max_tokens tokens, or of all where that is None, reads of each source.
+    def excerpts(self, split: str, max_tokens: int | None) -> list[Excerpt]:
+        """What an evaluation on at most about max_tokens tokens of a split, or all for None, reads of each source.
 
-        Each source of a mixture has a share by its weight, as far as it has so many tokens.
+        The shares of the sources of a mixture are those of their weights, so the smallest one, by its weight, bounds
+        how much is read of the others.
         """
         stores = self._parts or [self]
         sources = self.sources
         n_in_block = sum(source.weight for source in sources)
-        read = []
-        for source, store in zip(sources, stores, strict=True):
-            n_tokens = store.n_tokens("val")
-            if max_tokens is not None:
-                n_tokens = min(n_tokens, -(-max_tokens * source.weight // n_in_block))
-            read.append(HeldOut(store.tokens("val"), n_tokens, store.tokens_per_byte("val")))
-        return read
+
+        # As many tokens a unit of weight as every source has.
+        n_a_weight = min(
+            store.n_tokens(split) / source.weight
+            for source, store in zip(sources, stores, strict=True)
+        )
+        if max_tokens is not None:
+            n_a_weight = min(n_a_weight, max_tokens / n_in_block)
+        return [
+            Excerpt(
+                ids=store.tokens(split),
+                n_tokens=max(1, round(n_a_weight * source.weight)),
+                tokens_per_byte=store.tokens_per_byte(split),
+            )
+            for source, store in zip(sources, stores, strict=True)
+        ]
 
     def check_vocabulary(self, n_vocab: int) -> None:
         """Raise UserError unless every id of both splits is below n_vocab, the number of a tokenizer's ids."""
         for split in SPLITS:
-            largest = self._largest_id(split)
+            largest = self.largest_id(split)
             if largest >= n_vocab:
                 raise UserError(
                     f"{self._path(split)} must hold ids below {n_vocab}, which is the number of its tokenizer's ids, "
@@ -161,6 +183,13 @@ class TokenStore:
             part.check_size(split)
         for file in self._files(split):
             self._check_mapped(file.path)
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether checksums are known of all files; of token files that another program wrote, only sizes are."""
+        if self._parts:
+            return all(part.has_checksums for part in self._parts)
+        return all("files" not in self.meta[split] for split in SPLITS)
 
     def verify(self) -> None:
         """Read every file whole; UserError names the first that is not as it was prepared.
@@ -222,12 +251,17 @@ class TokenStore:
         is_right = file.path.is_file() and file.path.stat().st_size == file.size > 0
         if is_right and file.checksums is not None:
             is_right = _has_checksums(file, block, is_thorough=is_thorough)
+        if not is_right and file.checksums is None:
+            raise UserError(
+                f"{file.path} must have the {file.size:,} bytes that it had when its tokens were counted, and it is "
+                "missing or has changed; put it back, or name its new place with data.path="
+            )
         if not is_right:
             raise UserError(
                 f"{file.path} does not hold what meta.json describes; {remedy(self.folder)}"
             )
 
-    def _largest_id(self, split: str) -> int:
+    def largest_id(self, split: str) -> int:
         """Largest id of a split: known, or for a folder of format 1 looked for."""
         known = self.meta[split].get("largest_id")
         if known is not None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gptmini.checks import UserError, unescaped
 from gptmini.data.corpus import DigestOf, Document, check_fraction
-from gptmini.data.preparation.digests import sha256_of
+from gptmini.data.preparation.digests import begins_with_mark, sha256_of
 from gptmini.data.sources import FoundFiles, Reading, find_files, read_pieces
 from gptmini.data.sources.formats import format_of
 
@@ -91,6 +91,9 @@ class TextCorpus:
             identity["separator"] = self.reading.separator
         if self.reading.encoding != "utf-8":
             identity["encoding"] = self.reading.encoding
+            # A byte order mark, which the digests leave out, counts for more than the encoding.
+            files = (*self.files, *self.val_files)
+            identity["marked"] = [begins_with_mark(path) for path in files]
         if self.reading.on_error != "fail":
             identity["on_error"] = self.reading.on_error
         return identity

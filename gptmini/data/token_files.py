@@ -4,6 +4,8 @@ nanoGPT writes ids of two bytes and nothing else. llm.c and modded-nanogpt, afte
 integers of four bytes: a magic number, a version that tells the size of an id, and the number of ids.
 """
 
+import glob
+import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,14 +16,14 @@ import numpy as np
 from gptmini.checks import UserError
 from gptmini.data.corpus import DigestOf, Document, check_fraction
 from gptmini.data.format import SPLITS
-from gptmini.data.meta import as_json, read_meta, write_meta
+from gptmini.data.meta import is_prepared, put_meta, read_meta
 from gptmini.data.preparation.digests import sha256_of
 from gptmini.data.preparation.encoder import BuildEncoder, Encoder
 from gptmini.data.preparation.recipes import Recipe, plan_recipe
 from gptmini.data.preparation.watching import Progress, Watcher
 from gptmini.data.sources import find_files
+from gptmini.data.sources.standard_input import NAME as STANDARD_INPUT
 from gptmini.data.store import TokenStore
-from gptmini.files import new_folder, replacing
 
 HEADER = 1024  # bytes
 BEGINNING = struct.Struct(
@@ -31,6 +33,10 @@ BEGINNING = struct.Struct(
 TYPES = {(20240520, 1): np.dtype("<u2"), (20240801, 7): np.dtype("<u4")}
 RAW = np.dtype("<u2")  # of a file without a header
 IDS_AT_ONCE = 2**22  # ids that are counted at once
+VAL = re.compile(r"(^|[_-])val(idation)?([_-]|$)")  # in names of files that are held out
+SNIFFED = 2**12  # bytes at a file's beginning that tell what it probably holds
+SEVERAL = 16  # ids of two bytes, of which every second is zero, that look like ids of more bytes
+TEXT = frozenset(b"\t\n\r" + bytes(range(0x20, 0x7F)))  # bytes of plain text
 
 
 class TokenFile(NamedTuple):
@@ -74,10 +80,21 @@ class TokenFiles:
         self.name = name
         self.val_fraction = check_fraction(val_fraction)
         self.digest_of: DigestOf = sha256_of
-        self.files = _find_token_files("data.path", path)
+        self.notes: list[str] = []
+        self.files = _find_token_files("data.path", _several(path))
         self.val_files: list[TokenFile] = []
         if val_path is not None:
-            self.val_files = _find_token_files("data.val_path", val_path)
+            self.val_files = _find_token_files("data.val_path", _several(val_path))
+        self._set_named_val_apart()
+
+    def _set_named_val_apart(self) -> None:
+        """Hold out files that are called val, as nanoGPT's val.bin and fineweb_val_000000.bin, unless others are."""
+        named = [file for file in self.files if VAL.search(file.path.stem)]
+        if self.val_files or not named or len(named) == len(self.files):
+            return
+        self.val_files = named
+        self.files = [file for file in self.files if file not in named]
+        self.notes = [f"held out, by their names: {', '.join(file.path.name for file in named)}"]
 
     def identity(self) -> dict:
         """Digest of each file, in order, and the split rule."""
@@ -120,7 +137,7 @@ class TokenFiles:
         if is_new:
             encoder = build_encoder(self.documents())
             meta = self._described(recipe, splits, encoder, watcher)
-            _write(recipe.folder, meta)
+            put_meta(recipe.folder, meta)
         recipe.digests.save()
         return TokenStore(recipe.folder), is_new
 
@@ -207,7 +224,7 @@ class Counts:
     def to_dict(self) -> dict:
         """The counts as meta.json holds them."""
         return {
-            "documents": self._n_documents,
+            "documents": max(1, self._n_documents),
             "bytes": self.n_bytes,
             "tokens": self._n_tokens,
             "largest_id": self._largest,
@@ -216,26 +233,33 @@ class Counts:
         }
 
 
-def _find_token_files(key: str, path: str | Sequence[str]) -> list[TokenFile]:
-    """The token files that a path means; of a folder, those with names that end in .bin."""
-    several = [path] if isinstance(path, str) else path
-    paths = []
-    for one in several:
-        is_folder = Path(one).expanduser().is_dir()
-        paths.append(f"{one}/*.bin" if is_folder else one)
-    return [read_header(file) for file in find_files(key, paths).files]
+def _several(paths: object) -> list[str]:
+    """Paths as a list of texts, whether one was given or several."""
+    several = paths if isinstance(paths, Sequence) and not isinstance(paths, str) else [paths]
+    return [str(path) for path in several]
+
+
+def _find_token_files(key: str, paths: Sequence[str]) -> list[TokenFile]:
+    """The token files that paths mean; of a folder, those with names that end in .bin."""
+    found = []
+    for path in paths:
+        if path == STANDARD_INPUT:
+            raise UserError(f"{key} must name token files, got -; they are read where they lie")
+        is_folder = Path(path).expanduser().is_dir()
+        found.append(f"{glob.escape(path)}/*.bin" if is_folder else path)
+    return [read_header(file) for file in find_files(key, found).files]
 
 
 def read_header(path: Path) -> TokenFile:
     """Where the ids of a token file lie; UserError for a file that is no token file."""
     size = path.stat().st_size
     with path.open("rb") as file:
-        beginning = file.read(BEGINNING.size)
-    if len(beginning) == BEGINNING.size:
-        magic, version, n_tokens = BEGINNING.unpack(beginning)
+        beginning = file.read(SNIFFED)
+    if len(beginning) >= BEGINNING.size:
+        magic, version, n_tokens = BEGINNING.unpack_from(beginning)
         dtype = TYPES.get((magic, version))
         if dtype is not None:
-            if size != HEADER + n_tokens * dtype.itemsize:
+            if n_tokens < 1 or size != HEADER + n_tokens * dtype.itemsize:
                 raise UserError(
                     f"{path} must hold the {n_tokens:,} ids that its header tells, got {size:,} bytes; "
                     "is it whole?"
@@ -244,14 +268,36 @@ def read_header(path: Path) -> TokenFile:
         if magic in {known for known, _ in TYPES}:
             raise UserError(f"{path} must be of a version that is known, got {version}")
 
+    _check_raw(path, size, beginning)
+    return TokenFile(path, 0, size // RAW.itemsize, RAW)
+
+
+def _check_raw(path: Path, size: int, beginning: bytes) -> None:
+    """Raise UserError for a file without a header that is probably something else than GPT-2's ids in two bytes."""
+    if beginning and all(byte in TEXT for byte in beginning):
+        raise UserError(
+            f"{path} must hold ids of tokens, and looks like text; use data=text for it"
+        )
+    if beginning.startswith(b"\x93NUMPY"):
+        raise UserError(f"{path} must hold ids alone, and is a NumPy file; write it with tofile()")
     if size == 0 or size % RAW.itemsize:
         raise UserError(f"{path} must hold ids of {RAW.itemsize} bytes, got {size:,} bytes")
+
+    words = np.frombuffer(beginning[: len(beginning) // 4 * 4], dtype="<u2")
+    if len(words) >= SEVERAL and not words[1::2].any():
+        raise UserError(
+            f"{path} must hold ids of {RAW.itemsize} bytes, and looks like ids of four or eight bytes; convert it"
+        )
     if path.with_name("meta.pkl").exists():
         raise UserError(
             f"{path} lies beside a meta.pkl, by which nanoGPT marks ids of its own characters; "
             "train on the text with tokenizer=char"
         )
-    return TokenFile(path, 0, size // RAW.itemsize, RAW)
+    if is_prepared(path.parent):
+        raise UserError(
+            f"{path} is part of a folder that gptmini has prepared; to train on it, use data=mixture "
+            f"'data.sources={{a: {{path: {path.parent}, weight: 1}}}}'"
+        )
 
 
 def _places(files: Sequence[TokenFile]) -> list[dict]:
@@ -273,13 +319,3 @@ def _known_places(folder: Path) -> dict | None:
         return None
     meta = read_meta(folder)
     return {split: meta[split].get("files") for split in SPLITS}
-
-
-def _write(folder: Path, meta: dict) -> None:
-    """Write meta.json into a folder, which is new or describes the same files in other places."""
-    if folder.is_dir():
-        with replacing(folder / "meta.json") as file:
-            file.write(as_json(meta))
-        return
-    with new_folder(folder) as temporary:
-        write_meta(temporary, meta, place=folder)

@@ -136,14 +136,15 @@ class TokenDataModule(L.LightningDataModule):
 
     def _validation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield this rank's share of the validation batches."""
+        excerpts = self.store.excerpts("val", self.val_tokens)
         batches = itertools.chain.from_iterable(
             validation_windows(
-                held_out.ids,
+                excerpt.ids,
                 context_length=self.context_length,
                 batch_size=self.batch_size,
-                max_tokens=held_out.n_tokens,
+                max_tokens=excerpt.n_tokens,
             )
-            for held_out in self.store.held_out(self.val_tokens)
+            for excerpt in excerpts
         )
         own = itertools.islice(batches, self.trainer.global_rank, None, self.trainer.world_size)
         while True:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 from gptmini.checks import UserError
-from gptmini.data.store import TokenStore
+from gptmini.data.store import TokenStore, tokens_per_byte_of
 from gptmini.evaluation import Evaluation, sum_of_nats, token_losses
 from gptmini.model import GPT, rounded_training_loss, training_loss
 from gptmini.model.checkpoint import WEIGHTS_PREFIX, header
@@ -314,9 +314,7 @@ class GPTModule(L.LightningModule):
             sums = self.trainer.strategy.reduce(sums.to(self.device), reduce_op="sum").cpu()
         nats, n_tokens = sums.tolist()
 
-        held_out = self.store.held_out(self.settings.val_tokens)
-        n_bytes = sum(part.n_tokens / part.tokens_per_byte for part in held_out)
-        tokens_per_byte = sum(part.n_tokens for part in held_out) / n_bytes
+        tokens_per_byte = tokens_per_byte_of(self.store.excerpts("val", self.settings.val_tokens))
         self.evaluation = Evaluation.from_sums(nats, int(n_tokens), tokens_per_byte)
         self.validated_step = self.trainer.global_step
 

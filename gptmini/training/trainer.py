@@ -237,8 +237,8 @@ def _check_state(
         )
     if state.data_fingerprint != store.fingerprint:
         raise UserError(
-            f"{store.folder} holds other tokens than those that the run began with; "
-            "restore its text"
+            f"{store.folder} holds other tokens than those that the run began with; restore its text, or "
+            f"{state.data_folder}, which an earlier version may have prepared in another format"
         )
     if state.step > settings.max_steps:
         raise UserError(

@@ -34,7 +34,8 @@ def test_a_mixture_is_trained_on_and_its_passes_are_told(script, short, tmp_path
     (tmp_path / "other.txt").write_text(text[: len(text) // 4].upper())
     overrides = [line for line in short if not line.startswith("data")]
     sources = "data.sources={a: {path: my.txt, weight: 3}, b: {path: other.txt, weight: 1}}"
-    result = script("train", *overrides, "data=mixture", sources, "trainer.max_steps=999")
+    steps = ("trainer.max_steps=999", "trainer.val_tokens=200")
+    result = script("train", *overrides, "data=mixture", sources, *steps)
     assert result.code == 0, result.err
     assert re.search(r"^ +a: 3 of 4 windows, [\d,]+ tokens, \S+ passes$", result.out, re.MULTILINE)
     said = r"^warning  b is trained on \S+ times, .* a lower weight of b, or a lower trainer\.max_s"
@@ -42,8 +43,11 @@ def test_a_mixture_is_trained_on_and_its_passes_are_told(script, short, tmp_path
 
     resumed = script("train", "resume=runs/latest", "trainer.max_steps=1001")
     assert resumed.code == 0, resumed.err
-    evaluated = script("evaluate", "runs/latest")
-    assert evaluated.code == 0, evaluated.err
+
+    # An evaluation reads of each source as the validation of the run did.
+    best = re.search(r"^best +val loss (\d+\.\d+), ", resumed.out, re.MULTILINE)[1]
+    evaluated = script("evaluate", "runs/latest", "--max-tokens", "200")
+    assert re.search(r"^loss +(\d+\.\d+) ", evaluated.out, re.MULTILINE)[1] == best
 
 
 def test_a_dataset_in_a_folder_is_trained_on(script, short, tmp_path):
@@ -62,7 +66,10 @@ def test_a_dataset_in_a_folder_is_trained_on(script, short, tmp_path):
         (("data=mixture",), "data.sources must be given"),
         (("data=mixture", "data.sources=5"), "data.sources must name sources, as {a: {path: a.txt"),
         (("data=text", "data.sources={}"), "has the key data.sources; data=mixture has it"),
-        (("data=tokens", "data.path=my.txt"), "no text to learn one from; add tokenizer=gpt2"),
+        (
+            ("data=tokens", "data.path=my.txt"),
+            "my.txt must hold ids of tokens, and looks like text; use data=text",
+        ),
         (("data=hub", "data.dataset=hf", "data.folder=d"), "could not download the dataset hf ("),
     ],
 )

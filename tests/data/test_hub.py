@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from gptmini.checks import UserError
-from gptmini.data.hub import choose_files, has_files, hub_text, place_of
+from gptmini.data.hub import Choice, choose_files, has_files, hub_text, place_of
 from toys import texts_of
 
 # Places of files in datasets on the hub, of the hub's own branch, and of FineWeb.
@@ -51,7 +51,7 @@ def test_validation_is_held_out_where_there_is_one_and_test_otherwise():
         (
             ["a/train.parquet", "b/train.parquet"],
             (None, "train", None),
-            "data.subset must be one of a, b, which d has, got 'default'",
+            "d has several subsets; choose one with data.subset=, of a, b",
         ),
         (["train.parquet"], ("x", "train", None), "data.subset must be one of default, which d"),
         (["train.parquet"], (None, "x", None), "data.split must be one of train, which d has"),
@@ -82,6 +82,9 @@ def dataset(tmp_path):
     return tmp_path / "dataset"
 
 
+ALL = Choice(None, "train", None)
+
+
 def text_of(dataset, folder, **changes):
     arguments = {
         "subset": None,
@@ -90,6 +93,7 @@ def text_of(dataset, folder, **changes):
         "revision": None,
         "field": "story",
         "val_fraction": 0.5,
+        "on_error": "fail",
     }
     return hub_text(str(dataset), folder=str(folder), **arguments | changes)
 
@@ -157,7 +161,7 @@ def hub(dataset):
 DOWNLOAD = """
 import sys
 from gptmini.data import hub_text
-corpus = hub_text(sys.argv[1], None, "train", None, None, "story", sys.argv[2], 0.5)
+corpus = hub_text(sys.argv[1], None, "train", None, None, "story", sys.argv[2], 0.5, "fail")
 print([document.text for document in corpus.documents()])
 """
 
@@ -200,5 +204,5 @@ def test_a_list_that_gptmini_did_not_write_is_not_believed(dataset, tmp_path):
     kept.mkdir(parents=True)
     for content in ("", "[]", '{"files": 5}', '{"files": [5], "commit": "a"}', '{"commit": "a"}'):
         Path(kept / "gptmini-files.json").write_text(content)
-        assert not has_files(str(tmp_path / "downloads"), "someone/stories", None)
-    assert has_files(str(tmp_path), str(dataset), None)
+        assert not has_files(str(tmp_path / "downloads"), "someone/stories", None, ALL)
+    assert has_files(str(tmp_path), str(dataset), None, ALL)

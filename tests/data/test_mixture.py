@@ -1,5 +1,6 @@
 """Mixtures: one tokenizer for all sources, and their tokens one after the other."""
 
+import shutil
 from functools import partial
 
 import numpy as np
@@ -9,7 +10,7 @@ from gptmini import tokenizer
 from gptmini.checks import UserError
 from gptmini.data.mixture import Mixture
 from gptmini.data.preparation import Watcher, prepare
-from gptmini.data.store import Source, TokenStore
+from gptmini.data.store import Source, TokenStore, tokens_per_byte_of
 from gptmini.data.text_corpus import TextCorpus
 from toys import change_meta
 
@@ -74,10 +75,13 @@ def test_other_weights_are_another_mixture_of_the_same_folders(texts):
 
 def test_a_validation_reads_of_each_source_as_its_weight_says(texts):
     store, _ = Mixture(sources(texts), 0.1).prepare(tokenizer.byte, texts / "data", **OPTIONS)
-    assert [part.n_tokens for part in store.held_out(8)] == [6, 2]
-    assert [part.n_tokens for part in store.held_out(40)] == [21, 10]  # one has no more
-    assert [part.n_tokens for part in store.held_out(None)] == [21, 13]
-    assert bytes(store.held_out(8)[1].ids[:4].tolist()) == b"xyz "
+    assert [excerpt.n_tokens for excerpt in store.excerpts("val", 8)] == [6, 2]
+    assert [excerpt.n_tokens for excerpt in store.excerpts("val", 400)] == [21, 7]
+    assert [excerpt.n_tokens for excerpt in store.excerpts("val", None)] == [21, 7]
+    assert bytes(store.excerpts("val", 8)[1].ids[:4].tolist()) == b"xyz "
+    assert tokens_per_byte_of(store.excerpts("val", 8)) == pytest.approx(
+        8 / (6 * 20 / 21 + 2 * 12 / 13)
+    )
 
 
 def test_prepared_folders_are_taken_as_they_are(texts):
@@ -90,7 +94,10 @@ def test_prepared_folders_are_taken_as_they_are(texts):
         256,
     ]
 
-    with pytest.raises(UserError, match=r"one tokenizer, got .* with byte and tokenizer=character"):
+    with pytest.raises(
+        UserError,
+        match=r"got .* with that of byte, and character for the others; add tokenizer=byte",
+    ):
         Mixture(given, 0.1).prepare(tokenizer.character, texts / "data", **OPTIONS)
 
 
@@ -104,13 +111,62 @@ def test_prepared_folders_of_several_vocabularies_are_refused(texts):
         Mixture(given, 0.1).prepare(tokenizer.character, texts / "data", **OPTIONS)
 
 
-def test_a_source_that_was_prepared_anew_is_noticed(texts):
+def test_a_source_that_holds_other_tokens_now_is_noticed(texts):
     mixture, _ = Mixture(sources(texts), 0.1).prepare(tokenizer.byte, texts / "data", **OPTIONS)
     (one,) = (texts / "data").glob("one-*")
-    (two,) = (texts / "data").glob("two-*")
-    (one / "meta.json").write_bytes((two / "meta.json").read_bytes())
-    with pytest.raises(UserError, match=r"does not hold what|which holds other tokens now"):
+    change_meta(one, lambda meta: meta.update(fingerprint="0" * 64))
+    with pytest.raises(UserError, match="which holds other tokens now"):
         TokenStore(mixture.folder)
+
+
+def test_what_was_deleted_is_prepared_again_and_what_was_moved_is_found(texts):
+    prepared, _ = prepare(TextCorpus(texts / "a.txt", 0.1), tokenizer.byte, texts / "old")
+
+    def mixed(folder):
+        given = {
+            "old": {"path": str(folder), "weight": 5},
+            "two": {"path": str(texts / "b.txt"), "weight": 1},
+        }
+        return Mixture(given, 0.1).prepare(tokenizer.byte, texts / "data", **OPTIONS)
+
+    first, _ = mixed(prepared.folder)
+    wanted = first.tokens("train")[:].tolist()
+    (two,) = (texts / "data").glob("two-*")
+    shutil.rmtree(two)
+    prepared.folder.rename(texts / "moved")
+    again, is_new = mixed(texts / "moved")
+    assert is_new
+    assert again.folder == first.folder
+    assert again.tokens("train")[:].tolist() == wanted
+
+
+def test_a_text_that_changes_while_a_mixture_is_prepared_is_refused(texts):
+    def byte(documents):
+        with (texts / "b.txt").open("a") as file:
+            file.write("more")
+        return tokenizer.byte(documents)
+
+    with pytest.raises(UserError, match=r"b\.txt must stay as it is while it is read, and it was"):
+        Mixture(sources(texts), 0.1).prepare(byte, texts / "data", **OPTIONS)
+    assert not list((texts / "data").glob("mixture*"))
+
+
+def test_keys_beside_a_prepared_folder_are_refused(texts):
+    prepared, _ = prepare(TextCorpus(texts / "a.txt", 0.1), tokenizer.byte, texts / "data")
+    given = {"a": {"path": str(prepared.folder), "weight": 1, "val_fraction": 0.5}}
+    with pytest.raises(
+        UserError, match=r"must have a path and a weight alone, .* got val_fraction"
+    ):
+        Mixture(given, 0.1)
+
+
+def test_a_folder_with_another_programs_meta_json_is_text(texts):
+    (texts / "site").mkdir()
+    (texts / "site" / "meta.json").write_text('{"title": "My site"}')
+    (texts / "site" / "page.txt").write_text("some text " * 40)
+    given = {"a": {"path": str(texts / "site"), "weight": 1}}
+    store, _ = Mixture(given, 0.1).prepare(tokenizer.byte, texts / "data", **OPTIONS)
+    assert store.n_bytes("train") == 360
 
 
 @pytest.mark.parametrize(
@@ -123,7 +179,14 @@ def test_a_source_that_was_prepared_anew_is_noticed(texts):
         ({"a": {"weight": 1}}, r"data\.sources\.a must have a path, got "),
         ({"a": {"path": "a.txt", "weight": 0.5}}, r"data\.sources\.a\.weight must be a whole"),
         ({"a": {"path": "a.txt", "weight": 0}}, r"data\.sources\.a\.weight must be a whole"),
-        ({"a": {"path": "a.txt", "weigth": 1, "weight": 1}}, "must have none but path, weight, .*"),
+        (
+            {"a": {"path": "a.txt", "weigth": 1, 5: 1, "weight": 1}},
+            r"data\.sources\.a has no key 5, weigth; ",
+        ),
+        (
+            {"a": {"path": "a.txt", "weight": 10**30}},
+            r"a\.weight must be a whole number from 1 to 10000",
+        ),
         ({"a/b": {"path": "a.txt", "weight": 1}}, r"data\.sources\.a/b must be a plain file name"),
         ({"a": {"path": "gone.txt", "weight": 1}}, "gone.txt, which does not exist"),
     ],

@@ -84,7 +84,9 @@ def test_files_that_were_moved_are_found_again(tmp_path):
         tokenizer.byte, tmp_path / "data", **OPTIONS
     )
     (tmp_path / "a.bin").rename(tmp_path / "b.bin")
-    with pytest.raises(UserError, match=r"a\.bin does not hold what meta\.json describes"):
+    with pytest.raises(
+        UserError, match=r"a\.bin must have the \d+ bytes that it had when .* missing"
+    ):
         TokenStore(first.folder)
 
     second, written = TokenFiles(str(tmp_path / "b.bin"), None, 0.5).prepare(
@@ -119,7 +121,23 @@ MISTAKES = {
         lambda path: as_llm_c_writes(path, IDS, version=3),
         r"a\.bin must be of a version that is known, got 3",
     ),
-    "odd": (lambda path: path.write_bytes(b"abc"), r"a\.bin must hold ids of 2 bytes, got 3 bytes"),
+    "odd": (lambda path: path.write_bytes(b"\0bc"), r"a\.bin must hold ids of 2 bytes, got 3 byt"),
+    "negative": (
+        lambda path: path.write_bytes(np.array([20240520, 1, -506], dtype="<i4").tobytes()),
+        r"a\.bin must hold the -506 ids that its header tells, got 12 bytes",
+    ),
+    "text": (
+        lambda path: path.write_text("Plain text."),
+        r"a\.bin must hold ids of tokens, and looks like text; use data=text for it",
+    ),
+    "numpy": (
+        lambda path: np.save(path.open("wb"), np.arange(9, dtype=np.uint16)),
+        r"a\.bin must hold ids alone, and is a NumPy file; write it with tofile\(\)",
+    ),
+    "four bytes": (
+        lambda path: np.arange(99, dtype="<u4").tofile(path),
+        r"a\.bin must hold ids of 2 bytes, and looks like ids of four or eight bytes",
+    ),
     "empty": (lambda path: path.write_bytes(b""), r"a\.bin must hold ids of 2 bytes, got 0 bytes"),
     "beyond": (
         lambda path: as_nanogpt_writes(path, [1, 257]),
@@ -152,3 +170,22 @@ def test_a_tokenizer_that_has_to_learn_is_refused(tmp_path):
         TokenFiles(str(tmp_path / "a.bin"), None, 0.5).prepare(
             tokenizer.character, tmp_path / "data", **OPTIONS
         )
+
+
+def test_files_that_are_called_val_are_held_out_of_a_folder(tmp_path):
+    for name, ids in (("train.bin", IDS), ("val.bin", [256, *b"held out"]), ("evaluate.bin", IDS)):
+        as_nanogpt_writes(tmp_path / name, ids)
+    source = TokenFiles(str(tmp_path), None, 0.5)
+    assert [file.path.name for file in source.files] == ["evaluate.bin", "train.bin"]
+    assert [file.path.name for file in source.val_files] == ["val.bin"]
+    assert source.notes == ["held out, by their names: val.bin"]
+    assert TokenFiles(str(tmp_path / "val.bin"), None, 0.5).val_files == []
+
+
+def test_a_folder_that_gptmini_has_prepared_and_a_pipe_are_refused(tmp_path):
+    as_nanogpt_writes(tmp_path / "a.bin", IDS)
+    (tmp_path / "meta.json").write_text('{"format": 2, "fingerprint": ""}')
+    with pytest.raises(UserError, match=r"a folder that gptmini has prepared; to train on it, use"):
+        TokenFiles(str(tmp_path / "a.bin"), None, 0.5)
+    with pytest.raises(UserError, match=r"data\.path must name token files, got -; they are read"):
+        TokenFiles("-", None, 0.5)

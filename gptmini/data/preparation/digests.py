@@ -17,13 +17,17 @@ LARGEST_CACHE = 100_000  # files; a cache of more begins anew
 
 
 class Stamp(tuple):
-    """What tells that a file is as it was: its size in bytes, time of change in nanoseconds, and inode."""
+    """What tells that a file is as it was: size in bytes, inode, and the times of its last changes in nanoseconds.
+
+    The first time is that of the content, which a program can set back; the second, which no program can set, is that
+    of anything about the file.
+    """
 
     @classmethod
     def of(cls, path: Path) -> "Stamp":
         """The stamp of a file as it is now."""
         status = path.stat()
-        return cls((status.st_size, status.st_mtime_ns, status.st_ino))
+        return cls((status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns))
 
 
 class Digests:
@@ -36,7 +40,7 @@ class Digests:
         self._seen: dict[Path, Stamp] = {}  # files that this process has asked for
         self._has_new = False
         # A file that is not there, or not as save() wrote it, is made anew.
-        with suppress(OSError, ValueError, TypeError, AttributeError):
+        with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
             for name, (*numbers, digest) in json.loads(cache.read_text(encoding="utf-8")).items():
                 self._known[name] = (Stamp(numbers), digest)
 
@@ -50,7 +54,7 @@ class Digests:
             return known[1]
 
         digest = sha256_of(path)
-        _, changed_at, _ = stamp
+        changed_at = max(stamp[-2:])
         if changed_at / 1e9 < time.time() - SETTLING and Stamp.of(path) == stamp:
             self._known[name] = (stamp, digest)
             self._has_new = True
@@ -70,9 +74,16 @@ class Digests:
             seen = {str(path.absolute()) for path in self._seen}
             self._known = {name: self._known[name] for name in seen if name in self._known}
         rows = {name: [*stamp, digest] for name, (stamp, digest) in self._known.items()}
-        with replacing(self._cache) as file:
+        # Where the folder cannot be written, as that of another user, files are read again at the next start.
+        with suppress(OSError), replacing(self._cache) as file:
             file.write(json.dumps(rows, indent=0).encode("utf-8"))
         self._has_new = False
+
+
+def begins_with_mark(path: Path) -> bool:
+    """Whether a file begins with the byte order mark of UTF-8."""
+    with path.open("rb") as file:
+        return file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
 
 
 def sha256_of(path: Path) -> str:

@@ -36,6 +36,8 @@ class Parts:
         marker = self._read_marker(task.number)
         if marker is None or marker.get("text_crc32") != task.checksum():
             return False
+        if marker.get("rows") != len(task.rows):
+            return False
         path = self._path(task.number)
         if not path.is_file() or path.stat().st_size != marker.get("bytes"):
             return False
@@ -86,7 +88,7 @@ class Parts:
 
     def _read_marker(self, number: int) -> dict | None:
         """The marker of a part; None where there is none that this class wrote."""
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecursionError):
             marker = json.loads(self._marker(number).read_text(encoding="utf-8"))
             if isinstance(marker, dict):
                 return marker

@@ -57,12 +57,15 @@ def prepare(
     is_new = not recipe.folder.exists()
     if is_new:
         with _alone(recipe.folder, watcher):
+            recipe.digests.save()
             is_new = not recipe.folder.exists()  # unless another process has prepared it meanwhile
             if is_new:
                 difference = difference_from_others(recipe)
                 if difference is not None:
                     watcher.on_note(difference)
                 _Preparation(corpus, recipe, n_workers, watcher).run(build_encoder, rebuild)
+    else:
+        _remove_left_over(recipe.folder)
     recipe.digests.save()
     return _open(recipe), is_new
 
@@ -92,6 +95,24 @@ def _open(recipe: Recipe) -> TokenStore:
     return store
 
 
+def _parts_folder(folder: Path) -> Path:
+    """Where the encoded tasks of a prepared folder lie until they are put together: beside it, on the same disk."""
+    return folder.with_name(f".{folder.name}.parts")
+
+
+def _remove_left_over(folder: Path) -> None:
+    """Delete what a process left that was killed just after it had put a prepared folder together."""
+    from filelock import FileLock, Timeout
+
+    parts = _parts_folder(folder)
+    if not parts.is_dir():
+        return
+    path = folder.with_name(f".{folder.name}.lock")
+    with suppress(OSError, Timeout), FileLock(path, timeout=0):
+        shutil.rmtree(parts, ignore_errors=True)
+        path.unlink(missing_ok=True)
+
+
 @contextmanager
 def _alone(folder: Path, watcher: Watcher) -> Iterator[None]:
     """Let one process at a time prepare a folder; the others wait."""
@@ -108,7 +129,9 @@ def _alone(folder: Path, watcher: Watcher) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        # Windows deletes no file that is open; there the lock's file stays.
+        with suppress(PermissionError):
+            path.unlink(missing_ok=True)
         lock.release()
 
 
@@ -124,8 +147,7 @@ class _Preparation:
         self.recipe = recipe
         self.n_workers = n_workers
         self.watcher = watcher
-        # Beside the prepared folder, so that both are on one disk.
-        self.parts_folder = recipe.folder.with_name(f".{recipe.folder.name}.parts")
+        self.parts_folder = _parts_folder(recipe.folder)
         self.has_checked_disk = False
         self.n_read = 0  # UTF-8 bytes of text in the tasks that have been cut
 
@@ -157,10 +179,11 @@ class _Preparation:
         path = self.parts_folder / "tokenizer.json"
         if rebuild is not None and path.is_file():
             # A file that this class did not write is passed over, and the tokenizer built again.
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 return rebuild(json.loads(path.read_text(encoding="utf-8")))
 
         encoder = build_encoder(SplitDocuments(self.corpus, self._tell))
+        self.recipe.digests.check_unchanged()  # before the tokenizer is kept for this text
         with replacing(path) as file:
             file.write(json.dumps(encoder.to_dict()).encode("utf-8"))
         return encoder
@@ -289,7 +312,12 @@ def rule_for(corpus: Corpus, census: Census) -> Rule:
     """Where the documents of a corpus that have no split go, given their counts."""
     if not census.n_documents:
         return Rule(threshold=0, boundary=None, note=None)
-    return census.rule(corpus.val_fraction)  # pyrefly: ignore[missing-attribute]
+    val_fraction = getattr(corpus, "val_fraction", None)
+    if val_fraction is None:
+        raise UserError(
+            "a corpus must have val_fraction, or give each document a split, and has neither"
+        )
+    return census.rule(val_fraction)
 
 
 def _encode_task(task: Task, encoder: Encoder, parts: Parts, is_over: Event) -> None:

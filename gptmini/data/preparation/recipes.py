@@ -70,6 +70,8 @@ def difference_from_others(recipe: Recipe) -> str | None:
             if _names(other) != names:
                 continue
             differences = _differences(recipe.contents, other)
+            if not _is_of_same_text(recipe.contents, other):
+                continue
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # of another format, or damaged: it cannot be compared
         if nearest is None or len(differences) < len(nearest[0]):
@@ -81,6 +83,13 @@ def difference_from_others(recipe: Recipe) -> str | None:
     more = ", ..." if len(differences) > DIFFERENCES_SHOWN else ""
     shown = ", ".join(differences[:DIFFERENCES_SHOWN])
     return f"preparing anew, because {folder} differs in {shown}{more}"
+
+
+def _is_of_same_text(new: dict, old: dict) -> bool:
+    """Whether two recipes are of the same files, prepared in different ways."""
+    return all(
+        new["source"].get(key) == old["source"].get(key) for key in ("files", "val_files", "sha256")
+    )
 
 
 def _names(contents: dict) -> tuple[str, str]:
@@ -102,5 +111,5 @@ def _differences(new: dict, old: dict) -> list[str]:
             if isinstance(before, list | dict) or isinstance(now, list | dict) or key == "sha256":
                 differences.append(f"{title}.{key}")
             else:
-                differences.append(f"{title}.{key} ({before}, now {now})")
+                differences.append(f"{title}.{key} ({before!r}, now {now!r})")
     return differences

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from gptmini.checks import UserError
+from gptmini.checks import UserError, shown
 from gptmini.data.corpus import Document
 from gptmini.data.preparation.splits import hash_byte
 
@@ -71,6 +71,7 @@ def cut_tasks(documents: Iterable[Document]) -> Iterator[Task]:
     hash_of_document = 0
 
     for document in documents:
+        _check_document(document)
         text = _utf8(document.text)
         if begins:
             hash_of_document = hash_byte(text)
@@ -116,15 +117,33 @@ def in_order(
     is_over = Event()
     with ThreadPoolExecutor(n_workers) as threads:
         try:
-            for task in tasks:
-                running.append(threads.submit(work, task, is_over))
-                if len(running) >= 2 * n_workers:
-                    yield running.popleft().result()
+            try:
+                for task in tasks:
+                    running.append(threads.submit(work, task, is_over))
+                    if len(running) >= 2 * n_workers:
+                        yield running.popleft().result()
+            except UserError:
+                # The text cannot be read on. An error of a task that was cut before comes first.
+                for earlier in running:
+                    earlier.result()
+                raise
             while running:
                 yield running.popleft().result()
         finally:
             is_over.set()
             threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _check_document(document: Document) -> None:
+    """Raise UserError for what a corpus of the user's own must not yield."""
+    if not isinstance(document, Document):
+        raise UserError(
+            f"the documents of a corpus must be gptmini.data.Document, got {shown(document)[:80]}"
+        )
+    if document.split not in SPLIT_CODES:
+        raise UserError(
+            f"the split of a document must be train, val or None, got {shown(document.split)}"
+        )
 
 
 def _utf8(text: str) -> bytes:

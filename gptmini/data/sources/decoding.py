@@ -20,6 +20,8 @@ MARKS = {
 }
 # The encodings that a mistake is guessed to be in: those of most texts that are not UTF-8.
 COMMON = ["cp1252", "cp1250", "cp1251", "koi8_r", "cp932", "gb18030", "big5", "euc_kr", "cp949"]
+ALIKE = ("cp1252", "cp1250")  # encodings of which the first is named beside the other
+BEFORE_AND_BEHIND = 12  # bytes around a mistake that are shown decoded
 # How another encoding is read.
 OTHERWISE = "which data=text data.encoding={} reads"
 # Share of zero bytes from which a file is taken for UTF-16 without a mark: every second byte of English is zero there.
@@ -148,9 +150,18 @@ def _not_encoded(file: Path, encoding: str, error: UnicodeDecodeError, start: in
     guess = from_bytes(bytes(around), cp_isolation=COMMON).best()
     remedy = "convert it first"
     if guess is not None:
-        remedy = f"probably it is {guess.encoding}, {OTHERWISE.format(guess.encoding)}"
+        # The encodings of Western and Central Europe differ in a few letters only, which a reader knows at a glance.
+        likely = dict.fromkeys([*([COMMON[0]] if guess.encoding in ALIKE else []), guess.encoding])
+        shown = [f"{name} ({_around(error, name)!r})" for name in likely]
+        remedy = f"probably it is {' or '.join(shown)}, {OTHERWISE.format(next(iter(likely)))}"
     got = f"byte 0x{error.object[error.start]:02x} at offset {start:,}"
     return UserError(f"{file} must be {_shown(encoding)}, got {got}; {remedy}")
+
+
+def _around(error: UnicodeDecodeError, encoding: str) -> str:
+    """What the bytes around a mistake are in another encoding."""
+    first = max(0, error.start - BEFORE_AND_BEHIND)
+    return error.object[first : error.start + BEFORE_AND_BEHIND].decode(encoding, errors="replace")
 
 
 def _shown(encoding: str) -> str:

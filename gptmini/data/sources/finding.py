@@ -78,15 +78,17 @@ def _find(key: str, path: str) -> FoundFiles:
         _check_is_text(key, given)
         return FoundFiles([given], [])
 
-    matches = _matches(key, given)
-    files = [file for file in matches if file.stat().st_size]
+    files = []
+    left_out = []
+    for file in _matches(key, given):
+        (files if file.stat().st_size else left_out).append(file)
     if not files:
         raise UserError(
             f"{key} must be a file, a folder or a glob that matches, got {path}, which does not exist"
         )
     for file in files:
         _check_is_text(key, file)
-    return FoundFiles(files, [file for file in matches if file not in files])
+    return FoundFiles(files, left_out)
 
 
 def _find_in_folder(key: str, folder: Path) -> FoundFiles:

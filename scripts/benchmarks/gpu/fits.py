@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from gptmini.commands.jobs import compose_checked
 from gptmini.commands.plan import build, check_configuration
 from gptmini.commands.train import prepare_process
-from gptmini.data.store import HeldOut, Source
+from gptmini.data.store import Excerpt, Source
 from gptmini.hardware import peak_flops, peak_memory
 from gptmini.tokenizer import CharTokenizer
 from gptmini.training import GPTModule, Stopping, build_trainer
@@ -56,10 +56,10 @@ class SyntheticTokens:
         """Return the tokens as the only source."""
         return [Source(name="", weight=1, n_tokens=len(self._tokens))]
 
-    def held_out(self, max_tokens: int | None) -> list[HeldOut]:
-        """Return the tokens that a validation reads."""
+    def excerpts(self, split: str, max_tokens: int | None) -> list[Excerpt]:
+        """Return the tokens that an evaluation reads."""
         n_tokens = len(self._tokens) if max_tokens is None else max_tokens
-        return [HeldOut(self._tokens, n_tokens, self.tokens_per_byte("val"))]
+        return [Excerpt(self._tokens, n_tokens, self.tokens_per_byte(split))]
 
     def check_ids(self, split: str, ids: np.ndarray) -> None:
         """Do nothing: the ids cannot have changed."""

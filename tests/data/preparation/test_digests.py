@@ -20,6 +20,12 @@ def aged(path, text, *, seconds=60):
 
 
 @pytest.fixture
+def settled(monkeypatch):
+    """Take every file for one that was last changed long ago; no program can set that time."""
+    monkeypatch.setattr(digests, "SETTLING", -3600)
+
+
+@pytest.fixture
 def n_read(monkeypatch):
     """The files that are read."""
     read = []
@@ -32,7 +38,7 @@ def n_read(monkeypatch):
     return read
 
 
-def test_a_digest_is_kept_until_the_file_changes(tmp_path, n_read):
+def test_a_digest_is_kept_until_the_file_changes(tmp_path, n_read, settled):
     file = aged(tmp_path / "a.txt", "some text")
     for _ in range(3):
         known = Digests(tmp_path / "cache.json")
@@ -66,7 +72,7 @@ def test_a_file_that_was_just_written_is_read_again(tmp_path, n_read):
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 5}', '{"a": []}', '{"a": [1, 2]}', "\0"])
-def test_a_cache_that_cannot_be_read_is_made_anew(tmp_path, content):
+def test_a_cache_that_cannot_be_read_is_made_anew(tmp_path, settled, content):
     (tmp_path / "cache.json").write_text(content)
     file = aged(tmp_path / "a.txt", "some text")
     known = Digests(tmp_path / "cache.json")
@@ -90,3 +96,25 @@ def test_a_file_that_changed_is_noticed(tmp_path):
 def test_a_mark_of_utf8_is_no_part_of_the_digest(tmp_path):
     (tmp_path / "a.txt").write_bytes("Gr\u00f6\u00dfe".encode("utf-8-sig"))
     assert sha256_of(tmp_path / "a.txt") == hashlib.sha256("Gr\u00f6\u00dfe".encode()).hexdigest()
+
+
+def test_a_change_whose_time_is_set_back_is_noticed(tmp_path, settled):
+    file = aged(tmp_path / "a.txt", "some text")
+    known = Digests(tmp_path / "cache.json")
+    known.digest_of(file)
+    known.save()
+    before = file.stat()
+    time.sleep(0.02)  # the file system's clock goes on in steps of a few milliseconds
+    file.write_text("SOME TEXT")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert file.stat().st_mtime_ns == before.st_mtime_ns
+    digest = Digests(tmp_path / "cache.json").digest_of(file)
+    assert digest == hashlib.sha256(b"SOME TEXT").hexdigest()
+
+
+def test_a_folder_that_cannot_be_written_keeps_no_digests(tmp_path, settled):
+    file = aged(tmp_path / "a.txt", "some text")
+    known = Digests(tmp_path / "gone" / "cache.json")
+    known.digest_of(file)
+    known.save()
+    assert not (tmp_path / "gone").exists()
