@@ -46,7 +46,11 @@ def tokenise(
             on_note=lambda note: console.print(note, markup=False),
             on_warning=lambda note: console.print(f"warning: {note}", markup=False),
         )
-        store, written = open_tokens(config, None, watcher=watcher)
+        try:
+            store, written = open_tokens(config, None, watcher=watcher)
+        except KeyboardInterrupt:
+            console.print("interrupted; the same command goes on with what is encoded already")
+            raise
         if config.verify:
             store.verify()
         lines = list(inspection(store, line.show)) if config.inspect else []

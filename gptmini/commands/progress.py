@@ -42,20 +42,24 @@ class ProgressLine:
     def show(self, progress: "Progress") -> None:
         """Show how far the preparation is."""
         now = time.monotonic()
-        if progress.phase != self._phase:
+        is_new = progress.phase != self._phase
+        if is_new:
             self._phase = progress.phase
             self._phase_began = now
         line = described(progress, seconds=now - self._phase_began)
 
+        silent = now - self._printed_at
         if self._console.is_terminal:
             self._status.update(line)
-        elif now - self._printed_at >= INTERVAL:
+        elif silent >= INTERVAL or (is_new and silent >= SETTLED):
             self._printed_at = now
             self._console.print(line, markup=False)
 
 
 def described(progress: "Progress", *, seconds: float) -> str:
     """A line about a phase that began so many seconds ago: what is done, how much, how fast, and the time left."""
+    if not progress.n_bytes:
+        return progress.phase
     parts = [f"{progress.n_bytes / 1e6:,.0f} MB"]
     if progress.share is not None:
         parts.append(f"{progress.share:.0%}")

@@ -56,7 +56,7 @@ TRAINING = [
     (["+trainer={max_step: 3}"], r"the key trainer\.max_step; the nearest is trainer\.max_steps"),
     (
         ["data=pydoc", "data.path=my.txt"],
-        r"has the key data\.path; data=shakespeare and data=text have it",
+        r"has the key data\.path; data=shakespeare and data=text and data=tokens have it",
     ),
     (["optimizer=adamw", "optimizer.momentum=0.9"], r"optimizer\.momentum; optimizer=muon has it"),
     (["model=tyny"], "Could not find 'model/tyny' Available options in 'model': gpt2 modern tiny"),

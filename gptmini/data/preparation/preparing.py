@@ -182,7 +182,7 @@ class _Preparation:
             with suppress(ValueError, RecursionError):
                 return rebuild(json.loads(path.read_text(encoding="utf-8")))
 
-        encoder = build_encoder(SplitDocuments(self.corpus, self._tell))
+        encoder = build_encoder(SplitDocuments(self.corpus, self.watcher))
         self.recipe.digests.check_unchanged()  # before the tokenizer is kept for this text
         with replacing(path) as file:
             file.write(json.dumps(encoder.to_dict()).encode("utf-8"))
@@ -206,7 +206,7 @@ class _Preparation:
             n_bytes += task.n_bytes
             n_found += was_done
             self._check_disk(parts, task)
-            self._tell("tokenising", n_bytes)
+            self._tell_tokenised(n_bytes)
         if n_found:
             self.watcher.on_note(
                 f"{n_found} of {n_tasks} parts of the text had been tokenised by an earlier start"
@@ -269,22 +269,21 @@ class _Preparation:
             flush_file(file)
         self.watcher.on_note(f"records that were left out are listed in {place / 'skipped.txt'}")
 
-    def _tell(self, phase: str, n_bytes: int) -> None:
-        """Tell the watcher how far a phase is."""
-        self.watcher.on_progress(
-            Progress(phase=phase, n_bytes=n_bytes, share=_share_read(self.corpus))
-        )
+    def _tell_tokenised(self, n_bytes: int) -> None:
+        """Tell the watcher how many bytes of text are encoded; the text is read some tasks ahead."""
+        share = _share_read(self.corpus)
+        if share is not None:
+            share *= n_bytes / self.n_read
+        self.watcher.on_progress(Progress(phase="tokenising", n_bytes=n_bytes, share=share))
 
 
 class SplitDocuments:
     """The documents of a corpus, each with its split, as the builder of a tokenizer is given them."""
 
-    def __init__(
-        self, corpus: Corpus, tell: Callable[[str, int], None] = lambda phase, n_bytes: None
-    ) -> None:
-        """Take a corpus; tell is called with the phase and the bytes of text that are read in the phase."""
+    def __init__(self, corpus: Corpus, watcher: Watcher | None = None) -> None:
+        """Take a corpus, and who is told how far it is read."""
         self._corpus = corpus
-        self._tell = tell
+        self._watcher = watcher or Watcher()
         self._rule: Rule | None = None
 
     def __iter__(self) -> Iterator[Document]:
@@ -294,7 +293,10 @@ class SplitDocuments:
             for document in self._watched("reading"):
                 census.count(document)
             self._rule = rule_for(self._corpus, census)
-        return self._rule.apply(self._watched("learning the tokenizer"))
+
+        yield from self._rule.apply(self._watched("reading for the tokenizer"))
+        # What the builder does with the documents takes its time, and nothing can be told of it.
+        self._tell("building the tokenizer", 0, None)
 
     def _watched(self, phase: str) -> Iterator[Document]:
         """Read the documents, telling about once for each megabyte how far that is."""
@@ -305,7 +307,11 @@ class SplitDocuments:
             n_bytes += len(document.text.encode(errors="replace"))
             if n_bytes - told >= TELLING:
                 told = n_bytes
-                self._tell(phase, n_bytes)
+                self._tell(phase, n_bytes, _share_read(self._corpus))
+
+    def _tell(self, phase: str, n_bytes: int, share: float | None) -> None:
+        """Tell the watcher how far a phase is."""
+        self._watcher.on_progress(Progress(phase=phase, n_bytes=n_bytes, share=share))
 
 
 def rule_for(corpus: Corpus, census: Census) -> Rule:

@@ -156,9 +156,15 @@ def parquet_texts(
             size = file.stat().st_size
             for batch in table.iter_batches(batch_size=ROWS, columns=[column], use_threads=False):
                 on_position(size * number // n_rows)
-                for record in batch.to_pylist():
+                for row in batch.column(0):
                     number += 1
-                    text = _text_of(record, field, f"{file}, row {number:,},", on_bad)
+                    where = f"{file}, row {number:,},"
+                    try:
+                        record = {column: row.as_py()}
+                    except UnicodeDecodeError:  # the format lets a writer put any bytes there
+                        on_bad(f"{where} must be UTF-8 in the field {field}")
+                        continue
+                    text = _text_of(record, field, where, on_bad)
                     if text is not None:
                         yield text
     except (OSError, pyarrow.ArrowException) as error:

@@ -270,6 +270,16 @@ def test_a_row_of_csv_with_too_few_values_is_bad(tmp_path):
     assert len(skipped) == 1
 
 
+def test_bytes_that_are_no_utf8_in_a_column_of_text_are_bad(tmp_path):
+    texts = pyarrow.array([b"good", b"b\xffd", b"good too"], type=pyarrow.binary())
+    # The format does not keep a writer from it, and pyarrow can be told to take bytes for text unseen.
+    column = pyarrow.Array.from_buffers(pyarrow.string(), len(texts), texts.buffers())
+    parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"a\.parquet, row 2, must be UTF-8 in the field text"):
+        documents(tmp_path / "a.parquet")
+    assert documents(tmp_path / "a.parquet", on_error="skip") == ["good", "good too"]
+
+
 def test_a_packed_parquet_file_is_refused_with_the_remedy(tmp_path):
     as_parquet(tmp_path / "a.parquet")
     packed = tmp_path / "a.parquet.gz"
