@@ -31,10 +31,8 @@ SPLIT_WORDS = {
     "eval": "test",
     "evaluation": "test",
 }
-HELD_OUT = (
-    "validation",
-    "test",
-)  # splits that are held out where val_split names none, the first that is there
+# Splits that are held out where val_split names none: the first of them that is there.
+HELD_OUT = ("validation", "test")
 DEFAULT = "default"  # the subset of files that lie in no folder of their own
 # As in train-00000-of-00004-0123456789abcdef, or partial-train of the hub's own branch.
 NUMBERED = re.compile(r"-\d{5}-of-\d{5}.*$")

@@ -21,9 +21,8 @@ class Overlap:
     """Held-out documents that share a passage with the training text."""
 
     n_compared: int  # held-out documents of at least WINDOW characters
-    n_shared: (
-        int  # those of them with a window of WINDOW characters that stands in the training text too
-    )
+    # Those of them with a window of WINDOW characters that stands in the training text too.
+    n_shared: int
 
     @property
     def share(self) -> float:

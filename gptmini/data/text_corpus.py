@@ -151,9 +151,8 @@ class Skipped:
 
     def __init__(self) -> None:
         self.n = 0
-        self.lines: list[
-            str
-        ] = []  # where each of the first MOST_LISTED lies, and what is wrong with it
+        # Where each of the first MOST_LISTED lies, and what is wrong with it.
+        self.lines: list[str] = []
 
     def add(self, line: str) -> None:
         """Count a record."""

@@ -26,9 +26,8 @@ from gptmini.data.sources.standard_input import NAME as STANDARD_INPUT
 from gptmini.data.store import TokenStore
 
 HEADER = 1024  # bytes
-BEGINNING = struct.Struct(
-    "<3i"
-)  # magic number, version and number of ids, with which a header begins
+# What a header begins with: magic number, version and number of ids.
+BEGINNING = struct.Struct("<3i")
 # Type of the ids by magic number and version: those of GPT-2 and, with four bytes, those of Llama 3.
 TYPES = {(20240520, 1): np.dtype("<u2"), (20240801, 7): np.dtype("<u4")}
 RAW = np.dtype("<u2")  # of a file without a header

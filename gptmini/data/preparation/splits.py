@@ -96,16 +96,14 @@ class Rule:
     """Where documents without a split go."""
 
     threshold: int  # documents with a hash byte below it are held out
-    boundary: (
-        int | None
-    )  # characters of the text that are trained on, the rest being held out; None: hashes decide
+    # Characters of the text that are trained on, the rest being held out; None where hashes decide.
+    boundary: int | None
     note: str | None  # what a user should know of the choice
 
     def apply(self, documents: Iterable[Document]) -> Iterator[Document]:
         """Give each document its split; a document across the boundary becomes two."""
-        position = (
-            0  # characters before the document, those of documents with a split of their own apart
-        )
+        # Characters before the document, without those of documents with a split of their own.
+        position = 0
         begins = True  # whether the next part begins a document
         hash_of_document = 0
         for document in documents:

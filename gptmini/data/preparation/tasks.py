@@ -29,10 +29,8 @@ ROW = np.dtype(
         ("n_bytes", "<u4"),  # UTF-8 bytes of the text
         ("n_characters", "<u4"),
         ("n_ids", "<u4"),  # end-of-text included
-        (
-            "hash_byte",
-            "u1",
-        ),  # of the document's first part, which decides the split of the document
+        # Of the document's first part, which decides the split of the document.
+        ("hash_byte", "u1"),
         ("ends", "u1"),  # 1 if the document ends with this part
         ("split", "u1"),  # of SPLIT_CODES
     ]

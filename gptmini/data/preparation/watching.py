@@ -10,9 +10,8 @@ class Progress:
 
     phase: str  # what is being done
     n_bytes: int  # bytes that are done in this phase
-    share: (
-        float | None
-    )  # of the text that has been read in this phase, from 0 to 1; None if that is not known
+    # Of the text that is done in this phase, from 0 to 1; None if that is not known.
+    share: float | None
 
 
 def _pass_over(told: object) -> None:

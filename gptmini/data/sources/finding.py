@@ -17,9 +17,8 @@ SHOWN = 3  # names of files that were left out which a note gives
 class FoundFiles(NamedTuple):
     """The files that a user means."""
 
-    files: list[
-        Path
-    ]  # each once, in the order in which they were named, and by name below a folder or a glob
+    # Each once, in the order in which they were named, and by name below a folder or a glob.
+    files: list[Path]
     left_out: list[Path]  # files of folders and globs that hold no text
 
     def note(self) -> str | None:

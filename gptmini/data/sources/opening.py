@@ -21,9 +21,8 @@ class Opened(NamedTuple):
     """A file that is open for reading."""
 
     stream: BinaryIO  # the bytes, unpacked
-    position: Callable[
-        [], int
-    ]  # tells how many bytes of the file, as it lies on disk, have been read
+    # Tells how many bytes of the file, as it lies on disk, have been read.
+    position: Callable[[], int]
 
 
 @contextmanager
