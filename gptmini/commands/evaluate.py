@@ -10,7 +10,13 @@ from gptmini.commands.errors import Parser, one_line_errors, path_argument
 from gptmini.commands.named import say_which
 from gptmini.commands.start_up import started, starting_up
 
-if TYPE_CHECKING:  # a mistake in an option is told before torch is imported, which takes seconds
+# A mistake in an option is told before torch is imported, which takes seconds.
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from rich.status import Status
+    from torch import Tensor
+
     from gptmini.data.store import TokenStore
 
 
@@ -69,6 +75,8 @@ def main(arguments: list[str] | None = None) -> None:
         if value is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
 
+    from rich.console import Console
+
     from gptmini.data.batches import validation_windows
     from gptmini.data.store import tokens_per_byte_of
     from gptmini.evaluation import evaluate
@@ -95,13 +103,27 @@ def main(arguments: list[str] | None = None) -> None:
         for excerpt in excerpts
     )
     model.to(choose_device(options.device))
-    result = evaluate(model, windows, tokens_per_byte=tokens_per_byte_of(excerpts))
+    n_tokens = sum(excerpt.n_tokens for excerpt in excerpts)
+    with Console(stderr=True).status("evaluating") as status:
+        watched = _watched(windows, n_tokens, status)
+        result = evaluate(model, watched, tokens_per_byte=tokens_per_byte_of(excerpts))
 
     say_which(options.run, run)
     print(f"{path} on {options.split} of {store.folder}, {result.n_tokens:,} tokens")
     print(f"loss           {result.loss:.4f} nats per token")
     print(f"perplexity     {result.perplexity:.3f}")
     print(f"bits per byte  {result.bits_per_byte:.4f}")
+
+
+def _watched(
+    windows: "Iterable[tuple[Tensor, Tensor]]", n_tokens: int, status: "Status"
+) -> "Iterator[tuple[Tensor, Tensor]]":
+    """Show on a terminal how many of n_tokens tokens are evaluated, as windows are taken."""
+    n_done = 0
+    for tokens, targets in windows:
+        status.update(f"evaluating: {n_done:,} of {n_tokens:,} tokens")
+        yield tokens, targets
+        n_done += targets.numel()
 
 
 def _open_tokens_of(header: dict, path: Path, *, folder: Path | None) -> "TokenStore":
