@@ -292,12 +292,14 @@ def memory(arguments: argparse.Namespace) -> None:
         a_worker = (held - idle.megabytes) / n
         print(f"  {megabytes:5} MB {held:6,.0f} MB, {a_worker:,.0f} MB a worker of {n}", flush=True)
 
+    # This process holds little of the text at once: a command that it starts counts its memory as its own at first.
     line = arguments.folder / "line.txt"
-    words = text_of(arguments, arguments.megabytes).read_text(encoding="utf-8").split()
-    with line.open("w", encoding="utf-8") as file:
-        for _ in range(max(1, 2000 // arguments.megabytes)):
-            file.write(" ".join(words) + " ")
-    del words
+    with (
+        text_of(arguments, arguments.megabytes).open(encoding="utf-8") as text,
+        line.open("w", encoding="utf-8") as file,
+    ):
+        while block := text.read(2**20):
+            file.write(" ".join(block.split("\n")))
     size = line.stat().st_size / 10**6
     held = run(
         *(sys.executable, "-m", "gptmini", "prepare", "data=text", "tokenizer=gpt2"),
@@ -373,6 +375,7 @@ def opening(arguments: argparse.Namespace) -> None:
         if not folder.exists():
             write_store(folder, n_tokens)
         for state in ("cold", "warm"):
+            store = None  # to give a mapped file back takes its time too
             if state == "cold":
                 drop_from_memory(folder)
             began = time.perf_counter()
