@@ -109,24 +109,30 @@ def in_order(
         tasks: the tasks, of which at most two a worker are in memory.
         n_workers: threads. Threads are enough, because the encoders spend their time outside Python.
 
-    An error is that of the first task that fails, whichever fails earlier.
+    Of several errors, that of the first task in order is raised, whichever happens earlier; an error of reading the
+    text belongs behind the tasks that were read before.
     """
     running: deque[Future[Result]] = deque()
     is_over = Event()
+    unreadable: list[UserError] = []
+
+    def readable() -> Iterator[Task]:
+        """The tasks up to where the text cannot be read on; the error is raised once these tasks are done."""
+        try:
+            yield from tasks
+        except UserError as error:
+            unreadable.append(error)
+
     with ThreadPoolExecutor(n_workers) as threads:
         try:
-            try:
-                for task in tasks:
-                    running.append(threads.submit(work, task, is_over))
-                    if len(running) >= 2 * n_workers:
-                        yield running.popleft().result()
-            except UserError:
-                # The text cannot be read on. An error of a task that was cut before comes first.
-                for earlier in running:
-                    earlier.result()
-                raise
+            for task in readable():
+                running.append(threads.submit(work, task, is_over))
+                if len(running) >= 2 * n_workers:
+                    yield running.popleft().result()
             while running:
                 yield running.popleft().result()
+            if unreadable:
+                raise unreadable[0]
         finally:
             is_over.set()
             threads.shutdown(wait=False, cancel_futures=True)
