@@ -161,7 +161,7 @@ class TokenStore:
             largest = self.largest_id(split)
             if largest >= n_vocab:
                 raise UserError(
-                    f"{self._path(split)} must hold ids below {n_vocab}, which is the number of its tokenizer's ids, "
+                    f"{self._named(split)} must hold ids below {n_vocab}, which is the number of its tokenizer's ids, "
                     f"got {largest}; {remedy(self.folder)}"
                 )
 
@@ -170,7 +170,7 @@ class TokenStore:
         largest = self.meta[split].get("largest_id")
         if largest is not None and ids.size and ids.max() > largest:
             raise UserError(
-                f"{self._path(split)} must hold ids up to {largest}, as it was prepared, got {ids.max()}; "
+                f"{self._named(split)} must hold ids up to {largest}, as it was prepared, got {ids.max()}; "
                 f"{remedy(self.folder)}"
             )
 
@@ -182,7 +182,7 @@ class TokenStore:
         for part in self._parts:
             part.check_size(split)
         for file in self._files(split):
-            self._check_mapped(file.path)
+            self._check_mapped(file)
 
     @property
     def has_checksums(self) -> bool:
@@ -202,14 +202,16 @@ class TokenStore:
             for file in self._files(split):
                 self._check_file(file, is_thorough=True)
 
-    def _check_mapped(self, path: Path) -> None:
+    def _check_mapped(self, file: StoredFile) -> None:
         """Raise UserError if a file is shorter than it was when it was mapped into memory."""
-        mapped = self._map(path)
+        mapped = self._map(file.path)
         size = mapped.size()  # the system's answer for the mapped file, even if its name is gone
         if size < len(mapped):
+            is_ours = file.checksums is not None
+            what_to_do = remedy(self.folder) if is_ours else "put the whole file back"
             raise UserError(
-                f"{path} must stay as it is while it is read, got {size:,} bytes where there were {len(mapped):,}; "
-                f"{remedy(self.folder)}"
+                f"{file.path} must stay as it is while it is read, got {size:,} bytes where there were "
+                f"{len(mapped):,}; {what_to_do}"
             )
 
     def _open_part(self, source: dict) -> "TokenStore":
@@ -285,6 +287,11 @@ class TokenStore:
             with path.open("rb") as file:
                 self._maps[path] = mmap.mmap(file.fileno(), length=0, access=mmap.ACCESS_READ)
         return self._maps[path]
+
+    def _named(self, split: str) -> Path:
+        """What an error calls the tokens of a split: their file, or the folder that says where they lie."""
+        path = self._path(split)
+        return path if path.is_file() else self.folder
 
     def _path(self, split: str) -> Path:
         return self.folder / f"{split}.bin"

@@ -64,7 +64,9 @@ class Digests:
         """Raise UserError if a file is no longer as it was when its digest was asked for."""
         for path, stamp in self._seen.items():
             if not path.exists() or Stamp.of(path) != stamp:
-                raise UserError(f"{path} must stay as it is while it is read, and it was changed")
+                raise UserError(
+                    f"{path} must stay as it is while it is read, and it was changed; try again"
+                )
 
     def save(self) -> None:
         """Keep the digests for the next process."""

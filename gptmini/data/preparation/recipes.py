@@ -87,9 +87,8 @@ def difference_from_others(recipe: Recipe) -> str | None:
 
 def _is_of_same_text(new: dict, old: dict) -> bool:
     """Whether two recipes are of the same files, prepared in different ways."""
-    return all(
-        new["source"].get(key) == old["source"].get(key) for key in ("files", "val_files", "sha256")
-    )
+    keys = [key for key in ("files", "val_files", "sha256") if key in new["source"]]
+    return bool(keys) and all(new["source"][key] == old["source"].get(key) for key in keys)
 
 
 def _names(contents: dict) -> tuple[str, str]:
