@@ -21,8 +21,8 @@ if TYPE_CHECKING:  # importing Lightning takes seconds
     from gptmini.training.stopping import Ending
     from gptmini.training.trainer import Trainer
 
-# Passes over a text from which on more of them are worth less than new text: Muennighoff et al. 2023, "Scaling
-# Data-Constrained Language Models", section 6.
+# Passes over a text up to which a repeated text is worth nearly as much as a new one: Muennighoff et al. 2023,
+# "Scaling Data-Constrained Language Models", abstract.
 MANY_PASSES = 4
 
 # The folder that holds the package gptmini: the root of a clone, or site-packages of an installation.
@@ -100,15 +100,17 @@ class Announcer:
         """
         sources = store.sources
         n_in_block = sum(source.weight for source in sources)
+
         warnings = []
         for source in sources:
             n_tokens = n_sequences * context_length * source.weight / n_in_block
             passes = n_tokens / source.n_tokens
+
             if source.name:
                 share = f"{source.weight} of {n_in_block} windows"
-                self.say(
-                    "", f"{source.name}: {share}, {source.n_tokens:,} tokens, {passes:,.2f} passes"
-                )
+                there = f"{source.n_tokens:,} tokens"
+                self.say("", f"{source.name}: {share}, {there}, {passes:,.2f} passes")
+
             if passes > MANY_PASSES:
                 name = source.name or "the text"
                 remedy = f"a lower weight of {name}, " if source.name else ""
@@ -116,6 +118,7 @@ class Announcer:
                     f"{name} is trained on {passes:,.1f} times, and after the fourth time a text teaches less and less "
                     f"(Muennighoff et al. 2023); take more text, {remedy}or a lower trainer.max_steps"
                 )
+
         for warning in warnings:
             self.say("warning", warning)
 

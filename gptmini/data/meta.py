@@ -64,8 +64,10 @@ def _is_complete(meta: dict) -> bool:
                 if type(checksums) is not list:
                     return False
                 counts += checksums
+
         has_counts = all(type(count) is int and 0 <= count < 2**63 for count in counts)
         has_text = all(meta[split]["bytes"] for split in SPLITS)
+
         has_fingerprint = type(meta["fingerprint"]) is str
         files = meta["source"].get("files", [""])  # of a corpus that is not made of files
         has_files = type(files) is list and files != []
@@ -75,6 +77,7 @@ def _is_complete(meta: dict) -> bool:
         has_tokenizer = isinstance(meta["tokenizer"], dict)
     except (KeyError, TypeError, AttributeError):
         return False
+
     has_recipe = has_source and has_builder and has_fingerprint
     is_whole = has_counts and has_text and has_recipe and has_dtype and has_tokenizer
     return is_whole and _names_places(meta)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 WINDOW = 50  # characters; two texts that share as many hold the same passage
-# Bits of a window's hash that a table of all possible values is kept for: 16 MB, in which few values are taken.
+# Leading bits of a hash. A table with a bit for each of their values, 16 MB, tells in one access that a window of the
+# training text is surely not among the held-out ones, as most are not.
 TABLE_BITS = 27
 AT_ONCE = 2**20  # characters whose windows are hashed at once
 
@@ -55,10 +56,12 @@ def overlap_of(
     if not hashes:
         return Overlap(0, 0)
 
+    # The held-out windows, sorted by their hashes, and the document of each.
     known = np.concatenate(hashes)
     order = np.argsort(known, kind="stable")
     known = known[order]
     documents = np.concatenate(numbers)[order]
+
     table = np.zeros(2**TABLE_BITS // 8, dtype=np.uint8)
     places = known >> _U64(64 - TABLE_BITS)
     np.bitwise_or.at(table, places >> _U64(3), np.left_shift(1, places & _U64(7)).astype(np.uint8))

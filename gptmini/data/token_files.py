@@ -1,7 +1,7 @@
 """Token files that other programs wrote, trained on as they are: those of nanoGPT, llm.c and modded-nanogpt.
 
-nanoGPT writes ids of two bytes and nothing else. llm.c and modded-nanogpt, after Karpathy's llm.c, begin with 256
-integers of four bytes: a magic number, a version that tells the size of an id, and the number of ids.
+A file of nanoGPT holds ids of two bytes and nothing else. A file of llm.c, and of modded-nanogpt after it, begins with
+256 integers of four bytes: a magic number, a version that tells the size of an id, the number of ids, and zeros.
 """
 
 import glob
@@ -57,7 +57,7 @@ class TokenFile(NamedTuple):
 
 
 class TokenFiles:
-    """Token files as a source of a run's data. They are read once, to count what is in them, and never copied."""
+    """Token files as a source of a run's data: read to count what is in them, and never copied."""
 
     def __init__(
         self,
