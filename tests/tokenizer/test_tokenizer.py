@@ -1,57 +1,20 @@
 """Tokenizers against Hugging Face's tokenizers, tiktoken's own encoding, and merges written out."""
 
 import json
-import os
 import random
 import socket
-import subprocess
-import sys
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 import regex
 import tiktoken
 import tokenizers
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gptmini import tokenizer
 from gptmini.tokenizer import from_dict
+from tokenizer.texts import END, GPT2_PATTERN, TRAIN, WORDS, random_texts
 from toys import documents_of
-
-TIKTOKEN_FILES = (
-    "6d1cbeee0f20b3d9449abfede4726ed8212e3aee",
-    "6c7ea1a7e38e3a7f062df639a5b80947f075ffe6",
-)
-# Hugging Face's and GPT-2's own spelling of the rule that tiktoken spells with possessive quantifiers.
-GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-WORDS = (
-    "the theory of these three trees: they're 33 feet  tall,\n"
-    "\tand I'll say \u00e9t\u00e9 \u65e5\u672c \U0001f600!"
-)
-END = "<|endoftext|>"
-
-
-def random_texts(n, seed=0):
-    """Texts of any code points but surrogates. Small code points, white space and words are frequent."""
-    draw = random.Random(seed)
-    anything = [*range(0xD800), *range(0xE000, 0x110000)]
-    parts = [
-        lambda: draw.choice(WORDS.split(" ")),
-        lambda: draw.choice(" \n\t\r\u00a0"),
-        lambda: chr(draw.randrange(128)),
-        lambda: chr(draw.choice(anything)),
-    ]
-
-    def text():
-        return "".join(draw.choice(parts)() for _ in range(draw.randrange(60)))
-
-    return [text() for _ in range(n)]
-
-
-TRAIN = [WORDS * 3, *random_texts(40, seed=1)]
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +25,6 @@ def built():
         "byte": tokenizer.byte([]),
         "bpe": tokenizer.bpe(documents_of(TRAIN), vocab_size=347),
     }
-
-
-@pytest.fixture
-def gpt2():
-    folder = os.environ.get("TIKTOKEN_CACHE_DIR", "")
-    if not folder or not all((Path(folder) / name).is_file() for name in TIKTOKEN_FILES):
-        pytest.skip("TIKTOKEN_CACHE_DIR does not name a folder with tiktoken's two files of gpt2")
-    return tokenizer.gpt2([])
 
 
 def merged_by_hand(text, ranks):
@@ -140,74 +95,6 @@ def test_bpe_ids_equal_merges_written_out(built):
     assert built["bpe"].end_of_text == 346
     for text in random_texts(200):
         assert built["bpe"].encode(text) == merged_by_hand(text, ranks)
-
-
-def test_bpe_learns_the_most_frequent_pairs_first():
-    learned = tokenizer.bpe(documents_of(["xyz " * 6 + "xyw " * 4]), vocab_size=256 + 3 + 1).ranks[
-        256:
-    ]
-    assert learned == [b"xy", b" xy", b" xyz"]  # seen 10, 9 and 5 times: no space before the first
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("", [""]),
-        ("abcdefg", ["abcdefg"]),
-        ("ab cd\nef gh", ["ab cd\n", "ef gh"]),
-        ("ab cd ef gh", ["ab cd ", "ef gh"]),
-        ("abcdefghijk", ["abcdefg", "hijk"]),
-        ("\n\n\nabcdefghi\nj", ["\n\n\n", "abcdefg", "hi\nj"]),
-    ],
-)
-def test_a_long_text_is_cut_behind_a_line_break_or_else_a_space(text, parts):
-    assert list(tokenizer.in_slices(text, 7)) == parts
-
-
-def test_bpe_learns_the_same_merges_from_a_text_in_slices(monkeypatch):
-    text = "".join(f"{' '.join(random_texts(3, seed=i))} the end of {WORDS}\n" for i in range(60))
-    whole = tokenizer.bpe(documents_of([text]), vocab_size=400)
-    monkeypatch.setattr(tokenizer, "SLICE", 500)
-    assert tokenizer.bpe(documents_of([text]), vocab_size=400).ranks == whole.ranks
-
-
-# Linux's own account of the memory of a process: what it holds now, and the most that it ever held.
-MEMORY = """
-import re
-from pathlib import Path
-from gptmini import tokenizer
-from gptmini.data import Document
-word = "abcdefghijklmnopqrstuvwxyz"
-text = "".join(f"{word[i % 26:]}{i % 997} and {word[:i % 24]}\\n" for i in range(4000)) * 100
-def kilobytes(name):
-    return int(re.search(rf"{name}:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1])
-before = kilobytes("VmRSS")
-tokenizer.bpe([Document("train", text)], vocab_size=300)
-print(len(text), (kilobytes("VmHWM") - before) * 1024)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
-def test_bpe_takes_no_memory_that_grows_with_a_hundred_times_the_text():
-    command = [sys.executable, "-c", MEMORY]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    n_characters, n_bytes = map(int, printed.split())
-    assert n_bytes < 30 * n_characters
-
-
-def test_bpe_learns_from_the_training_split_alone():
-    learned = tokenizer.bpe(documents_of(["abab" * 9]), vocab_size=300)
-    assert learned.ranks[256] == b"ab"
-
-    with_val = tokenizer.bpe(documents_of(["abab" * 9], ["cdcd" * 99]), vocab_size=300)
-    assert with_val.to_dict() == learned.to_dict()
-
-
-@pytest.mark.parametrize("vocab_size", [256, 0, -1, 300.0, "300", True, None])
-def test_bpe_refuses_a_vocabulary_without_room_for_the_bytes(vocab_size):
-    with pytest.raises(ValueError, match=rf"^vocab_size must be from 257 .*, got {vocab_size!r}$"):
-        tokenizer.bpe(documents_of(["text"]), vocab_size=vocab_size)
 
 
 def test_gpt2_equals_tiktoken(gpt2):
@@ -326,80 +213,3 @@ BROKEN = [
 def test_a_broken_dict_is_one_value_error(state):
     with pytest.raises(ValueError, match=r"^.+\Z"):  # one line
         from_dict(state)
-
-
-def test_bpe_of_a_long_text_learns_from_a_sample_of_all_of_it(monkeypatch):
-    monkeypatch.setattr(tokenizer, "SAMPLED_SLICE", 64)
-    texts = [f"text {i} of many texts, " * 20 + "\n" for i in range(200)]
-    n_bytes = sum(map(len, texts))
-    documents = documents_of(texts, ["held out"])
-    samples = [list(tokenizer._training_slices(documents, n_bytes // 10)) for _ in range(2)]
-    assert samples[0] == samples[1]
-    assert 0.8 * n_bytes / 10 < sum(map(len, samples[0])) < 1.05 * n_bytes / 10
-    places = ["".join(texts).index(some) for some in samples[0]]
-    assert min(places) < n_bytes / 10
-    assert max(places) > n_bytes * 8 / 10
-    assert not any("held out" in some for some in samples[0])
-
-    whole = list(tokenizer._training_slices(documents_of(texts), n_bytes))
-    assert "".join(whole) == "".join(texts)
-    assert list(tokenizer._training_slices(documents_of(["short"]), 1)) == ["short"]
-
-
-@given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]))), end=st.booleans())
-def test_texts_that_are_encoded_together_have_the_ids_of_each(texts, end):
-    coder = tokenizer.bpe(documents_of(TRAIN), vocab_size=300)
-    if end:
-        texts = [*texts, "a<|endoftext|>b", "<|endoftext|", "|>"]
-    peer = tiktoken.Encoding(
-        "peer",
-        pat_str=coder.pattern,
-        mergeable_ranks={token: i for i, token in enumerate(coder.ranks)},
-        special_tokens={},
-    )
-    batch = [ids.tolist() for ids in coder.encode_batch(texts)]
-    assert batch == [peer.encode_ordinary(text) for text in texts]
-
-
-def as_hugging_face_has_it(coder):
-    """GPT-2's tokenizer in the tokenizers library: merges from the ranks, and Hugging Face's own byte level."""
-    letter_of = {byte: letter for letter, byte in BYTE_OF_LETTER.items()}
-    rank_of = {token: rank for rank, token in enumerate(coder.ranks)}
-
-    def spelled(token):
-        return "".join(letter_of[byte] for byte in token)
-
-    def merged(token):
-        """The two byte strings that were joined to a token: what merges of lower ranks make of its bytes."""
-        parts = [token[i : i + 1] for i in range(len(token))]
-        while len(parts) > 2:
-            joined = [a + b for a, b in pairwise(parts)]
-            i = min(range(len(joined)), key=lambda i: rank_of.get(joined[i], len(rank_of)))
-            parts[i : i + 2] = [joined[i]]
-        return spelled(parts[0]), spelled(parts[1])
-
-    vocabulary = {spelled(token): rank for token, rank in rank_of.items()}
-    merges = [merged(token) for token in coder.ranks if len(token) > 1]
-    peer = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, merges))
-    peer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    return peer
-
-
-# The letters of GPT-2's byte level by the byte that each stands for, as bytes_to_unicode of its code makes them.
-PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]
-OTHERS = [byte for byte in range(256) if byte not in PRINTABLE]
-BYTE_OF_LETTER = {chr(byte): byte for byte in PRINTABLE}
-BYTE_OF_LETTER |= {chr(256 + i): byte for i, byte in enumerate(OTHERS)}
-
-QUARTERS = [range(first, first + 0x44000) for first in range(0, 0x110000, 0x44000)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("codes", QUARTERS, ids=str)
-def test_gpt2_ids_equal_those_of_hugging_face_for_every_character_in_five_contexts(gpt2, codes):
-    peer = as_hugging_face_has_it(gpt2)
-    characters = [chr(code) for code in codes if not 0xD800 <= code < 0xE000]
-    for first in range(0, len(characters), 4096):
-        some = characters[first : first + 4096]
-        text = "".join(f"a{c}b {c} {c}{c}1{c}'{c}s\n" for c in some)
-        assert gpt2.encode(text) == peer.encode(text).ids

@@ -1,0 +1,17 @@
+"""Text to token ids and back: characters, bytes, byte pairs learned from a text, GPT-2's byte pairs.
+
+A builder (character, byte, bpe, gpt2) makes a tokenizer for the documents of a corpus.
+"""
+
+from gptmini.tokenizer.byte_pairs import BytePairTokenizer as BytePairTokenizer
+from gptmini.tokenizer.byte_pairs import byte as byte
+from gptmini.tokenizer.byte_pairs import gpt2 as gpt2
+from gptmini.tokenizer.characters import CharTokenizer as CharTokenizer
+from gptmini.tokenizer.characters import character as character
+from gptmini.tokenizer.learning import bpe as bpe
+from gptmini.tokenizer.learning import check_vocab_size as check_vocab_size
+from gptmini.tokenizer.pieces import SPLIT_PATTERN as SPLIT_PATTERN
+from gptmini.tokenizer.stored import from_dict as from_dict
+from gptmini.tokenizer.tokenizer import END_OF_TEXT as END_OF_TEXT
+from gptmini.tokenizer.tokenizer import REPLACEMENT as REPLACEMENT
+from gptmini.tokenizer.tokenizer import Tokenizer as Tokenizer

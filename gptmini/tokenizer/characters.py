@@ -1,0 +1,97 @@
+"""Characters as tokens: an id for each character of a text."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from gptmini.checks import UserError
+from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Part
+
+
+class CharTokenizer:
+    """One id a character, in code-point order; the id after them ends a document where there are several."""
+
+    kind = "char"
+
+    def __init__(self, characters: str, *, end_of_text: bool) -> None:
+        """Take the characters in order of their ids; UserError for no character, or one given twice."""
+        is_text = type(characters) is str and characters != ""
+        if not is_text or len(set(characters)) != len(characters):
+            raise UserError(f"characters must be a text of distinct characters, got {characters!r}")
+        if type(end_of_text) is not bool:
+            raise UserError(f"end_of_text must be true or false, got {end_of_text!r}")
+
+        self.characters = characters
+        self.n_vocab = len(characters)
+        self.end_of_text: int | None = None
+        if end_of_text:
+            self.end_of_text = len(characters)
+            self.n_vocab += 1
+
+        # The id of each code point up to the largest; what has no id stands behind the vocabulary.
+        codes = _code_points(characters)
+        self._unknown = self.n_vocab
+        self._id_of = np.full(int(codes.max()) + 2, self._unknown, dtype=np.uint32)
+        self._id_of[codes] = np.arange(len(codes), dtype=np.uint32)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of text; UserError for a character that was in neither split; it is named."""
+        return next(self.encode_batch([text])).tolist()
+
+    def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
+        """Ids of each text, uint32, one text at a time; errors as for encode."""
+        largest = len(self._id_of) - 1
+        for text in texts:
+            codes = _code_points(text)
+            ids = self._id_of[np.minimum(codes, largest)]
+            unknown = np.flatnonzero(ids == self._unknown)
+            if unknown.size:
+                position = int(unknown[0])
+                character = text[position]
+                raise UserError(
+                    f"every character must be among the {len(self.characters)} that were trained on, "
+                    f"got {character!r} (U+{ord(character):04X}) at position {position}"
+                )
+            yield ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of ids; an id outside the vocabulary becomes U+FFFD."""
+        return "".join(self._decode_one(i) for i in ids)
+
+    def byte_lengths(self) -> np.ndarray:
+        """UTF-8 bytes of each character, int64 (n_vocab,); 0 for end-of-text."""
+        lengths = np.zeros(self.n_vocab, dtype=np.int64)
+        lengths[: len(self.characters)] = [len(character.encode()) for character in self.characters]
+        return lengths
+
+    def to_dict(self) -> dict:
+        """Everything that from_dict needs, in plain JSON types."""
+        return {
+            "kind": self.kind,
+            "characters": self.characters,
+            "end_of_text": self.end_of_text is not None,
+        }
+
+    def _decode_one(self, i: int) -> str:
+        if 0 <= i < len(self.characters):
+            return self.characters[i]
+        if i == self.end_of_text:
+            return END_OF_TEXT
+        return REPLACEMENT
+
+
+def character(documents: Iterable[Part]) -> CharTokenizer:
+    """Tokenizer of every character of both splits; with an end-of-text id if either split has several documents."""
+    characters: set[str] = set()
+    n_documents: Counter[str | None] = Counter()
+    for part in documents:
+        characters.update(part.text)
+        n_documents[part.split] += part.ends
+    are_several = any(n > 1 for n in n_documents.values())
+    return CharTokenizer("".join(sorted(characters)), end_of_text=are_several)
+
+
+def _code_points(text: str) -> np.ndarray:
+    """Unicode's number of each character, uint32 (n,); a lone surrogate counts as a character."""
+    return np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype="<u4")

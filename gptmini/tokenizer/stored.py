@@ -1,0 +1,29 @@
+"""A tokenizer from the dict of plain JSON types that a file keeps of it."""
+
+import base64
+
+from gptmini.checks import UserError, shown
+from gptmini.tokenizer.byte_pairs import BytePairTokenizer
+from gptmini.tokenizer.characters import CharTokenizer
+from gptmini.tokenizer.tokenizer import Tokenizer
+
+
+def from_dict(state: dict) -> Tokenizer:
+    """Rebuild a tokenizer from its to_dict(); UserError for another kind, or fields that make no tokenizer."""
+    try:
+        if state["kind"] == CharTokenizer.kind:
+            return CharTokenizer(state["characters"], end_of_text=state["end_of_text"])
+        if state["kind"] == BytePairTokenizer.kind:
+            ranks = [base64.b64decode(token, validate=True) for token in state["ranks"]]
+            return BytePairTokenizer(state["pattern"], ranks)
+    except ValueError as error:  # a UserError of the tokenizer, or an error of base64
+        raise UserError(" ".join(str(error).split())) from None
+    except Exception as error:  # of any class: the fields may come from a stranger's file
+        raise UserError(
+            f"a tokenizer must have kind and its fields, got {type(error).__name__}: {error}"
+        ) from None
+
+    raise UserError(
+        f"tokenizer kind must be {CharTokenizer.kind} or {BytePairTokenizer.kind}, "
+        f"got {shown(state['kind'])}"
+    )

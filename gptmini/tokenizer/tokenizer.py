@@ -1,0 +1,56 @@
+"""What the program needs of a tokenizer, and what the builder of a tokenizer needs of a corpus."""
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import numpy as np
+
+END_OF_TEXT = "<|endoftext|>"  # the name that GPT-2 gives to the id between documents
+REPLACEMENT = "\ufffd"  # what an id outside the vocabulary, or half a character, decodes to
+
+
+class Tokenizer(Protocol):
+    """Turns text into ids and back."""
+
+    kind: str  # which class from_dict rebuilds
+    n_vocab: int  # ids, end-of-text included
+    end_of_text: int | None  # id that separates documents; None for a tokenizer without one
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text; UserError names what cannot be encoded."""
+        ...
+
+    def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
+        """Ids of each text, uint32, one text at a time; errors as for encode."""
+        ...
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of any ids; what is no text becomes U+FFFD."""
+        ...
+
+    def byte_lengths(self) -> np.ndarray:
+        """UTF-8 bytes of text that each id stands for, int64 (n_vocab,); 0 for end-of-text."""
+        ...
+
+    def to_dict(self) -> dict:
+        """Everything that from_dict needs, in plain JSON types."""
+        ...
+
+
+class Part(Protocol):
+    """A document of a corpus, or a part of one, as the builder of a tokenizer reads it."""
+
+    @property
+    def split(self) -> str | None:
+        """Split of the document: train or val."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """Text of the part."""
+        ...
+
+    @property
+    def ends(self) -> bool:
+        """Whether the document ends with this part."""
+        ...
