@@ -1,0 +1,76 @@
+"""Programs that do with a peer library what gptmini does; each prints in its last line the seconds that it took."""
+
+TIKTOKEN = """
+import sys, time, tiktoken
+documents = [text for text in open(sys.argv[1], newline="").read().split(sys.argv[2]) if text]
+encoding = tiktoken.get_encoding("gpt2")
+encoding.encode_ordinary("")
+began = time.perf_counter()
+encoding.encode_ordinary_batch(documents, num_threads=int(sys.argv[3]))
+print(time.perf_counter() - began)
+"""
+
+# After data/openwebtext/prepare.py: documents are encoded by datasets.map, and written in 1,024 batches.
+NANOGPT = """
+import sys, tempfile, time
+import datasets, numpy, tiktoken
+began = time.perf_counter()
+encoding = tiktoken.get_encoding("gpt2")
+folder = tempfile.mkdtemp(dir=sys.argv[3])
+
+def process(example):
+    ids = encoding.encode_ordinary(example["text"])
+    ids.append(encoding.eot_token)
+    return {"ids": ids, "len": len(ids)}
+
+n = int(sys.argv[2])
+dataset = datasets.load_dataset("json", data_files=sys.argv[1], cache_dir=folder, split="train")
+tokenized = dataset.map(process, remove_columns=["text"], num_proc=n)
+length = numpy.sum(tokenized["len"], dtype=numpy.uint64)
+array = numpy.memmap(folder + "/train.bin", dtype=numpy.uint16, mode="w+", shape=(length,))
+index = 0
+for i in range(1024):
+    batch = tokenized.shard(num_shards=1024, index=i, contiguous=True).with_format("numpy")
+    if len(batch) == 0:
+        continue
+    ids = numpy.concatenate(batch["ids"])
+    array[index : index + len(ids)] = ids
+    index += len(ids)
+array.flush()
+print(time.perf_counter() - began)
+"""
+
+TOKENIZERS = """
+import sys, time
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+began = time.perf_counter()
+documents = [text for text in open(sys.argv[1], newline="").read().split(sys.argv[2]) if text]
+learner = Tokenizer(models.BPE())
+learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+trainer = trainers.BpeTrainer(
+    vocab_size=int(sys.argv[3]),
+    initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    show_progress=False,
+)
+learner.train_from_iterator(documents, trainer)
+print(time.perf_counter() - began)
+"""
+
+RUSTBPE = r"""
+import sys, time, rustbpe
+began = time.perf_counter()
+documents = [text for text in open(sys.argv[1], newline="").read().split(sys.argv[2]) if text]
+learner = rustbpe.Tokenizer()
+learner.train_from_iterator(iter(documents), int(sys.argv[3]), pattern=sys.argv[4])
+print(time.perf_counter() - began)
+"""
+
+OWN_BPE = """
+import sys, time
+from gptmini import tokenizer
+from gptmini.data import Document
+began = time.perf_counter()
+documents = [text for text in open(sys.argv[1], newline="").read().split(sys.argv[2]) if text]
+tokenizer.bpe([Document("train", text) for text in documents], vocab_size=int(sys.argv[3]), train_bytes=2 * 10**8)
+print(time.perf_counter() - began)
+"""
