@@ -6,7 +6,7 @@ import json
 import torch
 
 from gptmini.data import Document
-from gptmini.data.preparation.preparing import rule_for
+from gptmini.data.preparation.split_documents import rule_for
 from gptmini.data.preparation.splits import Census
 from gptmini.model import GPTConfig, new_gpt
 

@@ -13,8 +13,8 @@ from gptmini.data.meta import is_prepared, put_meta, read_meta
 from gptmini.data.preparation import prepare
 from gptmini.data.preparation.digests import sha256_of
 from gptmini.data.preparation.encoder import BuildEncoder, Encoder
-from gptmini.data.preparation.preparing import SplitDocuments
 from gptmini.data.preparation.recipes import Recipe, plan_recipe
+from gptmini.data.preparation.split_documents import SplitDocuments
 from gptmini.data.preparation.watching import Watcher
 from gptmini.data.store import TokenStore
 from gptmini.data.text_corpus import TextCorpus

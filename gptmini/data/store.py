@@ -1,10 +1,9 @@
 """Prepared tokens on disk: a folder of token files with meta.json, complete or not there; see data/README.md."""
 
 import mmap
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,17 +11,10 @@ from gptmini.checks import UserError
 from gptmini.data.format import BLOCK, OLD_FORMAT, SPLITS
 from gptmini.data.meta import read_meta, remedy
 from gptmini.data.shards import Ids, Shards
+from gptmini.data.stored_file import StoredFile
 from gptmini.files import allow_open_files
 
 IDS_AT_ONCE = 2**22  # ids that are read at once, so that they stay in the processor's cache
-
-
-class StoredFile(NamedTuple):
-    """A file whose content meta.json describes."""
-
-    path: Path
-    size: int  # bytes
-    checksums: list[int] | None  # CRC-32 of each block; None for a file that another program wrote
 
 
 class Source(NamedTuple):
@@ -74,7 +66,7 @@ class TokenStore:
         self._parts = [self._open_part(source) for source in self.meta.get("sources", [])]
         for split in SPLITS:
             for file in self._files(split):
-                self._check_file(file, is_thorough=False)
+                file.check(self.folder, is_thorough=False)
 
     def __getstate__(self) -> dict:
         """What a copy of the store takes over: all but the mapped files, which the copy maps again."""
@@ -200,7 +192,7 @@ class TokenStore:
             part.verify()
         for split in SPLITS:
             for file in self._files(split):
-                self._check_file(file, is_thorough=True)
+                file.check(self.folder, is_thorough=True)
 
     def _check_mapped(self, file: StoredFile) -> None:
         """Raise UserError if a file is shorter than it was when it was mapped into memory."""
@@ -233,35 +225,24 @@ class TokenStore:
             return []
         places = counts.get("files")
         if places is not None:
-            return [StoredFile(Path(place["path"]), place["size"], None) for place in places]
+            return [
+                StoredFile(Path(place["path"]), place["size"], block=BLOCK, checksums=None)
+                for place in places
+            ]
 
         size = counts["tokens"] * self._dtype.itemsize
         if self._is_old:
-            return [StoredFile(self._path(split), size, [counts["crc32"]])]
+            whole = [counts["crc32"]]
+            return [StoredFile(self._path(split), size, block=size, checksums=whole)]
         return [
-            StoredFile(self._path(split), size, counts["crc32"]),
+            StoredFile(self._path(split), size, block=BLOCK, checksums=counts["crc32"]),
             StoredFile(
                 path=self.folder / f"{split}.index",
                 size=counts["documents"] * 8,
+                block=BLOCK,
                 checksums=counts["index_crc32"],
             ),
         ]
-
-    def _check_file(self, file: StoredFile, *, is_thorough: bool) -> None:
-        """Raise UserError unless a file has its size, and its first and last block, or all, have their checksums."""
-        block = file.size if self._is_old else BLOCK
-        is_right = file.path.is_file() and file.path.stat().st_size == file.size > 0
-        if is_right and file.checksums is not None:
-            is_right = _has_checksums(file, block, is_thorough=is_thorough)
-        if not is_right and file.checksums is None:
-            raise UserError(
-                f"{file.path} must have the {file.size:,} bytes that it had when its tokens were counted, and it is "
-                "missing or has changed; put it back, or name its new place with data.path="
-            )
-        if not is_right:
-            raise UserError(
-                f"{file.path} does not hold what meta.json describes; {remedy(self.folder)}"
-            )
 
     def largest_id(self, split: str) -> int:
         """Largest id of a split: known, or for a folder of format 1 looked for."""
@@ -295,30 +276,3 @@ class TokenStore:
 
     def _path(self, split: str) -> Path:
         return self.folder / f"{split}.bin"
-
-
-def _has_checksums(file: StoredFile, block: int, *, is_thorough: bool) -> bool:
-    """Whether the first and last block of a file, or all its blocks, have their checksums."""
-    n_blocks = -(-file.size // block)
-    if file.checksums is None or len(file.checksums) != n_blocks:
-        return False
-
-    chosen = range(n_blocks) if is_thorough else sorted({0, n_blocks - 1})
-    with file.path.open("rb") as opened:
-        for i in chosen:
-            opened.seek(i * block)
-            if _checksum(opened, block) != file.checksums[i]:
-                return False
-    return True
-
-
-def _checksum(file: BinaryIO, size: int) -> int:
-    """CRC-32 of the next `size` bytes of a file, or of as many as there are."""
-    checksum = 0
-    while size > 0:
-        data = file.read(min(size, BLOCK))
-        if not data:
-            break
-        checksum = zlib.crc32(data, checksum)
-        size -= len(data)
-    return checksum

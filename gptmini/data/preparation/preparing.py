@@ -10,14 +10,14 @@ from threading import Event
 import numpy as np
 
 from gptmini.checks import UserError
-from gptmini.data.corpus import Corpus, Document
+from gptmini.data.corpus import Corpus
 from gptmini.data.format import SPLITS
 from gptmini.data.meta import remedy, write_meta
 from gptmini.data.preparation.assembly import assemble, census_of
 from gptmini.data.preparation.encoder import BuildEncoder, Encoder, dtype_of, end_of
 from gptmini.data.preparation.parts import Parts
 from gptmini.data.preparation.recipes import Recipe, difference_from_others, plan_recipe
-from gptmini.data.preparation.splits import Census, Rule
+from gptmini.data.preparation.split_documents import SplitDocuments, rule_for, share_read
 from gptmini.data.preparation.tasks import Task, cut_tasks, in_order
 from gptmini.data.preparation.watching import Progress, Watcher
 from gptmini.data.store import TokenStore
@@ -25,7 +25,6 @@ from gptmini.files import flush_file, naming, new_folder, replacing
 
 # Copies of the ids that are on disk at once: those of the tasks, and the files that they are put together to.
 COPIES = 2
-TELLING = 2**20  # bytes of text between two words on the progress
 LOCK_POLL = 0.2  # seconds between two looks at whether another process has prepared the folder
 
 
@@ -221,7 +220,7 @@ class _Preparation:
 
     def _check_disk(self, parts: Parts, task: Task) -> None:
         """Raise UserError if the disk has no room for what the first task lets expect of the whole text."""
-        share = _share_read(self.corpus)
+        share = share_read(self.corpus)
         if self.has_checked_disk or not share:
             return
         self.has_checked_disk = True
@@ -271,59 +270,10 @@ class _Preparation:
 
     def _tell_tokenised(self, n_bytes: int) -> None:
         """Tell the watcher how many bytes of text are encoded; the text is read some tasks ahead."""
-        share = _share_read(self.corpus)
+        share = share_read(self.corpus)
         if share is not None:
             share *= n_bytes / self.n_read
         self.watcher.on_progress(Progress(phase="tokenising", n_bytes=n_bytes, share=share))
-
-
-class SplitDocuments:
-    """The documents of a corpus, each with its split, as the builder of a tokenizer is given them."""
-
-    def __init__(self, corpus: Corpus, watcher: Watcher | None = None) -> None:
-        """Take a corpus, and who is told how far it is read."""
-        self._corpus = corpus
-        self._watcher = watcher or Watcher()
-        self._rule: Rule | None = None
-
-    def __iter__(self) -> Iterator[Document]:
-        """Read the documents; the first time, they are read once more, to find where they belong."""
-        if self._rule is None:
-            census = Census()
-            for document in self._watched("reading"):
-                census.count(document)
-            self._rule = rule_for(self._corpus, census)
-
-        yield from self._rule.apply(self._watched("reading for the tokenizer"))
-        # What the builder does with the documents takes its time, and nothing can be told of it.
-        self._tell("building the tokenizer", 0, None)
-
-    def _watched(self, phase: str) -> Iterator[Document]:
-        """Read the documents, telling about once for each megabyte how far that is."""
-        n_bytes = 0
-        told = 0
-        for document in self._corpus.documents():
-            yield document
-            n_bytes += len(document.text.encode(errors="replace"))
-            if n_bytes - told >= TELLING:
-                told = n_bytes
-                self._tell(phase, n_bytes, _share_read(self._corpus))
-
-    def _tell(self, phase: str, n_bytes: int, share: float | None) -> None:
-        """Tell the watcher how far a phase is."""
-        self._watcher.on_progress(Progress(phase=phase, n_bytes=n_bytes, share=share))
-
-
-def rule_for(corpus: Corpus, census: Census) -> Rule:
-    """Where the documents of a corpus that have no split go, given their counts."""
-    if not census.n_documents:
-        return Rule(threshold=0, boundary=None, note=None)
-    val_fraction = getattr(corpus, "val_fraction", None)
-    if val_fraction is None:
-        raise UserError(
-            "a corpus must have val_fraction, or give each document a split, and has neither"
-        )
-    return census.rule(val_fraction)
 
 
 def _encode_task(task: Task, encoder: Encoder, parts: Parts, is_over: Event) -> None:
@@ -337,9 +287,3 @@ def _encode_task(task: Task, encoder: Encoder, parts: Parts, is_over: Event) -> 
             return
         ids.append(np.concatenate((some, end)) if ends[i] and len(end) else some)
     parts.write(task, ids)
-
-
-def _share_read(corpus: Corpus) -> float | None:
-    """Share of a corpus's text that has been read, from 0 to 1; None for a corpus that does not tell."""
-    share_read = getattr(corpus, "share_read", None)
-    return None if share_read is None else share_read()
