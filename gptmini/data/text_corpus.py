@@ -6,7 +6,7 @@ from pathlib import Path
 from gptmini.checks import UserError, unescaped
 from gptmini.data.corpus import DigestOf, Document, check_fraction
 from gptmini.data.preparation.digests import begins_with_mark, sha256_of
-from gptmini.data.sources import FoundFiles, Reading, find_files, read_pieces
+from gptmini.data.sources import Reading, find_files, read_pieces, without
 from gptmini.data.sources.formats import format_of
 
 # Records that are listed one by one where they are left out; of more, the number alone is told.
@@ -37,7 +37,8 @@ class TextCorpus:
             path: a file, a folder, a glob, or a list of these.
             val_fraction: share of the text that is held out; unused with val_path.
             name: begins the name of the prepared folder.
-            val_path: files of held-out text, named as path is; None to hold out a share of path.
+            val_path: files of held-out text, named as path is; those that path names too are not trained on. None to
+                hold out a share of path.
             field: as for Reading, like the arguments after it.
             separator: text between the documents of a file; \\n stands for a line break, as in Python.
             encoding: of files of text.
@@ -55,18 +56,20 @@ class TextCorpus:
         )
 
         found = find_files("data.path", path)
-        held_out = FoundFiles([], [])
+        self.files = found.files
+        self.val_files: list[Path] = []
+        self._found_notes = found.notes()
         if val_path is not None:
             held_out = find_files("data.val_path", val_path)
-        self.files = found.files
-        self.val_files = held_out.files
+            self.files = without(found.files, held_out.files)
+            self.val_files = held_out.files
+            self._found_notes += held_out.notes()
         self.digest_of: DigestOf = sha256_of
         # For share_read: bytes of the files as they lie on disk.
         self._n_all = sum(file.stat().st_size for file in (*self.files, *self.val_files))
         self._n_before = 0  # of the files that are read to their end
         self._n_in_file = 0  # of the file that is being read
 
-        self._found_notes = [note for note in (found.note(), held_out.note()) if note is not None]
         self.skipped = Skipped()  # of the last reading
         # What a user should know of the text; complete once documents has been read to its end.
         self.notes = list(self._found_notes)
@@ -104,32 +107,45 @@ class TextCorpus:
         Raises UserError: a file that holds no text or cannot be read.
         """
         line_ends = LineEnds()
+        separators = Separators(self.reading.separator)
         skipped = self.skipped = Skipped()
         self._n_before = 0
         try:
             if self.val_files:
-                yield from self._documents("train", self.files, line_ends, skipped)
-                yield from self._documents("val", self.val_files, line_ends, skipped)
+                yield from self._documents("train", self.files, line_ends, separators, skipped)
+                yield from self._documents("val", self.val_files, line_ends, separators, skipped)
             else:
-                yield from self._documents(None, self.files, line_ends, skipped)
+                yield from self._documents(None, self.files, line_ends, separators, skipped)
         finally:
-            self.notes = [*self._found_notes, *line_ends.notes(), *skipped.notes()]
+            self.notes = [
+                *self._found_notes,
+                *separators.notes(),
+                *line_ends.notes(),
+                *skipped.notes(),
+            ]
 
     def share_read(self) -> float:
         """Share of the bytes of all files that documents() has read, from 0 to 1."""
         return min(1.0, (self._n_before + self._n_in_file) / max(self._n_all, 1))
 
     def _documents(
-        self, split: str | None, files: list[Path], line_ends: "LineEnds", skipped: "Skipped"
+        self,
+        split: str | None,
+        files: list[Path],
+        line_ends: "LineEnds",
+        separators: "Separators",
+        skipped: "Skipped",
     ) -> Iterator[Document]:
         """The documents of the files of a split, in their order."""
         has_text = False
         for file in files:
             self._n_in_file = 0
             is_empty = True
+            separators.begin(format_of(file).kind)
             for piece in read_pieces(file, self.reading, skipped.add, self._at):
                 is_empty = False
                 line_ends.count(piece.text)
+                separators.count(piece.ends)
                 yield Document(split, piece.text, piece.ends)
             if is_empty and format_of(file).kind == "text":
                 raise UserError(f"{file} must hold text, got an empty file")
@@ -172,6 +188,35 @@ class Skipped:
         more = self.n - len(self.lines)
         rest = [f"and {more:,} more"] if more else []
         return "".join(f"{line}\n" for line in [*self.lines, *rest])
+
+
+class Separators:
+    """Watches whether the separator of documents occurs, because one that is misspelt leaves one document a file."""
+
+    def __init__(self, separator: str | None) -> None:
+        """Take the separator that was asked for; None for none."""
+        self.separator = separator
+        self.n_files = 0  # of plain text, in which a separator could occur
+        self.n_documents = 0  # in these files
+        self._is_plain = False
+
+    def begin(self, kind: str) -> None:
+        """Begin with a file of a kind."""
+        self._is_plain = kind == "text"
+        self.n_files += self._is_plain
+
+    def count(self, ends: bool) -> None:
+        """Count a piece of a document, which may end with it."""
+        self.n_documents += self._is_plain and ends
+
+    def notes(self) -> list[str]:
+        """A line about a separator that does not occur."""
+        if self.separator is None or self.n_documents > self.n_files:
+            return []
+        return [
+            f"data.separator={self.separator!r} cuts nothing: there are {self.n_documents:,} documents in "
+            f"{self.n_files:,} files of plain text"
+        ]
 
 
 class LineEnds:

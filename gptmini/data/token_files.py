@@ -15,7 +15,7 @@ from gptmini.data.preparation.digests import sha256_of
 from gptmini.data.preparation.encoder import BuildEncoder, Encoder
 from gptmini.data.preparation.recipes import Recipe, plan_recipe
 from gptmini.data.preparation.watching import Progress, Watcher
-from gptmini.data.sources import find_files
+from gptmini.data.sources import find_files, without
 from gptmini.data.sources.standard_input import NAME as STANDARD_INPUT
 from gptmini.data.store import TokenStore
 from gptmini.data.token_layouts import TokenFile, read_header
@@ -38,7 +38,8 @@ class TokenFiles:
 
         Args:
             path: a file, a folder, a glob, or a list of these, with training tokens.
-            val_path: files with held-out tokens; None to hold out the end of path.
+            val_path: files with held-out tokens; those that path names too are not trained on. None to hold out the
+                end of path.
             val_fraction: share of the tokens that is held out; unused with val_path.
             name: begins the name of the prepared folder.
 
@@ -52,6 +53,10 @@ class TokenFiles:
         self.val_files: list[TokenFile] = []
         if val_path is not None:
             self.val_files = _find_token_files("data.val_path", _several(val_path))
+            kept = without(
+                [file.path for file in self.files], [file.path for file in self.val_files]
+            )
+            self.files = [file for file in self.files if file.path in kept]
         self._set_named_val_apart()
 
     def _set_named_val_apart(self) -> None:

@@ -153,6 +153,25 @@ def test_a_folder_gives_its_texts_and_says_what_it_leaves_out(folder):
         TextCorpus(folder / "pictures", 0.1)
 
 
+def test_a_folder_gives_nothing_of_what_gptmini_wrote_into_it(folder):
+    for name, files in (("runs/a/1", ["config.yaml", "train.log", "metrics.csv"]), ("data/b", [])):
+        written = folder / name
+        written.mkdir(parents=True)
+        for file in files:
+            (written / file).write_text("version: 1")
+    (folder / "data/b/meta.json").write_text('{"format": 2, "fingerprint": ""}')
+    (folder / "data/b/skipped.txt").write_text("a record")
+
+    corpus = TextCorpus(folder, 0.4)
+    assert len(corpus.files) == 20
+    assert corpus.notes[1:] == [
+        f"2 folders were left out because gptmini wrote them: {folder / 'data/b'}, {folder / 'runs/a/1'}"
+    ]
+    # A file or a folder that is named is taken.
+    assert len(TextCorpus(folder / "data/b/skipped.txt", 0.4).files) == 1
+    assert len(TextCorpus(folder / "data/b", 0.4).files) == 1
+
+
 def test_several_paths_are_taken_in_their_order_and_each_file_once(folder):
     first = str(folder / "part1" / "04.txt")
     corpus = TextCorpus([first, str(folder / "part0" / "*.txt"), first], 0.4)
@@ -172,6 +191,39 @@ def test_held_out_text_may_be_given(tmp_path):
     before = corpus.identity()
     (tmp_path / "held.jsonl").write_text('{"body": "Other."}')
     assert corpus.identity() != before
+
+
+def test_held_out_files_are_not_trained_on(folder):
+    held_out = folder / "part0" / ".." / "part0" / "00.txt"
+    corpus = TextCorpus(folder, 0.4, val_path=held_out)
+    assert len(corpus.files) == 19
+    assert [file.resolve() for file in corpus.val_files] == [
+        (folder / "part0" / "00.txt").resolve()
+    ]
+
+    with pytest.raises(
+        UserError, match=r"^data\.path must name more than the files of data\.val_path"
+    ):
+        TextCorpus(held_out, 0.4, val_path=folder)
+
+
+@pytest.mark.parametrize(
+    ("texts", "note"),
+    [
+        (["one|two", "three"], None),
+        (
+            ["one", "two"],
+            "data.separator='|' cuts nothing: there are 2 documents in 2 files of plain text",
+        ),
+    ],
+)
+def test_a_separator_that_does_not_occur_is_told(tmp_path, texts, note):
+    for i, text in enumerate(texts):
+        (tmp_path / f"{i}.txt").write_text(text)
+    (tmp_path / "other.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
+    corpus = TextCorpus(tmp_path, 0.4, separator="|")
+    list(corpus.documents())
+    assert corpus.notes == ([] if note is None else [note])
 
 
 def test_a_separator_may_be_typed_with_an_escape(tmp_path):

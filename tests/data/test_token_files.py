@@ -182,6 +182,17 @@ def test_files_that_are_called_val_are_held_out_of_a_folder(tmp_path):
     assert TokenFiles(str(tmp_path / "val.bin"), None, 0.5).val_files == []
 
 
+def test_held_out_files_are_not_trained_on(tmp_path):
+    for name in ("a.bin", "b.bin"):
+        as_nanogpt_writes(tmp_path / name, IDS)
+    source = TokenFiles(str(tmp_path), str(tmp_path / "b.bin"), 0.5)
+    assert [file.path.name for file in source.files] == ["a.bin"]
+    with pytest.raises(
+        UserError, match=r"^data\.path must name more than the files of data\.val_path"
+    ):
+        TokenFiles(str(tmp_path), str(tmp_path), 0.5)
+
+
 def test_a_folder_that_gptmini_has_prepared_and_a_pipe_are_refused(tmp_path):
     as_nanogpt_writes(tmp_path / "a.bin", IDS)
     (tmp_path / "meta.json").write_text('{"format": 2, "fingerprint": ""}')

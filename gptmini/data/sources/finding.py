@@ -1,17 +1,18 @@
 """Which files a user means by a path: a file, a folder, a glob, or a list of these."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from gptmini.checks import UserError
+from gptmini.data.meta import is_prepared
 from gptmini.data.sources.formats import REFUSED, ending_of, format_of
 from gptmini.data.sources.standard_input import NAME as STANDARD_INPUT
 from gptmini.data.sources.standard_input import standard_input
 
 SNIFFED = 2**13  # bytes at a file's beginning that tell whether it is text
-SHOWN = 3  # names of files that were left out which a note gives
+SHOWN = 3  # names that a note gives of what was left out
 
 
 class FoundFiles(NamedTuple):
@@ -20,16 +21,19 @@ class FoundFiles(NamedTuple):
     # Each once, in the order in which they were named, and by name below a folder or a glob.
     files: list[Path]
     left_out: list[Path]  # files of folders and globs that hold no text
+    own: list[Path]  # folders that gptmini wrote, of which nothing is taken
 
-    def note(self) -> str | None:
-        """A line about the files that were left out; None if there are none."""
-        if not self.left_out:
-            return None
-        n = len(self.left_out)
-        names = ", ".join(str(file) for file in self.left_out[:SHOWN])
-        more = ", ..." if n > SHOWN else ""
-        subject = "1 file was" if n == 1 else f"{n:,} files were"
-        return f"{subject} left out for want of text that can be read: {names}{more}"
+    def notes(self) -> list[str]:
+        """Lines about what was left out; none where everything is taken."""
+        notes = []
+        if self.left_out:
+            subject = _counted(len(self.left_out), "file")
+            names = _some(self.left_out)
+            notes.append(f"{subject} left out for want of text that can be read: {names}")
+        if self.own:
+            subject = _counted(len(self.own), "folder")
+            notes.append(f"{subject} left out because gptmini wrote them: {_some(self.own)}")
+        return notes
 
 
 def find_files(key: str, paths: object) -> FoundFiles:
@@ -39,7 +43,7 @@ def find_files(key: str, paths: object) -> FoundFiles:
         key: what an error message calls the value, as data.path.
         paths: a file, a folder, a glob, - for standard input, or a list of them. A file that is named is taken
             whatever its name is. Of a folder and the folders in it, the files that hold text are taken, without those
-            whose names begin with a dot.
+            whose names begin with a dot, and without runs and prepared texts of gptmini.
 
     Raises UserError: nothing is there, or a file that was named holds no text.
     """
@@ -50,12 +54,23 @@ def find_files(key: str, paths: object) -> FoundFiles:
     # A dict keeps the order, and each file once.
     files: dict[Path, None] = {}
     left_out: dict[Path, None] = {}
+    own: dict[Path, None] = {}
     for path in several:
         # A configuration may make a number of a name that is all digits.
         found = _find(key, str(path))
         files.update(dict.fromkeys(found.files))
         left_out.update(dict.fromkeys(found.left_out))
-    return FoundFiles(list(files), list(left_out))
+        own.update(dict.fromkeys(found.own))
+    return FoundFiles(list(files), list(left_out), list(own))
+
+
+def without(files: Sequence[Path], held_out: Sequence[Path]) -> list[Path]:
+    """The files that are not among those of data.val_path; UserError if none is left."""
+    apart = {file.resolve() for file in held_out}
+    rest = [file for file in files if file.resolve() not in apart]
+    if not rest:
+        raise UserError("data.path must name more than the files of data.val_path, and does not")
+    return rest
 
 
 def _find(key: str, path: str) -> FoundFiles:
@@ -66,7 +81,7 @@ def _find(key: str, path: str) -> FoundFiles:
         )
 
     if path == STANDARD_INPUT:
-        return FoundFiles([standard_input()], [])
+        return FoundFiles([standard_input()], [], [])
 
     given = Path(path).expanduser()
     if given.is_dir():
@@ -75,7 +90,7 @@ def _find(key: str, path: str) -> FoundFiles:
         raise UserError(f"{key} must be a regular file or a folder, got {path}, which is neither")
     if given.is_file():
         _check_is_text(key, given)
-        return FoundFiles([given], [])
+        return FoundFiles([given], [], [])
 
     files = []
     left_out = []
@@ -87,31 +102,57 @@ def _find(key: str, path: str) -> FoundFiles:
         )
     for file in files:
         _check_is_text(key, file)
-    return FoundFiles(files, left_out)
+    return FoundFiles(files, left_out, [])
 
 
 def _find_in_folder(key: str, folder: Path) -> FoundFiles:
     """Find the files below a folder that hold text."""
     files = []
     left_out = []
-    for file in _walk(folder):
+    found, own = _walk(folder)
+    for file in found:
         holds_text = ending_of(file) not in REFUSED and (
             format_of(file).is_structured or _is_text(file)
         )
         (files if holds_text else left_out).append(file)
     if not files:
         raise UserError(f"{key} must hold files of text, got the folder {folder} with none")
-    return FoundFiles(files, left_out)
+    return FoundFiles(files, left_out, own)
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    """Files below a folder in the order of their names; names that begin with a dot are passed over."""
+def _walk(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Files below a folder in the order of their names, and folders below it that gptmini wrote.
+
+    Names that begin with a dot are passed over.
+    """
     found = []
+    own = []
     for place, subfolders, names in os.walk(folder):
+        if place != str(folder) and _is_own(Path(place)):
+            own.append(Path(place))
+            subfolders.clear()
+            continue
         # os.walk goes on into the folders that are left in its list.
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         found += [Path(place, name) for name in names if not name.startswith(".")]
-    return iter(sorted(file for file in found if file.is_file()))
+    return sorted(file for file in found if file.is_file()), sorted(own)
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether gptmini wrote a folder: a prepared text, or a run."""
+    is_run = (folder / "config.yaml").is_file() and (folder / "train.log").is_file()
+    return is_run or is_prepared(folder)
+
+
+def _counted(n: int, noun: str) -> str:
+    """The subject of a sentence about n things."""
+    return f"1 {noun} was" if n == 1 else f"{n:,} {noun}s were"
+
+
+def _some(paths: Sequence[Path]) -> str:
+    """The first paths of a list, as a sentence shows them."""
+    names = ", ".join(str(path) for path in paths[:SHOWN])
+    return f"{names}, ..." if len(paths) > SHOWN else names
 
 
 def _is_text(file: Path) -> bool:
