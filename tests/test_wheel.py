@@ -112,4 +112,4 @@ def test_a_folder_of_configurations_adds_an_experiment(installed):
 
     refused = installed("-m", "gptmini", "train", *RUN, "experiment=mine")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    assert "Could not find 'experiment/mine'" in refused.stderr
+    assert "experiment must be one of " in refused.stderr

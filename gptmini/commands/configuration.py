@@ -76,6 +76,10 @@ def _parsed(line: str) -> "Override":
     """An override as Hydra reads it; UserError where Hydra cannot."""
     from hydra.errors import HydraException
 
+    if "=" not in line and not line.startswith("~"):
+        is_there = Path(line).expanduser().exists()
+        remedy = f"; data=text data.path={line} chooses it as the text" if is_there else ""
+        raise UserError(f"what is typed must be KEY=VALUE, got {line}{remedy}")
     try:
         return parser().parse_override(line)
     except HydraException as error:

@@ -4,6 +4,7 @@ import argparse
 import errno
 import io
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -180,6 +181,8 @@ def _explained(error: BaseException) -> str | None:
     name = type(error).__name__
     if name == "InstantiationException":
         return _explain_part(error)
+    if name == "MissingConfigException" and getattr(error, "options", None):
+        return _explain_choice(error)
     if type(error).__module__.startswith(("hydra.", "omegaconf.")):
         return _explain_hydra(error)
     if isinstance(error, OSError):
@@ -219,6 +222,18 @@ def _explain_hydra(error: BaseException) -> str:
     if "override" in name.lower():
         reason += "; a list or a mapping holds other characters in quotes: 'key=[\"a b\"]'"
     return reason
+
+
+def _explain_choice(error: Any) -> str:
+    """The message for Hydra's MissingConfigException of an option that its group does not have."""
+    group, _, option = str(error.missing_cfg_file).rpartition("/")
+    message = f"{group} must be one of {', '.join(error.options)}, got {option}"
+
+    # Hydra names the file that chooses the option. A root configuration stands for the command line.
+    chooser = re.match(r"In '([^']+)': ", str(error))
+    if chooser is None or chooser[1] in ("train", "prepare"):
+        return message
+    return f"{chooser[1]}.yaml: {message}"
 
 
 def _explain_part(error: BaseException) -> str | None:

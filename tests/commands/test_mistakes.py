@@ -59,9 +59,9 @@ TRAINING = [
         r"has the key data\.path; data=shakespeare and data=text and data=tokens have it",
     ),
     (["optimizer=adamw", "optimizer.momentum=0.9"], r"optimizer\.momentum; optimizer=muon has it"),
-    (["model=tyny"], "Could not find 'model/tyny' Available options in 'model': gpt2 modern tiny"),
-    (["experiment=none"], "Could not find 'experiment/none'"),
-    (["trainer.max_steps"], "missing EQUAL"),
+    (["model=tyny"], "error: model must be one of gpt2, modern, tiny, got tyny$"),
+    (["experiment=none"], "experiment must be one of .*nanogpt_cpu.*, got none$"),
+    (["trainer.max_steps"], "what is typed must be KEY=VALUE, got trainer.max_steps$"),
     (["optimizer.lr=1e-3,3e-4"], "To sweep over it, add --multirun"),
     (["data.path=???"], r"data\.path must be given, as in data\.path=VALUE"),
     (

@@ -244,7 +244,7 @@ def test_without_callbacks_a_run_trains_and_keeps_nothing(script, watched):
         (["callbacks=[default,none]"], "is no KEY=VALUE, and no GROUP=NAME"),
         (["--config-dir", "absent"], "--config-dir must be a folder, got absent"),
         (["--config-path", "."], "--config-dir adds a folder to them"),
-        (["experiment=absent"], "error: In 'train': Could not find 'experiment/absent'[^/]*$"),
+        (["experiment=absent"], "error: experiment must be one of [a-z0-9_, ]+, got absent$"),
         (["-m", "--cfg", "job"], "--multirun and --cfg do not go together; leave out all but one"),
         (["--config-name", "mine"], "--config-dir adds a folder to them"),
         (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),

@@ -186,7 +186,7 @@ def test_a_run_that_python_stopped_says_so_and_goes_on(script, short):
         ),
         (["data.path=absent.txt"], "data.path must be .* got absent.txt, which does not exist"),
         (["trainer.devices=2"], r"trainer\.devices must be 1 in gptmini\.train, got 2"),
-        (["experiment=absent"], "Could not find 'experiment/absent'"),
+        (["experiment=absent"], "^experiment must be one of .*, got absent$"),
         (["trainer.max_steps=["], "LexerNoViableAlt|mismatched|no viable"),
         (
             ["model.n_heads=3"],
