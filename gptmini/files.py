@@ -68,16 +68,20 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
+def new_folder(path: Path, *, is_locked: bool = False) -> Iterator[Path]:
     """Make a folder that takes the name path when the block ends: the folder is complete or absent.
 
     Yields the folder under its temporary name. If another process has made path meanwhile, that folder stays. When the
     block raises, the new folder is removed. A temporary folder that a killed process left is removed by the next call
-    for the same path, once nothing was written in it for an hour. The block itself flushes the files to disk.
+    for the same path: at once where the caller holds a lock for the path, else when nothing was written in it for an
+    hour. The block itself flushes the files to disk.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for left_over in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-        _remove_if_abandoned(left_over)
+        if is_locked:
+            shutil.rmtree(left_over, ignore_errors=True)
+        else:
+            _remove_if_abandoned(left_over)
 
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
     try:

@@ -270,8 +270,13 @@ def test_what_a_killed_process_left_is_removed_an_hour_later(tmp_path, name):
         os.utime(path, (before, before))
     with new_folder(tmp_path / name):
         pass
-
     assert names(tmp_path) == [f".{name}.b.tmp", name]
+
+    # Whoever holds a lock knows that no other process makes the folder.
+    (tmp_path / name).rmdir()
+    with new_folder(tmp_path / name, is_locked=True):
+        pass
+    assert names(tmp_path) == [name]
 
 
 @pytest.fixture

@@ -242,7 +242,7 @@ class _Preparation:
             self.watcher.on_note(rule.note)
 
         place = self.recipe.folder
-        with new_folder(place) as temporary:
+        with new_folder(place, is_locked=True) as temporary:
             splits = assemble(parts, n_parts, rule, encoder, temporary, place=place)
             for split in SPLITS:
                 if not splits[split]["bytes"]:

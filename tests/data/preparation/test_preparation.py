@@ -307,6 +307,10 @@ def test_kills_at_random_instants_change_nothing(tmp_path):
             n_kills += 1
         assert process.returncode == 0
         assert files_of(folder) == wanted
+        assert {path.name for path in (tmp_path / "data").iterdir()} <= {
+            folder.name,
+            ".digests.json",
+        }
     assert n_kills > 3
 
 
