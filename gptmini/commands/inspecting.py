@@ -31,6 +31,7 @@ def inspection(store: "TokenStore", on_progress: "Callable[[Progress], None]") -
     yield _row("", splits)
     for name, cells in rows.items():
         yield _row(name, cells)
+    yield from _sources(store)
 
     for split, found in splits.items():
         yield ""
@@ -43,10 +44,29 @@ def inspection(store: "TokenStore", on_progress: "Callable[[Progress], None]") -
 
     overlap = inspect_overlap(store, tokenizer, on_progress)
     yield ""
+    if not overlap.n_compared:
+        yield f"overlap: no held-out document has the {WINDOW} characters that are compared"
+        return
+    share = overlap.n_shared / overlap.n_compared
+    share_of_windows = overlap.n_windows_shared / overlap.n_windows
     yield (
         f"overlap: {overlap.n_shared:,} of {overlap.n_compared:,} held-out documents that were compared "
-        f"({overlap.share:.1%}) share {WINDOW} characters in a row with the training text"
+        f"({share:.1%}) share {WINDOW} characters in a row with the training text"
     )
+    yield (
+        f"         {share_of_windows:.1%} of the different passages of {WINDOW} characters in them stand in the "
+        "training text"
+    )
+
+
+def _sources(store: "TokenStore") -> Iterator[str]:
+    """Lines about the sources of a mixture; none for any other folder."""
+    if not store.sources[0].name:
+        return
+    yield ""
+    yield "sources, with the windows that each block takes, and tokens to train on"
+    for source in store.sources:
+        yield f"{source.weight:12,}  {source.name}, {source.n_tokens:,} tokens"
 
 
 def _row(name: str, cells: "Iterator[str] | list[str] | dict") -> str:

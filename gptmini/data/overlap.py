@@ -17,18 +17,16 @@ BASE = 0x9E3779B97F4A7C15
 INVERSE = pow(BASE, -1, 2**64)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Overlap:
-    """Held-out documents that share a passage with the training text."""
+    """What held-out documents share with the training text."""
 
     n_compared: int  # held-out documents of at least WINDOW characters
-    # Those of them with a window of WINDOW characters that stands in the training text too.
-    n_shared: int
-
-    @property
-    def share(self) -> float:
-        """Share of the compared documents, from 0 to 1."""
-        return self.n_shared / self.n_compared if self.n_compared else 0.0
+    n_shared: (
+        int  # those of them with a window of WINDOW characters that stands in the training text too
+    )
+    n_windows: int  # different windows of the compared documents
+    n_windows_shared: int  # those of them that stand in the training text too
 
 
 def overlap_of(
@@ -36,7 +34,7 @@ def overlap_of(
 ) -> Overlap:
     """Compare every window of the held-out documents with every window of the training documents.
 
-    Memory is about 70 bytes for each character of the held-out documents. Windows are compared by hashes of 64 bits,
+    Memory is about 80 bytes for each character of the held-out documents. Windows are compared by hashes of 64 bits,
     so that with a hundred million windows on each side one false match is to be expected in two thousand comparisons.
 
     Args:
@@ -44,43 +42,72 @@ def overlap_of(
         train: the training documents, of which one at a time is held.
         on_read: is told of each training document that has been compared.
     """
-    hashes = []
-    numbers = []
-    n_compared = 0
-    for text in held_out:
-        of_text = np.unique(window_hashes(text))
-        if of_text.size:
-            hashes.append(of_text)
-            numbers.append(np.full(of_text.size, n_compared, dtype=np.int64))
-            n_compared += 1
-    if not hashes:
-        return Overlap(0, 0)
-
-    # The held-out windows, sorted by their hashes, and the document of each.
-    known = np.concatenate(hashes)
-    order = np.argsort(known, kind="stable")
-    known = known[order]
-    documents = np.concatenate(numbers)[order]
-
-    table = np.zeros(2**TABLE_BITS // 8, dtype=np.uint8)
-    places = known >> _U64(64 - TABLE_BITS)
-    np.bitwise_or.at(table, places >> _U64(3), np.left_shift(1, places & _U64(7)).astype(np.uint8))
-
-    is_found = np.zeros(len(known), dtype=bool)
+    windows = HeldOutWindows(held_out)
     for text in train:
+        windows.look_for(text)
+        on_read(text)
+    return windows.overlap()
+
+
+class HeldOutWindows:
+    """The windows of held-out documents, known by their hashes, and which of them have been found elsewhere."""
+
+    def __init__(self, documents: Iterable[str]) -> None:
+        """Hash the windows of the documents; a document of fewer than WINDOW characters has none."""
+        hashes = [np.zeros(0, dtype=_U64)]
+        owners = [np.zeros(0, dtype=np.int64)]
+        self._n_documents = 0
+        for text in documents:
+            of_text = np.unique(window_hashes(text))
+            if of_text.size:
+                hashes.append(of_text)
+                owners.append(np.full(of_text.size, self._n_documents, dtype=np.int64))
+                self._n_documents += 1
+
+        # A row for each different window of a document, in the order of the hashes.
+        all_hashes = np.concatenate(hashes)
+        order = np.argsort(all_hashes, kind="stable")
+        self._owners = np.concatenate(owners)[order]
+        # The different hashes, which of them each row has, and whether it was found.
+        sorted_hashes = all_hashes[order]
+        is_first = np.ones(len(sorted_hashes), dtype=bool)
+        is_first[1:] = sorted_hashes[1:] != sorted_hashes[:-1]
+        self._known = sorted_hashes[is_first]
+        self._known_of_row = np.cumsum(is_first) - 1
+        self._is_found = np.zeros(len(self._known), dtype=bool)
+
+        self._table = np.zeros(2**TABLE_BITS // 8, dtype=np.uint8)
+        byte, bit = _place_in_table(self._known)
+        np.bitwise_or.at(self._table, byte, np.left_shift(1, bit).astype(np.uint8))
+
+    def look_for(self, text: str) -> None:
+        """Take down which of the windows stand in a text."""
+        if not len(self._known):
+            return
         for first in range(0, max(len(text) - WINDOW + 1, 0), AT_ONCE):
             some = window_hashes(text[first : first + AT_ONCE + WINDOW - 1])
-            places = some >> _U64(64 - TABLE_BITS)
-            may_be_known = (table[places >> _U64(3)] >> (places & _U64(7)).astype(np.uint8)) & 1
-            candidates = some[may_be_known.astype(bool)]
-            found = np.minimum(np.searchsorted(known, candidates), len(known) - 1)
-            is_found[found[known[found] == candidates]] = True
-        on_read(text)
+            byte, bit = _place_in_table(some)
+            may_be_known = ((self._table[byte] >> bit) & 1).astype(bool)
 
-    # Equal hashes lie side by side, and only the first of them was found.
-    is_first = np.concatenate(([True], known[1:] != known[:-1]))
-    is_found = is_found[is_first][np.cumsum(is_first) - 1]
-    return Overlap(n_compared, len(np.unique(documents[is_found])))
+            candidates = some[may_be_known]
+            nearest = np.minimum(np.searchsorted(self._known, candidates), len(self._known) - 1)
+            self._is_found[nearest[self._known[nearest] == candidates]] = True
+
+    def overlap(self) -> Overlap:
+        """Count what has been found."""
+        is_found = self._is_found[self._known_of_row]
+        return Overlap(
+            n_compared=self._n_documents,
+            n_shared=len(np.unique(self._owners[is_found])),
+            n_windows=len(self._known),
+            n_windows_shared=int(self._is_found.sum()),
+        )
+
+
+def _place_in_table(hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The byte of the table, and the bit in it, of the leading TABLE_BITS bits of each hash."""
+    places = hashes >> _U64(64 - TABLE_BITS)
+    return places >> _U64(3), (places & _U64(7)).astype(np.uint8)
 
 
 def window_hashes(text: str) -> np.ndarray:

@@ -41,6 +41,10 @@ def test_a_mixture_is_trained_on_and_its_passes_are_told(script, short, tmp_path
     said = r"^warning  b is trained on \S+ times, .* a lower weight of b, or a lower trainer\.max_s"
     assert re.search(said, result.out, re.MULTILINE)
 
+    tokenizer = [line for line in short if line.startswith("tokenizer")]
+    inspected = script("prepare", "data=mixture", sources, *tokenizer, "inspect=true")
+    assert re.search(r"^ +3  a, [\d,]+ tokens\n +1  b, [\d,]+ tokens$", inspected.out, re.MULTILINE)
+
     resumed = script("train", "resume=runs/latest", "trainer.max_steps=1001")
     assert resumed.code == 0, resumed.err
 

@@ -80,6 +80,10 @@ def test_inspect_shows_what_is_in_the_folder(script, tmp_path):
         "overlap: 1 of 2 held-out documents that were compared (50.0%) share 50 characters in a row with"
         in out
     )
+    # The first has 69 - 50 + 1 passages, of which 60 - 50 + 1 are shared. The second repeats itself after 25.
+    assert (
+        f"{11 / (20 + 25):.1%} of the different passages of 50 characters in them stand in" in out
+    )
 
 
 @pytest.mark.parametrize("key", ["inspect", "verify"])

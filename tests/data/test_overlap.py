@@ -3,12 +3,11 @@
 import random
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gptmini.data import overlap
-from gptmini.data.overlap import overlap_of, window_hashes
+from gptmini.data.overlap import Overlap, overlap_of, window_hashes
 
 
 def nobody(text):
@@ -16,13 +15,17 @@ def nobody(text):
 
 
 def by_search(held_out, train, window):
-    """Documents of which a window of characters stands in a training document, and those long enough for one."""
-    shared = 0
+    """What is shared, by looking for each window as text."""
     compared = [text for text in held_out if len(text) >= window]
-    for text in compared:
-        windows = (text[i : i + window] for i in range(len(text) - window + 1))
-        shared += any(some in other for some in windows for other in train)
-    return len(compared), shared
+    windows = [{text[i : i + window] for i in range(len(text) - window + 1)} for text in compared]
+    different = set().union(*windows)
+    found = {some for some in different if any(some in other for other in train)}
+    return Overlap(
+        n_compared=len(compared),
+        n_shared=sum(bool(of_text & found) for of_text in windows),
+        n_windows=len(different),
+        n_windows_shared=len(found),
+    )
 
 
 TEXTS = st.lists(st.text("ab", max_size=30), max_size=5)
@@ -37,7 +40,7 @@ def test_overlap_is_what_a_search_finds(held_out, train):
         found = overlap_of(held_out, train, nobody)
     finally:
         overlap.WINDOW, overlap.TABLE_BITS = original
-    assert (found.n_compared, found.n_shared) == by_search(held_out, train, 5)
+    assert found == by_search(held_out, train, 5)
 
 
 def test_a_passage_anywhere_in_a_long_text_is_found(monkeypatch):
@@ -52,8 +55,8 @@ def test_a_passage_anywhere_in_a_long_text_is_found(monkeypatch):
         train = words(place) + passage + words(2950 - place)
         held_out = [words(80), words(20) + passage + words(9), passage[:49] + words(9), "short"]
         found = overlap_of(held_out, [words(70), train], nobody)
-        assert (found.n_compared, found.n_shared) == (3, 1)
-        assert found.share == pytest.approx(1 / 3)
+        # The documents have 31, 30 and 9 windows.
+        assert found == Overlap(n_compared=3, n_shared=1, n_windows=70, n_windows_shared=1)
 
 
 def test_each_window_has_a_hash_of_its_text_alone():
