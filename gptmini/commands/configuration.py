@@ -1,5 +1,6 @@
 """Configurations: composed by Hydra from the files of gptmini and of the user's own folder."""
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -77,12 +78,15 @@ def _parsed(line: str) -> "Override":
     from hydra.errors import HydraException
 
     if "=" not in line and not line.startswith("~"):
-        is_there = Path(line).expanduser().exists()
-        remedy = f"; data=text data.path={line} chooses it as the text" if is_there else ""
+        is_file = Path(line).expanduser().is_file()
+        typed = shlex.quote(f"data.path={line}")
+        remedy = f"; data=text {typed} chooses it as the text" if is_file else _cut_by_shell(line)
         raise UserError(f"what is typed must be KEY=VALUE, got {line}{remedy}")
     try:
         return parser().parse_override(line)
     except HydraException as error:
+        if _cut_by_shell(line):
+            raise UserError(f"{line} cannot be read{_cut_by_shell(line)}") from None
         reason, *rest = str(error).splitlines()
         if not reason.startswith("LexerNoViableAltException"):
             raise UserError(f"{line} cannot be read: {reason}{QUOTES}") from None
@@ -92,6 +96,14 @@ def _parsed(line: str) -> "Override":
         raise UserError(
             f"{line} cannot be read: the character{character} needs quotes{QUOTES}"
         ) from None
+
+
+def _cut_by_shell(line: str) -> str:
+    """A remedy for what has brackets or braces without their partners; empty for anything else."""
+    is_whole = all(line.count(a) == line.count(b) for a, b in ("[]", "{}"))
+    if is_whole:
+        return ""
+    return "; the shell cuts at spaces: a list or a mapping needs quotes around all of it: 'key=[a, b]'"
 
 
 @cache

@@ -227,13 +227,12 @@ def _explain_hydra(error: BaseException) -> str:
 def _explain_choice(error: Any) -> str:
     """The message for Hydra's MissingConfigException of an option that its group does not have."""
     group, _, option = str(error.missing_cfg_file).rpartition("/")
-    message = f"{group} must be one of {', '.join(error.options)}, got {option}"
+    message = f"{group} must be one of {', '.join(error.options)}, got {option or 'no name'}"
 
-    # Hydra names the file that chooses the option. A root configuration stands for the command line.
-    chooser = re.match(r"In '([^']+)': ", str(error))
-    if chooser is None or chooser[1] in ("train", "prepare"):
-        return message
-    return f"{chooser[1]}.yaml: {message}"
+    # Hydra names the file that chooses the option. One that lies in no group is the command's own, and stands for what
+    # was typed.
+    chooser = re.match(r"In '(.+/.+)': ", str(error))
+    return message if chooser is None else f"{chooser[1]}.yaml: {message}"
 
 
 def _explain_part(error: BaseException) -> str | None:

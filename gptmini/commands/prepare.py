@@ -49,7 +49,12 @@ def tokenise(
         try:
             store, written = open_tokens(config, None, watcher=watcher)
         except KeyboardInterrupt:
-            console.print("interrupted; the same command goes on with what is encoded already")
+            if line.phase == "tokenising":
+                console.print("interrupted; the same command goes on with what is encoded already")
+            else:
+                console.print(
+                    "interrupted before the text was encoded; the same command begins again"
+                )
             raise
         if config.verify:
             store.verify()

@@ -9,8 +9,9 @@ if TYPE_CHECKING:
 
     from gptmini.data import Progress
 
-# Seconds before the first line that is printed where there is no terminal, and between two of them.
+# Seconds without a line after which the next one is printed where there is no terminal; fewer for a new phase.
 INTERVAL = 10
+INTERVAL_OF_PHASES = 1
 # Seconds of a phase before its speed is told: the first figures are of the first megabyte.
 SETTLED = 1
 
@@ -21,7 +22,7 @@ class ProgressLine:
     def __init__(self, console: "Console") -> None:
         self._console = console
         self._status = console.status("reading text")
-        self._phase = ""
+        self.phase = ""  # what was last shown to be done
         self._phase_began = 0.0
         self._printed_at = time.monotonic()
 
@@ -42,16 +43,16 @@ class ProgressLine:
     def show(self, progress: "Progress") -> None:
         """Show how far the preparation is."""
         now = time.monotonic()
-        is_new = progress.phase != self._phase
+        is_new = progress.phase != self.phase
         if is_new:
-            self._phase = progress.phase
+            self.phase = progress.phase
             self._phase_began = now
         line = described(progress, seconds=now - self._phase_began)
 
         silent = now - self._printed_at
         if self._console.is_terminal:
             self._status.update(line)
-        elif silent >= INTERVAL or (is_new and silent >= SETTLED):
+        elif silent >= INTERVAL or (is_new and silent >= INTERVAL_OF_PHASES):
             self._printed_at = now
             self._console.print(line, markup=False)
 

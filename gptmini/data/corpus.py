@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from gptmini.checks import number
+from gptmini.checks import UserError, number, shown
 
 # Gives the SHA-256 digest of a file, in hexadecimal.
 DigestOf = Callable[[Path], str]
@@ -31,12 +31,32 @@ class Corpus(Protocol):
     name: str  # begins the name of the prepared folder
 
     def identity(self) -> dict:
-        """What the documents follow from, in plain JSON types: it changes when any document would."""
+        """What the documents follow from, in plain JSON types, with the name of the corpus under the key corpus.
+
+        It changes when any document would.
+        """
         ...
 
     def documents(self) -> Iterator[Document]:
         """Read every document once, in a fixed order; the next call reads them again."""
         ...
+
+
+def check_document(document: object) -> None:
+    """Raise UserError for what a corpus of the user's own must not yield."""
+    if not isinstance(document, Document):
+        raise UserError(
+            f"the documents of a corpus must be gptmini.data.Document, got {shown(document)[:80]}"
+        )
+    if document.split not in (None, "train", "val"):
+        raise UserError(
+            f"the split of a document must be train, val or None, got {shown(document.split)}"
+        )
+    if type(document.text) is not str or type(document.ends) is not bool:
+        raise UserError(
+            "a document must have a str for its text and a bool for whether it ends, got "
+            f"{type(document.text).__name__} and {type(document.ends).__name__}"
+        )
 
 
 def check_fraction(val_fraction: float) -> float:

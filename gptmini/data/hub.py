@@ -37,6 +37,7 @@ DEFAULT = "default"  # the subset of files that lie in no folder of their own
 # As in train-00000-of-00004-0123456789abcdef, or partial-train of the hub's own branch.
 NUMBERED = re.compile(r"-\d{5}-of-\d{5}.*$")
 NAMES_SHOWN = 20  # subsets that an error names
+ADDRESS = "https://huggingface.co/datasets/"  # what the address of a dataset on the hub begins with
 LIST = "gptmini-files.json"  # which files of the dataset were downloaded, kept beside them
 
 
@@ -85,7 +86,16 @@ def hub_text(
     name = text("data.dataset", dataset)
     if not name:
         raise UserError("data.dataset must name a dataset or a folder, got an empty name")
+    name = name.removeprefix(ADDRESS)
     local = Path(name).expanduser()
+    if local.is_file():
+        raise UserError(
+            f"data.dataset must name a dataset or a folder, got the file {name}; data=text data.path={name} reads it"
+        )
+    if name.startswith((".", "/", "~")) and not local.is_dir():
+        raise UserError(
+            f"data.dataset must name a dataset or a folder, got {name}, which does not exist"
+        )
     if local.is_dir():
         paths = [file.relative_to(local).as_posix() for file in sorted(local.rglob("*.parquet"))]
         chosen = choose_files(name, paths, subset, split, val_split)

@@ -29,9 +29,10 @@ def read_meta(folder: Path) -> dict:
     """What meta.json says; UserError unless it is as this version, or the one of format 1, wrote it."""
     path = folder / "meta.json"
     if not path.is_file():
+        problem = "has no meta.json" if folder.is_dir() else "does not exist"
         raise UserError(
-            f"{folder} is not a prepared folder: it has no meta.json; "
-            "run gptmini prepare, or name another"
+            f"{folder} must be a prepared folder, and it {problem}; prepare its text again with gptmini prepare or by "
+            "resuming its run, or name another folder"
         )
 
     try:

@@ -121,9 +121,7 @@ class Mixture:
 
     def documents(self) -> Iterator[Document]:
         """The documents of the texts, each in its split; those of prepared folders are not read."""
-        for part in self.parts:
-            if isinstance(part.data, TextCorpus):
-                yield from SplitDocuments(part.data)
+        return iter(_AllDocuments(self.parts))
 
     def prepare(
         self,
@@ -143,7 +141,7 @@ class Mixture:
         if folder.exists():
             encoder = rebuild(read_meta(folder)["tokenizer"])
         else:
-            encoder = self._encoder(build_encoder, recipe, rebuild)
+            encoder = self._encoder(build_encoder, recipe, rebuild, watcher)
 
         # A source that was prepared before is opened; one that was deleted or moved since is made or found again.
         known = _builder_of(encoder, recipe.contents["builder"]["name"])
@@ -171,12 +169,16 @@ class Mixture:
         return TokenStore(folder), is_new
 
     def _encoder(
-        self, build_encoder: BuildEncoder, recipe: Recipe, rebuild: Callable[[dict], Encoder]
+        self,
+        build_encoder: BuildEncoder,
+        recipe: Recipe,
+        rebuild: Callable[[dict], Encoder],
+        watcher: Watcher,
     ) -> Encoder:
         """The tokenizer of all sources: that of the prepared ones, or else built from all texts."""
         prepared = [part.data for part in self.parts if isinstance(part.data, TokenStore)]
         if not prepared:
-            return build_encoder(_AllDocuments(self))
+            return build_encoder(_AllDocuments(self.parts, watcher))
 
         wanted = recipe.contents["builder"]["name"]
         for store in prepared:
@@ -229,12 +231,17 @@ class Mixture:
 class _AllDocuments:
     """The documents of all texts of a mixture, each in its split; they can be iterated several times."""
 
-    def __init__(self, mixture: Mixture) -> None:
-        self._mixture = mixture
+    def __init__(self, parts: list[Part], watcher: Watcher | None = None) -> None:
+        self._texts = [
+            SplitDocuments(part.data, watcher)
+            for part in parts
+            if isinstance(part.data, TextCorpus)
+        ]
 
     def __iter__(self) -> Iterator[Document]:
         """Read the documents."""
-        return self._mixture.documents()
+        for documents in self._texts:
+            yield from documents
 
 
 def _builder_of(encoder: Encoder, kind: str) -> BuildEncoder:

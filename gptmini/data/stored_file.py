@@ -27,7 +27,8 @@ class StoredFile(NamedTuple):
             if not is_right:
                 raise UserError(
                     f"{self.path} must have the {self.size:,} bytes that it had when its tokens were counted, and it "
-                    "is missing or has changed; put it back, or name its new place with data.path="
+                    "is missing or has changed; put it back, or run gptmini prepare data=tokens with the data.path= of "
+                    "its new place first"
                 )
             return
 

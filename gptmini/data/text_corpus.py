@@ -6,7 +6,14 @@ from pathlib import Path
 from gptmini.checks import UserError, unescaped
 from gptmini.data.corpus import DigestOf, Document, check_fraction
 from gptmini.data.preparation.digests import begins_with_mark, sha256_of
-from gptmini.data.sources import Reading, find_files, read_pieces, without
+from gptmini.data.sources import (
+    Reading,
+    find_files,
+    note_on_held_out,
+    notes_on_empty,
+    read_pieces,
+    without_held_out,
+)
 from gptmini.data.sources.formats import format_of
 
 # Records that are listed one by one where they are left out; of more, the number alone is told.
@@ -61,8 +68,9 @@ class TextCorpus:
         self._found_notes = found.notes()
         if val_path is not None:
             held_out = find_files("data.val_path", val_path)
-            self.files = without(found.files, held_out.files)
+            self.files = without_held_out(found.files, held_out.files)
             self.val_files = held_out.files
+            self._found_notes += note_on_held_out(len(found.files) - len(self.files))
             self._found_notes += held_out.notes()
         self.digest_of: DigestOf = sha256_of
         # For share_read: bytes of the files as they lie on disk.
@@ -71,6 +79,7 @@ class TextCorpus:
         self._n_in_file = 0  # of the file that is being read
 
         self.skipped = Skipped()  # of the last reading
+        self._empty: list[Path] = []  # files in which the last reading found no text
         # What a user should know of the text; complete once documents has been read to its end.
         self.notes = list(self._found_notes)
 
@@ -109,6 +118,7 @@ class TextCorpus:
         line_ends = LineEnds()
         separators = Separators(self.reading.separator)
         skipped = self.skipped = Skipped()
+        self._empty = []
         self._n_before = 0
         try:
             if self.val_files:
@@ -119,6 +129,7 @@ class TextCorpus:
         finally:
             self.notes = [
                 *self._found_notes,
+                *notes_on_empty(self._empty),
                 *separators.notes(),
                 *line_ends.notes(),
                 *skipped.notes(),
@@ -141,15 +152,20 @@ class TextCorpus:
         for file in files:
             self._n_in_file = 0
             is_empty = True
-            separators.begin(format_of(file).kind)
-            for piece in read_pieces(file, self.reading, skipped.add, self._at):
+            for piece in read_pieces(
+                file,
+                self.reading,
+                on_skip=skipped.add,
+                on_position=self._at,
+                on_separator=separators.count,
+            ):
                 is_empty = False
                 line_ends.count(piece.text)
-                separators.count(piece.ends)
                 yield Document(split, piece.text, piece.ends)
-            if is_empty and format_of(file).kind == "text":
-                raise UserError(f"{file} must hold text, got an empty file")
-
+            if is_empty and len(files) == 1:
+                raise UserError(f"{file} must hold text, got none")
+            if is_empty:
+                self._empty.append(file)
             has_text = has_text or not is_empty
             self._n_before += file.stat().st_size
             self._n_in_file = 0
@@ -191,31 +207,23 @@ class Skipped:
 
 
 class Separators:
-    """Watches whether the separator of documents occurs, because one that is misspelt leaves one document a file."""
+    """Counts the places where the separator of documents stands, because one that is misspelt stands nowhere."""
 
     def __init__(self, separator: str | None) -> None:
         """Take the separator that was asked for; None for none."""
-        self.separator = separator
-        self.n_files = 0  # of plain text, in which a separator could occur
-        self.n_documents = 0  # in these files
-        self._is_plain = False
+        self._separator = separator
+        self._n = 0
 
-    def begin(self, kind: str) -> None:
-        """Begin with a file of a kind."""
-        self._is_plain = kind == "text"
-        self.n_files += self._is_plain
-
-    def count(self, ends: bool) -> None:
-        """Count a piece of a document, which may end with it."""
-        self.n_documents += self._is_plain and ends
+    def count(self) -> None:
+        """Count a place."""
+        self._n += 1
 
     def notes(self) -> list[str]:
-        """A line about a separator that does not occur."""
-        if self.separator is None or self.n_documents > self.n_files:
+        """A line about a separator that stands nowhere."""
+        if self._separator is None or self._n:
             return []
         return [
-            f"data.separator={self.separator!r} cuts nothing: there are {self.n_documents:,} documents in "
-            f"{self.n_files:,} files of plain text"
+            f"data.separator={self._separator!r} stands in no file of plain text, so that each is one document"
         ]
 
 

@@ -15,7 +15,7 @@ from gptmini.data.preparation.digests import sha256_of
 from gptmini.data.preparation.encoder import BuildEncoder, Encoder
 from gptmini.data.preparation.recipes import Recipe, plan_recipe
 from gptmini.data.preparation.watching import Progress, Watcher
-from gptmini.data.sources import find_files, without
+from gptmini.data.sources import find_files, note_on_held_out, without_held_out
 from gptmini.data.sources.standard_input import NAME as STANDARD_INPUT
 from gptmini.data.store import TokenStore
 from gptmini.data.token_layouts import TokenFile, read_header
@@ -53,10 +53,11 @@ class TokenFiles:
         self.val_files: list[TokenFile] = []
         if val_path is not None:
             self.val_files = _find_token_files("data.val_path", _several(val_path))
-            kept = without(
+            kept = without_held_out(
                 [file.path for file in self.files], [file.path for file in self.val_files]
             )
-            self.files = [file for file in self.files if file.path in kept]
+            self.notes = note_on_held_out(len(self.files) - len(kept))
+            self.files = [file for file in self.files if file.path in set(kept)]
         self._set_named_val_apart()
 
     def _set_named_val_apart(self) -> None:
@@ -109,6 +110,7 @@ class TokenFiles:
         if is_new:
             encoder = build_encoder(self.documents())
             meta = self._described(recipe, splits, encoder, watcher)
+            recipe.digests.check_unchanged()
             put_meta(recipe.folder, meta)
         recipe.digests.save()
         return TokenStore(recipe.folder), is_new
@@ -217,7 +219,7 @@ def _find_token_files(key: str, paths: Sequence[str]) -> list[TokenFile]:
     for path in paths:
         if path == STANDARD_INPUT:
             raise UserError(f"{key} must name token files, got -; they are read where they lie")
-        is_folder = Path(path).expanduser().is_dir()
+        is_folder = path != "" and Path(path).expanduser().is_dir()
         found.append(f"{glob.escape(path)}/*.bin" if is_folder else path)
     return [read_header(file) for file in find_files(key, found).files]
 

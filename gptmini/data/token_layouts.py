@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from gptmini.checks import UserError
-from gptmini.data.meta import is_prepared
 
 HEADER = 1024  # bytes
 # What a header begins with: magic number, version and number of ids.
@@ -84,9 +83,4 @@ def _check_raw(path: Path, size: int, beginning: bytes) -> None:
         raise UserError(
             f"{path} lies beside a meta.pkl, by which nanoGPT marks ids of its own characters; "
             "train on the text with tokenizer=char"
-        )
-    if is_prepared(path.parent):
-        raise UserError(
-            f"{path} is part of a folder that gptmini has prepared; to train on it, use data=mixture "
-            f"'data.sources={{a: {{path: {path.parent}, weight: 1}}}}'"
         )

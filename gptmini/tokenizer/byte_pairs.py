@@ -132,7 +132,7 @@ class BytePairTokenizer:
             ) from None
         except ValueError as error:  # the limit of tiktoken's regular expression on white space
             raise UserError(
-                "text with a character U+0000 or U+0001 must not also hold a million white-space characters in a row "
+                "text must not hold a million white-space characters in a row near a character U+0000 or U+0001 "
                 f"({error}); remove them or use tokenizer=byte"
             ) from error
 

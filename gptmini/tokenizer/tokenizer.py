@@ -21,7 +21,7 @@ class Tokenizer(Protocol):
         ...
 
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
-        """Ids of each text, uint32, one text at a time; errors as for encode."""
+        """Ids of each text, uint32, in their order; texts may be read ahead. Errors are as for encode."""
         ...
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -237,8 +237,8 @@ def _check_state(
         )
     if state.data_fingerprint != store.fingerprint:
         raise UserError(
-            f"{store.folder} holds other tokens than those that the run began with; restore its text, or "
-            f"{state.data_folder}, which an earlier version may have prepared in another format"
+            f"{store.folder} holds other tokens than those that the run began with, because the text has changed, or "
+            f"the way in which this version reads or encodes it; restore the text, or {state.data_folder}"
         )
     if state.step > settings.max_steps:
         raise UserError(

@@ -62,6 +62,12 @@ TRAINING = [
     (["model=tyny"], "error: model must be one of gpt2, modern, tiny, got tyny$"),
     (["experiment=none"], "experiment must be one of .*nanogpt_cpu.*, got none$"),
     (["trainer.max_steps"], "what is typed must be KEY=VALUE, got trainer.max_steps$"),
+    (
+        ["empty.txt"],
+        "KEY=VALUE, got empty.txt; data=text data.path=empty.txt chooses it as the text",
+    ),
+    (["data.sources={a:", "{path: a}}"], "{a: cannot be read; the shell cuts at spaces"),
+    (["data.path=[a.txt,", "b.txt]"], "the shell cuts at spaces: a list or a mapping needs quotes"),
     (["optimizer.lr=1e-3,3e-4"], "To sweep over it, add --multirun"),
     (["data.path=???"], r"data\.path must be given, as in data\.path=VALUE"),
     (
@@ -146,7 +152,7 @@ TRAINING = [
     (["name=a/b"], "name must be a plain folder name"),
     (["seed=-1"], "seed must be a whole number from 0 to 9223372036854775807, got -1"),
     (["data.path=absent.txt"], "got absent.txt, which does not exist"),
-    (["data.path=empty.txt"], "empty.txt must hold text, got an empty file"),
+    (["data.path=empty.txt"], "empty.txt must hold text, got none"),
     (
         ["data.path=latin.txt"],
         "latin.txt must be UTF-8, got byte 0xe9 at offset 3; convert it first",
@@ -268,7 +274,10 @@ def test_sampling_refuses(script, trained, arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data", "absent"], "absent is not a prepared folder"),
+        (
+            ["--data", "absent"],
+            "absent must be a prepared folder, and it does not exist; prepare its text again",
+        ),
         (["--max-tokens", "0"], "--max-tokens must be at least 1, got 0"),
         (["--batch-size", "-3"], "--batch-size must be at least 1, got -3"),
     ],

@@ -206,3 +206,20 @@ def test_a_list_that_gptmini_did_not_write_is_not_believed(dataset, tmp_path):
         Path(kept / "gptmini-files.json").write_text(content)
         assert not has_files(str(tmp_path / "downloads"), "someone/stories", None, ALL)
     assert has_files(str(tmp_path), str(dataset), None, ALL)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("./absent", r"must name a dataset or a folder, got \./absent, which does not exist"),
+        ("~/absent", r"must name a dataset or a folder, got ~/absent, which does not exist"),
+        ("a.parquet", r"got the file a\.parquet; data=text data\.path=a\.parquet reads it"),
+    ],
+)
+def test_a_name_that_is_none_of_a_dataset_is_refused_before_the_network(
+    tmp_path, monkeypatch, name, said
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.parquet").touch()
+    with pytest.raises(UserError, match=said):
+        hub_text(name, None, "train", None, None, "text", "downloads", 0.1, "fail")

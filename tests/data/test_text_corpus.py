@@ -1,5 +1,6 @@
 """The user's own files: what is a document, which split it goes to, and what is refused."""
 
+import gzip
 import hashlib
 import os
 import re
@@ -97,7 +98,7 @@ def test_a_path_that_matches_no_file_is_refused(tmp_path, name):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", r"file\.txt must hold text, got an empty file"),
+        (b"", r"file\.txt must hold text, got none"),
         (b"abc\xff\xfe", r"file\.txt must be UTF-8, got byte 0xff at offset 3"),
         # The offset is in bytes, not in characters.
         (
@@ -158,18 +159,31 @@ def test_a_folder_gives_nothing_of_what_gptmini_wrote_into_it(folder):
         written = folder / name
         written.mkdir(parents=True)
         for file in files:
-            (written / file).write_text("version: 1")
+            (written / file).write_text("version: 0.3.0 # of gptmini, which wrote this run\n")
+    # A folder of the user's own with such names is text.
+    (folder / "runs" / "config.yaml").write_text("version: 1\n")
+    (folder / "runs" / "config.yaml").rename(folder / "part0" / "config.yaml")
     (folder / "data/b/meta.json").write_text('{"format": 2, "fingerprint": ""}')
     (folder / "data/b/skipped.txt").write_text("a record")
+    (folder / "data/b/train.bin").write_bytes(b"ids")
 
     corpus = TextCorpus(folder, 0.4)
-    assert len(corpus.files) == 20
+    assert len(corpus.files) == 21
     assert corpus.notes[1:] == [
-        f"2 folders were left out because gptmini wrote them: {folder / 'data/b'}, {folder / 'runs/a/1'}"
+        f"2 folders were left out as runs or prepared texts of gptmini: {folder / 'data/b'}, {folder / 'runs/a/1'}"
     ]
-    # A file or a folder that is named is taken.
-    assert len(TextCorpus(folder / "data/b/skipped.txt", 0.4).files) == 1
-    assert len(TextCorpus(folder / "data/b", 0.4).files) == 1
+    assert (
+        len(TextCorpus(folder / "**" / "*", 0.4).files) == 22
+    )  # the picture is taken for text there
+    assert len(TextCorpus(folder / "data/b/skipped.txt", 0.4).files) == 1  # a file that is named
+
+    for path in ("data/b", "data/b/*", "data/b/train.bin"):
+        with pytest.raises(UserError, match=r"must not be what gptmini has prepared.*data=mixture"):
+            TextCorpus(folder / path, 0.4)
+    with pytest.raises(UserError, match=r"got \S+/runs/a/1, which is a run of gptmini"):
+        TextCorpus(folder / "runs/a/1", 0.4)
+    with pytest.raises(UserError, match=r"with none, and with \S+/runs/a/1, which gptmini wrote"):
+        TextCorpus(folder / "runs", 0.4)
 
 
 def test_several_paths_are_taken_in_their_order_and_each_file_once(folder):
@@ -193,13 +207,33 @@ def test_held_out_text_may_be_given(tmp_path):
     assert corpus.identity() != before
 
 
+def test_a_file_of_several_names_is_taken_once(folder):
+    (folder / "link.txt").symlink_to(folder / "part0" / "00.txt")
+    (folder / "hard.txt").hardlink_to(folder / "part0" / "00.txt")
+    assert len(TextCorpus(folder, 0.4).files) == 20
+    several = [str(folder / "part0" / "00.txt"), str(folder / "part1" / ".." / "part0" / "00.txt")]
+    assert len(TextCorpus(several, 0.4).files) == 1
+
+
+def test_a_star_stands_for_no_hidden_name(folder):
+    assert len(TextCorpus(folder / "**" / "*.txt", 0.4).files) == 10
+    assert len(TextCorpus(folder / ".*.txt", 0.4).files) == 1
+
+
+def test_a_file_without_text_is_told(folder):
+    (folder / "empty.txt.gz").write_bytes(gzip.compress(b""))
+    corpus = TextCorpus(folder, 0.4)
+    assert len(list(corpus.documents())) == 20
+    assert f"1 file was found to hold no text: {folder / 'empty.txt.gz'}" in corpus.notes
+
+
 def test_held_out_files_are_not_trained_on(folder):
-    held_out = folder / "part0" / ".." / "part0" / "00.txt"
+    held_out = folder.parent / "linked.txt"
+    held_out.hardlink_to(folder / "part0" / "00.txt")
     corpus = TextCorpus(folder, 0.4, val_path=held_out)
     assert len(corpus.files) == 19
-    assert [file.resolve() for file in corpus.val_files] == [
-        (folder / "part0" / "00.txt").resolve()
-    ]
+    assert corpus.val_files == [held_out]
+    assert "1 file was held out, because data.val_path names it too" in corpus.notes
 
     with pytest.raises(
         UserError, match=r"^data\.path must name more than the files of data\.val_path"
@@ -211,9 +245,10 @@ def test_held_out_files_are_not_trained_on(folder):
     ("texts", "note"),
     [
         (["one|two", "three"], None),
+        (["one|", "two"], None),
         (
             ["one", "two"],
-            "data.separator='|' cuts nothing: there are 2 documents in 2 files of plain text",
+            "data.separator='|' stands in no file of plain text, so that each is one document",
         ),
     ],
 )
@@ -271,7 +306,7 @@ def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path):
     assert corpora[0].identity()["files"] == [hashlib.sha256(plain.read_bytes()).hexdigest()]
 
     marked.write_bytes("".encode("utf-8-sig"))
-    with pytest.raises(UserError, match="must hold text, got an empty file"):
+    with pytest.raises(UserError, match="must hold text, got none"):
         list(TextCorpus(marked, 0.1).documents())
 
 

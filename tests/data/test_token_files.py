@@ -172,6 +172,23 @@ def test_a_tokenizer_that_has_to_learn_is_refused(tmp_path):
         )
 
 
+@pytest.mark.parametrize("data", [bytes(20_000), bytes(30_000)])
+def test_a_file_that_changes_while_it_is_counted_is_refused(tmp_path, data):
+    as_nanogpt_writes(tmp_path / "a.bin", np.arange(10_000) % 256)
+    source = TokenFiles(str(tmp_path / "a.bin"), None, 0.5)
+    options = OPTIONS | {
+        "watcher": Watcher(on_progress=lambda _: (tmp_path / "a.bin").write_bytes(data))
+    }
+    with pytest.raises(UserError, match=r"a\.bin must stay as it is while it is read"):
+        source.prepare(tokenizer.byte, tmp_path / "data", **options)
+    assert not list((tmp_path / "data").glob("tokens*"))
+
+
+def test_an_empty_path_is_refused():
+    with pytest.raises(UserError, match=r"^data\.path must be a file, .*, got an empty name"):
+        TokenFiles("", None, 0.5)
+
+
 def test_files_that_are_called_val_are_held_out_of_a_folder(tmp_path):
     for name, ids in (("train.bin", IDS), ("val.bin", [256, *b"held out"]), ("evaluate.bin", IDS)):
         as_nanogpt_writes(tmp_path / name, ids)
@@ -196,7 +213,10 @@ def test_held_out_files_are_not_trained_on(tmp_path):
 def test_a_folder_that_gptmini_has_prepared_and_a_pipe_are_refused(tmp_path):
     as_nanogpt_writes(tmp_path / "a.bin", IDS)
     (tmp_path / "meta.json").write_text('{"format": 2, "fingerprint": ""}')
-    with pytest.raises(UserError, match=r"a folder that gptmini has prepared; to train on it, use"):
-        TokenFiles(str(tmp_path / "a.bin"), None, 0.5)
+    for path in (tmp_path / "a.bin", tmp_path, tmp_path / "*.bin"):
+        with pytest.raises(
+            UserError, match=r"must not be what gptmini has prepared, got .*; to train"
+        ):
+            TokenFiles(str(path), None, 0.5)
     with pytest.raises(UserError, match=r"data\.path must name token files, got -; they are read"):
         TokenFiles("-", None, 0.5)

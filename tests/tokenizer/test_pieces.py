@@ -78,7 +78,9 @@ def test_a_text_may_hold_millions_of_white_space_characters_in_a_row():
     assert ids[-len(tail) :].tolist() == tail
     assert CODER.byte_lengths()[ids].sum() == n + 1
 
-    with pytest.raises(ValueError, match=r"U\+0000 or U\+0001 .* a million white-space"):
+    with pytest.raises(
+        ValueError, match=r"a million white-space characters in a row near a character U\+0000"
+    ):
         next(CODER.encode_batch([MARK + " " * n + "a"]))
 
 

@@ -221,7 +221,7 @@ class _Preparation:
     def _check_disk(self, parts: Parts, task: Task) -> None:
         """Raise UserError if the disk has no room for what the first task lets expect of the whole text."""
         share = share_read(self.corpus)
-        if self.has_checked_disk or not share:
+        if self.has_checked_disk or not share or not task.n_bytes:
             return
         self.has_checked_disk = True
 
@@ -271,7 +271,7 @@ class _Preparation:
     def _tell_tokenised(self, n_bytes: int) -> None:
         """Tell the watcher how many bytes of text are encoded; the text is read some tasks ahead."""
         share = share_read(self.corpus)
-        if share is not None:
+        if share is not None and self.n_read:
             share *= n_bytes / self.n_read
         self.watcher.on_progress(Progress(phase="tokenising", n_bytes=n_bytes, share=share))
 

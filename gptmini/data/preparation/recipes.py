@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from gptmini.checks import UserError, file_name
+from gptmini.checks import UserError, file_name, shown
 from gptmini.data.corpus import Corpus
 from gptmini.data.format import FORMAT, digest_of_json
 from gptmini.data.preparation.digests import Digests
@@ -13,6 +13,8 @@ from gptmini.data.preparation.encoder import BuildEncoder
 
 OTHERS_READ = 20  # prepared folders that are compared with a recipe, at most
 DIFFERENCES_SHOWN = 3
+# What is typed for a part of a recipe that has another name there.
+KEYS = {"files": "data.path", "val_files": "data.val_path"}
 
 
 class Recipe(NamedTuple):
@@ -45,9 +47,14 @@ def plan_recipe(corpus: Corpus, build_encoder: BuildEncoder, root: str | Path) -
     if not isinstance(builder, partial):
         builder = partial(build_encoder)
     kind = builder.func.__name__
+    source = corpus.identity()
+    if not isinstance(source, dict) or not isinstance(source.get("corpus"), str):
+        raise UserError(
+            f"identity() of a corpus must be a dict with its name under corpus, got {shown(source)}"
+        )
     contents: dict = {
         "format": FORMAT,
-        "source": corpus.identity(),
+        "source": source,
         "builder": {"name": kind, **builder.keywords},
     }
     contents["fingerprint"] = digest_of_json(contents)
@@ -107,8 +114,9 @@ def _differences(new: dict, old: dict) -> list[str]:
             now = new[part].get(key)
             if before == now:
                 continue
+            name = KEYS.get(key, f"{title}.{key}")
             if isinstance(before, list | dict) or isinstance(now, list | dict) or key == "sha256":
-                differences.append(f"{title}.{key}")
+                differences.append(name)
             else:
-                differences.append(f"{title}.{key} ({before!r}, now {now!r})")
+                differences.append(f"{name} ({before!r}, now {now!r})")
     return differences

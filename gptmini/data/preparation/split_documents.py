@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from gptmini.checks import UserError
-from gptmini.data.corpus import Corpus, Document
+from gptmini.data.corpus import Corpus, Document, check_document
 from gptmini.data.preparation.splits import Census, Rule
 from gptmini.data.preparation.watching import Progress, Watcher
 
@@ -27,15 +27,19 @@ class SplitDocuments:
                 census.count(document)
             self._rule = rule_for(self._corpus, census)
 
-        yield from self._rule.apply(self._watched("reading for the tokenizer"))
-        # What the builder does with the documents takes its time, and nothing can be told of it.
-        self._tell("building the tokenizer", 0, None)
+        try:
+            yield from self._rule.apply(self._watched("reading for the tokenizer"))
+        finally:
+            # The builder has what it wants, perhaps before the last document. What it does then takes its time, and
+            # nothing can be told of it.
+            self._tell("building the tokenizer", 0, None)
 
     def _watched(self, phase: str) -> Iterator[Document]:
         """Read the documents, telling about once for each megabyte how far that is."""
         n_bytes = 0
         told = 0
         for document in self._corpus.documents():
+            check_document(document)
             yield document
             n_bytes += len(document.text.encode(errors="replace"))
             if n_bytes - told >= TELLING:

@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from gptmini.checks import UserError, shown
-from gptmini.data.corpus import Document
+from gptmini.checks import UserError
+from gptmini.data.corpus import Document, check_document
 from gptmini.data.preparation.splits import hash_byte
 
 # Bytes of text in a task. A kill costs the running tasks, each a few seconds; a task is held in memory whole.
@@ -69,7 +69,7 @@ def cut_tasks(documents: Iterable[Document]) -> Iterator[Task]:
     hash_of_document = 0
 
     for document in documents:
-        _check_document(document)
+        check_document(document)
         text = _utf8(document.text)
         if begins:
             hash_of_document = hash_byte(text)
@@ -136,18 +136,6 @@ def in_order(
         finally:
             is_over.set()
             threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _check_document(document: Document) -> None:
-    """Raise UserError for what a corpus of the user's own must not yield."""
-    if not isinstance(document, Document):
-        raise UserError(
-            f"the documents of a corpus must be gptmini.data.Document, got {shown(document)[:80]}"
-        )
-    if document.split not in SPLIT_CODES:
-        raise UserError(
-            f"the split of a document must be train, val or None, got {shown(document.split)}"
-        )
 
 
 def _utf8(text: str) -> bytes:

@@ -16,8 +16,10 @@ from gptmini.data.sources.records import json_texts, parquet_texts, table_texts
 PIECE = 2**20
 # Characters without a place to cut them; a longer run is refused by name, because it has to be held in memory.
 LONGEST_RUN = 2**24
-# Where a text may be cut: before a space or a line break that follows what is neither.
-CUT = re.compile(r"(?<=\S)[ \n]")
+# Where a text may be cut: before white space that follows what is none. Python counts a few more characters as white
+# space than the tokenizers do, and before these few, or behind them, nothing is cut.
+CUT = re.compile(r"(?<=\S)[ \t-\r]")
+LAST_CUT = re.compile(r"(?s:.*)\S(?=[ \t-\r])")  # matches from a start to the last such place
 ON_ERROR = ("fail", "skip")
 
 
@@ -57,6 +59,7 @@ def read_pieces(
     reading: Reading,
     on_skip: Callable[[str], None],
     on_position: Callable[[int], None] = lambda position: None,
+    on_separator: Callable[[], None] = lambda: None,
 ) -> Iterator[Piece]:
     """Read the documents of a file in their order; an empty document is left out.
 
@@ -68,6 +71,7 @@ def read_pieces(
         reading: how the file is read.
         on_skip: with on_error=skip, is told of each record that is left out, and why.
         on_position: is told before each piece how many bytes of the file, as it lies on disk, have been read.
+        on_separator: is told of each place in plain text where the separator stands.
 
     Raises UserError: the file is damaged, not in its encoding, or lacks the field; or with on_error=fail, a record that
     cannot be read.
@@ -89,7 +93,7 @@ def read_pieces(
     with opened(file) as (stream, position):
         if format.kind == "text":
             blocks = decoded(stream, file, reading.encoding)
-            parts = separated(blocks, reading.separator)
+            parts = separated(blocks, reading.separator, on_separator)
         elif format.kind == "jsonl":
             texts = json_texts(stream, file, reading.field, reading.encoding, on_bad)
             parts = ((text, True) for text in texts)
@@ -109,7 +113,11 @@ def read_pieces(
             yield piece
 
 
-def separated(blocks: Iterator[str], separator: str | None) -> Iterator[tuple[str, bool]]:
+def separated(
+    blocks: Iterator[str],
+    separator: str | None,
+    on_separator: Callable[[], None] = lambda: None,
+) -> Iterator[tuple[str, bool]]:
     """Cut a text that comes in blocks into documents at each separator, which belongs to none of them.
 
     Yields parts of documents, each with whether a document ends behind it; a part may be empty.
@@ -122,6 +130,7 @@ def separated(blocks: Iterator[str], separator: str | None) -> Iterator[tuple[st
 
         *documents, rest = (rest + block).split(separator)
         for text in documents:
+            on_separator()
             yield text, True
 
         # The end of the block may be the beginning of a separator.
@@ -165,16 +174,8 @@ def in_pieces(parts: Iterator[tuple[str, bool]], file: Path) -> Iterator[Piece]:
 
 def _place_to_cut(text: str, start: int) -> int | None:
     """The last place to cut a text for a piece of at most PIECE characters, or else the first place behind it."""
-    end = start + PIECE + 1
-    while True:
-        space = max(text.rfind(" ", start + 1, end), text.rfind("\n", start + 1, end))
-        if space < 0:
-            break
-        # White space of any kind may precede it, and the place to cut is before all of it.
-        end = start + len(text[start:space].rstrip())
-        if end == space and end > start:
-            return space
-        end += 1
-
+    last = LAST_CUT.match(text, start, start + PIECE + 1)
+    if last is not None:
+        return last.end()
     found = CUT.search(text, start + PIECE)
     return None if found is None else found.start()

@@ -30,4 +30,6 @@ def standard_input() -> Path:
     path = folder / "stdin.txt"
     with naming(path), path.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
+    if not path.stat().st_size:
+        raise UserError("data.path=- reads the text that is piped into the command, and got none")
     return path

@@ -385,3 +385,42 @@ class Endless(Documents):
 def test_a_document_that_does_not_end_is_refused(tmp_path):
     with pytest.raises(UserError, match="the last part of a corpus must end its document"):
         prepare(Endless(["text"], ["held out"]), tokenizer.byte, tmp_path)
+
+
+class Odd(Documents):
+    """A corpus of a user's own that yields what it was given."""
+
+    def documents(self):
+        yield from self.splits["train"]
+
+
+@pytest.mark.parametrize("build", [tokenizer.byte, tokenizer.character])
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ("text", "the documents of a corpus must be gptmini.data.Document, got 'text'"),
+        (Document("test", "a"), "the split of a document must be train, val or None, got 'test'"),
+        (Document(None, b"a"), "a document must have a str for its text .* got bytes and bool"),
+        (Document(None, "a", None), "whether it ends, got str and NoneType"),
+    ],
+)
+def test_a_corpus_that_yields_no_documents_is_refused(tmp_path, build, document, said):
+    with pytest.raises(UserError, match=said):
+        prepare(Odd([document], [], source={"corpus": "odd"}), build, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("source", [{"nothing": 1}, {"corpus": 7}, "mine"])
+def test_a_corpus_without_a_name_in_its_identity_is_refused(tmp_path, source):
+    with pytest.raises(UserError, match=r"identity\(\) of a corpus must be a dict with its name"):
+        prepare(Documents(["a"], ["b"], source=source), tokenizer.byte, tmp_path)
+
+
+def test_empty_documents_that_fill_a_task_are_prepared(tmp_path):
+    class Half(Documents):
+        def share_read(self):
+            return 0.5
+
+    corpus = Half([*([""] * (2**17 + 5)), "text"], ["held out"])
+    store, _ = prepare(corpus, tokenizer.byte, tmp_path)
+    assert store.n_bytes("train") == 4

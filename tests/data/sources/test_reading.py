@@ -142,8 +142,8 @@ def test_pieces_are_short_and_end_before_white_space_that_follows_a_word(tmp_pat
     assert last.ends
     for piece, following in zip(first, [*first[1:], last], strict=True):
         assert not piece.text[-1].isspace()
-        assert following.text[0] in " \n"
-        assert len(piece.text) <= 8 or re.search(r"\S[ \n]", piece.text[:9]) is None
+        assert following.text[0] in " \n\t"
+        assert len(piece.text) <= 8 or re.search(r"\S[ \n\t]", piece.text[:9]) is None
 
 
 BPE = BytePairTokenizer(
@@ -158,6 +158,18 @@ def test_encoding_pieces_gives_the_ids_of_the_whole_text(text):
     pieces = list(reading.in_pieces(iter(parts), Path("a.txt")))
     ids = [token for piece in pieces for token in BPE.encode(piece.text)]
     assert ids == BPE.encode(text)
+
+
+def test_lines_of_any_end_are_cut_at_their_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "PIECE", 1000)
+    monkeypatch.setattr(reading, "LONGEST_RUN", 2000)
+    for end in ("\r\n", "\t\n", " \n", "\n\n"):
+        text = "".join(f"word{i}{end}" for i in range(2000))
+        (tmp_path / "a.txt").write_bytes(text.encode())
+        pieces = [piece.text for piece in read_pieces(tmp_path / "a.txt", how(), print)]
+        assert "".join(pieces) == text
+        assert all(900 < len(piece) <= 1000 for piece in pieces[:-1])
+        assert all(piece.startswith(end) for piece in pieces[1:])
 
 
 def test_a_run_without_white_space_is_refused_by_the_name_of_its_file(tmp_path, monkeypatch, small):
