@@ -86,8 +86,8 @@ class Census:
         return Rule(
             threshold=0,
             boundary=boundary,
-            note=f"the last {val_fraction:.3g} of the text is held out, because whole documents, chosen by hash, "
-            f"would be a share of {share:.2g}",
+            note=f"the last {100 * val_fraction:.3g}% of the text is held out, which cuts a document in two, because "
+            f"whole documents, chosen by hash, would be {100 * share:.2g}%",
         )
 
 

@@ -139,7 +139,7 @@ def test_two_files_are_divided_by_position_and_said_to_be(tmp_path):
     assert documents_in(store, "train") == ["a" * 70, "b" * 20]
     assert documents_in(store, "val") == ["b" * 10]
     (note,) = notes
-    assert note.startswith("the last 0.1 of the text is held out, because whole documents, chosen")
+    assert note.startswith("the last 10% of the text is held out, which cuts a document in two")
 
 
 @pytest.mark.parametrize(
