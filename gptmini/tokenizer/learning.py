@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from gptmini.checks import UserError, shown, whole
 from gptmini.tokenizer.byte_pairs import ALL_BYTES, BytePairTokenizer
+from gptmini.tokenizer.letters import in_bytes
 from gptmini.tokenizer.pieces import SPLIT_PATTERN, in_short_runs
 from gptmini.tokenizer.tokenizer import Part
 
@@ -53,11 +54,10 @@ def bpe(
     parts = (part for some in slices for part in in_short_runs(some, LONGEST_RUN))
     learner.train_from_iterator(parts, trainer)
 
-    byte_of = _byte_of_letter()
     learned = []
     for token, _ in sorted(learner.get_vocab().items(), key=lambda item: item[1]):
         if len(token) > 1:
-            learned.append(bytes(byte_of[letter] for letter in token))
+            learned.append(in_bytes(token))
     return BytePairTokenizer(SPLIT_PATTERN, ALL_BYTES + learned)
 
 
@@ -114,25 +114,3 @@ def check_vocab_size(vocab_size: int) -> None:
             f"vocab_size must be from 257 (bytes, end of text) to {LARGEST_BPE}, "
             f"got {shown(vocab_size)}"
         )
-
-
-def _byte_of_letter() -> dict[str, int]:
-    """The byte that each letter of the library's byte-level vocabulary stands for.
-
-    It undoes bytes_to_unicode of GPT-2's code: a printable Latin-1 character stands for its own byte, and the other
-    bytes have the characters from U+0100 on, in their order.
-    """
-    printable = {
-        *range(ord("!"), ord("~") + 1),
-        *range(ord("¡"), ord("¬") + 1),
-        *range(ord("®"), ord("ÿ") + 1),
-    }
-    byte_of = {}
-    next_letter = 256
-    for byte in range(256):
-        if byte in printable:
-            byte_of[chr(byte)] = byte
-        else:
-            byte_of[chr(next_letter)] = byte
-            next_letter += 1
-    return byte_of

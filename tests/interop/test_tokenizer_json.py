@@ -1,0 +1,140 @@
+"""Exported tokenizers give the ids of gptmini's own, in the library tokenizers and in transformers."""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from gptmini import tokenizer
+from gptmini.interop.tokenizer_json import merges_of, to_tokenizers, write_tokenizer
+from tokenizer.conftest import TIKTOKEN_FILES
+from tokenizer.texts import END, TRAIN, WORDS, random_texts
+from toys import documents_of
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+KINDS = ["byte", "bpe", "gpt2"]
+# Planes 4 to 13 have no characters, and planes 15 and 16 are for private use; of these, a sixty-fourth is tried.
+CODES = [
+    *range(0xD800),
+    *range(0xE000, 0x40000),
+    *range(0xE0000, 0xE1000),
+    *range(0x40000, 0x110000, 64),
+]
+CHARACTERS = [chr(code) for code in CODES]
+
+
+def made(kind):
+    """A tokenizer of a kind; char knows the characters of every text of these tests."""
+    if kind == "char":
+        texts = [*TRAIN, *random_texts(3000, seed=5), "\n a1'sb"]
+        return tokenizer.character(documents_of([*texts, "two documents"]))
+    if kind == "bpe":
+        return tokenizer.bpe(documents_of(TRAIN), vocab_size=400)
+    if kind == "byte":
+        return tokenizer.byte([])
+    folder = Path(os.environ.get("TIKTOKEN_CACHE_DIR", "absent"))
+    if not all((folder / name).is_file() for name in TIKTOKEN_FILES):
+        pytest.skip("TIKTOKEN_CACHE_DIR does not name a folder with tiktoken's two files of gpt2")
+    return tokenizer.gpt2([])
+
+
+@pytest.fixture(params=[*KINDS, "char"], scope="module")
+def both(request):
+    """A tokenizer of gptmini, and what was exported of it."""
+    ours = made(request.param)
+    return ours, to_tokenizers(ours)
+
+
+def in_contexts(c):
+    """A character between letters, by itself, doubled, behind a digit, and behind an apostrophe."""
+    return f"a{c}b {c} {c}{c}1{c}'{c}s\n"
+
+
+def assert_same(both, texts):
+    """Ids are the same, and decode to the texts, one for each batch of texts."""
+    ours, theirs = both
+    expected = [ids.tolist() for ids in ours.encode_batch(texts)]
+    got = [encoded.ids for encoded in theirs.encode_batch(texts)]
+    assert got == expected
+    assert [theirs.decode(ids) for ids in got[:50]] == list(texts[:50])
+
+
+def test_random_texts_have_the_same_ids(both):
+    assert_same(both, random_texts(3000, seed=5))
+    assert_same(both, ["", WORDS, "\n", " " * 40 + "a"])
+
+
+def test_the_end_of_a_document_has_the_same_id(both):
+    ours, theirs = both
+    assert theirs.token_to_id(END) == ours.end_of_text
+    assert theirs.get_vocab_size() == ours.n_vocab
+    assert theirs.decode([ours.end_of_text], skip_special_tokens=False) == END
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_thirty_thousand_random_texts_have_the_same_ids(kind):
+    ours = made(kind)
+    assert_same((ours, to_tokenizers(ours)), random_texts(30_000, seed=6))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_hundred_thousand_texts_of_cut_and_joined_tokens_have_the_same_ids(kind):
+    ours = made(kind)
+    draw = random.Random(7)
+
+    def joined():
+        """Tokens side by side, or cut, where merges compete; what is no UTF-8 is left out."""
+        tokens = [draw.choice(ours.ranks) for _ in range(draw.randrange(1, 5))]
+        cut = [token[draw.randrange(len(token)) :] for token in tokens]
+        return b"".join(draw.choice([tokens, cut])).decode(errors="ignore")
+
+    assert_same((ours, to_tokenizers(ours)), [joined() for _ in range(100_000)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_character_has_the_same_ids_in_five_contexts(kind):
+    ours = made(kind)
+    theirs = to_tokenizers(ours)
+    for first in range(0, len(CHARACTERS), 4096):
+        text = "".join(in_contexts(c) for c in CHARACTERS[first : first + 4096])
+        assert theirs.encode(text).ids == ours.encode(text)
+
+
+@pytest.mark.slow
+def test_every_character_of_characters_has_its_id():
+    ours = tokenizer.character(documents_of(["".join(CHARACTERS), "b"]))
+    theirs = to_tokenizers(ours)
+    for first in range(0, len(CHARACTERS), 4096):
+        some = "".join(CHARACTERS[first : first + 4096])
+        text = "".join(in_contexts(c) for c in some)
+        assert theirs.encode(text).ids == ours.encode(text)
+        assert theirs.decode(theirs.encode(some).ids) == some
+
+
+def test_a_character_that_is_unknown_is_an_error_and_not_left_out():
+    theirs = to_tokenizers(tokenizer.character(documents_of(["ab"])))
+    with pytest.raises(Exception, match="UNK"):
+        theirs.encode("aZb")
+
+
+def test_every_way_to_make_a_token_is_a_merge():
+    ranks = [bytes([i]) for i in range(256)] + [b"ab", b"bc", b"abc", b"xyz"]
+    assert merges_of(ranks) == [("a", "b"), ("b", "c"), ("a", "bc"), ("ab", "c")]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "char"])
+def test_transformers_reads_the_written_files(kind, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    ours = made(kind)
+    write_tokenizer(ours, tmp_path, context_length=77)
+
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert (theirs.model_max_length, len(theirs)) == (77, ours.n_vocab)
+    assert (theirs.bos_token_id, theirs.eos_token_id) == (ours.end_of_text, ours.end_of_text)
+    for text in [WORDS, *random_texts(300, seed=5)]:
+        assert theirs(text)["input_ids"] == ours.encode(text)
+        assert theirs.decode(ours.encode(text)) == text
