@@ -1,129 +1,26 @@
-"""To and from Hugging Face's GPT2LMHeadModel and NanoChatForCausalLM, as plain dicts: transformers is not needed.
+"""To and from Hugging Face's GPT2LMHeadModel, NanoChatForCausalLM and ApertusForCausalLM, as plain dicts.
 
-Hugging Face's models are "theirs" in this file, and GPT and GPTConfig are "ours".
+transformers is not needed. Hugging Face's models are "theirs" in this file, and GPT and GPTConfig are "ours".
 """
 
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gptmini.checks import UserError, number
+from gptmini.interop.apertus import from_apertus, to_apertus
+from gptmini.interop.architectures import ARCHITECTURES, Architecture, choose_architecture
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT, VOCABULARY
-from gptmini.model.layers import RMS_NORM_EPS
 
-
-@dataclass(frozen=True)
-class _Architecture:
-    """One model type of Hugging Face, translated to GPT and GPTConfig."""
-
-    our_values: dict[str, Any]  # settings of GPTConfig that the model type stands for
-    their_values: dict[str, Any]  # their settings that GPT computes; any other value is refused
-    sizes: dict[str, str]  # our name of each size to theirs
-    block_prefix: str  # their names of a block's weights begin with this and the block's number
-    # Our name of each weight to theirs. Several names are parts of our weight, stacked along its first axis.
-    weights_outside_blocks: dict[str, tuple[str, ...]]
-    weights_of_a_block: dict[str, tuple[str, ...]]
-
-
-_GPT2 = _Architecture(
-    our_values={
-        "norm": "layernorm",
-        "position": "learned",
-        "mlp": "gelu",
-        "bias": True,
-        "tie_embeddings": True,
-        "init": "gpt2",
-    },
-    their_values={
-        "activation_function": "gelu_new",
-        "layer_norm_epsilon": 1e-5,
-        "tie_word_embeddings": True,
-        "scale_attn_weights": True,
-        "scale_attn_by_inverse_layer_idx": False,
-    },
-    sizes={
-        "vocab_size": "vocab_size",
-        "context_length": "n_positions",
-        "d_model": "n_embd",
-        "n_layers": "n_layer",
-        "n_heads": "n_head",
-        "d_ff": "n_inner",
-    },
-    block_prefix="transformer.h.",
-    weights_outside_blocks={
-        "embedding.weight": ("transformer.wte.weight",),
-        "position_embedding.weight": ("transformer.wpe.weight",),
-        "norm.weight": ("transformer.ln_f.weight",),
-        "norm.bias": ("transformer.ln_f.bias",),
-    },
-    weights_of_a_block={
-        "attention_norm.weight": ("ln_1.weight",),
-        "attention_norm.bias": ("ln_1.bias",),
-        "attention.qkv.weight": ("attn.c_attn.weight",),
-        "attention.qkv.bias": ("attn.c_attn.bias",),
-        "attention.output.weight": ("attn.c_proj.weight",),
-        "attention.output.bias": ("attn.c_proj.bias",),
-        "mlp_norm.weight": ("ln_2.weight",),
-        "mlp_norm.bias": ("ln_2.bias",),
-        "mlp.input.weight": ("mlp.c_fc.weight",),
-        "mlp.input.bias": ("mlp.c_fc.bias",),
-        "mlp.output.weight": ("mlp.c_proj.weight",),
-        "mlp.output.bias": ("mlp.c_proj.bias",),
-    },
-)
-_NANOCHAT = _Architecture(
-    our_values={
-        "norm": "rmsnorm",
-        "position": "rotary",
-        "mlp": "relu2",
-        "bias": False,
-        "tie_embeddings": False,
-        "qk_norm": True,
-        "embedding_norm": True,
-        "init": "zero_projections",
-    },
-    their_values={
-        "hidden_act": "relu2",
-        "rms_norm_eps": RMS_NORM_EPS,
-        "tie_word_embeddings": False,
-        "attention_bias": False,
-    },
-    sizes={
-        "vocab_size": "vocab_size",
-        "context_length": "max_position_embeddings",
-        "d_model": "hidden_size",
-        "n_layers": "num_hidden_layers",
-        "n_heads": "num_attention_heads",
-        "n_kv_heads": "num_key_value_heads",
-        "d_ff": "intermediate_size",
-        "logit_softcap": "final_logit_softcapping",
-    },
-    block_prefix="model.layers.",
-    weights_outside_blocks={
-        "embedding.weight": ("model.embed_tokens.weight",),
-        "unembedding.weight": ("lm_head.weight",),
-    },
-    weights_of_a_block={
-        "attention.qkv.weight": (
-            "self_attn.q_proj.weight",
-            "self_attn.k_proj.weight",
-            "self_attn.v_proj.weight",
-        ),
-        "attention.output.weight": ("self_attn.o_proj.weight",),
-        "mlp.input.weight": ("mlp.fc1.weight",),
-        "mlp.output.weight": ("mlp.fc2.weight",),
-    },
-)
-_ARCHITECTURES = {"gpt2": _GPT2, "nanochat": _NANOCHAT}  # by model_type
+# Another name that transformers has for the tanh form of GELU.
+SAME_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new"}
 
 
 def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
-    """Build the GPT that computes the same logits as a Hugging Face model of type gpt2 or nanochat.
+    """Build the GPT that computes the same logits as a Hugging Face model of type gpt2, nanochat or apertus.
 
     Args:
         config: the to_dict() of the Hugging Face model's config.
@@ -132,12 +29,14 @@ def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
     Raises UserError: another model type, a setting that GPT does not compute, or a missing or misshapen weight.
     """
     kind = config.get("model_type")
-    if kind not in _ARCHITECTURES:
-        raise UserError(f"model_type must be gpt2 or nanochat, got {kind!r}")
+    if kind not in ARCHITECTURES:
+        raise UserError(f"model_type must be one of {', '.join(ARCHITECTURES)}, got {kind!r}")
 
-    model = GPT(_our_config(config, kind))
+    model = GPT(our_config(config))
+    if kind == "apertus":
+        state = from_apertus(state, model.config)
     weights = model.state_dict()
-    for name, their_names in _weight_names(kind, model.config.n_layers):
+    for name, their_names in ARCHITECTURES[kind].weight_names(model.config):
         weight = weights[name]
         # Beyond vocab_size, rows of GPT's weights are padding, which Hugging Face's models do not have.
         n_rows = model.config.vocab_size if name in VOCABULARY else len(weight)
@@ -147,51 +46,66 @@ def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
 
 
 def to_hugging_face(
-    model: GPT, *, end_of_text: int | None = None
+    model: GPT, *, end_of_text: int | None = None, kind: str | None = None
 ) -> tuple[dict, dict[str, Tensor]]:
-    """Config and state dict of the GPT2LMHeadModel or NanoChatForCausalLM that computes the same logits as a GPT.
+    """Config and state dict of the model in transformers that computes the same logits as a GPT.
 
     Args:
         model: the GPT to translate.
         end_of_text: id that begins and ends a document, from the model's tokenizer; None if its vocabulary has none, so
             that no token ends a text.
+        kind: gpt2, nanochat or apertus; None for the most widely known that computes the same.
 
     Returns keyword arguments of the Hugging Face config, with model_type among them, and the state dict.
-    Raises UserError: neither model computes what this GPT does; the setting that differs is named.
+    Raises UserError: no model type, or not the one asked for, computes what this GPT does; the setting that differs is
+    named.
     """
     config = model.config
-    kind = "gpt2" if config.norm == "layernorm" else "nanochat"
-    _check_exportable(config, kind)
+    kind = choose_architecture(config, kind)
 
     state = {}
     weights = model.state_dict()
-    for name, their_names in _weight_names(kind, config.n_layers):
-        weight = weights[name]
+    for name, their_names in ARCHITECTURES[kind].weight_names(config):
+        weight = _weight_or_zeros(weights, name)
         if name in VOCABULARY:
             weight = weight[: config.vocab_size]  # (V, C), without the rows of padding
         parts = _split_parts(weight, len(their_names), config)
         for their_name, part in zip(their_names, parts, strict=True):
             state[their_name] = _transpose_conv1d(their_name, part).clone()
-    if kind == "gpt2":
-        state["lm_head.weight"] = state["transformer.wte.weight"]
+
+    if config.tie_embeddings:
+        state["lm_head.weight"] = state[_embedding_name(kind)]
+    if kind == "apertus":
+        state = to_apertus(state, config)
     return _their_config(config, kind, end_of_text), state
 
 
-def _our_config(config: dict, kind: str) -> GPTConfig:
-    """Translate a Hugging Face config; UserError for an absent size, or a setting that GPT does not compute."""
-    architecture = _ARCHITECTURES[kind]
+def our_config(config: dict) -> GPTConfig:
+    """Translate a Hugging Face config of a known model_type.
+
+    Raises UserError: an absent size, or a setting that GPT does not compute.
+    """
+    kind = config["model_type"]
+    architecture = ARCHITECTURES[kind]
     for name, value in architecture.their_values.items():
         if config.get(name, value) != value:
             raise UserError(
                 f"{name} must be {value} for a {kind} that GPT computes, got {config[name]}"
             )
-    absent = [name for name in architecture.sizes.values() if name not in config]
+    absent = [name for name in architecture.settings.values() if name not in config]
     if absent:
         raise UserError(f"the config of a {kind} must have {', '.join(absent)}")
 
-    sizes = {ours: config[theirs] for ours, theirs in architecture.sizes.items()}
+    settings: dict[str, Any] = {
+        ours: config[theirs] for ours, theirs in architecture.settings.items()
+    }
+    for name, value in architecture.our_values.items():
+        settings[name] = value[0] if isinstance(value, tuple) else value
+    settings["mlp"] = _our_activation(config, kind, architecture)
+    # transformers ties GPT-2's embeddings unless the config says otherwise, and those of the other two only if it does.
+    settings["tie_embeddings"] = config.get("tie_word_embeddings", kind == "gpt2")
     if kind == "gpt2":
-        return GPTConfig(**architecture.our_values, **sizes)
+        return GPTConfig(**settings, init="gpt2")
 
     rope = config.get("rope_parameters")
     theta = None
@@ -199,7 +113,20 @@ def _our_config(config: dict, kind: str) -> GPTConfig:
         theta = rope.get("rope_theta")
         _check_rope(rope, kind)
     base = number("rope_parameters.rope_theta", theta, above=0)
-    return GPTConfig(**architecture.our_values, **sizes, rotary_base=float(base))
+    return GPTConfig(**settings, rotary_base=float(base), init="zero_projections")
+
+
+def _our_activation(config: dict, kind: str, architecture: Architecture) -> str:
+    """Our name of the activation in an MLP; UserError for one that GPT does not compute for this model type."""
+    default = next(iter(architecture.activations.values()))
+    theirs = config.get(architecture.activation, default)
+    for ours, name in architecture.activations.items():
+        if SAME_ACTIVATIONS.get(theirs, theirs) == name:
+            return ours
+    known = " or ".join(architecture.activations.values())
+    raise UserError(
+        f"{architecture.activation} must be {known} for a {kind} that GPT computes, got {theirs}"
+    )
 
 
 def _check_rope(rope: dict, kind: str) -> None:
@@ -213,11 +140,14 @@ def _check_rope(rope: dict, kind: str) -> None:
 
 
 def _their_config(config: GPTConfig, kind: str, end_of_text: int | None) -> dict:
-    """Translate a GPTConfig that _check_exportable let pass."""
-    architecture = _ARCHITECTURES[kind]
-    exported = {theirs: getattr(config, ours) for ours, theirs in architecture.sizes.items()}
+    """Translate a GPTConfig that choose_architecture let pass."""
+    architecture = ARCHITECTURES[kind]
+    exported = {theirs: getattr(config, ours) for ours, theirs in architecture.settings.items()}
     exported.update(architecture.their_values)
     exported["model_type"] = kind
+    exported["architectures"] = [architecture.class_name]
+    exported[architecture.activation] = architecture.activations[config.mlp]
+    exported["tie_word_embeddings"] = config.tie_embeddings
 
     # The three ids are exported even where they are None: Hugging Face's defaults end a text at an ordinary token.
     exported["bos_token_id"] = end_of_text
@@ -225,45 +155,39 @@ def _their_config(config: GPTConfig, kind: str, end_of_text: int | None) -> dict
     exported["pad_token_id"] = None
 
     if kind == "gpt2":
+        exported["n_ctx"] = config.context_length  # which llama.cpp's converter and MLX ask for
         exported["resid_pdrop"] = config.dropout
         exported["embd_pdrop"] = config.dropout
         exported["attn_pdrop"] = config.dropout
         return exported
 
-    # NanoChat's config has no null that stands for the usual size.
+    # The configs of the other two have no null that stands for the usual size.
     exported["num_key_value_heads"] = config.n_kv_heads or config.n_heads
     exported["intermediate_size"] = config.d_ff or 4 * config.d_model
     exported["rope_parameters"] = {"rope_type": "default", "rope_theta": config.rotary_base}
     exported["attention_dropout"] = config.dropout
+    if kind == "apertus":
+        # With a norm folded into it, the embedding is no longer the unembedding.
+        exported["tie_word_embeddings"] = config.tie_embeddings and not config.embedding_norm
+        # What MLX asks for.
+        exported["rope_theta"] = config.rotary_base
+        exported["mlp_bias"] = False
+        exported["post_norm"] = False
+        exported["qk_norm"] = True
     return exported
 
 
-def _check_exportable(config: GPTConfig, kind: str) -> None:
-    """Raise UserError unless every setting that a model type fixes has the value that the model type stands for."""
-    architecture = _ARCHITECTURES[kind]
-    # A model type can have any size, dropout and rotary base; first weights no longer matter after training.
-    free = {*architecture.sizes, "dropout", "init", "rotary_base"}
-    for field in fields(config):
-        if field.name in free:
-            continue
-        value = getattr(config, field.name)
-        wanted = architecture.our_values.get(field.name, field.default)
-        if value != wanted:
-            raise UserError(
-                f"{field.name} must be {wanted} to export as {kind}, got {field.name}={value}"
-            )
+def _embedding_name(kind: str) -> str:
+    """Their name of the token embedding."""
+    return ARCHITECTURES[kind].weights_outside_blocks["embedding.weight"][0]
 
 
-def _weight_names(kind: str, n_layers: int) -> Iterator[tuple[str, list[str]]]:
-    """Yield our name of each weight, and the names of the weight or of its parts in the Hugging Face model."""
-    architecture = _ARCHITECTURES[kind]
-    for name, their_names in architecture.weights_outside_blocks.items():
-        yield name, list(their_names)
-
-    for i in range(n_layers):
-        prefix = f"{architecture.block_prefix}{i}."
-        for name, their_names in architecture.weights_of_a_block.items():
-            yield f"blocks.{i}.{name}", [prefix + their_name for their_name in their_names]
+def _weight_or_zeros(weights: dict[str, Tensor], name: str) -> Tensor:
+    """A weight of the GPT; for a bias that the GPT does without, as many zeros as its weight has rows."""
+    if name in weights:
+        return weights[name]
+    weight = weights[f"{name.removesuffix('.bias')}.weight"]
+    return weight.new_zeros(len(weight))
 
 
 def _join_parts(
@@ -299,5 +223,5 @@ def _split_parts(weight: Tensor, n_parts: int, config: GPTConfig) -> tuple[Tenso
 
 def _transpose_conv1d(their_name: str, weight: Tensor) -> Tensor:
     """Transpose a matrix of GPT-2's blocks, which are Conv1D and store (in, out), to (out, in) or back."""
-    is_conv1d = their_name.startswith(_GPT2.block_prefix) and weight.ndim == 2
+    is_conv1d = their_name.startswith(ARCHITECTURES["gpt2"].block_prefix) and weight.ndim == 2
     return weight.T if is_conv1d else weight

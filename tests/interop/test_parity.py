@@ -9,6 +9,7 @@ from gptmini.checks import UserError
 from gptmini.interop.hugging_face import from_hugging_face, to_hugging_face
 from gptmini.model import GPT, GPTConfig
 from sizes import GPT2, MODERN, SIZES, F, G
+from toys import wide_gpt
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip(
@@ -111,11 +112,117 @@ def test_gradients_equal_hugging_face(kind):
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 
 
+UNCAPPED = MODERN | {"n_kv_heads": G, "d_ff": F, "logit_softcap": None}
+VARIANTS = {
+    "gpt2 untied": ("gpt2", GPT2 | {"tie_embeddings": False}),
+    "gpt2 without biases": ("gpt2", GPT2 | {"bias": False, "d_ff": F}),
+    "gpt2 with the exact GELU": ("gpt2", GPT2 | {"mlp": "gelu_exact"}),
+    "nanochat tied": ("nanochat", MODERN | {"tie_embeddings": True}),
+    "nanochat without a cap": ("nanochat", UNCAPPED),
+    "apertus": ("apertus", UNCAPPED),
+    "apertus tied": ("apertus", UNCAPPED | {"tie_embeddings": True}),
+    "apertus without a norm of the embedding": ("apertus", UNCAPPED | {"embedding_norm": False}),
+    "apertus tied, without a norm": (
+        "apertus",
+        UNCAPPED | {"embedding_norm": False, "tie_embeddings": True},
+    ),
+}
+
+
+def in_transformers(config, state):
+    """The model in transformers, whose weights must be exactly those of the state."""
+    names = {"gpt2": "GPT2", "nanochat": "NanoChat", "apertus": "Apertus"}
+    options = dict(config)
+    kind = names[options.pop("model_type")]
+    (class_name,) = options.pop("architectures")
+    theirs = getattr(transformers, class_name)(getattr(transformers, f"{kind}Config")(**options))
+    theirs.load_state_dict(state)
+    return theirs.eval()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants_equal_hugging_face_both_ways(variant):
+    kind, arguments = VARIANTS[variant]
+    ours = wide_gpt(arguments | {"n_layers": 3}).eval()
+    config, state = to_hugging_face(ours, kind=kind, end_of_text=4)
+    theirs = in_transformers(config, state)
+    back = from_hugging_face(theirs.config.to_dict(), theirs.state_dict()).eval()
+
+    tokens = torch.randint(11, (2, 13))
+    with torch.no_grad():
+        expected = ours(tokens)
+        assert expected.abs().max() > 1
+        torch.testing.assert_close(theirs(tokens).logits, expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(back(tokens), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants_draw_the_greedy_text_of_hugging_face(variant):
+    kind, arguments = VARIANTS[variant]
+    ours = wide_gpt(arguments | {"context_length": 80}).eval()
+    config, state = to_hugging_face(ours, kind=kind)
+    theirs = in_transformers(config, state)
+
+    prompt = torch.tensor([[3, 1, 7]])
+    options = {"do_sample": False, "max_new_tokens": 64, "pad_token_id": 0}
+    expected = theirs.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
+    tokens = prompt
+    with torch.no_grad():
+        for _ in range(64):
+            tokens = torch.cat([tokens, ours(tokens)[:, -1:].argmax(-1)], dim=1)
+    assert tokens.tolist() == expected.tolist()
+
+
+def test_the_model_type_that_most_programs_know_is_chosen():
+    kinds = [
+        to_hugging_face(GPT(GPTConfig(**arguments)))[0]["model_type"]
+        for arguments in (GPT2, MODERN, UNCAPPED)
+    ]
+    assert kinds == ["gpt2", "nanochat", "apertus"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("model.layers.1.self_attn.q_norm.weight", 1.5, "must be 1 everywhere"),
+        ("model.layers.0.mlp.act_fn.alpha_n", 0.3, "must be -100, as in relu2, for an apertus"),
+        ("model.layers.0.mlp.act_fn.beta", 0.5, "must be 0, as in relu2, for an apertus"),
+    ],
+)
+def test_an_apertus_that_gpt_does_not_compute_is_refused(name, value, said):
+    config, state = to_hugging_face(GPT(GPTConfig(**UNCAPPED)))
+    state[name] = torch.full_like(state[name], value)
+    with pytest.raises(UserError, match=f"{name} {said}"):
+        from_hugging_face(config, state)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "value"),
+    [
+        (GPT2, "activation_function", "relu"),
+        (UNCAPPED, "hidden_act", "silu"),
+        (GPT2, "add_cross_attention", True),
+    ],
+)
+def test_a_setting_that_gpt_does_not_compute_is_refused(arguments, name, value):
+    config, state = to_hugging_face(GPT(GPTConfig(**arguments)))
+    with pytest.raises(UserError, match=f"^{name} must be .* that GPT computes, got {value}"):
+        from_hugging_face(config | {name: value}, state)
+
+
 def test_a_model_that_neither_computes_is_refused_by_the_differing_setting():
     torch.manual_seed(0)
-    model = GPT(GPTConfig(**GPT2 | {"bias": False}))
-    with pytest.raises(ValueError, match="bias must be True to export as gpt2, got bias=False"):
+    model = GPT(GPTConfig(**GPT2 | {"qk_norm": True}))
+    with pytest.raises(ValueError, match="qk_norm must be False to export as gpt2, got qk_norm=Tr"):
         to_hugging_face(model)
+    with pytest.raises(ValueError, match="mlp must be relu2 to export as nanochat, got mlp=gelu"):
+        to_hugging_face(GPT(GPTConfig(**MODERN | {"mlp": "gelu"})))
+    with pytest.raises(
+        ValueError, match=r"logit_softcap must be None to export as apertus, got .*=15"
+    ):
+        to_hugging_face(GPT(GPTConfig(**MODERN)), kind="apertus")
+    with pytest.raises(ValueError, match="type must be one of gpt2, apertus, nanochat, got llama"):
+        to_hugging_face(GPT(GPTConfig(**MODERN)), kind="llama")
 
 
 @pytest.mark.parametrize("name", ["smear", "mlp_smear"])
@@ -127,7 +234,9 @@ def test_a_smeared_model_is_refused_by_the_setting(name):
 
 
 def test_another_model_type_is_refused():
-    with pytest.raises(ValueError, match="model_type must be gpt2 or nanochat, got 'llama'"):
+    with pytest.raises(
+        ValueError, match="model_type must be one of gpt2, apertus, nanochat, got 'llama'"
+    ):
         from_hugging_face({"model_type": "llama"}, {})
 
 

@@ -1,0 +1,101 @@
+"""Apertus's form of the modern GPT: the same function, written with weights that the modern GPT does without.
+
+Apertus is NanoChat without the norm behind the embedding and without the cap on logits, and with four things more:
+
+- Its norms have gains, which are 1.
+- It turns queries and keys by the angle of their position, where gptmini and NanoChat turn them by minus the angle.
+  With the halves of each head exchanged, one turn is the other, and scores do not notice an exchange in both.
+- Its norm of queries and keys comes before the turn and not behind it. Without gains the two are the same, because a
+  turn keeps the length.
+- Its activation is xIELU (Huang and Schlag 2024), which is relu^2 for alpha_p = 1, alpha_n = 0 and beta = 0. The file
+  holds the numbers of which alpha_p and alpha_n are the softplus.
+
+The norm behind the embedding becomes part of the embedding: each of its rows is normalised.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gptmini.checks import UserError
+from gptmini.model.config import GPTConfig
+from gptmini.model.layers import RMS_NORM_EPS
+
+EMBEDDING = "model.embed_tokens.weight"
+# The numbers of xIELU with which it is relu^2: softplus(alpha_p) = 1, and softplus(alpha_n) = 0 in any dtype.
+XIELU = {
+    "alpha_p": torch.tensor([math.log(math.expm1(1))]),
+    "alpha_n": torch.tensor([-100.0]),
+    "beta": torch.tensor(0.0),
+    "eps": torch.tensor(-1e-6),
+}
+
+
+def to_apertus(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tensor]:
+    """The weights of Apertus, given those that it shares with the GPT under their names in Apertus."""
+    exported = dict(state)
+    if config.embedding_norm:
+        exported[EMBEDDING] = F.rms_norm(state[EMBEDDING], (config.d_model,), eps=RMS_NORM_EPS)
+
+    dtype = state[EMBEDDING].dtype
+    for name in _norm_names(config):
+        width = (
+            config.d_head if name.endswith(("q_norm.weight", "k_norm.weight")) else config.d_model
+        )
+        exported[name] = torch.ones(width, dtype=dtype)
+    for i in range(config.n_layers):
+        for projection in ("q_proj", "k_proj"):
+            name = f"model.layers.{i}.self_attn.{projection}.weight"
+            exported[name] = _with_halves_exchanged(state[name], config.d_head)
+        for name, value in XIELU.items():
+            exported[f"model.layers.{i}.mlp.act_fn.{name}"] = value.to(dtype)
+    return exported
+
+
+def from_apertus(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tensor]:
+    """The weights that the GPT shares with an Apertus that gptmini exported, under their names in Apertus.
+
+    Raises UserError: gains other than 1, or an activation that is not relu^2.
+    """
+    shared = dict(state)
+    for name in _norm_names(config):
+        gain = shared.pop(name, torch.ones(1))
+        if not bool((gain == 1).all()):
+            raise UserError(f"{name} must be 1 everywhere for an apertus that GPT computes")
+
+    for i in range(config.n_layers):
+        for name, value in XIELU.items():
+            full_name = f"model.layers.{i}.mlp.act_fn.{name}"
+            got = shared.pop(full_name, None)
+            is_relu2 = got is not None and torch.equal(got.flatten(), value.to(got.dtype).flatten())
+            if not is_relu2:
+                raise UserError(
+                    f"{full_name} must be {value.item():.6g}, as in relu2, for an apertus that GPT computes"
+                )
+        for projection in ("q_proj", "k_proj"):
+            name = f"model.layers.{i}.self_attn.{projection}.weight"
+            if name in shared and shared[name].ndim == 2 and len(shared[name]) % config.d_head == 0:
+                shared[name] = _with_halves_exchanged(shared[name], config.d_head)
+    return shared
+
+
+def _norm_names(config: GPTConfig) -> list[str]:
+    """The names of the gains of Apertus's norms."""
+    names = ["model.norm.weight"]
+    for i in range(config.n_layers):
+        prefix = f"model.layers.{i}."
+        names += [
+            f"{prefix}attention_layernorm.weight",
+            f"{prefix}feedforward_layernorm.weight",
+            f"{prefix}self_attn.q_norm.weight",
+            f"{prefix}self_attn.k_norm.weight",
+        ]
+    return names
+
+
+def _with_halves_exchanged(weight: Tensor, d_head: int) -> Tensor:
+    """Exchange the two halves of the rows of each head of a projection, (H D, C)."""
+    heads = weight.unflatten(0, (-1, 2, d_head // 2))  # (H, 2, D/2, C)
+    return heads.flip(1).flatten(0, 2).contiguous()  # (H D, C)

@@ -1,0 +1,197 @@
+"""The models of Hugging Face that compute what a GPT computes: GPT-2, NanoChat and Apertus, as tables of names.
+
+Hugging Face's models are "theirs" in this room, and GPT and GPTConfig are "ours".
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+from gptmini.checks import UserError
+from gptmini.model.config import GPTConfig
+from gptmini.model.layers import RMS_NORM_EPS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """One model type of Hugging Face, translated to GPT and GPTConfig."""
+
+    class_name: str  # of the class in transformers
+    our_values: dict[str, Any]  # settings of GPTConfig that the model type stands for
+    their_values: dict[str, Any]  # their settings that GPT computes; any other value is refused
+    settings: dict[str, str]  # our name of each setting that may have any value, to theirs
+    activation: str  # their name of the setting for the activation in an MLP
+    activations: dict[
+        str, str
+    ]  # our name of each activation that the model type can have, to theirs
+    block_prefix: str  # their names of a block's weights begin with this and the block's number
+    # Our name of each weight to theirs. Several names are parts of our weight, stacked along its first axis.
+    weights_outside_blocks: dict[str, tuple[str, ...]]
+    weights_of_a_block: dict[str, tuple[str, ...]]
+
+    def weight_names(self, config: GPTConfig) -> Iterator[tuple[str, list[str]]]:
+        """Yield our name of each weight of a model, and the names of the weight or of its parts in theirs."""
+        for name, their_names in self.weights_outside_blocks.items():
+            yield name, list(their_names)
+        if not config.tie_embeddings:
+            yield "unembedding.weight", ["lm_head.weight"]
+
+        for i in range(config.n_layers):
+            prefix = f"{self.block_prefix}{i}."
+            for name, their_names in self.weights_of_a_block.items():
+                yield f"blocks.{i}.{name}", [prefix + their_name for their_name in their_names]
+
+    def check_computes(self, config: GPTConfig, kind: str) -> None:
+        """Raise UserError unless every setting that the model type fixes has the value that it stands for."""
+        # First weights no longer matter after training.
+        free = {*self.settings, "dropout", "init", "mlp", "rotary_base", "tie_embeddings"}
+        for field in fields(config):
+            if field.name in free:
+                continue
+            value = getattr(config, field.name)
+            wanted = self.our_values.get(field.name, field.default)
+            allowed = wanted if isinstance(wanted, tuple) else (wanted,)
+            if value not in allowed:
+                raise UserError(
+                    f"{field.name} must be {allowed[0]} to export as {kind}, got {field.name}={value}"
+                )
+        if config.mlp not in self.activations:
+            names = " or ".join(self.activations)
+            raise UserError(f"mlp must be {names} to export as {kind}, got mlp={config.mlp}")
+
+
+_GPT2 = Architecture(
+    class_name="GPT2LMHeadModel",
+    our_values={
+        "norm": "layernorm",
+        "position": "learned",
+        # A model without biases is exported with biases of zero.
+        "bias": (True, False),
+    },
+    their_values={
+        "layer_norm_epsilon": 1e-5,
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "add_cross_attention": False,
+    },
+    settings={
+        "vocab_size": "vocab_size",
+        "context_length": "n_positions",
+        "d_model": "n_embd",
+        "n_layers": "n_layer",
+        "n_heads": "n_head",
+        "d_ff": "n_inner",
+    },
+    activation="activation_function",
+    activations={"gelu": "gelu_new", "gelu_exact": "gelu"},
+    block_prefix="transformer.h.",
+    weights_outside_blocks={
+        "embedding.weight": ("transformer.wte.weight",),
+        "position_embedding.weight": ("transformer.wpe.weight",),
+        "norm.weight": ("transformer.ln_f.weight",),
+        "norm.bias": ("transformer.ln_f.bias",),
+    },
+    weights_of_a_block={
+        "attention_norm.weight": ("ln_1.weight",),
+        "attention_norm.bias": ("ln_1.bias",),
+        "attention.qkv.weight": ("attn.c_attn.weight",),
+        "attention.qkv.bias": ("attn.c_attn.bias",),
+        "attention.output.weight": ("attn.c_proj.weight",),
+        "attention.output.bias": ("attn.c_proj.bias",),
+        "mlp_norm.weight": ("ln_2.weight",),
+        "mlp_norm.bias": ("ln_2.bias",),
+        "mlp.input.weight": ("mlp.c_fc.weight",),
+        "mlp.input.bias": ("mlp.c_fc.bias",),
+        "mlp.output.weight": ("mlp.c_proj.weight",),
+        "mlp.output.bias": ("mlp.c_proj.bias",),
+    },
+)
+
+_ROTARY_SETTINGS = {
+    "vocab_size": "vocab_size",
+    "context_length": "max_position_embeddings",
+    "d_model": "hidden_size",
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "n_kv_heads": "num_key_value_heads",
+    "d_ff": "intermediate_size",
+}
+_ROTARY_ATTENTION = {
+    "attention.qkv.weight": (
+        "self_attn.q_proj.weight",
+        "self_attn.k_proj.weight",
+        "self_attn.v_proj.weight",
+    ),
+    "attention.output.weight": ("self_attn.o_proj.weight",),
+}
+
+_NANOCHAT = Architecture(
+    class_name="NanoChatForCausalLM",
+    our_values={
+        "norm": "rmsnorm",
+        "position": "rotary",
+        "bias": False,
+        "qk_norm": True,
+        "embedding_norm": True,
+    },
+    their_values={"rms_norm_eps": RMS_NORM_EPS, "attention_bias": False},
+    settings=_ROTARY_SETTINGS | {"logit_softcap": "final_logit_softcapping"},
+    activation="hidden_act",
+    activations={"relu2": "relu2"},
+    block_prefix="model.layers.",
+    weights_outside_blocks={"embedding.weight": ("model.embed_tokens.weight",)},
+    weights_of_a_block={
+        **_ROTARY_ATTENTION,
+        "mlp.input.weight": ("mlp.fc1.weight",),
+        "mlp.output.weight": ("mlp.fc2.weight",),
+    },
+)
+
+# The file apertus.py says how its weights differ from those of NanoChat.
+_APERTUS = Architecture(
+    class_name="ApertusForCausalLM",
+    our_values={
+        "norm": "rmsnorm",
+        "position": "rotary",
+        "bias": False,
+        "qk_norm": True,
+        # A norm behind the embedding is exported as normalised rows of the embedding.
+        "embedding_norm": (False, True),
+    },
+    their_values={"rms_norm_eps": RMS_NORM_EPS, "attention_bias": False},
+    settings=_ROTARY_SETTINGS,
+    activation="hidden_act",
+    activations={"relu2": "xielu"},
+    block_prefix="model.layers.",
+    weights_outside_blocks={"embedding.weight": ("model.embed_tokens.weight",)},
+    weights_of_a_block={
+        **_ROTARY_ATTENTION,
+        "mlp.input.weight": ("mlp.up_proj.weight",),
+        "mlp.output.weight": ("mlp.down_proj.weight",),
+    },
+)
+
+# By their model_type.
+ARCHITECTURES = {"gpt2": _GPT2, "apertus": _APERTUS, "nanochat": _NANOCHAT}
+
+
+def choose_architecture(config: GPTConfig, kind: str | None = None) -> str:
+    """The model type to export a GPT as: the one asked for, or the most widely known that computes the same.
+
+    Raises UserError: no model type, or not the one asked for, computes what the GPT does; the setting that differs is
+    named.
+    """
+    if kind is not None:
+        if kind not in ARCHITECTURES:
+            raise UserError(f"the model type must be one of {', '.join(ARCHITECTURES)}, got {kind}")
+        ARCHITECTURES[kind].check_computes(config, kind)
+        return kind
+
+    if config.norm == "layernorm":
+        kind = "gpt2"
+    elif config.logit_softcap is None:
+        kind = "apertus"
+    else:
+        kind = "nanochat"
+    ARCHITECTURES[kind].check_computes(config, kind)
+    return kind
