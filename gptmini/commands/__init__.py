@@ -14,6 +14,7 @@ COMMANDS = {
     "prepare": "tokenise a text without training on it",
     "sample": "continue prompts with a trained model",
     "evaluate": "loss, perplexity and bits per byte of a trained model on held-out text",
+    "export": "a trained model as a Hugging Face folder, for other programs",
     "report": "a run, or several beside each other, as one HTML page",
 }
 

@@ -1,5 +1,18 @@
-"""Conversion of a GPT to and from the models of other libraries: Hugging Face's GPT-2 and NanoChat."""
+"""Models and tokenizers of gptmini for other programs, and theirs for gptmini."""
 
+from gptmini.interop.architectures import ARCHITECTURES
+from gptmini.interop.card import Training
+from gptmini.interop.folder import write_folder
 from gptmini.interop.hugging_face import from_hugging_face, to_hugging_face
+from gptmini.interop.reading import read_folder
+from gptmini.interop.tokenizer_json import to_tokenizers
 
-__all__ = ["from_hugging_face", "to_hugging_face"]
+__all__ = [
+    "ARCHITECTURES",
+    "Training",
+    "from_hugging_face",
+    "read_folder",
+    "to_hugging_face",
+    "to_tokenizers",
+    "write_folder",
+]

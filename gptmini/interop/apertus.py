@@ -50,7 +50,7 @@ def to_apertus(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tensor]
             name = f"model.layers.{i}.self_attn.{projection}.weight"
             exported[name] = _with_halves_exchanged(state[name], config.d_head)
         for name, value in XIELU.items():
-            exported[f"model.layers.{i}.mlp.act_fn.{name}"] = value.to(dtype)
+            exported[f"model.layers.{i}.mlp.act_fn.{name}"] = value.to(dtype).clone()
     return exported
 
 
@@ -61,24 +61,31 @@ def from_apertus(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tenso
     """
     shared = dict(state)
     for name in _norm_names(config):
-        gain = shared.pop(name, torch.ones(1))
-        if not bool((gain == 1).all()):
+        if not bool((shared.pop(name) == 1).all()):
             raise UserError(f"{name} must be 1 everywhere for an apertus that GPT computes")
 
     for i in range(config.n_layers):
         for name, value in XIELU.items():
             full_name = f"model.layers.{i}.mlp.act_fn.{name}"
-            got = shared.pop(full_name, None)
-            is_relu2 = got is not None and torch.equal(got.flatten(), value.to(got.dtype).flatten())
-            if not is_relu2:
+            got = shared.pop(full_name)
+            if not torch.equal(got.flatten(), value.to(got.dtype).flatten()):
                 raise UserError(
                     f"{full_name} must be {value.item():.6g}, as in relu2, for an apertus that GPT computes"
                 )
         for projection in ("q_proj", "k_proj"):
             name = f"model.layers.{i}.self_attn.{projection}.weight"
-            if name in shared and shared[name].ndim == 2 and len(shared[name]) % config.d_head == 0:
+            is_of_heads = shared[name].ndim == 2 and len(shared[name]) % config.d_head == 0
+            if is_of_heads:  # any other shape is refused where shapes are checked
                 shared[name] = _with_halves_exchanged(shared[name], config.d_head)
     return shared
+
+
+def extra_names(config: GPTConfig) -> set[str]:
+    """The names of the weights of Apertus that the GPT does without."""
+    names = set(_norm_names(config))
+    for i in range(config.n_layers):
+        names |= {f"model.layers.{i}.mlp.act_fn.{name}" for name in XIELU}
+    return names
 
 
 def _norm_names(config: GPTConfig) -> list[str]:

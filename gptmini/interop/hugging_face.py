@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 
 from gptmini.checks import UserError, number
-from gptmini.interop.apertus import from_apertus, to_apertus
+from gptmini.interop.apertus import extra_names, from_apertus, to_apertus
 from gptmini.interop.architectures import ARCHITECTURES, Architecture, choose_architecture
+from gptmini.model.checkpoint import gpt_of_shapes
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT, VOCABULARY
 
 # Another name that transformers has for the tanh form of GELU.
 SAME_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new"}
+SHOWN = 5  # names that an error gives
 
 
 def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
@@ -32,16 +34,24 @@ def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
     if kind not in ARCHITECTURES:
         raise UserError(f"model_type must be one of {', '.join(ARCHITECTURES)}, got {kind!r}")
 
-    model = GPT(our_config(config))
+    ours = our_config(config)
+    names = _names_in(state, ours, kind)
     if kind == "apertus":
-        state = from_apertus(state, model.config)
-    weights = model.state_dict()
-    for name, their_names in ARCHITECTURES[kind].weight_names(model.config):
-        weight = weights[name]
+        state = from_apertus(state, ours)
+
+    model = gpt_of_shapes(ours)
+    shapes = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+    weights = {}
+    for name, their_names in names.items():
+        shape = shapes[name]
+        if name not in VOCABULARY:
+            weights[name] = _join_parts(name, their_names, state, shape).float()
+            continue
         # Beyond vocab_size, rows of GPT's weights are padding, which Hugging Face's models do not have.
-        n_rows = model.config.vocab_size if name in VOCABULARY else len(weight)
-        shape = (n_rows, *weight.shape[1:])
-        weight[:n_rows] = _join_parts(name, their_names, state, shape)
+        rows = _join_parts(name, their_names, state, (ours.vocab_size, *shape[1:]))
+        weights[name] = torch.zeros(shape)
+        weights[name][: ours.vocab_size] = rows
+    model.load_state_dict(weights, assign=True)
     return model
 
 
@@ -139,6 +149,42 @@ def _check_rope(rope: dict, kind: str) -> None:
             )
 
 
+def _names_in(state: dict[str, Tensor], config: GPTConfig, kind: str) -> dict[str, list[str]]:
+    """Our name of each weight, and the names of its parts in a state.
+
+    Raises UserError: a weight is missing, or a tensor is left over; their names are listed.
+    """
+    # Before a config that claims millions of layers makes millions of names.
+    if config.n_layers > len(state):
+        raise UserError(
+            f"the config claims {config.n_layers} layers, and there are {len(state)} tensors in all"
+        )
+    names = dict(ARCHITECTURES[kind].weight_names(config))
+    wanted = {their_name for their_names in names.values() for their_name in their_names}
+    if kind == "apertus":
+        wanted |= extra_names(config)
+    missing = sorted(wanted - set(state))
+    if missing:
+        raise UserError(f"a {kind} must have the weights {_some(missing)}, and they are missing")
+
+    left_over = set(state) - wanted
+    embedding = state[_embedding_name(kind)]
+    head = state.get("lm_head.weight")
+    if config.tie_embeddings and head is not None and torch.equal(head, embedding):
+        left_over.discard("lm_head.weight")
+    if left_over:
+        raise UserError(
+            f"a {kind} that GPT computes must have no other weights than its own, got {_some(sorted(left_over))}"
+        )
+    return names
+
+
+def _some(names: list[str]) -> str:
+    """The first names of a list, as a sentence shows them."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
 def _their_config(config: GPTConfig, kind: str, end_of_text: int | None) -> dict:
     """Translate a GPTConfig that choose_architecture let pass."""
     architecture = ARCHITECTURES[kind]
@@ -206,6 +252,10 @@ def _join_parts(
     if len(parts) == len(their_names):
         with suppress(RuntimeError):  # parts that differ in more than their number of rows
             joined = torch.cat(parts)
+    if joined is not None and not joined.is_floating_point():
+        raise UserError(
+            f"the weight for {name} must be of floating-point numbers, got {joined.dtype}"
+        )
     if joined is None or joined.shape != shape:
         got = " and ".join(str(tuple(part.shape)) for part in parts) or "none"
         raise UserError(f"the weight for {name} must be {shape}, got {got}")

@@ -169,15 +169,19 @@ def build_model(checkpoint: dict) -> GPT:
             f"the embedding is {tuple(embedding)}"
         )
 
-    # On the meta device tensors have shapes only: sizes that a file merely claims take no memory.
-    with torch.device("meta"), _Undrawn():
-        model = GPT(config)
+    model = gpt_of_shapes(config)
     try:
         model.load_state_dict(weights, assign=True)
     except RuntimeError as error:
         reasons = " ".join(line.strip() for line in str(error).splitlines()[1:])
         raise UserError(f"the checkpoint's weights do not fit its config: {reasons}") from None
     return model.eval()
+
+
+def gpt_of_shapes(config: GPTConfig) -> GPT:
+    """GPT on torch's meta device, whose weights have shapes only: sizes that a file merely claims take no memory."""
+    with torch.device("meta"), _Undrawn():
+        return GPT(config)
 
 
 class _Undrawn(TorchFunctionMode):

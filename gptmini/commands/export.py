@@ -1,0 +1,117 @@
+"""Write a trained model for other programs: gptmini export RUN FOLDER [options]."""
+
+import argparse
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gptmini.commands.errors import Parser, one_line_errors, path_argument
+from gptmini.commands.named import say_which
+from gptmini.commands.start_up import started, starting_up
+
+if TYPE_CHECKING:
+    from gptmini.interop import Training
+
+KINDS = ("gpt2", "apertus", "nanochat")
+DTYPES = ("fp32", "bf16", "fp16")
+# How gptmini sample draws where nothing else is asked for, in the names of transformers, which draws from the 50 most
+# probable tokens unless top_k is 0.
+SAMPLING = {"do_sample": True, "temperature": 0.8, "top_k": 0}
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Read the command line; argparse refuses an unknown option or a value of the wrong type."""
+    parser = Parser(
+        prog="gptmini export",
+        description="Write a trained model as a Hugging Face folder, which transformers and what builds on it reads.",
+    )
+    parser.add_argument(
+        "run",
+        help="run folder (its best checkpoint) or checkpoint file, as in runs/latest; "
+        "runs/NAME for its newest run",
+    )
+    parser.add_argument(
+        "folder",
+        type=path_argument,
+        help="folder to write, which must not be there yet",
+    )
+    parser.add_argument(
+        "--as",
+        dest="kind",
+        choices=KINDS,
+        help="model type (default: the most widely known that computes the same)",
+    )
+    parser.add_argument(
+        "--dtype",
+        default="fp32",
+        choices=DTYPES,
+        help="of the weights (default: %(default)s)",
+    )
+    return parser.parse_args(arguments)
+
+
+@one_line_errors()
+@starting_up()
+def main(arguments: list[str] | None = None) -> None:
+    """Load a model, write the folder, and say what it is."""
+    options = parse(arguments)
+
+    from rich.console import Console
+
+    import gptmini
+    from gptmini.interop import ARCHITECTURES, write_folder
+    from gptmini.run_folder import find_checkpoint, named_run
+
+    started()
+    run = named_run(options.run)
+    say_which(options.run, run)
+    checkpoint = find_checkpoint(run)
+    model, tokenizer = gptmini.load(checkpoint)
+    kind = write_folder(
+        Path(options.folder),
+        model,
+        tokenizer,
+        training_of(checkpoint),
+        kind=options.kind,
+        dtype=options.dtype,
+        sampling=SAMPLING,
+    )
+
+    n_bytes = sum(file.stat().st_size for file in Path(options.folder).iterdir())
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(
+        f"{options.folder}, a {ARCHITECTURES[kind].class_name} in {options.dtype}: {model.n_parameters:,} parameters, "
+        f"{n_bytes / 1e6:,.1f} MB; read back, and found to compute the same",
+        markup=False,
+    )
+
+
+def training_of(checkpoint: Path) -> "Training":
+    """What the folder of a run tells of the training of a checkpoint."""
+    from gptmini.interop import Training
+    from gptmini.model.checkpoint import read_checkpoint
+
+    contents = read_checkpoint(checkpoint)
+    step = contents.get("global_step")
+    data = contents["gptmini"].get("data") or {}
+    prepared = Path(str(data.get("folder", "")))
+    row = _row_of_step(checkpoint.parent.parent / "metrics.csv", step)
+    n_tokens = row.get("train/tokens")
+    return Training(
+        text=prepared.name.rsplit("-", 2)[0] or "unknown",
+        step=step,
+        n_tokens=None if n_tokens is None else round(n_tokens),
+        val_loss=row.get("val/loss"),
+        bits_per_byte=row.get("val/bits_per_byte"),
+    )
+
+
+def _row_of_step(path: Path, step: int | None) -> dict[str, float]:
+    """The scalars that a run logged at a step; empty where its metrics.csv does not have them."""
+    if not path.is_file():
+        return {}
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if row.get("step") == str(step):
+                return {tag: float(value) for tag, value in row.items() if tag and value}
+    return {}

@@ -1,0 +1,112 @@
+"""A folder of a Hugging Face model, read as a GPT and its tokenizer: safetensors and JSON, nothing that runs."""
+
+import json
+from pathlib import Path
+
+from torch import Tensor
+
+from gptmini.checks import UserError, shown
+from gptmini.interop.hugging_face import from_hugging_face
+from gptmini.interop.tokenizer_reading import read_tokenizer
+from gptmini.model.gpt import GPT
+from gptmini.tokenizer import Tokenizer
+
+LARGEST_JSON = 2**28  # bytes; the largest vocabularies take a tenth of it
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+GPT2_PREFIX = "transformer."
+# Ends of names of tensors that are no weights: masks in older files of GPT-2, and frequencies of rotary positions.
+NO_WEIGHTS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")
+
+
+def read_folder(path: Path) -> tuple[GPT, Tokenizer]:
+    """The GPT and the tokenizer of a folder.
+
+    Args:
+        path: a folder with config.json, model.safetensors or its parts, and tokenizer.json, of a model type that GPT
+            computes.
+
+    Raises UserError: a file is missing, damaged or pickled, or holds what GPT does not compute.
+    """
+    path = Path(path)
+    config = read_json(path / "config.json")
+    state = _weights(path)
+    if config.get("model_type") == "gpt2":
+        state = _with_prefix(state)
+    try:
+        model = from_hugging_face(config, state)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+    tokenizer = read_tokenizer(path)
+    if tokenizer.n_vocab != model.config.vocab_size:
+        raise UserError(
+            f"{path}: the tokenizer's {tokenizer.n_vocab} ids must equal the model's vocab_size="
+            f"{model.config.vocab_size}"
+        )
+    return model.eval(), tokenizer
+
+
+def read_json(path: Path) -> dict:
+    """The object that a JSON file holds; UserError for anything else."""
+    if not path.is_file():
+        raise UserError(f"{path} must be there, and it is not")
+    if path.stat().st_size > LARGEST_JSON:
+        raise UserError(f"{path} must have at most {LARGEST_JSON:,} bytes, and has more")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} must be JSON ({error})") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path} must hold an object, got {shown(values)[:80]}")
+    return values
+
+
+def _weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of all files of weights of a folder."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    weights: dict[str, Tensor] = {}
+    for file in _weight_files(path):
+        try:
+            tensors = load_file(file)
+        except (SafetensorError, OSError, ValueError) as error:
+            raise UserError(f"{file} must be a whole safetensors file ({error})") from None
+        weights.update(tensors)
+    return {name: weight for name, weight in weights.items() if not name.endswith(NO_WEIGHTS)}
+
+
+def _weight_files(path: Path) -> list[Path]:
+    """The files of weights of a folder; UserError if there are none, or one is missing."""
+    if (path / WEIGHTS).is_file():
+        return [path / WEIGHTS]
+    if not (path / INDEX).is_file():
+        pickled = sorted(file.name for file in path.glob("*.bin"))
+        remedy = (
+            f"; {pickled[0]} is a pickle, which could run code, and is not read" if pickled else ""
+        )
+        raise UserError(f"{path} must have {WEIGHTS}, or {INDEX} with its parts{remedy}")
+
+    index = read_json(path / INDEX)
+    names = index.get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise UserError(f"{path / INDEX} must have a weight_map from names of tensors to files")
+    files = sorted(set(names.values()))
+    for name in files:
+        is_plain = Path(name).name == name and name.endswith(".safetensors")
+        if not is_plain:
+            raise UserError(f"{path / INDEX} must name files beside it, got {name!r}")
+        if not (path / name).is_file():
+            raise UserError(f"{path / name} must be there, as {INDEX} says, and it is not")
+    return [path / name for name in files]
+
+
+def _with_prefix(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of GPT-2 under the names that they have with their head; files of the bare model leave a prefix out."""
+    if any(name.startswith(GPT2_PREFIX) for name in state):
+        return state
+    return {
+        name if name == "lm_head.weight" else f"{GPT2_PREFIX}{name}": weight
+        for name, weight in state.items()
+    }

@@ -1,0 +1,280 @@
+"""Exported folders: read by transformers, read back, whole or not there, and refused where they are hostile."""
+
+import json
+import os
+import re
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+
+from gptmini import tokenizer
+from gptmini.checks import UserError
+from gptmini.interop import Training, read_folder, write_folder
+from sizes import GPT2, MODERN
+from tokenizer.texts import TRAIN, WORDS
+from toys import documents_of, wide_gpt
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+transformers = pytest.importorskip("transformers")
+
+TRAINING = Training(text="rhymes", step=7, n_tokens=700, val_loss=1.23456, bits_per_byte=2.34567)
+SAMPLING = {"do_sample": True, "temperature": 0.8, "top_k": 0}
+CODERS = {
+    "byte": lambda: tokenizer.byte([]),
+    "bpe": lambda: tokenizer.bpe(documents_of(TRAIN), vocab_size=300),
+    "char": lambda: tokenizer.character(documents_of([*TRAIN, "b"])),
+    "char without end": lambda: tokenizer.character(documents_of([WORDS])),
+}
+MODELS = {
+    "gpt2": GPT2,
+    "nanochat": MODERN,
+    "apertus": MODERN | {"logit_softcap": None},
+    "gpt2 tied to nothing": GPT2 | {"tie_embeddings": False, "bias": False},
+}
+
+
+def written(folder, model="apertus", coder="bpe", **options):
+    """A model and a tokenizer that were written into a folder."""
+    encoder = CODERS[coder]()
+    gpt = wide_gpt(MODELS[model] | {"vocab_size": encoder.n_vocab, "context_length": 80}).eval()
+    write_folder(folder, gpt, encoder, TRAINING, sampling=SAMPLING, **options)
+    return gpt, encoder
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_transformers_computes_the_logits_and_the_greedy_text(tmp_path, model):
+    ours, encoder = written(tmp_path / "out", model)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    their_encoder = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+
+    tokens = torch.tensor([encoder.encode(WORDS)[:40]])
+    assert their_encoder(WORDS)["input_ids"][:40] == tokens[0].tolist()
+    with torch.no_grad():
+        expected = ours(tokens)
+        torch.testing.assert_close(theirs(tokens).logits, expected, atol=1e-5, rtol=1e-5)
+
+    prompt = tokens[:, :5]
+    options = {"do_sample": False, "max_new_tokens": 64, "eos_token_id": None, "pad_token_id": 0}
+    drawn = theirs.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
+    with torch.no_grad():
+        for _ in range(64):
+            prompt = torch.cat([prompt, ours(prompt)[:, -1:].argmax(-1)], dim=1)
+    assert drawn.tolist() == prompt.tolist()
+
+
+@pytest.mark.parametrize("coder", CODERS)
+def test_a_pipeline_continues_a_prompt(tmp_path, coder):
+    written(tmp_path / "out", coder=coder)
+    generate = transformers.pipeline("text-generation", str(tmp_path / "out"))
+    (result,) = generate("the t", max_new_tokens=5)
+    assert result["generated_text"].startswith("the t")
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("coder", CODERS)
+def test_a_folder_is_read_as_what_was_written(tmp_path, model, coder):
+    ours, encoder = written(tmp_path / "out", model, coder)
+    read, reader = read_folder(tmp_path / "out")
+    assert reader.to_dict() == encoder.to_dict()
+    tokens = torch.tensor([encoder.encode(WORDS)[:40]])
+    with torch.no_grad():
+        torch.testing.assert_close(read(tokens), ours(tokens), atol=1e-5, rtol=1e-5)
+
+
+def test_what_transformers_saves_is_read(tmp_path):
+    ours, encoder = written(tmp_path / "out", "gpt2")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    theirs.save_pretrained(tmp_path / "saved", max_shard_size="20KB")
+    transformers.AutoTokenizer.from_pretrained(tmp_path / "out").save_pretrained(tmp_path / "saved")
+    assert (tmp_path / "saved" / "model.safetensors.index.json").is_file()
+
+    read, reader = read_folder(tmp_path / "saved")
+    assert reader.to_dict() == encoder.to_dict()
+    tokens = torch.tensor([encoder.encode(WORDS)[:40]])
+    with torch.no_grad():
+        torch.testing.assert_close(read(tokens), ours(tokens), atol=1e-6, rtol=1e-6)
+
+
+def test_a_file_of_the_bare_gpt2_with_its_old_masks_is_read(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    ours, encoder = written(tmp_path / "out", "gpt2")
+    file = tmp_path / "out" / "model.safetensors"
+    state = load_file(file)
+    bare = {name.removeprefix("transformer."): weight for name, weight in state.items()}
+    for i in range(2):
+        bare[f"h.{i}.attn.bias"] = torch.ones(1, 1, 80, 80)
+        bare[f"h.{i}.attn.masked_bias"] = torch.tensor(-1e4)
+    save_file(bare, file, metadata={"format": "pt"})
+
+    tokens = torch.tensor([encoder.encode(WORDS)[:40]])
+    with torch.no_grad():
+        read, _ = read_folder(tmp_path / "out")
+        torch.testing.assert_close(read(tokens), ours(tokens), atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("bf16", 2), ("fp16", 2), ("fp32", 4)])
+def test_weights_take_the_bytes_of_their_dtype(tmp_path, dtype, size):
+    ours, _ = written(tmp_path / "out", "nanochat", dtype=dtype)
+    file = tmp_path / "out" / "model.safetensors"
+    with file.open("rb") as opened:
+        (n_header,) = struct.unpack("<Q", opened.read(8))
+    assert file.stat().st_size == 8 + n_header + size * ours.n_parameters
+
+
+def test_the_card_and_the_configs_say_what_is_known(tmp_path):
+    from huggingface_hub import ModelCard
+
+    gpt, encoder = written(tmp_path / "out")
+    card = ModelCard.load(tmp_path / "out" / "README.md")
+    results = {result.metric_type: result.metric_value for result in card.data.eval_results}
+    assert results == {"loss": 1.2346, "bits_per_byte": 2.3457}
+    assert card.data.pipeline_tag == "text-generation"
+    assert f"A GPT of {gpt.n_parameters:,} parameters" in card.text
+
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["architectures"] == ["ApertusForCausalLM"]
+    generation = transformers.GenerationConfig.from_pretrained(tmp_path / "out")
+    assert (generation.temperature, generation.top_k, generation.do_sample) == (0.8, 0, True)
+    assert generation.eos_token_id == config["eos_token_id"] == encoder.end_of_text
+
+
+def test_a_folder_is_written_whole_readable_by_others_or_not_at_all(tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    written(tmp_path / "empty")
+    modes = {file.stat().st_mode & 0o777 for file in (tmp_path / "empty").iterdir()}
+    assert modes == {0o644}
+
+    with pytest.raises(UserError, match=r"empty must not exist yet, or be an empty folder; delete"):
+        written(tmp_path / "empty")
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("gptmini.interop.folder.write_tokenizer", full)
+    with pytest.raises(OSError, match="No space"):
+        written(tmp_path / "other")
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+def edit(name, **changes):
+    """A change of values in a JSON file of a folder; None takes a value out."""
+
+    def apply(folder):
+        values = json.loads((folder / name).read_text())
+        values.update(changes)
+        kept = {key: value for key, value in values.items() if value is not ...}
+        (folder / name).write_text(json.dumps(kept))
+
+    return apply
+
+
+def cut(name, n_bytes):
+    """A file that is cut short."""
+
+    def apply(folder):
+        (folder / name).write_bytes((folder / name).read_bytes()[:n_bytes])
+
+    return apply
+
+
+def replace_weights(**changes):
+    """Weights that are replaced; the names have two underscores for each dot. ... leaves a weight out."""
+
+    def apply(folder):
+        from safetensors.torch import load_file, save_file
+
+        state = load_file(folder / "model.safetensors")
+        for name, value in changes.items():
+            state[name.replace("__", ".")] = value
+        kept = {name: value for name, value in state.items() if value is not ...}
+        save_file(kept, folder / "model.safetensors")
+
+    return apply
+
+
+def into_parts(*names):
+    """Weights under the names of an index."""
+
+    def apply(folder):
+        (folder / "model.safetensors").rename(folder / "part.safetensors")
+        index = {"weight_map": {f"tensor{i}": name for i, name in enumerate(names)}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+    return apply
+
+
+def to_pickle(folder):
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+HOSTILE = [
+    (edit("config.json", vocab_size=2**40), r"vocab_size must be from 1 to \d+, got vocab_size=10"),
+    (edit("config.json", vocab_size=2**31), "the weight for embedding.weight must be"),
+    (
+        edit("config.json", num_hidden_layers=2**31),
+        "the config claims 2147483648 layers, and there",
+    ),
+    (edit("config.json", hidden_size=6 * 2**16), "the weight for .* must be"),
+    (edit("config.json", max_position_embeddings=2**31), "context_length .* must be at most"),
+    (edit("config.json", hidden_size="wide"), "d_model must be int, got d_model='wide'"),
+    (edit("config.json", model_type="llama"), "model_type must be one of gpt2, apertus, nanochat"),
+    (edit("config.json", hidden_size=...), "the config of a apertus must have hidden_size"),
+    (cut("config.json", 30), r"config\.json must be JSON"),
+    (cut("tokenizer.json", 300), r"tokenizer\.json must be a tokenizer of the library"),
+    (cut("model.safetensors", 3000), "must be a whole safetensors file"),
+    (cut("model.safetensors", 4), "must be a whole safetensors file"),
+    (
+        replace_weights(lm_head__weight=...),
+        "must have the weights lm_head.weight, and they are miss",
+    ),
+    (replace_weights(other=torch.zeros(3)), "must have no other weights than its own, got other"),
+    (
+        replace_weights(lm_head__weight=torch.zeros(300, 24, dtype=torch.int64)),
+        "the weight for unembedding.weight must be of floating-point numbers",
+    ),
+    (
+        replace_weights(lm_head__weight=torch.zeros(2, 2)),
+        "the weight for unembedding.weight must be",
+    ),
+    (into_parts("../part.safetensors"), "must name files beside it, got '../part.safetensors'"),
+    (into_parts("/etc/passwd"), "must name files beside it, got '/etc/passwd'"),
+    (
+        into_parts("absent.safetensors"),
+        r"absent\.safetensors must be there, as model\.safetensors\.i",
+    ),
+    (into_parts("part.safetensors", 7), "must have a weight_map from names of tensors to files"),
+    (to_pickle, r"pytorch_model\.bin is a pickle, which could run code, and is not read"),
+    (lambda folder: (folder / "tokenizer.json").unlink(), r"tokenizer\.json must be there"),
+]
+
+
+@pytest.mark.parametrize(("damage", "said"), HOSTILE, ids=range(len(HOSTILE)))
+def test_a_hostile_folder_is_refused_in_one_line(tmp_path, damage, said):
+    written(tmp_path / "out")
+    damage(tmp_path / "out")
+    with pytest.raises(UserError, match=said) as caught:
+        read_folder(tmp_path / "out")
+    assert re.fullmatch(r".+", str(caught.value))
+
+
+def test_a_tokenizer_that_cuts_otherwise_is_refused(tmp_path):
+    written(tmp_path / "out")
+    path = Path(tmp_path / "out" / "tokenizer.json")
+    values = json.loads(path.read_text())
+    values["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {"Regex": r"\s+|\S+"}
+    path.write_text(json.dumps(values))
+    with pytest.raises(
+        UserError, match="cuts or merges in another way than GPT-2's tokenizer does"
+    ):
+        read_folder(tmp_path / "out")
+
+
+def test_a_model_that_no_type_computes_is_refused_before_anything_is_written(tmp_path):
+    encoder = CODERS["byte"]()
+    smeared = wide_gpt(MODERN | {"vocab_size": 257, "smear": 2}).eval()
+    with pytest.raises(UserError, match="smear must be 0 to export as nanochat, got smear=2"):
+        write_folder(tmp_path / "out", smeared, encoder, TRAINING, sampling=SAMPLING)
+    assert list(tmp_path.iterdir()) == []
