@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gptmini.checks import UserError
 from gptmini.commands.configuration import key_typed
 from gptmini.commands.quoting import override_of
 
 if TYPE_CHECKING:  # importing Lightning takes seconds
     from gptmini.data import TokenStore
     from gptmini.hardware import Hardware
+    from gptmini.model import GPTConfig
     from gptmini.model.training_state import TrainingState
     from gptmini.training import ConsoleLogger, GPTModule, TrainerSettings
     from gptmini.training.checkpointing import Best
@@ -70,12 +72,22 @@ class Announcer:
         )
         work = with_prefix(model.flops_per_token, "FLOP")
         self.say("model", f"{model.n_parameters:,} parameters, {work} a token")
+        self._say_if_not_exportable(model.config)
         self.say("machine", str(hardware))
         self._say_batch(module.settings)
         self.say("run", str(run.folder), f"watch it: {watching(run.root)}")
 
         if run.resumed:
             self.say_resume(run.state, module)
+
+    def _say_if_not_exportable(self, config: "GPTConfig") -> None:
+        """Say which setting keeps a model from being exported to other programs."""
+        from gptmini.interop.architectures import choose_architecture
+
+        try:
+            choose_architecture(config)
+        except UserError as error:
+            self.say("", f"no other program has this model, and it cannot be exported: {error}")
 
     def _say_data(self, store: "TokenStore", *, prepared_now: bool) -> None:
         """Say which folder the tokens are in, and how many there are."""
