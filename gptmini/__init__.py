@@ -27,12 +27,21 @@ __all__ = ["__version__", "load", "train", *_HOMES]
 
 
 def load(path: "str | Path") -> "tuple[GPT, Tokenizer]":
-    """Model and tokenizer of a run folder (its best checkpoint) or of a checkpoint file, ready to sample on the CPU.
+    """Model and tokenizer of a run folder (its best checkpoint), of a checkpoint file, or of an exported folder.
 
-    A folder of runs, as runs/NAME, means the newest run in it.
+    Both are ready to sample on the CPU. A folder of runs, as runs/NAME, means the newest run in it. An exported folder
+    is one of a Hugging Face model, as gptmini export writes it.
     Raises UserError: nothing there, not a checkpoint, damaged, or holding pickled code.
     """
+    from pathlib import Path
+
     from gptmini.checks import UserError
+
+    if (Path(path) / "config.json").is_file():
+        from gptmini.interop import read_folder
+
+        return read_folder(Path(path))
+
     from gptmini.model.checkpoint import build_model, read_checkpoint
     from gptmini.run_folder import find_checkpoint
     from gptmini.tokenizer import from_dict

@@ -15,6 +15,7 @@ COMMANDS = {
     "sample": "continue prompts with a trained model",
     "evaluate": "loss, perplexity and bits per byte of a trained model on held-out text",
     "export": "a trained model as a Hugging Face folder, for other programs",
+    "import": "a run of a model that another program has trained",
     "report": "a run, or several beside each other, as one HTML page",
 }
 

@@ -95,7 +95,8 @@ def training_of(checkpoint: Path) -> "Training":
     step = contents.get("global_step")
     data = contents["gptmini"].get("data") or {}
     prepared = Path(str(data.get("folder", "")))
-    row = _row_of_step(checkpoint.parent.parent / "metrics.csv", step)
+    # Resolved, because the folder of runs/latest is a link.
+    row = _row_of_step(checkpoint.resolve().parent.parent / "metrics.csv", step)
     n_tokens = row.get("train/tokens")
     return Training(
         text=prepared.name.rsplit("-", 2)[0] or "unknown",

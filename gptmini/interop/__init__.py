@@ -4,6 +4,7 @@ from gptmini.interop.architectures import ARCHITECTURES
 from gptmini.interop.card import Training
 from gptmini.interop.folder import write_folder
 from gptmini.interop.hugging_face import from_hugging_face, to_hugging_face
+from gptmini.interop.nanogpt import read_nanogpt
 from gptmini.interop.reading import read_folder
 from gptmini.interop.tokenizer_json import to_tokenizers
 
@@ -12,6 +13,7 @@ __all__ = [
     "Training",
     "from_hugging_face",
     "read_folder",
+    "read_nanogpt",
     "to_hugging_face",
     "to_tokenizers",
     "write_folder",

@@ -34,12 +34,19 @@ def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
     if kind not in ARCHITECTURES:
         raise UserError(f"model_type must be one of {', '.join(ARCHITECTURES)}, got {kind!r}")
 
-    ours = our_config(config)
-    names = _names_in(state, ours, kind)
-    if kind == "apertus":
-        state = from_apertus(state, ours)
+    return gpt_of(our_config(config), state, kind)
 
-    model = gpt_of_shapes(ours)
+
+def gpt_of(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
+    """Build the GPT of a config from the weights of a Hugging Face model of a model type.
+
+    Raises UserError: a weight is missing, left over, or misshapen.
+    """
+    names = _names_in(state, config, kind)
+    if kind == "apertus":
+        state = from_apertus(state, config)
+
+    model = gpt_of_shapes(config)
     shapes = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
     weights = {}
     for name, their_names in names.items():
@@ -48,9 +55,9 @@ def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
             weights[name] = _join_parts(name, their_names, state, shape).float()
             continue
         # Beyond vocab_size, rows of GPT's weights are padding, which Hugging Face's models do not have.
-        rows = _join_parts(name, their_names, state, (ours.vocab_size, *shape[1:]))
+        rows = _join_parts(name, their_names, state, (config.vocab_size, *shape[1:]))
         weights[name] = torch.zeros(shape)
-        weights[name][: ours.vocab_size] = rows
+        weights[name][: config.vocab_size] = rows
     model.load_state_dict(weights, assign=True)
     return model
 
@@ -160,6 +167,8 @@ def _names_in(state: dict[str, Tensor], config: GPTConfig, kind: str) -> dict[st
             f"the config claims {config.n_layers} layers, and there are {len(state)} tensors in all"
         )
     names = dict(ARCHITECTURES[kind].weight_names(config))
+    if not config.bias:
+        names = {name: theirs for name, theirs in names.items() if not name.endswith(".bias")}
     wanted = {their_name for their_names in names.values() for their_name in their_names}
     if kind == "apertus":
         wanted |= extra_names(config)

@@ -20,6 +20,7 @@ from pyarrow import parquet
 
 from gptmini.commands import COMMANDS
 from gptmini.commands.stored import RESUMABLE
+from interop.nanogpt_files import write_nanogpt
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -104,6 +105,13 @@ def stranger(tmp_path_factory):
         patch.chdir(folder)
         patch.setattr(sys, "argv", ["scripts/train.py", *SHORTENED["train"]])
         runpy.run_path("scripts/train.py", run_name="__main__")
+
+    # What docs/exporting.md imports.
+    write_nanogpt(folder, characters="".join(sorted(set(text))))
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["scripts/export.py", "runs/default", "gpt2-folder"])
+        runpy.run_path("scripts/export.py", run_name="__main__")
 
     # The run that docs/watching.md reports on: pytest-xdist may type that command before the one that trains it.
     (first,) = (folder / "runs" / "default").iterdir()

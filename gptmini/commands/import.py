@@ -1,0 +1,112 @@
+"""Make a run of a model that another program has trained: gptmini import SOURCE RUN [options]."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gptmini.checks import UserError
+from gptmini.commands.errors import Parser, one_line_errors, path_argument
+from gptmini.commands.start_up import started, starting_up
+
+if TYPE_CHECKING:
+    from gptmini.model import GPT
+    from gptmini.tokenizer import Tokenizer
+
+# Files of a model on the hub that are read.
+PATTERNS = ["config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer.json"]
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Read the command line; argparse refuses an unknown option or a value of the wrong type."""
+    parser = Parser(
+        prog="gptmini import",
+        description="Make a run of a model that another program has trained, to sample from it and to evaluate it.",
+    )
+    parser.add_argument(
+        "source",
+        help="folder of a GPT-2 (safetensors and tokenizer.json) or of what gptmini export wrote, nanoGPT's ckpt.pt, "
+        "or the name of a model on the Hugging Face hub, as openai-community/gpt2",
+    )
+    parser.add_argument("run", type=path_argument, help="run folder to write, as runs/gpt2")
+    parser.add_argument(
+        "--meta",
+        type=path_argument,
+        help="nanoGPT's meta.pkl, for a ckpt.pt of characters (default: GPT-2's tokenizer)",
+    )
+    return parser.parse_args(arguments)
+
+
+@one_line_errors()
+@starting_up()
+def main(arguments: list[str] | None = None) -> None:
+    """Read a model and its tokenizer, and write them as the best checkpoint of a run."""
+    options = parse(arguments)
+    folder = Path(options.run)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(
+            f"{folder} must not exist yet, or be an empty folder; delete it, or name another"
+        )
+
+    from rich.console import Console
+
+    from gptmini.model.checkpoint import header, write_checkpoint
+
+    started()
+    model, tokenizer = read_model(options.source, options.meta)
+    state = {f"model.{name}": weight for name, weight in model.state_dict().items()}
+    checkpoint = {"gptmini": header(model.config, tokenizer.to_dict()), "state_dict": state}
+    place = folder / "checkpoints"
+    place.mkdir(parents=True, exist_ok=True)
+    write_checkpoint(checkpoint, place / "best.ckpt")
+
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(
+        f"{folder}, {model.n_parameters:,} parameters, {tokenizer.n_vocab:,} ids, context "
+        f"{model.config.context_length:,}",
+        markup=False,
+    )
+    console.print(f"next     gptmini sample {folder}", markup=False)
+
+
+def read_model(source: str, meta: Path | None) -> "tuple[GPT, Tokenizer]":
+    """The model and the tokenizer of a folder, of a checkpoint of nanoGPT, or of a name on the hub.
+
+    Raises UserError: nothing there, or nothing that GPT computes.
+    """
+    from gptmini.interop import read_folder, read_nanogpt
+
+    path = Path(source).expanduser()
+    if path.is_file():
+        return read_nanogpt(path, meta)
+    if meta is not None:
+        raise UserError(f"--meta belongs to a ckpt.pt of nanoGPT, got {source}")
+    if path.is_dir():
+        return read_folder(path)
+    if source.startswith((".", "/", "~")) or source.count("/") > 1:
+        raise UserError(
+            f"{source} must be a folder, a file, or a name on the hub, and does not exist"
+        )
+    return read_folder(_downloaded(source))
+
+
+def _downloaded(name: str) -> Path:
+    """The folder of a model of the hub, downloaded once into the hub's own cache."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=PATTERNS))
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"could not download the model {name} ({reason[:200]}); SOURCE may also be a local folder or file"
+        ) from None
+    except Exception as error:  # of the hub's client, whose classes differ by version
+        library = type(error).__module__.partition(".")[0]
+        if library not in ("huggingface_hub", "requests", "urllib3") and not library.startswith(
+            "http"
+        ):
+            raise
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"could not download the model {name} ({reason[:200]}); SOURCE may also be a local folder or file"
+        ) from None

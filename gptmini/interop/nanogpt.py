@@ -1,0 +1,109 @@
+"""nanoGPT's checkpoint, ckpt.pt, as a GPT and its tokenizer: read without running any code in it."""
+
+import io
+import pickle
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gptmini.checks import UserError, shown
+from gptmini.interop.architectures import ARCHITECTURES
+from gptmini.interop.hugging_face import gpt_of
+from gptmini.model.config import GPTConfig
+from gptmini.model.gpt import GPT
+from gptmini.tokenizer import CharTokenizer, Tokenizer, gpt2
+
+COMPILED_PREFIX = "_orig_mod."  # of the names of a model that was saved while it was compiled
+MASK = ".attn.bias"  # ends the name of a mask that older versions kept beside the weights
+GPT2_SIZES = (50257, 50304)  # GPT-2's ids, and the same rounded up to a multiple of 64
+ARGUMENTS = ("n_layer", "n_head", "n_embd", "block_size", "bias", "vocab_size")
+
+
+def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
+    """The GPT of a checkpoint of nanoGPT, and the tokenizer of its ids.
+
+    Args:
+        path: ckpt.pt.
+        meta: the meta.pkl that nanoGPT keeps beside the ids of characters; None for GPT-2's tokenizer.
+
+    Raises UserError: a file that holds anything but plain values and tensors, is damaged, or is none of nanoGPT.
+    """
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # torch names no common class for what a foreign file can raise
+        raise UserError(
+            f"{path} must hold only tensors and plain data, as nanoGPT writes it; refused without running it "
+            f"({type(error).__name__})"
+        ) from None
+
+    arguments = checkpoint.get("model_args") if isinstance(checkpoint, dict) else None
+    if not isinstance(arguments, dict) or not isinstance(checkpoint.get("model"), dict):
+        raise UserError(f"{path} must have the entries model and model_args, as nanoGPT writes it")
+    missing = [name for name in ARGUMENTS if name not in arguments]
+    if missing:
+        raise UserError(f"model_args of {path} must have {', '.join(missing)}")
+
+    tokenizer = gpt2([]) if meta is None else _characters(meta)
+    n_rows = arguments["vocab_size"]
+    is_padded = meta is None and n_rows in GPT2_SIZES
+    if n_rows != tokenizer.n_vocab and not is_padded:
+        raise UserError(
+            f"{path} has {shown(n_rows)} ids and its tokenizer {tokenizer.n_vocab}; for ids of characters, name the "
+            "meta.pkl that lies beside them with --meta"
+        )
+
+    config = GPTConfig(
+        vocab_size=tokenizer.n_vocab,
+        context_length=arguments["block_size"],
+        d_model=arguments["n_embd"],
+        n_layers=arguments["n_layer"],
+        n_heads=arguments["n_head"],
+        norm="layernorm",
+        position="learned",
+        mlp="gelu_exact",
+        bias=arguments["bias"],
+        tie_embeddings=True,
+        init="gpt2",
+    )
+    state = _state(checkpoint["model"], n_rows=tokenizer.n_vocab)
+    try:
+        return gpt_of(config, state, "gpt2").eval(), tokenizer
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def _state(model: dict, *, n_rows: int) -> dict[str, Tensor]:
+    """Weights of nanoGPT as GPT-2 of Hugging Face has them: matrices of blocks transposed, n_rows ids."""
+    prefix = ARCHITECTURES["gpt2"].block_prefix
+    state = {}
+    for full_name, weight in model.items():
+        name = str(full_name).removeprefix(COMPILED_PREFIX)
+        if not isinstance(weight, Tensor) or name.endswith(MASK):
+            continue
+        if name in ("transformer.wte.weight", "lm_head.weight"):
+            weight = weight[:n_rows]
+        is_matrix = name.startswith(prefix) and weight.ndim == 2
+        state[name] = weight.T if is_matrix else weight
+    return state
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Reads a pickle of plain values, and refuses any that would import something."""
+
+    def find_class(self, module: str, name: str) -> type:
+        raise UserError(f"it must hold plain values, and asks for {module}.{name}")
+
+
+def _characters(meta: Path) -> CharTokenizer:
+    """The tokenizer of nanoGPT's meta.pkl; UserError for a file that is none."""
+    try:
+        values = _PlainUnpickler(io.BytesIO(meta.read_bytes())).load()
+        characters = "".join(values["itos"][i] for i in range(len(values["itos"])))
+        return CharTokenizer(characters, end_of_text=False)
+    except OSError:
+        raise
+    except Exception as error:  # of any class: a pickle may be anything
+        raise UserError(f"{meta} must be the meta.pkl of nanoGPT's characters ({error})") from None

@@ -1,0 +1,130 @@
+"""Export and import, from the command line to the programs that read what is written."""
+
+import json
+import os
+import re
+
+import pytest
+import torch
+
+import gptmini
+from gptmini.commands.export import KINDS
+from gptmini.interop import ARCHITECTURES
+from interop.nanogpt_files import write_nanogpt
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture
+def trained(script, short, once):
+    """A trained run in the working folder."""
+    once("trained on bytes", lambda: script("train", *short))
+
+
+def refused(result, message):
+    assert (result.code, result.err.count("\n")) == (2, 1), result
+    assert re.search(message, result.err), result.err
+
+
+def test_a_run_is_exported_sampled_imported_and_evaluated(script, trained, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    result = script("export", "runs/latest", "out")
+    assert re.match(
+        r"out, a ApertusForCausalLM in fp32: [\d,]+ parameters, \d\.\d MB; read", result.out
+    )
+
+    card = (tmp_path / "out" / "README.md").read_text()
+    (best,) = re.findall(r"loss on held-out text \| (\d+\.\d+) nats", card)
+    n_tokens = ("--max-tokens", "64")  # as the run itself validates
+    evaluated = script("evaluate", "runs/latest", *n_tokens).out
+    assert float(re.search(r"^loss +(\S+)", evaluated, re.MULTILINE)[1]) == pytest.approx(
+        float(best), abs=2e-4
+    )
+
+    model, tokenizer = gptmini.load("out")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained("out").eval()
+    tokens = torch.tensor([tokenizer.encode("Some text")[: model.config.context_length]])
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(tokens).logits, model(tokens), atol=1e-5, rtol=1e-5)
+
+    sampled = script("sample", "out", "--prompt", "So", "--seed", "3", "--max-new-tokens", "9").out
+    assert (
+        sampled
+        == script(
+            "sample", "runs/latest", "--prompt", "So", "--seed", "3", "--max-new-tokens", "9"
+        ).out
+    )
+
+    imported = script("import", "out", "runs/imported")
+    assert imported.out.startswith("runs/imported, ")
+    (folder,) = (path.parent for path in (tmp_path / "data").glob("*/meta.json"))
+    again = script("evaluate", "runs/imported", "--data", str(folder), *n_tokens).out
+    assert (
+        re.search(r"^loss +(\S+)", again, re.MULTILINE)[1]
+        == re.search(r"^loss +(\S+)", evaluated, re.MULTILINE)[1]
+    )
+
+
+def test_a_checkpoint_of_nanogpt_is_imported_and_sampled(script, tmp_path):
+    write_nanogpt(tmp_path, "\n abcde")
+    assert script("import", "ckpt.pt", "runs/nano", "--meta", "meta.pkl").code == 0
+    sampled = script("sample", "runs/nano", "--prompt", "abc", "--max-new-tokens", "5")
+    assert sampled.code == 0
+    assert sampled.out.startswith("abc")
+
+
+@pytest.mark.parametrize("kind", ["nanochat", "apertus"])
+def test_the_model_type_may_be_chosen(script, trained, tmp_path, kind):
+    assert script("export", "runs/latest", kind, "--as", kind, "--dtype", "bf16").code == 0
+    config = json.loads((tmp_path / kind / "config.json").read_text())
+    assert (config["model_type"], config["dtype"]) == (kind, "bfloat16")
+
+
+def test_the_command_names_the_model_types_that_there_are():
+    assert set(KINDS) == set(ARCHITECTURES)
+
+
+def test_a_smeared_run_says_that_it_cannot_be_exported(script, short):
+    result = script("train", *short, "model.smear=2")
+    assert re.search(
+        r"^model .*\n +no other program has this model, .*smear=2", result.out, re.MULTILINE
+    )
+    refused(
+        script("export", "runs/latest", "out"), "smear must be 0 to export as apertus, got smear=2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["export", "runs/latest", "full"],
+            "full must not exist yet, or be an empty folder; delete it",
+        ),
+        (["export", "absent", "out"], "absent does not exist; give a run folder"),
+        (
+            ["export", "runs/latest", "out", "--as", "gpt2"],
+            "norm must be layernorm to export as gpt2",
+        ),
+        (["export", "runs/latest", "out", "--as", "llama"], "invalid choice: 'llama'"),
+        (["export", "runs/latest"], "the following arguments are required: folder"),
+        (
+            ["import", "./absent", "runs/x"],
+            r"\./absent must be a folder, a file, or a name on the hub",
+        ),
+        (["import", "full", "runs/x"], r"full/config\.json must be there, and it is not"),
+        (["import", "full/a.txt", "runs/x"], r"a\.txt must hold only tensors and plain data"),
+        (["import", "full", "full"], "full must not exist yet, or be an empty folder"),
+        (
+            ["import", "full", "runs/x", "--meta", "m"],
+            r"--meta belongs to a ckpt\.pt of nanoGPT, got f",
+        ),
+        (["import", "no-such/model", "runs/x"], "could not download the model no-such/model"),
+    ],
+)
+def test_a_mistake_is_one_line(script, trained, tmp_path, arguments, message):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a.txt").write_text("text")
+    refused(script(*arguments), message)
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "runs" / "x").exists()

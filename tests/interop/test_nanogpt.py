@@ -1,0 +1,144 @@
+"""nanoGPT's checkpoint: the logits of transformers' GPT-2 with the same weights, and what is refused."""
+
+import os
+import pickle
+
+import pytest
+import torch
+
+from gptmini.checks import UserError
+from gptmini.interop import read_nanogpt
+from interop.nanogpt_files import write_nanogpt
+from tokenizer.conftest import TIKTOKEN_FILES
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+transformers = pytest.importorskip("transformers")
+CHARACTERS = "\n !abc\u00e9"
+
+
+def in_transformers(model):
+    """GPT-2 of transformers with weights of nanoGPT, whose README compares the two in the same way."""
+    n_ids, width = model["transformer.wte.weight"].shape
+    config = transformers.GPT2Config(
+        vocab_size=n_ids,
+        n_positions=13,
+        n_embd=width,
+        n_layer=2,
+        n_head=6,
+        activation_function="gelu",  # the exact form, torch's own nn.GELU()
+    )
+    theirs = transformers.GPT2LMHeadModel(config).eval()
+    state = {name: torch.zeros_like(weight) for name, weight in theirs.state_dict().items()}
+    for name, weight in model.items():
+        is_conv1d = name.startswith("transformer.h.") and weight.ndim == 2
+        state[name] = weight.T if is_conv1d else weight
+    theirs.load_state_dict(state)
+    return theirs
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_checkpoint_of_characters_gives_the_logits_of_transformers(tmp_path, bias, is_compiled):
+    weights = write_nanogpt(tmp_path, CHARACTERS, bias=bias, is_compiled=is_compiled)
+    model, tokenizer = read_nanogpt(tmp_path / "ckpt.pt", tmp_path / "meta.pkl")
+    assert tokenizer.encode("a b\u00e9") == [
+        CHARACTERS.index(character) for character in "a b\u00e9"
+    ]
+
+    tokens = torch.randint(len(CHARACTERS), (2, 13))
+    with torch.no_grad():
+        expected = in_transformers(weights)(tokens).logits
+        torch.testing.assert_close(model(tokens), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("vocab_size", [50257, 50304])
+def test_ids_of_gpt2_are_known_by_their_number(tmp_path, vocab_size):
+    folder = os.environ.get("TIKTOKEN_CACHE_DIR", "")
+    if not folder or not all(os.path.lexists(f"{folder}/{name}") for name in TIKTOKEN_FILES):
+        pytest.skip("TIKTOKEN_CACHE_DIR does not name a folder with tiktoken's two files of gpt2")
+    weights = write_nanogpt(tmp_path, vocab_size=vocab_size)
+    model, tokenizer = read_nanogpt(tmp_path / "ckpt.pt")
+    assert (model.config.vocab_size, tokenizer.n_vocab) == (50257, 50257)
+
+    tokens = torch.tensor([tokenizer.encode("Hello, world!")])
+    with torch.no_grad():
+        expected = in_transformers(weights)(tokens).logits[..., :50257]
+        torch.testing.assert_close(model(tokens), expected, atol=1e-5, rtol=1e-5)
+
+
+class Evil:
+    """Runs code when it is unpickled as usual."""
+
+    def __reduce__(self):
+        return os.mkdir, ("ran",)
+
+
+def change(**changes):
+    """Another checkpoint, with entries that are replaced."""
+
+    def apply(folder):
+        checkpoint = torch.load(folder / "ckpt.pt", weights_only=True)
+        torch.save(checkpoint | changes, folder / "ckpt.pt")
+
+    return apply
+
+
+def change_model(**changes):
+    """Another checkpoint, with weights that are replaced; two underscores stand for a dot."""
+
+    def apply(folder):
+        checkpoint = torch.load(folder / "ckpt.pt", weights_only=True)
+        named = {name.replace("__", "."): value for name, value in changes.items()}
+        kept = {
+            name: value for name, value in (checkpoint["model"] | named).items() if value is not ...
+        }
+        torch.save(checkpoint | {"model": kept}, folder / "ckpt.pt")
+
+    return apply
+
+
+def meta(content):
+    """Another meta.pkl."""
+    return lambda folder: (folder / "meta.pkl").write_bytes(content)
+
+
+REFUSED = [
+    (
+        change(model=Evil()),
+        r"ckpt\.pt must hold only tensors and plain data, .*; refused without ru",
+    ),
+    (change(model_args=None), r"ckpt\.pt must have the entries model and model_args"),
+    (change(model_args={"n_layer": 1}), r"model_args of \S+ must have n_head, n_embd, block_size"),
+    (
+        lambda folder: (folder / "ckpt.pt").write_bytes(b"PK"),
+        r"ckpt\.pt must hold only tensors and",
+    ),
+    (
+        change_model(transformer__ln_f__weight=...),
+        r"must have the weights transformer\.ln_f\.weight",
+    ),
+    (
+        change_model(transformer__more=torch.ones(2)),
+        "must have no other weights than its own, got t",
+    ),
+    (change_model(transformer__ln_f__weight=torch.ones(2)), r"the weight for norm\.weight must be"),
+    (
+        meta(pickle.dumps(Evil())),
+        r"meta\.pkl must be the meta\.pkl of nanoGPT's .* asks for \S*\.mkd",
+    ),
+    (meta(b"junk"), r"meta\.pkl must be the meta\.pkl of nanoGPT's characters"),
+    (
+        meta(pickle.dumps({"itos": {0: "a"}})),
+        "has 7 ids and its tokenizer 1; for ids of characters",
+    ),
+]
+
+
+@pytest.mark.parametrize(("damage", "said"), REFUSED, ids=range(len(REFUSED)))
+def test_what_is_none_of_nanogpt_is_refused_and_nothing_runs(tmp_path, monkeypatch, damage, said):
+    monkeypatch.chdir(tmp_path)
+    write_nanogpt(tmp_path, CHARACTERS)
+    damage(tmp_path)
+    with pytest.raises(UserError, match=said):
+        read_nanogpt(tmp_path / "ckpt.pt", tmp_path / "meta.pkl")
+    assert not (tmp_path / "ran").exists()
