@@ -1,10 +1,11 @@
-"""Write a trained model for other programs: gptmini export RUN FOLDER [options]."""
+"""Write a trained model for other programs: gptmini export RUN OUT [options]."""
 
 import argparse
 import csv
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gptmini.checks import UserError
 from gptmini.commands.errors import Parser, one_line_errors, path_argument
 from gptmini.commands.named import say_which
 from gptmini.commands.start_up import started, starting_up
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from gptmini.interop import Training
 
 KINDS = ("gpt2", "apertus", "nanochat")
-DTYPES = ("fp32", "bf16", "fp16")
+DTYPES = ("fp32", "bf16", "fp16", "q8_0")
+GGUF = ".gguf"  # ends the name of a GGUF file
 # How gptmini sample draws where nothing else is asked for, in the names of transformers, which draws from the 50 most
 # probable tokens unless top_k is 0.
 SAMPLING = {"do_sample": True, "temperature": 0.8, "top_k": 0}
@@ -23,7 +25,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line; argparse refuses an unknown option or a value of the wrong type."""
     parser = Parser(
         prog="gptmini export",
-        description="Write a trained model as a Hugging Face folder, which transformers and what builds on it reads.",
+        description="Write a trained model as a Hugging Face folder, which transformers and what builds on it reads, "
+        "or as a GGUF file, which llama.cpp and what builds on it reads.",
     )
     parser.add_argument(
         "run",
@@ -31,21 +34,21 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "runs/NAME for its newest run",
     )
     parser.add_argument(
-        "folder",
+        "out",
         type=path_argument,
-        help="folder to write, which must not be there yet",
+        help="folder to write, which must not be there yet; or, with a name that ends in .gguf, file to write",
     )
     parser.add_argument(
         "--as",
         dest="kind",
         choices=KINDS,
-        help="model type (default: the most widely known that computes the same)",
+        help="model type of a folder (default: the most widely known that computes the same)",
     )
     parser.add_argument(
         "--dtype",
         default="fp32",
         choices=DTYPES,
-        help="of the weights (default: %(default)s)",
+        help="of the weights; q8_0, 8 bits and a bit, for a GGUF file (default: %(default)s)",
     )
     return parser.parse_args(arguments)
 
@@ -53,13 +56,19 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 @one_line_errors()
 @starting_up()
 def main(arguments: list[str] | None = None) -> None:
-    """Load a model, write the folder, and say what it is."""
+    """Load a model, write the folder or the file, and say what it is."""
     options = parse(arguments)
+    out = Path(options.out)
+    is_gguf = out.suffix == GGUF
+    if is_gguf and options.kind is not None:
+        raise UserError("--as chooses the form of a folder; a GGUF file has one form")
+    if not is_gguf and options.dtype == "q8_0":
+        raise UserError(f"--dtype q8_0 needs a name that ends in {GGUF}, got {out}")
 
     from rich.console import Console
 
     import gptmini
-    from gptmini.interop import ARCHITECTURES, write_folder
+    from gptmini.interop import ARCHITECTURES, write_folder, write_gguf
     from gptmini.run_folder import find_checkpoint, named_run
 
     started()
@@ -67,21 +76,27 @@ def main(arguments: list[str] | None = None) -> None:
     say_which(options.run, run)
     checkpoint = find_checkpoint(run)
     model, tokenizer = gptmini.load(checkpoint)
-    kind = write_folder(
-        Path(options.folder),
-        model,
-        tokenizer,
-        training_of(checkpoint),
-        kind=options.kind,
-        dtype=options.dtype,
-        sampling=SAMPLING,
-    )
+    if is_gguf:
+        kind = write_gguf(out, model, tokenizer, name=out.stem, dtype=options.dtype)
+        n_bytes = out.stat().st_size
+        checked = "every weight read back"
+    else:
+        kind = write_folder(
+            out,
+            model,
+            tokenizer,
+            training_of(checkpoint),
+            kind=options.kind,
+            dtype=options.dtype,
+            sampling=SAMPLING,
+        )
+        n_bytes = sum(file.stat().st_size for file in out.iterdir())
+        checked = "read back, and found to compute the same"
 
-    n_bytes = sum(file.stat().st_size for file in Path(options.folder).iterdir())
     console = Console(soft_wrap=True, highlight=False)
     console.print(
-        f"{options.folder}, a {ARCHITECTURES[kind].class_name} in {options.dtype}: {model.n_parameters:,} parameters, "
-        f"{n_bytes / 1e6:,.1f} MB; read back, and found to compute the same",
+        f"{out}, {ARCHITECTURES[kind].class_name} in {options.dtype}: {model.n_parameters:,} parameters, "
+        f"{n_bytes / 1e6:,.1f} MB; {checked}",
         markup=False,
     )
 

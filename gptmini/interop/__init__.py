@@ -3,6 +3,7 @@
 from gptmini.interop.architectures import ARCHITECTURES
 from gptmini.interop.card import Training
 from gptmini.interop.folder import write_folder
+from gptmini.interop.gguf_file import write_gguf
 from gptmini.interop.hugging_face import from_hugging_face, to_hugging_face
 from gptmini.interop.nanogpt import read_nanogpt
 from gptmini.interop.reading import read_folder
@@ -17,4 +18,5 @@ __all__ = [
     "to_hugging_face",
     "to_tokenizers",
     "write_folder",
+    "write_gguf",
 ]

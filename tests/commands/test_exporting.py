@@ -30,7 +30,7 @@ def test_a_run_is_exported_sampled_imported_and_evaluated(script, trained, tmp_p
     transformers = pytest.importorskip("transformers")
     result = script("export", "runs/latest", "out")
     assert re.match(
-        r"out, a ApertusForCausalLM in fp32: [\d,]+ parameters, \d\.\d MB; read", result.out
+        r"out, ApertusForCausalLM in fp32: [\d,]+ parameters, \d\.\d MB; read", result.out
     )
 
     card = (tmp_path / "out" / "README.md").read_text()
@@ -80,6 +80,17 @@ def test_the_model_type_may_be_chosen(script, trained, tmp_path, kind):
     assert (config["model_type"], config["dtype"]) == (kind, "bfloat16")
 
 
+def test_a_gguf_file_is_written_by_its_name(script, trained, tmp_path):
+    gguf = pytest.importorskip("gguf")
+    sizes = []
+    for dtype in ("fp32", "q8_0"):
+        assert script("export", "runs/latest", f"{dtype}.gguf", "--dtype", dtype).code == 0
+        reader = gguf.GGUFReader(tmp_path / f"{dtype}.gguf")
+        assert reader.get_field("general.architecture").contents() == "apertus"
+        sizes.append((tmp_path / f"{dtype}.gguf").stat().st_size)
+    assert sizes[1] < sizes[0]
+
+
 def test_the_command_names_the_model_types_that_there_are():
     assert set(KINDS) == set(ARCHITECTURES)
 
@@ -107,7 +118,15 @@ def test_a_smeared_run_says_that_it_cannot_be_exported(script, short):
             "norm must be layernorm to export as gpt2",
         ),
         (["export", "runs/latest", "out", "--as", "llama"], "invalid choice: 'llama'"),
-        (["export", "runs/latest"], "the following arguments are required: folder"),
+        (["export", "runs/latest"], "the following arguments are required: out"),
+        (
+            ["export", "runs/latest", "out", "--dtype", "q8_0"],
+            r"q8_0 needs a name that ends in \.gguf",
+        ),
+        (
+            ["export", "runs/latest", "out.gguf", "--as", "gpt2"],
+            "--as chooses the form of a folder",
+        ),
         (
             ["import", "./absent", "runs/x"],
             r"\./absent must be a folder, a file, or a name on the hub",

@@ -1,0 +1,184 @@
+"""A GGUF file, which llama.cpp and what builds on it reads: Ollama, LM Studio and others.
+
+The file is written by the library gguf from a Hugging Face form of the model. llama.cpp's own converter knows a
+tokenizer by a hash of the ids that it gives to a fixed text, and so refuses every tokenizer that was learned from
+another text. The file names GPT-2's rule for pieces instead, which all byte pairs of gptmini have.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from gptmini.checks import UserError
+from gptmini.files import flush_file, temporary_beside
+from gptmini.interop.architectures import ARCHITECTURES
+from gptmini.interop.hugging_face import to_hugging_face
+from gptmini.interop.tokenizer_json import merges_of
+from gptmini.model.gpt import GPT
+from gptmini.tokenizer import END_OF_TEXT, BytePairTokenizer, Tokenizer
+from gptmini.tokenizer.letters import in_letters
+
+if TYPE_CHECKING:
+    import gguf
+
+KINDS = ("gpt2", "apertus")  # the model types that llama.cpp knows
+# The name of each dtype in the library gguf, of a tensor and of a file.
+DTYPES = {
+    "fp32": ("F32", "ALL_F32"),
+    "fp16": ("F16", "MOSTLY_F16"),
+    "bf16": ("BF16", "MOSTLY_BF16"),
+    "q8_0": ("Q8_0", "MOSTLY_Q8_0"),
+}
+Q8_0_WIDTH = 32  # numbers that share a scale; a row that is no multiple of it stays in fp16
+# llama.cpp demands merges. These two bytes stand in no UTF-8, so that their merge, given where there is none, changes
+# nothing.
+NO_MERGE = (in_letters(b"\xc0"), in_letters(b"\xc1"))
+ROUNDING = 0.01  # largest difference of a number, in parts of the largest of its tensor: half a step of q8_0 is 1/254
+ACTIVATION = ".act_fn."  # in names of numbers of xIELU, which are not tensors of the file
+
+
+def write_gguf(path: Path, model: GPT, tokenizer: Tokenizer, *, name: str, dtype: str) -> str:
+    """Write a GGUF file whole or not at all.
+
+    Args:
+        path: the file, which is replaced if it is there.
+        model: the model, its weights in float32 on the CPU.
+        tokenizer: its tokenizer, of byte pairs.
+        name: of the model.
+        dtype: of its matrices, a key of DTYPES; vectors and positions stay in float32.
+
+    Returns the model type.
+    Raises UserError: llama.cpp does not know the model or the tokenizer, or the library gguf is not installed.
+    """
+    try:
+        import gguf
+    except ImportError:
+        raise UserError(
+            "a GGUF file needs the library gguf; install it with pip install 'gptmini[gguf]'"
+        ) from None
+
+    if not isinstance(tokenizer, BytePairTokenizer):
+        raise UserError(
+            f"a GGUF file must have a tokenizer of byte pairs, got one of the kind {tokenizer.kind}, which llama.cpp "
+            "does not know; export a folder instead, or train with tokenizer=bpe or tokenizer=byte"
+        )
+    config, state = to_hugging_face(model, end_of_text=tokenizer.end_of_text)
+    kind = config["model_type"]
+    if kind not in KINDS:
+        ARCHITECTURES["apertus"].check_computes(model.config, "a GGUF file")
+    if model.config.mlp == "gelu_exact":
+        raise UserError("mlp must be gelu to export as a GGUF file, got mlp=gelu_exact")
+
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = temporary_beside(path)
+    try:
+        writer = gguf.GGUFWriter(temporary, kind)
+        _add_sizes(writer, model, kind, state)
+        _add_tokenizer(writer, tokenizer)
+        writer.add_name(name)
+        tensors = _add_tensors(writer, model, kind, state, dtype)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        with temporary.open("rb+") as file:
+            flush_file(file)
+        _compare(temporary, tensors)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return kind
+
+
+def _add_sizes(writer: "gguf.GGUFWriter", model: GPT, kind: str, state: dict[str, Tensor]) -> None:
+    """Add the sizes and settings of a model."""
+    config = model.config
+    writer.add_context_length(config.context_length)
+    writer.add_embedding_length(config.d_model)
+    writer.add_block_count(config.n_layers)
+    writer.add_feed_forward_length(config.d_ff or 4 * config.d_model)
+    writer.add_head_count(config.n_heads)
+    writer.add_vocab_size(config.vocab_size)
+    if kind == "gpt2":
+        writer.add_layer_norm_eps(1e-5)
+        return
+
+    from gptmini.model.layers import RMS_NORM_EPS
+
+    assert config.rotary_base is not None
+    writer.add_head_count_kv(config.n_kv_heads or config.n_heads)
+    writer.add_layer_norm_rms_eps(RMS_NORM_EPS)
+    writer.add_rope_dimension_count(config.d_head)
+    writer.add_rope_freq_base(config.rotary_base)
+    for number in ("alpha_p", "alpha_n", "beta", "eps"):
+        values = [
+            state[f"model.layers.{i}.mlp{ACTIVATION}{number}"].item()
+            for i in range(config.n_layers)
+        ]
+        getattr(writer, f"add_xielu_{number}")(values)
+
+
+def _add_tokenizer(writer: "gguf.GGUFWriter", tokenizer: BytePairTokenizer) -> None:
+    """Add the vocabulary, the merges, and the token that ends a document."""
+    import gguf
+
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([*(in_letters(token) for token in tokenizer.ranks), END_OF_TEXT])
+    normal = [gguf.TokenType.NORMAL] * len(tokenizer.ranks)
+    writer.add_token_types([*normal, gguf.TokenType.CONTROL])
+    merges = merges_of(tokenizer.ranks) or [NO_MERGE]
+    writer.add_token_merges([f"{left} {right}" for left, right in merges])
+    writer.add_bos_token_id(len(tokenizer.ranks))
+    writer.add_eos_token_id(len(tokenizer.ranks))
+    writer.add_add_bos_token(False)
+
+
+def _add_tensors(
+    writer: "gguf.GGUFWriter", model: GPT, kind: str, state: dict[str, Tensor], dtype: str
+) -> dict[str, np.ndarray]:
+    """Add the weights under the names that llama.cpp has for them, and return them by these names."""
+    import gguf
+
+    architecture = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == kind)
+    names = gguf.get_tensor_name_map(architecture, model.config.n_layers)
+    tensor_type, file_type = DTYPES[dtype]
+    writer.add_file_type(gguf.LlamaFileType[file_type])
+
+    tensors = {}
+    is_tied = model.config.tie_embeddings and "lm_head.weight" in state
+    for their_name, weight in state.items():
+        if ACTIVATION in their_name:
+            continue
+        # Where there is no unembedding, llama.cpp takes the embedding, which one with a norm in it is not.
+        if their_name == "lm_head.weight" and is_tied and kind == "gpt2":
+            continue
+        name = names.get_name(their_name, try_suffixes=(".weight", ".bias"))
+        assert name is not None, their_name
+        is_conv1d = their_name.startswith(ARCHITECTURES["gpt2"].block_prefix) and weight.ndim == 2
+        values = (weight.T if is_conv1d else weight).contiguous().numpy().astype(np.float32)
+
+        wanted = gguf.GGMLQuantizationType[tensor_type]
+        is_vector = values.ndim == 1 or name.startswith("position_embd")
+        if is_vector:
+            wanted = gguf.GGMLQuantizationType.F32
+        elif tensor_type == "Q8_0" and values.shape[1] % Q8_0_WIDTH:
+            wanted = gguf.GGMLQuantizationType.F16
+        writer.add_tensor(name, gguf.quants.quantize(values, wanted), raw_dtype=wanted)
+        tensors[name] = values
+    return tensors
+
+
+def _compare(path: Path, tensors: dict[str, np.ndarray]) -> None:
+    """Raise an AssertionError if a file does not hold these tensors, but for the rounding of their types."""
+    import gguf
+
+    found = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    assert set(found) == set(tensors), "the exported file has other tensors"
+    for name, values in tensors.items():
+        read = gguf.quants.dequantize(found[name].data, found[name].tensor_type)
+        difference = np.abs(read.reshape(values.shape) - values).max()
+        assert difference <= ROUNDING * np.abs(values).max(), f"the exported tensor {name} is wrong"

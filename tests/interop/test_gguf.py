@@ -1,0 +1,162 @@
+"""GGUF files, read by the library gguf: weights, vocabulary and settings; what llama.cpp does not know is refused.
+
+`python scripts/benchmark.py runtimes` compares them with llama.cpp itself.
+"""
+
+import sys
+
+import numpy as np
+import pytest
+
+from gptmini import tokenizer
+from gptmini.checks import UserError
+from gptmini.interop import to_hugging_face, write_gguf
+from sizes import GPT2, MODERN
+from tokenizer.texts import TRAIN
+from toys import documents_of, wide_gpt
+
+gguf = pytest.importorskip("gguf")
+SIZES = {"d_model": 64, "n_heads": 4, "n_kv_heads": 2, "d_ff": 96}
+MODELS = {
+    "apertus": MODERN | SIZES | {"logit_softcap": None},
+    "gpt2": GPT2 | {"d_model": 64, "n_heads": 4},
+    "gpt2 untied": GPT2 | {"d_model": 64, "n_heads": 4, "tie_embeddings": False, "bias": False},
+}
+
+
+def written(path, model="apertus", coder=None, dtype="fp32"):
+    """A model, its tokenizer, and the file that was written of them, read by the library."""
+    coder = coder or tokenizer.bpe(documents_of(TRAIN), vocab_size=300)
+    ours = wide_gpt(MODELS[model] | {"vocab_size": coder.n_vocab}).eval()
+    write_gguf(path, ours, coder, name="mine", dtype=dtype)
+    return ours, coder, gguf.GGUFReader(path)
+
+
+def value(reader, key):
+    """The value of a key of a file."""
+    return reader.get_field(key).contents()
+
+
+# The names of some weights in transformers, and those that llama.cpp's documentation of GGUF gives them.
+NAMES = {
+    "apertus": {
+        "model.embed_tokens.weight": "token_embd.weight",
+        "model.layers.1.self_attn.q_proj.weight": "blk.1.attn_q.weight",
+        "model.layers.1.self_attn.o_proj.weight": "blk.1.attn_output.weight",
+        "model.layers.1.mlp.up_proj.weight": "blk.1.ffn_up.weight",
+        "model.layers.0.attention_layernorm.weight": "blk.0.attn_norm.weight",
+        "lm_head.weight": "output.weight",
+    },
+    "gpt2": {
+        "transformer.wte.weight": "token_embd.weight",
+        "transformer.wpe.weight": "position_embd.weight",
+        "transformer.h.1.attn.c_attn.bias": "blk.1.attn_qkv.bias",
+        "transformer.ln_f.weight": "output_norm.weight",
+    },
+    "gpt2 untied": {"lm_head.weight": "output.weight", "transformer.ln_f.bias": "output_norm.bias"},
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_weights_have_the_names_and_values_of_llama_cpp(tmp_path, model):
+    ours, _, reader = written(tmp_path / "m.gguf", model)
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    _, state = to_hugging_face(ours)
+    for theirs, name in NAMES[model].items():
+        assert np.array_equal(tensors[name].data, state[theirs].numpy())
+    is_tied = model == "gpt2"
+    assert ("output.weight" in tensors) != is_tied
+
+    n_written = sum(int(np.prod(tensor.shape)) for tensor in reader.tensors)
+    n_numbers = sum(weight.numel() for name, weight in state.items() if "act_fn" not in name)
+    assert n_written == n_numbers - (
+        ours.embedding.weight[: ours.config.vocab_size].numel() if is_tied else 0
+    )
+
+
+def test_the_settings_are_those_of_the_model(tmp_path):
+    ours, coder, reader = written(tmp_path / "m.gguf")
+    config = ours.config
+    assert value(reader, "general.architecture") == "apertus"
+    assert value(reader, "general.name") == "mine"
+    assert value(reader, "apertus.context_length") == config.context_length
+    assert value(reader, "apertus.embedding_length") == 64
+    assert value(reader, "apertus.feed_forward_length") == 96
+    assert value(reader, "apertus.block_count") == config.n_layers
+    assert (
+        value(reader, "apertus.attention.head_count"),
+        value(reader, "apertus.attention.head_count_kv"),
+    ) == (4, 2)
+    assert value(reader, "apertus.rope.freq_base") == config.rotary_base
+    assert value(reader, "xielu.beta") == [0.0] * config.n_layers
+    assert value(reader, "tokenizer.ggml.pre") == "gpt-2"
+    assert value(reader, "tokenizer.ggml.eos_token_id") == coder.end_of_text
+    assert value(reader, "tokenizer.ggml.add_bos_token") is False
+    tokens = value(reader, "tokenizer.ggml.tokens")
+    assert (len(tokens), tokens[-1], tokens[ord("a")]) == (coder.n_vocab, "<|endoftext|>", "a")
+    assert tokens[ord(" ")] == "\u0120"  # GPT-2's letter for a space
+    assert value(reader, "tokenizer.ggml.token_type")[-1] == gguf.TokenType.CONTROL
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16", "q8_0"])
+def test_matrices_are_rounded_and_vectors_are_not(tmp_path, dtype):
+    ours, _, reader = written(tmp_path / "m.gguf", "gpt2", dtype=dtype)
+    _, state = to_hugging_face(ours)
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    exact = tensors["position_embd.weight"], tensors["blk.0.attn_norm.bias"]
+    assert {tensor.tensor_type.name for tensor in exact} == {"F32"}
+
+    embedding = tensors["token_embd.weight"]
+    assert embedding.tensor_type.name == {"fp16": "F16", "bf16": "BF16", "q8_0": "Q8_0"}[dtype]
+    read = gguf.quants.dequantize(embedding.data, embedding.tensor_type)
+    wanted = state["transformer.wte.weight"].numpy()
+    largest = np.abs(wanted).max()
+    assert 0 < np.abs(read - wanted).max() < largest / 100
+
+
+def test_a_tokenizer_of_bytes_has_the_one_merge_that_llama_cpp_demands(tmp_path):
+    _, _, reader = written(tmp_path / "m.gguf", coder=tokenizer.byte([]))
+    (merge,) = value(reader, "tokenizer.ggml.merges")
+    assert merge == "\u00c0 \u00c1"  # GPT-2's letters of two bytes that stand in no UTF-8
+
+
+@pytest.mark.parametrize(
+    ("changes", "coder", "said"),
+    [
+        ({"logit_softcap": 15.0}, None, "logit_softcap must be None to export as a GGUF file"),
+        ({"smear": 2}, None, "smear must be 0 to export as apertus, got smear=2"),
+        (GPT2 | {"mlp": "gelu_exact"}, None, "mlp must be gelu to export as a GGUF file"),
+        (
+            {},
+            tokenizer.character(documents_of(TRAIN)),
+            "tokenizer of byte pairs, got one of the kind char",
+        ),
+    ],
+)
+def test_what_llama_cpp_does_not_know_is_refused(tmp_path, changes, coder, said):
+    coder = coder or tokenizer.byte([])
+    base = changes if "norm" in changes else MODELS["apertus"] | changes
+    ours = wide_gpt(base | {"vocab_size": coder.n_vocab})
+    with pytest.raises(UserError, match=said):
+        write_gguf(tmp_path / "m.gguf", ours, coder, name="m", dtype="fp32")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+    written(tmp_path / "m.gguf")
+    before = (tmp_path / "m.gguf").read_bytes()
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(gguf.GGUFWriter, "write_tensors_to_file", full)
+    with pytest.raises(OSError, match="No space"):
+        written(tmp_path / "m.gguf", "gpt2")
+    assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
+    assert (tmp_path / "m.gguf").read_bytes() == before
+
+
+def test_without_the_library_it_is_said_how_to_install_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(UserError, match=r"install it with pip install 'gptmini\[gguf\]'"):
+        written(tmp_path / "m.gguf")
