@@ -11,7 +11,7 @@ from gptmini.checks import UserError
 from gptmini.files import flush_file, new_folder
 from gptmini.interop.card import Training, model_card
 from gptmini.interop.hugging_face import to_hugging_face
-from gptmini.interop.reading import read_folder
+from gptmini.interop.reading import GPT2_PREFIX, read_folder
 from gptmini.interop.tokenizer_json import write_tokenizer
 from gptmini.model.gpt import GPT
 from gptmini.tokenizer import Tokenizer
@@ -87,11 +87,14 @@ def _write_weights(
     """Write the weights as safetensors; an unembedding that is the embedding is written once."""
     from huggingface_hub import save_torch_state_dict
 
+    is_tied = config["tie_word_embeddings"]
+    # A tied GPT-2 has the names of the bare model, as OpenAI's on the hub has. MLX knows no others.
+    prefix = GPT2_PREFIX if is_tied and config["model_type"] == "gpt2" else ""
     weights = {}
     for name, weight in state.items():
-        is_copy = name == "lm_head.weight" and config["tie_word_embeddings"]
-        if not is_copy:
-            weights[name] = weight.to(dtype).contiguous()
+        if name == "lm_head.weight" and is_tied:
+            continue
+        weights[name.removeprefix(prefix)] = weight.to(dtype).contiguous()
     save_torch_state_dict(weights, folder, max_shard_size=LARGEST_FILE, metadata={"format": "pt"})
 
 

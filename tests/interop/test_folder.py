@@ -97,6 +97,16 @@ def test_what_transformers_saves_is_read(tmp_path):
         torch.testing.assert_close(read(tokens), ours(tokens), atol=1e-6, rtol=1e-6)
 
 
+def test_large_weights_are_divided_among_files(tmp_path, monkeypatch):
+    monkeypatch.setattr("gptmini.interop.folder.LARGEST_FILE", "20KB")
+    ours, encoder = written(tmp_path / "out")
+    assert len(list((tmp_path / "out").glob("model-0000*-of-0000*.safetensors"))) > 1
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    tokens = torch.tensor([encoder.encode(WORDS)[:40]])
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(tokens).logits, ours(tokens), atol=1e-5, rtol=1e-5)
+
+
 def test_a_file_of_the_bare_gpt2_with_its_old_masks_is_read(tmp_path):
     from safetensors.torch import load_file, save_file
 
