@@ -103,7 +103,7 @@ EFFECTS = {
     "optimizer.weight_decay": (["optimizer.weight_decay=0.9"], "weights", ()),
     "optimizer.embedding_lr": (["optimizer.embedding_lr=0.1"], "weights", MUON),
     "optimizer.unembedding_lr": (["optimizer.unembedding_lr=0.1"], "weights", MUON),
-    "optimizer.scalar_lr": (["optimizer.scalar_lr=0.01"], "weights", MUON),
+    "optimizer.scalar_lr": (["optimizer.scalar_lr=0.01"], "weights", (*MUON, "model.smear=1")),
     "optimizer.momentum": (["optimizer.momentum=[0.5,0.6]"], "weights", MUON),
     "optimizer.momentum_warmup_steps": (["optimizer.momentum_warmup_steps=2"], "weights", MUON),
     "optimizer.ns_steps": (["optimizer.ns_steps=3"], "weights", MUON),

@@ -51,6 +51,7 @@ def expanded(pattern):
 def test_a_run_writes_every_documented_tag_and_no_other(script, watched, tmp_path):
     overrides = (
         "optimizer.lr=0.02",
+        "model.smear=1",
         "callbacks.scalars.peak_tflops=0.1",
         "callbacks.samples.prompts=['',Line]",
     )
@@ -188,7 +189,7 @@ def page(script, watched, tmp_path):
     )
     if not BROWSER or not DRIVER:
         pytest.skip("Debian's packages chromium and chromium-driver must be installed")
-    more = ["callbacks.samples.max_new_tokens=96"]  # long enough to hold some letters in a row
+    more = ["callbacks.samples.max_new_tokens=400"]  # long enough to hold some letters in a row
     for override in ("optimizer.lr=0.02", "optimizer.lr=0.01"):
         assert script("train", *watched, "name=watched", *more, override).code == 0
     with socket.socket() as free:
