@@ -29,8 +29,8 @@ __all__ = ["__version__", "load", "train", *_HOMES]
 def load(path: "str | Path") -> "tuple[GPT, Tokenizer]":
     """Model and tokenizer of a run folder (its best checkpoint), of a checkpoint file, or of an exported folder.
 
-    Both are ready to sample on the CPU. A folder of runs, as runs/NAME, means the newest run in it. An exported folder
-    is one of a Hugging Face model, as gptmini export writes it.
+    Model and tokenizer are ready to sample on the CPU. A folder of runs, as runs/NAME, means the newest run in it. An
+    exported folder is one of a Hugging Face model, as gptmini export writes it.
     Raises UserError: nothing there, not a checkpoint, damaged, or holding pickled code.
     """
     from pathlib import Path

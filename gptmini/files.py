@@ -68,13 +68,13 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def new_folder(path: Path, *, is_locked: bool = False) -> Iterator[Path]:
+def new_folder(path: Path, *, is_locked: bool = False, must_be_new: bool = False) -> Iterator[Path]:
     """Make a folder that takes the name path when the block ends: the folder is complete or absent.
 
-    Yields the folder under its temporary name. If another process has made path meanwhile, that folder stays. When the
-    block raises, the new folder is removed. A temporary folder that a killed process left is removed by the next call
-    for the same path: at once where the caller holds a lock for the path, else when nothing was written in it for an
-    hour. The block itself flushes the files to disk.
+    Yields the folder under its temporary name. If another process has made path meanwhile, that folder stays; with
+    must_be_new this is an OSError. When the block raises, the new folder is removed. A temporary folder that a killed
+    process left is removed by the next call for the same path: at once where the caller holds a lock for the path, else
+    when nothing was written in it for an hour. The block itself flushes the files to disk.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for left_over in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
@@ -94,7 +94,7 @@ def new_folder(path: Path, *, is_locked: bool = False) -> Iterator[Path]:
             temporary.rename(path)
         except OSError:
             # If path exists, another process has made the same folder first, and this one is not needed.
-            if not path.exists():
+            if must_be_new or not path.exists():
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

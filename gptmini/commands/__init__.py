@@ -14,7 +14,7 @@ COMMANDS = {
     "prepare": "tokenise a text without training on it",
     "sample": "continue prompts with a trained model",
     "evaluate": "loss, perplexity and bits per byte of a trained model on held-out text",
-    "export": "a trained model as a Hugging Face folder, for other programs",
+    "export": "a trained model for other programs, as a Hugging Face folder or a GGUF file",
     "import": "a run of a model that another program has trained",
     "report": "a run, or several beside each other, as one HTML page",
 }

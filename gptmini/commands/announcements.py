@@ -87,7 +87,7 @@ class Announcer:
         try:
             choose_architecture(config)
         except UserError as error:
-            self.say("", f"no other program has this model, and it cannot be exported: {error}")
+            self.say("", f"this model cannot be exported to other programs: {error}")
 
     def _say_data(self, store: "TokenStore", *, prepared_now: bool) -> None:
         """Say which folder the tokens are in, and how many there are."""

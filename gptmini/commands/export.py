@@ -48,7 +48,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--dtype",
         default="fp32",
         choices=DTYPES,
-        help="of the weights; q8_0, 8 bits and a bit, for a GGUF file (default: %(default)s)",
+        help="of the weights; q8_0, 8.5 bits a weight, for a GGUF file (default: %(default)s)",
     )
     return parser.parse_args(arguments)
 
@@ -59,7 +59,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Load a model, write the folder or the file, and say what it is."""
     options = parse(arguments)
     out = Path(options.out)
-    is_gguf = out.suffix == GGUF
+    is_gguf = out.name.lower().endswith(GGUF)
+    if is_gguf and out.exists():
+        raise UserError(f"{out} must not exist yet; delete it, or name another")
     if is_gguf and options.kind is not None:
         raise UserError("--as chooses the form of a folder; a GGUF file has one form")
     if not is_gguf and options.dtype == "q8_0":
@@ -108,13 +110,18 @@ def training_of(checkpoint: Path) -> "Training":
 
     contents = read_checkpoint(checkpoint)
     step = contents.get("global_step")
-    data = contents["gptmini"].get("data") or {}
-    prepared = Path(str(data.get("folder", "")))
+    header = contents["gptmini"]
+    data = header.get("data")
+    text = None
+    if isinstance(data, dict):
+        # The name of a prepared folder is that of the text, of the tokenizer, and a digest.
+        text = Path(str(data.get("folder", ""))).name.rsplit("-", 2)[0] or None
     # Resolved, because the folder of runs/latest is a link.
     row = _row_of_step(checkpoint.resolve().parent.parent / "metrics.csv", step)
     n_tokens = row.get("train/tokens")
     return Training(
-        text=prepared.name.rsplit("-", 2)[0] or "unknown",
+        text=text,
+        version=header.get("version"),
         step=step,
         n_tokens=None if n_tokens is None else round(n_tokens),
         val_loss=row.get("val/loss"),
@@ -129,5 +136,14 @@ def _row_of_step(path: Path, step: int | None) -> dict[str, float]:
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             if row.get("step") == str(step):
-                return {tag: float(value) for tag, value in row.items() if tag and value}
+                return {tag: float(value) for tag, value in row.items() if _is_number(tag, value)}
     return {}
+
+
+def _is_number(tag: str | None, value: str | None) -> bool:
+    """Whether a cell of metrics.csv holds a number; an empty one was not logged at this step."""
+    try:
+        float(value or "")
+    except (TypeError, ValueError):
+        return False
+    return bool(tag)

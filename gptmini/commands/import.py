@@ -42,22 +42,23 @@ def main(arguments: list[str] | None = None) -> None:
     """Read a model and its tokenizer, and write them as the best checkpoint of a run."""
     options = parse(arguments)
     folder = Path(options.run)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(
-            f"{folder} must not exist yet, or be an empty folder; delete it, or name another"
-        )
 
     from rich.console import Console
 
+    from gptmini.files import new_folder
+    from gptmini.interop.folder import check_is_free
     from gptmini.model.checkpoint import header, write_checkpoint
 
     started()
+    check_is_free(folder)
     model, tokenizer = read_model(options.source, options.meta)
     state = {f"model.{name}": weight for name, weight in model.state_dict().items()}
     checkpoint = {"gptmini": header(model.config, tokenizer.to_dict()), "state_dict": state}
-    place = folder / "checkpoints"
-    place.mkdir(parents=True, exist_ok=True)
-    write_checkpoint(checkpoint, place / "best.ckpt")
+    with new_folder(folder.absolute(), must_be_new=True) as temporary:
+        (temporary / "checkpoints").mkdir()
+        write_checkpoint(checkpoint, temporary / "checkpoints" / "best.ckpt")
+        if folder.is_dir():
+            folder.rmdir()  # empty, and free for the new folder only on some systems
 
     console = Console(soft_wrap=True, highlight=False)
     console.print(
@@ -76,6 +77,8 @@ def read_model(source: str, meta: Path | None) -> "tuple[GPT, Tokenizer]":
     from gptmini.interop import read_folder, read_nanogpt
 
     path = Path(source).expanduser()
+    if path.is_file() and path.suffix == ".safetensors":
+        raise UserError(f"{source} is read with the files beside it; name its folder")
     if path.is_file():
         return read_nanogpt(path, meta)
     if meta is not None:
@@ -95,16 +98,10 @@ def _downloaded(name: str) -> Path:
 
     try:
         return Path(snapshot_download(name, allow_patterns=PATTERNS))
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(
-            f"could not download the model {name} ({reason[:200]}); SOURCE may also be a local folder or file"
-        ) from None
     except Exception as error:  # of the hub's client, whose classes differ by version
         library = type(error).__module__.partition(".")[0]
-        if library not in ("huggingface_hub", "requests", "urllib3") and not library.startswith(
-            "http"
-        ):
+        is_of_client = library in ("huggingface_hub", "requests", "urllib3")
+        if not is_of_client and not library.startswith("http") and not isinstance(error, OSError):
             raise
         reason = " ".join(str(error).split())
         raise UserError(

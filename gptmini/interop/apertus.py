@@ -24,6 +24,8 @@ from gptmini.model.config import GPTConfig
 from gptmini.model.layers import RMS_NORM_EPS
 
 EMBEDDING = "model.embed_tokens.weight"
+BF16_ROUNDING = 2**-8
+SMALL = 1e-6
 # The numbers of xIELU with which it is relu^2: softplus(alpha_p) = 1, and softplus(alpha_n) = 0 in any dtype.
 XIELU = {
     "alpha_p": torch.tensor([math.log(math.expm1(1))]),
@@ -41,10 +43,7 @@ def to_apertus(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tensor]
 
     dtype = state[EMBEDDING].dtype
     for name in _norm_names(config):
-        width = (
-            config.d_head if name.endswith(("q_norm.weight", "k_norm.weight")) else config.d_model
-        )
-        exported[name] = torch.ones(width, dtype=dtype)
+        exported[name] = torch.ones(_width_of(name, config), dtype=dtype)
     for i in range(config.n_layers):
         for projection in ("q_proj", "k_proj"):
             name = f"model.layers.{i}.self_attn.{projection}.weight"
@@ -61,14 +60,14 @@ def from_apertus(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tenso
     """
     shared = dict(state)
     for name in _norm_names(config):
-        if not bool((shared.pop(name) == 1).all()):
+        gain = shared.pop(name)
+        if gain.shape != (_width_of(name, config),) or not bool((gain == 1).all()):
             raise UserError(f"{name} must be 1 everywhere for an apertus that GPT computes")
 
     for i in range(config.n_layers):
         for name, value in XIELU.items():
             full_name = f"model.layers.{i}.mlp.act_fn.{name}"
-            got = shared.pop(full_name)
-            if not torch.equal(got.flatten(), value.to(got.dtype).flatten()):
+            if not _is_as_in_relu2(name, shared.pop(full_name)):
                 raise UserError(
                     f"{full_name} must be {value.item():.6g}, as in relu2, for an apertus that GPT computes"
                 )
@@ -86,6 +85,25 @@ def extra_names(config: GPTConfig) -> set[str]:
     for i in range(config.n_layers):
         names |= {f"model.layers.{i}.mlp.act_fn.{name}" for name in XIELU}
     return names
+
+
+def _is_as_in_relu2(name: str, value: Tensor) -> bool:
+    """Whether a number of xIELU is the one of relu^2, but for the rounding of bf16."""
+    if not value.is_floating_point() or value.numel() != 1:
+        return False
+    number = value.double()
+    if name == "alpha_p":
+        return bool((F.softplus(number) - 1).abs() < BF16_ROUNDING)
+    if name == "alpha_n":
+        return bool(F.softplus(number) < SMALL)
+    # eps bounds what alpha_n multiplies, which is 0.
+    return name == "eps" or bool(number.abs() < SMALL)
+
+
+def _width_of(name: str, config: GPTConfig) -> int:
+    """Gains of a norm of Apertus."""
+    is_of_head = name.endswith(("q_norm.weight", "k_norm.weight"))
+    return config.d_head if is_of_head else config.d_model
 
 
 def _norm_names(config: GPTConfig) -> list[str]:

@@ -24,6 +24,9 @@ class Architecture:
     activations: dict[
         str, str
     ]  # our name of each activation that the model type can have, to theirs
+    needed: tuple[
+        str, ...
+    ] = ()  # their settings of their_values whose defaults GPT does not compute
     block_prefix: str  # their names of a block's weights begin with this and the block's number
     # Our name of each weight to theirs. Several names are parts of our weight, stacked along its first axis.
     weights_outside_blocks: dict[str, tuple[str, ...]]
@@ -158,6 +161,7 @@ _APERTUS = Architecture(
         # A norm behind the embedding is exported as normalised rows of the embedding.
         "embedding_norm": (False, True),
     },
+    needed=("rms_norm_eps",),
     their_values={"rms_norm_eps": RMS_NORM_EPS, "attention_bias": False},
     settings=_ROTARY_SETTINGS,
     activation="hidden_act",

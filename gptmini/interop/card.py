@@ -12,7 +12,8 @@ from gptmini.tokenizer import END_OF_TEXT, Tokenizer
 class Training:
     """What a model card says of the training; None for what is not known."""
 
-    text: str  # name of the text
+    text: str | None  # name of the text
+    version: str | None  # of gptmini, which trained the model
     step: int | None  # optimizer steps
     n_tokens: int | None  # tokens trained on
     val_loss: float | None  # nats per token
@@ -42,8 +43,8 @@ def model_card(
             results.append(
                 EvalResult(
                     task_type="text-generation",
-                    dataset_type=training.text,
-                    dataset_name=f"{training.text}, held-out split",
+                    dataset_type=training.text or "unknown",
+                    dataset_name=f"{training.text or 'unknown'}, held-out split",
                     metric_type=metric,
                     metric_name=title,
                     metric_value=round(value, 4),
@@ -62,11 +63,13 @@ def model_card(
 def _body(name: str, model: GPT, tokenizer: Tokenizer, training: Training, kind: str) -> str:
     """What people read of a model card."""
     config = model.config
+    origin = f"exported by gptmini {__version__}"
+    if training.text is not None:
+        origin = f"trained by gptmini {training.version} on the text {training.text}, and {origin}"
     lines = [
         f"# {name}",
         "",
-        f"A GPT of {model.n_parameters:,} parameters, trained by gptmini {__version__} on the text {training.text} and "
-        f"exported as `{ARCHITECTURES[kind].class_name}`.",
+        f"A GPT of {model.n_parameters:,} parameters, {origin} as `{ARCHITECTURES[kind].class_name}`.",
         "",
         "| | |",
         "|---|---|",

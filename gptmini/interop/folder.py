@@ -18,7 +18,6 @@ from gptmini.tokenizer import Tokenizer
 
 LARGEST_FILE = "5GB"  # of weights; more are divided among several files, as on the hub
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-READABLE = 0o644  # by everybody, as files of other programs are
 COMPARED = 64  # tokens on which a written folder is compared with the model
 # Largest difference of a logit, in parts of the largest logit, that rounding explains.
 TOLERANCES = {"fp32": 1e-4, "bf16": 0.1, "fp16": 0.02}
@@ -48,18 +47,13 @@ def write_folder(
     Returns the model type.
     Raises UserError: the folder is there already, or no model type computes what the model does.
     """
-    path = Path(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise UserError(
-            f"{path} must not exist yet, or be an empty folder; delete it, or name another"
-        )
+    path = Path(path).expanduser().absolute()
+    check_is_free(path)
     config, state = to_hugging_face(model, end_of_text=tokenizer.end_of_text, kind=kind)
     config["dtype"] = str(DTYPES[dtype]).removeprefix("torch.")
     chosen = config["model_type"]
 
-    if path.is_dir():
-        path.rmdir()
-    with new_folder(path) as folder:
+    with new_folder(path, must_be_new=True) as folder:
         _write_json(folder / "config.json", config)
         _write_weights(folder, config, state, DTYPES[dtype])
         write_tokenizer(tokenizer, folder, context_length=model.config.context_length)
@@ -67,12 +61,24 @@ def write_folder(
         card = model_card(path.name, model, tokenizer, training, kind=chosen)
         (folder / "README.md").write_text(card, encoding="utf-8")
 
+        # The library makes files that nobody else can read.
+        mode = (folder / "config.json").stat().st_mode
         for file in folder.iterdir():
-            file.chmod(READABLE)
+            file.chmod(mode)
             with file.open("rb+") as opened:
                 flush_file(opened)
-        _compare(folder, model, tokenizer, TOLERANCES[dtype])
+        _compare(folder, model, tokenizer, dtype)
+        if path.is_dir():
+            path.rmdir()  # empty, and free for the new folder only on some systems
     return chosen
+
+
+def check_is_free(path: Path) -> None:
+    """Raise UserError unless a folder can be written at a path: nothing is there, or an empty folder."""
+    if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
+        raise UserError(
+            f"{path} must not exist yet, or be an empty folder; delete it, or name another"
+        )
 
 
 def _generation(tokenizer: Tokenizer, sampling: Mapping[str, object]) -> dict:
@@ -86,6 +92,7 @@ def _write_weights(
 ) -> None:
     """Write the weights as safetensors; an unembedding that is the embedding is written once."""
     from huggingface_hub import save_torch_state_dict
+    from safetensors import SafetensorError
 
     is_tied = config["tie_word_embeddings"]
     # A tied GPT-2 has the names of the bare model, as OpenAI's on the hub has. MLX knows no others.
@@ -94,8 +101,16 @@ def _write_weights(
     for name, weight in state.items():
         if name == "lm_head.weight" and is_tied:
             continue
-        weights[name.removeprefix(prefix)] = weight.to(dtype).contiguous()
-    save_torch_state_dict(weights, folder, max_shard_size=LARGEST_FILE, metadata={"format": "pt"})
+        rounded = weight.to(dtype).contiguous()
+        if not bool(rounded.isfinite().all()):
+            raise UserError(f"every weight must be finite in {dtype}, and {name} is not")
+        weights[name.removeprefix(prefix)] = rounded
+    try:
+        save_torch_state_dict(
+            weights, folder, max_shard_size=LARGEST_FILE, metadata={"format": "pt"}
+        )
+    except SafetensorError as error:  # the library's own, also for a disk that is full
+        raise UserError(f"{folder.parent} must have room for the weights ({error})") from None
 
 
 def _write_json(path: Path, values: dict) -> None:
@@ -104,12 +119,16 @@ def _write_json(path: Path, values: dict) -> None:
 
 
 @torch.no_grad()
-def _compare(folder: Path, model: GPT, tokenizer: Tokenizer, tolerance: float) -> None:
-    """Raise an AssertionError if what a folder holds does not compute what the model does, or encodes otherwise."""
+def _compare(folder: Path, model: GPT, tokenizer: Tokenizer, dtype: str) -> None:
+    """Raise UserError if rounding changes a model too much, and AssertionError if a folder holds another tokenizer."""
     read, encoder = read_folder(folder)
     n_tokens = min(COMPARED, model.config.context_length)
     tokens = torch.arange(n_tokens)[None] * 7 % model.config.vocab_size
     expected = model(tokens)
-    difference = (read.eval()(tokens) - expected).abs().max()
-    assert difference <= tolerance * expected.abs().max().clamp(min=1), "the export is wrong"
+    difference = (read.eval()(tokens) - expected).abs().max() / expected.abs().max().clamp(min=1)
+    if not difference <= TOLERANCES[dtype]:
+        raise UserError(
+            f"the logits must stay within {TOLERANCES[dtype]:.4g} of the largest in {dtype}, and differ by "
+            f"{difference.item():.4g}; use --dtype fp32"
+        )
     assert encoder.to_dict() == tokenizer.to_dict(), "the exported tokenizer is wrong"

@@ -36,6 +36,7 @@ Q8_0_WIDTH = 32  # numbers that share a scale; a row that is no multiple of it s
 # nothing.
 NO_MERGE = (in_letters(b"\xc0"), in_letters(b"\xc1"))
 ROUNDING = 0.01  # largest difference of a number, in parts of the largest of its tensor: half a step of q8_0 is 1/254
+LARGEST_FP16 = 65504
 ACTIVATION = ".act_fn."  # in names of numbers of xIELU, which are not tensors of the file
 
 
@@ -74,8 +75,8 @@ def write_gguf(path: Path, model: GPT, tokenizer: Tokenizer, *, name: str, dtype
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_beside(path)
+    writer = gguf.GGUFWriter(temporary, kind)
     try:
-        writer = gguf.GGUFWriter(temporary, kind)
         _add_sizes(writer, model, kind, state)
         _add_tokenizer(writer, tokenizer)
         writer.add_name(name)
@@ -89,6 +90,7 @@ def write_gguf(path: Path, model: GPT, tokenizer: Tokenizer, *, name: str, dtype
         _compare(temporary, tensors)
         temporary.replace(path)
     finally:
+        writer.close()
         temporary.unlink(missing_ok=True)
     return kind
 
@@ -158,6 +160,8 @@ def _add_tensors(
             continue
         name = names.get_name(their_name, try_suffixes=(".weight", ".bias"))
         assert name is not None, their_name
+        if not bool(weight.isfinite().all()):
+            raise UserError(f"every weight must be finite, and {their_name} is not")
         is_conv1d = their_name.startswith(ARCHITECTURES["gpt2"].block_prefix) and weight.ndim == 2
         values = (weight.T if is_conv1d else weight).contiguous().numpy().astype(np.float32)
 
@@ -167,6 +171,10 @@ def _add_tensors(
             wanted = gguf.GGMLQuantizationType.F32
         elif tensor_type == "Q8_0" and values.shape[1] % Q8_0_WIDTH:
             wanted = gguf.GGMLQuantizationType.F16
+        if wanted.name == "F16" and np.abs(values).max() > LARGEST_FP16:
+            raise UserError(
+                f"every weight must be at most {LARGEST_FP16} in fp16, and {name} has more"
+            )
         writer.add_tensor(name, gguf.quants.quantize(values, wanted), raw_dtype=wanted)
         tensors[name] = values
     return tensors

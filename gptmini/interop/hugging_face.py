@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gptmini.checks import UserError, number
+from gptmini.checks import UserError, number, shown, text
 from gptmini.interop.apertus import extra_names, from_apertus, to_apertus
 from gptmini.interop.architectures import ARCHITECTURES, Architecture, choose_architecture
 from gptmini.model.checkpoint import gpt_of_shapes
@@ -19,6 +19,10 @@ from gptmini.model.gpt import GPT, VOCABULARY
 # Another name that transformers has for the tanh form of GELU.
 SAME_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new"}
 SHOWN = 5  # names that an error gives
+# Settings that configs of the hub leave out where a model has the usual width inside an MLP.
+OPTIONAL = ("n_inner",)
+# What a config may say of rotary positions.
+ROPE_KEYS = {"rope_type", "rope_theta", "partial_rotary_factor"}
 
 
 def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
@@ -31,8 +35,8 @@ def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
     Raises UserError: another model type, a setting that GPT does not compute, or a missing or misshapen weight.
     """
     kind = config.get("model_type")
-    if kind not in ARCHITECTURES:
-        raise UserError(f"model_type must be one of {', '.join(ARCHITECTURES)}, got {kind!r}")
+    if type(kind) is not str or kind not in ARCHITECTURES:
+        raise UserError(f"model_type must be one of {', '.join(ARCHITECTURES)}, got {shown(kind)}")
 
     return gpt_of(our_config(config), state, kind)
 
@@ -109,12 +113,13 @@ def our_config(config: dict) -> GPTConfig:
             raise UserError(
                 f"{name} must be {value} for a {kind} that GPT computes, got {config[name]}"
             )
-    absent = [name for name in architecture.settings.values() if name not in config]
+    needed = [*architecture.settings.values(), *architecture.needed]
+    absent = [name for name in needed if name not in config and name not in OPTIONAL]
     if absent:
         raise UserError(f"the config of a {kind} must have {', '.join(absent)}")
 
     settings: dict[str, Any] = {
-        ours: config[theirs] for ours, theirs in architecture.settings.items()
+        ours: config.get(theirs) for ours, theirs in architecture.settings.items()
     }
     for name, value in architecture.our_values.items():
         settings[name] = value[0] if isinstance(value, tuple) else value
@@ -124,6 +129,8 @@ def our_config(config: dict) -> GPTConfig:
     if kind == "gpt2":
         return GPTConfig(**settings, init="gpt2")
 
+    if config.get("rope_scaling") is not None:
+        raise UserError(f"rope_scaling must be null for a {kind} that GPT computes")
     rope = config.get("rope_parameters")
     theta = None
     if isinstance(rope, dict):
@@ -136,7 +143,7 @@ def our_config(config: dict) -> GPTConfig:
 def _our_activation(config: dict, kind: str, architecture: Architecture) -> str:
     """Our name of the activation in an MLP; UserError for one that GPT does not compute for this model type."""
     default = next(iter(architecture.activations.values()))
-    theirs = config.get(architecture.activation, default)
+    theirs = text(architecture.activation, config.get(architecture.activation, default))
     for ours, name in architecture.activations.items():
         if SAME_ACTIVATIONS.get(theirs, theirs) == name:
             return ours
@@ -154,6 +161,11 @@ def _check_rope(rope: dict, kind: str) -> None:
             raise UserError(
                 f"rope_parameters.{name} must be {plain} for a {kind} that GPT computes, got {value}"
             )
+    others = sorted(str(name) for name in set(rope) - ROPE_KEYS)
+    if others:
+        raise UserError(
+            f"rope_parameters must have no {', '.join(others)} for a {kind} that GPT computes"
+        )
 
 
 def _names_in(state: dict[str, Tensor], config: GPTConfig, kind: str) -> dict[str, list[str]]:

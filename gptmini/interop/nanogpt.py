@@ -7,9 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gptmini.checks import UserError, shown
+from gptmini.checks import UserError, shown, whole
 from gptmini.interop.architectures import ARCHITECTURES
 from gptmini.interop.hugging_face import gpt_of
+from gptmini.model.checkpoint import check_archive, is_dense
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT
 from gptmini.tokenizer import CharTokenizer, Tokenizer, gpt2
@@ -29,9 +30,10 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
 
     Raises UserError: a file that holds anything but plain values and tensors, is damaged, or is none of nanoGPT.
     """
+    check_archive(path)
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
+    except (OSError, MemoryError):
         raise
     except Exception as error:  # torch names no common class for what a foreign file can raise
         raise UserError(
@@ -47,7 +49,7 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
         raise UserError(f"model_args of {path} must have {', '.join(missing)}")
 
     tokenizer = gpt2([]) if meta is None else _characters(meta)
-    n_rows = arguments["vocab_size"]
+    n_rows = whole("vocab_size", arguments["vocab_size"])
     is_padded = meta is None and n_rows in GPT2_SIZES
     if n_rows != tokenizer.n_vocab and not is_padded:
         raise UserError(
@@ -55,8 +57,18 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
             "meta.pkl that lies beside them with --meta"
         )
 
-    config = GPTConfig(
-        vocab_size=tokenizer.n_vocab,
+    try:
+        config = _config_of(arguments, vocab_size=tokenizer.n_vocab)
+        state = _state(checkpoint["model"], n_rows=n_rows, n_kept=tokenizer.n_vocab)
+        return gpt_of(config, state, "gpt2").eval(), tokenizer
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def _config_of(arguments: dict, *, vocab_size: int) -> GPTConfig:
+    """The sizes that model_args of nanoGPT stand for."""
+    return GPTConfig(
+        vocab_size=vocab_size,
         context_length=arguments["block_size"],
         d_model=arguments["n_embd"],
         n_layers=arguments["n_layer"],
@@ -68,23 +80,24 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
         tie_embeddings=True,
         init="gpt2",
     )
-    state = _state(checkpoint["model"], n_rows=tokenizer.n_vocab)
-    try:
-        return gpt_of(config, state, "gpt2").eval(), tokenizer
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
 
 
-def _state(model: dict, *, n_rows: int) -> dict[str, Tensor]:
-    """Weights of nanoGPT as GPT-2 of Hugging Face has them: matrices of blocks transposed, n_rows ids."""
+def _state(model: dict, *, n_rows: int, n_kept: int) -> dict[str, Tensor]:
+    """Weights of nanoGPT as GPT-2 of Hugging Face has them: matrices of blocks transposed, n_kept of n_rows ids."""
     prefix = ARCHITECTURES["gpt2"].block_prefix
     state = {}
     for full_name, weight in model.items():
         name = str(full_name).removeprefix(COMPILED_PREFIX)
-        if not isinstance(weight, Tensor) or name.endswith(MASK):
+        if not is_dense(weight):
+            raise UserError(f"the weight {name} must be a dense floating-point tensor")
+        if name.endswith(MASK):
             continue
         if name in ("transformer.wte.weight", "lm_head.weight"):
-            weight = weight[:n_rows]
+            if weight.ndim != 2 or len(weight) != n_rows:
+                raise UserError(
+                    f"the weight {name} must have {n_rows} rows, got the shape {tuple(weight.shape)}"
+                )
+            weight = weight[:n_kept]
         is_matrix = name.startswith(prefix) and weight.ndim == 2
         state[name] = weight.T if is_matrix else weight
     return state

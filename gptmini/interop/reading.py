@@ -1,17 +1,16 @@
 """A folder of a Hugging Face model, read as a GPT and its tokenizer: safetensors and JSON, nothing that runs."""
 
-import json
 from pathlib import Path
 
 from torch import Tensor
 
-from gptmini.checks import UserError, shown
+from gptmini.checks import UserError
 from gptmini.interop.hugging_face import from_hugging_face
+from gptmini.interop.json_files import read_json
 from gptmini.interop.tokenizer_reading import read_tokenizer
 from gptmini.model.gpt import GPT
 from gptmini.tokenizer import Tokenizer
 
-LARGEST_JSON = 2**28  # bytes; the largest vocabularies take a tenth of it
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 GPT2_PREFIX = "transformer."
@@ -47,21 +46,6 @@ def read_folder(path: Path) -> tuple[GPT, Tokenizer]:
     return model.eval(), tokenizer
 
 
-def read_json(path: Path) -> dict:
-    """The object that a JSON file holds; UserError for anything else."""
-    if not path.is_file():
-        raise UserError(f"{path} must be there, and it is not")
-    if path.stat().st_size > LARGEST_JSON:
-        raise UserError(f"{path} must have at most {LARGEST_JSON:,} bytes, and has more")
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} must be JSON ({error})") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path} must hold an object, got {shown(values)[:80]}")
-    return values
-
-
 def _weights(path: Path) -> dict[str, Tensor]:
     """The tensors of all files of weights of a folder."""
     from safetensors import SafetensorError
@@ -73,6 +57,11 @@ def _weights(path: Path) -> dict[str, Tensor]:
             tensors = load_file(file)
         except (SafetensorError, OSError, ValueError) as error:
             raise UserError(f"{file} must be a whole safetensors file ({error})") from None
+        twice = sorted(set(weights) & set(tensors))
+        if twice:
+            raise UserError(
+                f"{file} must hold other tensors than the files before it, got {twice[0]}"
+            )
         weights.update(tensors)
     return {name: weight for name, weight in weights.items() if not name.endswith(NO_WEIGHTS)}
 

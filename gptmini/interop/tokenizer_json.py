@@ -1,4 +1,4 @@
-"""Tokenizers of gptmini as tokenizers of Hugging Face: the file tokenizer.json, and back."""
+"""Tokenizers of gptmini as tokenizers of Hugging Face: the file tokenizer.json."""
 
 import json
 from pathlib import Path
@@ -97,7 +97,7 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, *, context_length: int) 
         context_length: most tokens that the model takes.
     """
     exported = to_tokenizers(tokenizer)
-    exported.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer.json").write_text(exported.to_str(pretty=True), encoding="utf-8")
 
     config: dict[str, object] = {
         # Without this class, transformers 5 makes GPT-2's own tokenizer of the file and leaves ignore_merges out.

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gptmini.checks import UserError
+from gptmini.interop.json_files import check_size
 from gptmini.tokenizer import (
     END_OF_TEXT,
+    REPLACEMENT,
     SPLIT_PATTERN,
     BytePairTokenizer,
     CharTokenizer,
@@ -35,8 +37,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     import tokenizers
 
     file = Path(path) / "tokenizer.json"
-    if not file.is_file():
-        raise UserError(f"{file} must be there, and it is not")
+    check_size(file)
     try:
         theirs = tokenizers.Tokenizer.from_file(str(file))
         vocabulary = theirs.get_vocab(with_added_tokens=True)
@@ -54,6 +55,8 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 def _ours(file: Path, theirs: "tokenizers.Tokenizer", tokens: list[str]) -> Tokenizer:
     """The tokenizer of gptmini with these tokens; UserError for a kind that it does not have."""
+    if theirs.normalizer is not None:
+        raise UserError(f"{file} must leave text as it is, and has a normalizer")
     ends = bool(tokens) and tokens[-1] == END_OF_TEXT
     plain = tokens[:-1] if ends else tokens
     kind = type(theirs.model).__name__
@@ -73,15 +76,24 @@ def _ours(file: Path, theirs: "tokenizers.Tokenizer", tokens: list[str]) -> Toke
 
 
 def _check_same(file: Path, theirs: "tokenizers.Tokenizer", ours: Tokenizer) -> None:
-    """Raise UserError if the ids of random texts differ."""
+    """Raise UserError if the ids of the tokens themselves, of tokens side by side, or of random texts differ."""
     draw = random.Random(0)
-    words = WORDS
+    words = list(WORDS)
     if isinstance(ours, CharTokenizer):
         words = list(ours.characters)
-    texts = ["".join(draw.choices(words, k=draw.randrange(1, 12))) for _ in range(N_COMPARED)]
-    for text, encoded in zip(
-        texts, theirs.encode_batch(texts, add_special_tokens=False), strict=True
-    ):
+    tokens = [ours.decode([i]) for i in range(ours.n_vocab) if i != ours.end_of_text]
+    whole_tokens = [token for token in tokens if REPLACEMENT not in token]
+    texts = [*whole_tokens]
+    for some in (words, whole_tokens):
+        texts += ["".join(draw.choices(some, k=draw.randrange(1, 12))) for _ in range(N_COMPARED)]
+
+    try:
+        batch = theirs.encode_batch(texts, add_special_tokens=False)
+    except Exception as error:  # the library raises bare Exceptions
+        raise UserError(f"{file} must encode any text ({error})") from None
+    for text, encoded in zip(texts, batch, strict=True):
+        if END_OF_TEXT in text:
+            continue
         if encoded.ids != ours.encode(text):
             raise UserError(
                 f"{file} cuts or merges in another way than GPT-2's tokenizer does, as {text!r} shows; gptmini has no "

@@ -98,7 +98,9 @@ def test_the_command_names_the_model_types_that_there_are():
 def test_a_smeared_run_says_that_it_cannot_be_exported(script, short):
     result = script("train", *short, "model.smear=2")
     assert re.search(
-        r"^model .*\n +no other program has this model, .*smear=2", result.out, re.MULTILINE
+        r"^model .*\n +this model cannot be exported to other programs: .*smear=2",
+        result.out,
+        re.MULTILINE,
     )
     refused(
         script("export", "runs/latest", "out"), "smear must be 0 to export as apertus, got smear=2"
@@ -132,7 +134,12 @@ def test_a_smeared_run_says_that_it_cannot_be_exported(script, short):
             r"\./absent must be a folder, a file, or a name on the hub",
         ),
         (["import", "full", "runs/x"], r"full/config\.json must be there, and it is not"),
-        (["import", "full/a.txt", "runs/x"], r"a\.txt must hold only tensors and plain data"),
+        (["import", "full/a.txt", "runs/x"], r"a\.txt is not a checkpoint, or is cut short"),
+        (
+            ["import", "full/m.safetensors", "runs/x"],
+            "is read with the files beside it; name its fold",
+        ),
+        (["export", "runs/latest", "full/m.GGUF"], r"full/m\.GGUF must not exist yet; delete it"),
         (["import", "full", "full"], "full must not exist yet, or be an empty folder"),
         (
             ["import", "full", "runs/x", "--meta", "m"],
@@ -143,7 +150,8 @@ def test_a_smeared_run_says_that_it_cannot_be_exported(script, short):
 )
 def test_a_mistake_is_one_line(script, trained, tmp_path, arguments, message):
     (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "a.txt").write_text("text")
+    for name in ("a.txt", "m.safetensors", "m.GGUF"):
+        (tmp_path / "full" / name).write_text("text")
     refused(script(*arguments), message)
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "runs" / "x").exists()

@@ -4,6 +4,8 @@ import json
 import os
 import re
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,9 @@ from toys import documents_of, wide_gpt
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers")
 
-TRAINING = Training(text="rhymes", step=7, n_tokens=700, val_loss=1.23456, bits_per_byte=2.34567)
+TRAINING = Training(
+    text="rhymes", version="0.1", step=7, n_tokens=700, val_loss=1.23456, bits_per_byte=2.34567
+)
 SAMPLING = {"do_sample": True, "temperature": 0.8, "top_k": 0}
 CODERS = {
     "byte": lambda: tokenizer.byte([]),
@@ -142,7 +146,9 @@ def test_the_card_and_the_configs_say_what_is_known(tmp_path):
     results = {result.metric_type: result.metric_value for result in card.data.eval_results}
     assert results == {"loss": 1.2346, "bits_per_byte": 2.3457}
     assert card.data.pipeline_tag == "text-generation"
-    assert f"A GPT of {gpt.n_parameters:,} parameters" in card.text
+    assert (
+        f"A GPT of {gpt.n_parameters:,} parameters, trained by gptmini 0.1 on the te" in card.text
+    )
 
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["architectures"] == ["ApertusForCausalLM"]
@@ -154,8 +160,10 @@ def test_the_card_and_the_configs_say_what_is_known(tmp_path):
 def test_a_folder_is_written_whole_readable_by_others_or_not_at_all(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     written(tmp_path / "empty")
-    modes = {file.stat().st_mode & 0o777 for file in (tmp_path / "empty").iterdir()}
-    assert modes == {0o644}
+    (tmp_path / "usual").touch()  # with the mode that this process gives to new files
+    modes = {file.stat().st_mode for file in (tmp_path / "empty").iterdir()}
+    assert modes == {(tmp_path / "usual").stat().st_mode}
+    (tmp_path / "usual").unlink()
 
     with pytest.raises(UserError, match=r"empty must not exist yet, or be an empty folder; delete"):
         written(tmp_path / "empty")
@@ -167,6 +175,91 @@ def test_a_folder_is_written_whole_readable_by_others_or_not_at_all(tmp_path, mo
     with pytest.raises(OSError, match="No space"):
         written(tmp_path / "other")
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
+    """The system refuses to write more than 20,000 bytes of a file."""
+    command = [sys.executable, "-c", FULL, str(tmp_path / "out")]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=TESTS)
+    assert re.fullmatch(r"refused: \S+ must have room for the weights \(.*\)\n", result.stdout), (
+        result
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from gptmini.checks import UserError
+from interop.test_folder import written
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+try:
+    written(Path(sys.argv[1]))
+except UserError as error:
+    print("refused:", error)
+"""
+TESTS = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize(("value", "dtype"), [(float("nan"), "fp32"), (1e6, "fp16")])
+def test_weights_that_are_not_finite_are_refused(tmp_path, value, dtype):
+    encoder = CODERS["byte"]()
+    ours = wide_gpt(MODELS["gpt2"] | {"vocab_size": 257}).eval()
+    with torch.no_grad():
+        ours.norm.bias[3] = value
+    with pytest.raises(UserError, match=r"every weight must be finite in \S+, and \S+ is not"):
+        write_folder(tmp_path / "out", ours, encoder, TRAINING, sampling=SAMPLING, dtype=dtype)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_another_program_makes_meanwhile_is_left_alone(tmp_path, monkeypatch):
+    from gptmini.interop import folder
+
+    write = folder.write_tokenizer
+
+    def write_beside(*arguments, **options):
+        write(*arguments, **options)
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "mine").touch()
+
+    monkeypatch.setattr(folder, "write_tokenizer", write_beside)
+    with pytest.raises(OSError, match="out"):
+        written(tmp_path / "out")
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "mine"]
+
+
+# config.json of openai-community/gpt2 on the hub, without its sizes: it has no n_inner, and much that no model reads.
+OF_THE_HUB = {
+    "activation_function": "gelu_new",
+    "architectures": ["GPT2LMHeadModel"],
+    "attn_pdrop": 0.1,
+    "bos_token_id": 50256,
+    "embd_pdrop": 0.1,
+    "eos_token_id": 50256,
+    "initializer_range": 0.02,
+    "layer_norm_epsilon": 1e-05,
+    "model_type": "gpt2",
+    "resid_pdrop": 0.1,
+    "summary_activation": None,
+    "summary_first_dropout": 0.1,
+    "summary_proj_to_labels": True,
+    "summary_type": "cls_index",
+    "summary_use_proj": True,
+    "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
+}
+
+
+def test_a_config_of_the_hub_is_read(tmp_path):
+    ours, encoder = written(tmp_path / "out", "gpt2")
+    sizes = ("n_ctx", "n_embd", "n_head", "n_layer", "n_positions", "vocab_size")
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    hub = OF_THE_HUB | {name: config[name] for name in sizes}
+    (tmp_path / "out" / "config.json").write_text(json.dumps(hub))
+    tokens = torch.tensor([encoder.encode(WORDS)[:40]])
+    with torch.no_grad():
+        read, _ = read_folder(tmp_path / "out")
+        torch.testing.assert_close(read(tokens), ours(tokens), atol=1e-6, rtol=1e-6)
 
 
 def edit(name, **changes):
@@ -227,9 +320,17 @@ HOSTILE = [
         edit("config.json", num_hidden_layers=2**31),
         "the config claims 2147483648 layers, and there",
     ),
-    (edit("config.json", hidden_size=6 * 2**16), "the weight for .* must be"),
+    (edit("config.json", hidden_size=6 * 2**16), "model.norm.weight must be 1 everywhere"),
     (edit("config.json", max_position_embeddings=2**31), "context_length .* must be at most"),
     (edit("config.json", hidden_size="wide"), "d_model must be int, got d_model='wide'"),
+    (edit("config.json", model_type=["gpt2"]), "model_type must be one of gpt2, apertus, nanochat"),
+    (edit("config.json", hidden_act=["x"]), "hidden_act must be text, got"),
+    (edit("config.json", rms_norm_eps=...), "the config of a apertus must have rms_norm_eps"),
+    (edit("config.json", rope_scaling={"factor": 2}), "rope_scaling must be null"),
+    (
+        edit("config.json", rope_parameters={"rope_theta": 1e4, "type": "linear"}),
+        "rope_parameters must have no type for a apertus",
+    ),
     (edit("config.json", model_type="llama"), "model_type must be one of gpt2, apertus, nanochat"),
     (edit("config.json", hidden_size=...), "the config of a apertus must have hidden_size"),
     (cut("config.json", 30), r"config\.json must be JSON"),
@@ -279,6 +380,24 @@ def test_a_tokenizer_that_cuts_otherwise_is_refused(tmp_path):
     with pytest.raises(
         UserError, match="cuts or merges in another way than GPT-2's tokenizer does"
     ):
+        read_folder(tmp_path / "out")
+
+
+def test_a_tokenizer_that_merges_otherwise_is_refused(tmp_path):
+    written(tmp_path / "out")
+    path = tmp_path / "out" / "tokenizer.json"
+    values = json.loads(path.read_text())
+    values["model"]["ignore_merges"] = False
+    values["model"]["merges"] = values["model"]["merges"][:3]
+    path.write_text(json.dumps(values))
+    with pytest.raises(
+        UserError, match="cuts or merges in another way than GPT-2's tokenizer does"
+    ):
+        read_folder(tmp_path / "out")
+
+    values["normalizer"] = {"type": "Lowercase"}
+    path.write_text(json.dumps(values))
+    with pytest.raises(UserError, match="must leave text as it is, and has a normalizer"):
         read_folder(tmp_path / "out")
 
 

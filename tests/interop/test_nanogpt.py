@@ -111,7 +111,7 @@ REFUSED = [
     (change(model_args={"n_layer": 1}), r"model_args of \S+ must have n_head, n_embd, block_size"),
     (
         lambda folder: (folder / "ckpt.pt").write_bytes(b"PK"),
-        r"ckpt\.pt must hold only tensors and",
+        r"ckpt\.pt is not a checkpoint, or is cut",
     ),
     (
         change_model(transformer__ln_f__weight=...),
@@ -121,6 +121,13 @@ REFUSED = [
         change_model(transformer__more=torch.ones(2)),
         "must have no other weights than its own, got t",
     ),
+    (change_model(transformer__ln_f__weight=torch.ones(1).expand(24)), "must be a dense floating"),
+    (
+        change_model(transformer__ln_f__weight=7),
+        "the weight transformer.ln_f.weight must be a dense",
+    ),
+    (change_model(transformer__wte__weight=torch.ones(9, 24)), "must have 7 rows, got the shape"),
+    (change_model(transformer__wte__weight=torch.tensor(1.0)), "must have 7 rows, got the shape"),
     (change_model(transformer__ln_f__weight=torch.ones(2)), r"the weight for norm\.weight must be"),
     (
         meta(pickle.dumps(Evil())),
