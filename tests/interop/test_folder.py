@@ -371,6 +371,42 @@ def test_a_hostile_folder_is_refused_in_one_line(tmp_path, damage, said):
     assert re.fullmatch(r".+", str(caught.value))
 
 
+@pytest.mark.parametrize(
+    ("model", "damage", "said"),
+    [
+        (
+            "gpt2",
+            edit("config.json", n_layer=2**31),
+            "the config claims 2147483648 layers, and there",
+        ),
+        ("gpt2", edit("config.json", n_embd=6 * 2**16), "the weight for embedding.weight must be"),
+        ("gpt2", edit("config.json", n_head="six"), "n_heads must be int, got n_heads='six'"),
+        ("gpt2", edit("config.json", scale_attn_weights=False), "scale_attn_weights must be True"),
+        (
+            "gpt2",
+            replace_weights(lm_head__weight=torch.ones(300, 24)),
+            "no other weights than its own",
+        ),
+        (
+            "nanochat",
+            edit("config.json", num_hidden_layers=2**31),
+            "the config claims 2147483648 la",
+        ),
+        (
+            "nanochat",
+            edit("config.json", final_logit_softcapping=...),
+            "must have final_logit_softc",
+        ),
+        ("nanochat", edit("config.json", num_key_value_heads=4), "n_heads must be a multiple"),
+    ],
+)
+def test_a_hostile_folder_of_another_type_is_refused(tmp_path, model, damage, said):
+    written(tmp_path / "out", model)
+    damage(tmp_path / "out")
+    with pytest.raises(UserError, match=said):
+        read_folder(tmp_path / "out")
+
+
 def test_a_tokenizer_that_cuts_otherwise_is_refused(tmp_path):
     written(tmp_path / "out")
     path = Path(tmp_path / "out" / "tokenizer.json")

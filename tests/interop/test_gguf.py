@@ -3,6 +3,7 @@
 `python scripts/benchmark.py runtimes` compares them with llama.cpp itself.
 """
 
+import math
 import sys
 
 import numpy as np
@@ -74,6 +75,38 @@ def test_weights_have_the_names_and_values_of_llama_cpp(tmp_path, model):
     )
 
 
+def test_matrices_of_gpt2_are_those_of_transformers_transposed(tmp_path):
+    ours, _, reader = written(tmp_path / "m.gguf", "gpt2")
+    tensors = {tensor.name: tensor.data for tensor in reader.tensors}
+    _, state = to_hugging_face(ours)
+    # transformers' Conv1D stores (in, out), and llama.cpp multiplies by (out, in).
+    for theirs, name in (
+        ("attn.c_attn", "attn_qkv"),
+        ("attn.c_proj", "attn_output"),
+        ("mlp.c_fc", "ffn_up"),
+        ("mlp.c_proj", "ffn_down"),
+    ):
+        expected = state[f"transformer.h.1.{theirs}.weight"].numpy().T
+        assert np.array_equal(tensors[f"blk.1.{name}.weight"], expected)
+    # Queries, keys and values, each (C, C), one below the other, as in gptmini's own weight.
+    assert np.array_equal(
+        tensors["blk.1.attn_qkv.weight"], ours.blocks[1].attention.qkv.weight.detach().numpy()
+    )
+
+
+def test_heads_of_apertus_have_their_halves_exchanged(tmp_path):
+    ours, _, reader = written(tmp_path / "m.gguf")
+    tensors = {tensor.name: tensor.data for tensor in reader.tensors}
+    qkv = ours.blocks[0].attention.qkv.weight.detach().numpy()
+    # Four heads of queries and two of keys, of width 16, and then values, which are not turned.
+    queries, keys, values = qkv[:64], qkv[64:96], qkv[96:]
+    for name, rows in (("attn_q", queries), ("attn_k", keys)):
+        heads = [rows[first : first + 16] for first in range(0, len(rows), 16)]
+        exchanged = np.concatenate([np.concatenate((head[8:], head[:8])) for head in heads])
+        assert np.array_equal(tensors[f"blk.0.{name}.weight"], exchanged)
+    assert np.array_equal(tensors["blk.0.attn_v.weight"], values)
+
+
 def test_the_settings_are_those_of_the_model(tmp_path):
     ours, coder, reader = written(tmp_path / "m.gguf")
     config = ours.config
@@ -88,7 +121,12 @@ def test_the_settings_are_those_of_the_model(tmp_path):
         value(reader, "apertus.attention.head_count_kv"),
     ) == (4, 2)
     assert value(reader, "apertus.rope.freq_base") == config.rotary_base
+    assert value(reader, "apertus.rope.dimension_count") == 16
+    assert value(reader, "apertus.attention.layer_norm_rms_epsilon") == pytest.approx(1e-6)
     assert value(reader, "xielu.beta") == [0.0] * config.n_layers
+    # softplus(0.5413) is 1, and softplus(-100) is 0.
+    assert value(reader, "xielu.alpha_p") == pytest.approx([math.log(math.e - 1)] * config.n_layers)
+    assert value(reader, "xielu.alpha_n") == [-100.0] * config.n_layers
     assert value(reader, "tokenizer.ggml.pre") == "gpt-2"
     assert value(reader, "tokenizer.ggml.eos_token_id") == coder.end_of_text
     assert value(reader, "tokenizer.ggml.add_bos_token") is False
