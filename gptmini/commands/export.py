@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gptmini.checks import UserError
 from gptmini.commands.errors import Parser, one_line_errors, path_argument
 from gptmini.commands.named import say_which
+from gptmini.commands.sample import TEMPERATURE
 from gptmini.commands.start_up import started, starting_up
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ DTYPES = ("fp32", "bf16", "fp16", "q8_0")
 GGUF = ".gguf"  # ends the name of a GGUF file
 # How gptmini sample draws where nothing else is asked for, in the names of transformers, which draws from the 50 most
 # probable tokens unless top_k is 0.
-SAMPLING = {"do_sample": True, "temperature": 0.8, "top_k": 0}
+SAMPLING = {"do_sample": True, "temperature": TEMPERATURE, "top_k": 0}
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -83,7 +84,7 @@ def main(arguments: list[str] | None = None) -> None:
         n_bytes = out.stat().st_size
         checked = "every weight read back"
     else:
-        kind = write_folder(
+        written = write_folder(
             out,
             model,
             tokenizer,
@@ -93,7 +94,8 @@ def main(arguments: list[str] | None = None) -> None:
             sampling=SAMPLING,
         )
         n_bytes = sum(file.stat().st_size for file in out.iterdir())
-        checked = "read back, and found to compute the same"
+        kind = written.kind
+        checked = f"read back, its logits differ by at most {written.difference:.1e} of the largest"
 
     console = Console(soft_wrap=True, highlight=False)
     console.print(

@@ -1,6 +1,7 @@
 """Make a run of a model that another program has trained: gptmini import SOURCE RUN [options]."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,7 +98,7 @@ def _downloaded(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=PATTERNS))
+        folder = Path(snapshot_download(name, allow_patterns=PATTERNS))
     except Exception as error:  # of the hub's client, whose classes differ by version
         library = type(error).__module__.partition(".")[0]
         is_of_client = library in ("huggingface_hub", "requests", "urllib3")
@@ -107,3 +108,5 @@ def _downloaded(name: str) -> Path:
         raise UserError(
             f"could not download the model {name} ({reason[:200]}); SOURCE may also be a local folder or file"
         ) from None
+    print(f"read {name} of the Hugging Face hub", file=sys.stderr)
+    return folder

@@ -22,6 +22,7 @@ from gptmini.commands.sample_output import Interruption, in_order, show_jsonl, s
 from gptmini.commands.start_up import started, starting_up
 
 DTYPES = ("fp32", "bf16", "fp64", "int8")
+TEMPERATURE = 0.8  # below 1: samples of a small model make more sense
 
 # Halves of UTF-16 pairs: no text in UTF-8 holds one, and bytes of a command line that are no character become one.
 SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -85,7 +86,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--temperature",
         type=float,
-        default=0.8,
+        default=TEMPERATURE,
         help="0 is greedy (default: %(default)s)",
     )
     parser.add_argument(

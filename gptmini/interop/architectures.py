@@ -175,6 +175,12 @@ _APERTUS = Architecture(
     },
 )
 
+
+def is_conv1d(name: str, n_axes: int) -> bool:
+    """Whether a weight of this name in transformers is a matrix of GPT-2's blocks: a Conv1D, stored as (in, out)."""
+    return name.startswith(_GPT2.block_prefix) and n_axes == 2
+
+
 # By their model_type.
 ARCHITECTURES = {"gpt2": _GPT2, "apertus": _APERTUS, "nanochat": _NANOCHAT}
 

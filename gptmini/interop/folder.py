@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +24,15 @@ COMPARED = 64  # tokens on which a written folder is compared with the model
 TOLERANCES = {"fp32": 1e-4, "bf16": 0.1, "fp16": 0.02}
 
 
+class Written(NamedTuple):
+    """What was written into a folder."""
+
+    kind: str  # model type
+    difference: (
+        float  # largest difference of a logit from the model's, in parts of the largest logit
+    )
+
+
 def write_folder(
     path: Path,
     model: GPT,
@@ -32,7 +42,7 @@ def write_folder(
     kind: str | None = None,
     dtype: str = "fp32",
     sampling: Mapping[str, object],
-) -> str:
+) -> Written:
     """Write a folder of a Hugging Face model, whole or not at all, and compare what it holds with the model.
 
     Args:
@@ -44,7 +54,7 @@ def write_folder(
         dtype: of the weights, a key of DTYPES.
         sampling: settings of generation_config.json, besides the ids.
 
-    Returns the model type.
+    Returns the model type, and how far the logits of the folder are from those of the model.
     Raises UserError: the folder is there already, or no model type computes what the model does.
     """
     path = Path(path).expanduser().absolute()
@@ -67,10 +77,10 @@ def write_folder(
             file.chmod(mode)
             with file.open("rb+") as opened:
                 flush_file(opened)
-        _compare(folder, model, tokenizer, dtype)
+        difference = _compare(folder, model, tokenizer, dtype)
         if path.is_dir():
             path.rmdir()  # empty, and free for the new folder only on some systems
-    return chosen
+    return Written(chosen, difference)
 
 
 def check_is_free(path: Path) -> None:
@@ -119,8 +129,11 @@ def _write_json(path: Path, values: dict) -> None:
 
 
 @torch.no_grad()
-def _compare(folder: Path, model: GPT, tokenizer: Tokenizer, dtype: str) -> None:
-    """Raise UserError if rounding changes a model too much, and AssertionError if a folder holds another tokenizer."""
+def _compare(folder: Path, model: GPT, tokenizer: Tokenizer, dtype: str) -> float:
+    """Return how far the logits of a folder are from those of the model, in parts of the largest.
+
+    Raises UserError if rounding changes a model too much, and AssertionError if a folder holds another tokenizer.
+    """
     read, encoder = read_folder(folder)
     n_tokens = min(COMPARED, model.config.context_length)
     tokens = torch.arange(n_tokens)[None] * 7 % model.config.vocab_size
@@ -132,3 +145,4 @@ def _compare(folder: Path, model: GPT, tokenizer: Tokenizer, dtype: str) -> None
             f"{difference.item():.4g}; use --dtype fp32"
         )
     assert encoder.to_dict() == tokenizer.to_dict(), "the exported tokenizer is wrong"
+    return difference.item()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gptmini.checks import UserError
 from gptmini.files import flush_file, temporary_beside
-from gptmini.interop.architectures import ARCHITECTURES
+from gptmini.interop.architectures import ARCHITECTURES, is_conv1d
 from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.interop.tokenizer_json import merges_of
 from gptmini.model.gpt import GPT
@@ -162,8 +162,8 @@ def _add_tensors(
         assert name is not None, their_name
         if not bool(weight.isfinite().all()):
             raise UserError(f"every weight must be finite, and {their_name} is not")
-        is_conv1d = their_name.startswith(ARCHITECTURES["gpt2"].block_prefix) and weight.ndim == 2
-        values = (weight.T if is_conv1d else weight).contiguous().numpy().astype(np.float32)
+        is_transposed = is_conv1d(their_name, weight.ndim)
+        values = (weight.T if is_transposed else weight).contiguous().numpy().astype(np.float32)
 
         wanted = gguf.GGMLQuantizationType[tensor_type]
         is_vector = values.ndim == 1 or name.startswith("position_embd")

@@ -11,7 +11,12 @@ from torch import Tensor
 
 from gptmini.checks import UserError, number, shown, text
 from gptmini.interop.apertus import extra_names, from_apertus, to_apertus
-from gptmini.interop.architectures import ARCHITECTURES, Architecture, choose_architecture
+from gptmini.interop.architectures import (
+    ARCHITECTURES,
+    Architecture,
+    choose_architecture,
+    is_conv1d,
+)
 from gptmini.model.checkpoint import gpt_of_shapes
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT, VOCABULARY
@@ -293,6 +298,5 @@ def _split_parts(weight: Tensor, n_parts: int, config: GPTConfig) -> tuple[Tenso
 
 
 def _transpose_conv1d(their_name: str, weight: Tensor) -> Tensor:
-    """Transpose a matrix of GPT-2's blocks, which are Conv1D and store (in, out), to (out, in) or back."""
-    is_conv1d = their_name.startswith(ARCHITECTURES["gpt2"].block_prefix) and weight.ndim == 2
-    return weight.T if is_conv1d else weight
+    """Transpose a Conv1D of GPT-2, (in, out), to (out, in) or back; any other weight stays."""
+    return weight.T if is_conv1d(their_name, weight.ndim) else weight

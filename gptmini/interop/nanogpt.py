@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gptmini.checks import UserError, shown, whole
-from gptmini.interop.architectures import ARCHITECTURES
+from gptmini.interop.architectures import is_conv1d
 from gptmini.interop.hugging_face import gpt_of
 from gptmini.model.checkpoint import check_archive, is_dense
 from gptmini.model.config import GPTConfig
@@ -84,7 +84,6 @@ def _config_of(arguments: dict, *, vocab_size: int) -> GPTConfig:
 
 def _state(model: dict, *, n_rows: int, n_kept: int) -> dict[str, Tensor]:
     """Weights of nanoGPT as GPT-2 of Hugging Face has them: matrices of blocks transposed, n_kept of n_rows ids."""
-    prefix = ARCHITECTURES["gpt2"].block_prefix
     state = {}
     for full_name, weight in model.items():
         name = str(full_name).removeprefix(COMPILED_PREFIX)
@@ -98,8 +97,7 @@ def _state(model: dict, *, n_rows: int, n_kept: int) -> dict[str, Tensor]:
                     f"the weight {name} must have {n_rows} rows, got the shape {tuple(weight.shape)}"
                 )
             weight = weight[:n_kept]
-        is_matrix = name.startswith(prefix) and weight.ndim == 2
-        state[name] = weight.T if is_matrix else weight
+        state[name] = weight.T if is_conv1d(name, weight.ndim) else weight
     return state
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import gptmini
-from gptmini.commands.export import KINDS
-from gptmini.interop import ARCHITECTURES
+from gptmini.commands.export import DTYPES, KINDS
+from gptmini.interop import ARCHITECTURES, folder, gguf_file
 from interop.nanogpt_files import write_nanogpt
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -94,6 +94,7 @@ def test_a_gguf_file_is_written_by_its_name(script, trained, tmp_path):
 
 def test_the_command_names_the_model_types_that_there_are():
     assert set(KINDS) == set(ARCHITECTURES)
+    assert set(DTYPES) == {*folder.DTYPES, *gguf_file.DTYPES}
 
 
 def test_a_smeared_run_says_that_it_cannot_be_exported(script, short):
