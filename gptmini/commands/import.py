@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gptmini.checks import UserError
 from gptmini.commands.errors import Parser, one_line_errors, path_argument
 from gptmini.commands.start_up import started, starting_up
+from gptmini.hub_errors import downloading
 
 if TYPE_CHECKING:
     from gptmini.model import GPT
@@ -23,17 +24,21 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         prog="gptmini import",
         description="Make a run of a model that another program has trained, to sample from it and to evaluate it.",
     )
+
     parser.add_argument(
         "source",
         help="folder of a GPT-2 (safetensors and tokenizer.json) or of what gptmini export wrote, nanoGPT's ckpt.pt, "
         "or the name of a model on the Hugging Face hub, as openai-community/gpt2",
     )
+
     parser.add_argument("run", type=path_argument, help="run folder to write, as runs/gpt2")
+
     parser.add_argument(
         "--meta",
         type=path_argument,
         help="nanoGPT's meta.pkl, for a ckpt.pt of characters (default: GPT-2's tokenizer)",
     )
+
     return parser.parse_args(arguments)
 
 
@@ -97,16 +102,7 @@ def _downloaded(name: str) -> Path:
     """The folder of a model of the hub, downloaded once into the hub's own cache."""
     from huggingface_hub import snapshot_download
 
-    try:
+    with downloading(f"the model {name}", "SOURCE may also be a local folder or file"):
         folder = Path(snapshot_download(name, allow_patterns=PATTERNS))
-    except Exception as error:  # of the hub's client, whose classes differ by version
-        library = type(error).__module__.partition(".")[0]
-        is_of_client = library in ("huggingface_hub", "requests", "urllib3")
-        if not is_of_client and not library.startswith("http") and not isinstance(error, OSError):
-            raise
-        reason = " ".join(str(error).split())
-        raise UserError(
-            f"could not download the model {name} ({reason[:200]}); SOURCE may also be a local folder or file"
-        ) from None
     print(f"read {name} of the Hugging Face hub", file=sys.stderr)
     return folder

@@ -12,6 +12,7 @@ from gptmini.checks import UserError, shown, text
 from gptmini.data.corpus import check_fraction
 from gptmini.data.text_corpus import TextCorpus
 from gptmini.files import replacing
+from gptmini.hub_errors import downloading
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -241,7 +242,8 @@ def _downloaded(root: Path, dataset: str, revision: str | None, choice: Choice) 
     if not sys.stderr.isatty():
         disable_progress_bars()
     api = HfApi()
-    try:
+    instead = "data.dataset may also be a local folder with its Parquet files"
+    with downloading(f"the dataset {dataset}", instead):
         known = _read_list(root) or _list_files(api, dataset, revision)
         chosen = choose_files(dataset, known["files"], *choice)
         for path in (*chosen.train, *chosen.val):
@@ -252,24 +254,10 @@ def _downloaded(root: Path, dataset: str, revision: str | None, choice: Choice) 
                 revision=known["commit"],
                 local_dir=root,
             )
-    except Exception as error:
-        if not _is_of_the_hub(error):
-            raise
-        reason = " ".join(str(error).split())
-        raise UserError(
-            f"could not download the dataset {dataset} ({reason}); data.dataset may also be a local folder with its "
-            "Parquet files"
-        ) from None
 
     with replacing(root / LIST) as file:
         file.write(json.dumps(known, indent=1).encode("utf-8"))
     return chosen
-
-
-def _is_of_the_hub(error: Exception) -> bool:
-    """Whether an error says that the hub cannot be reached or refuses; classes of HTTP libraries differ by version."""
-    library, _, _ = type(error).__module__.partition(".")
-    return library in ("huggingface_hub", "requests", "urllib3") or library.startswith("http")
 
 
 def _list_files(api: "HfApi", dataset: str, revision: str | None) -> dict:
