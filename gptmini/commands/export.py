@@ -29,28 +29,33 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         description="Write a trained model as a Hugging Face folder, which transformers and what builds on it reads, "
         "or as a GGUF file, which llama.cpp and what builds on it reads.",
     )
+
     parser.add_argument(
         "run",
         help="run folder (its best checkpoint) or checkpoint file, as in runs/latest; "
         "runs/NAME for its newest run",
     )
+
     parser.add_argument(
         "out",
         type=path_argument,
         help="folder to write, which must not be there yet; or, with a name that ends in .gguf, file to write",
     )
+
     parser.add_argument(
         "--as",
         dest="kind",
         choices=KINDS,
-        help="model type of a folder (default: the most widely known that computes the same)",
+        help="model type of a folder (default: the most widely known that computes what the model does)",
     )
+
     parser.add_argument(
         "--dtype",
         default="fp32",
         choices=DTYPES,
         help="of the weights; q8_0, 8.5 bits a weight, for a GGUF file (default: %(default)s)",
     )
+
     return parser.parse_args(arguments)
 
 
@@ -70,15 +75,18 @@ def main(arguments: list[str] | None = None) -> None:
 
     from rich.console import Console
 
-    import gptmini
     from gptmini.interop import ARCHITECTURES, write_folder, write_gguf
+    from gptmini.loading import model_and_tokenizer
+    from gptmini.model.checkpoint import read_checkpoint
     from gptmini.run_folder import find_checkpoint, named_run
 
     started()
     run = named_run(options.run)
     say_which(options.run, run)
     checkpoint = find_checkpoint(run)
-    model, tokenizer = gptmini.load(checkpoint)
+    contents = read_checkpoint(checkpoint)
+    model, tokenizer = model_and_tokenizer(contents, checkpoint)
+
     if is_gguf:
         kind = write_gguf(out, model, tokenizer, name=out.stem, dtype=options.dtype)
         n_bytes = out.stat().st_size
@@ -88,14 +96,14 @@ def main(arguments: list[str] | None = None) -> None:
             out,
             model,
             tokenizer,
-            training_of(checkpoint),
+            training_of(checkpoint, contents),
             kind=options.kind,
             dtype=options.dtype,
             sampling=SAMPLING,
         )
         n_bytes = sum(file.stat().st_size for file in out.iterdir())
         kind = written.kind
-        checked = f"read back, its logits differ by at most {written.difference:.1e} of the largest"
+        checked = f"read back, {_said(written.difference)}"
 
     console = Console(soft_wrap=True, highlight=False)
     console.print(
@@ -105,12 +113,17 @@ def main(arguments: list[str] | None = None) -> None:
     )
 
 
-def training_of(checkpoint: Path) -> "Training":
-    """What the folder of a run tells of the training of a checkpoint."""
-    from gptmini.interop import Training
-    from gptmini.model.checkpoint import read_checkpoint
+def _said(difference: float) -> str:
+    """A clause on how far the logits of a folder are from the model's."""
+    if not difference:
+        return "its logits equal the model's"
+    return f"its logits differ from the model's by at most {difference:.1e} of the largest"
 
-    contents = read_checkpoint(checkpoint)
+
+def training_of(checkpoint: Path, contents: dict) -> "Training":
+    """What the folder of a run tells of the training of a checkpoint, whose contents read_checkpoint has read."""
+    from gptmini.interop import Training
+
     step = contents.get("global_step")
     header = contents["gptmini"]
     data = header.get("data")
@@ -118,6 +131,7 @@ def training_of(checkpoint: Path) -> "Training":
     if isinstance(data, dict):
         # The name of a prepared folder is that of the text, of the tokenizer, and a digest.
         text = Path(str(data.get("folder", ""))).name.rsplit("-", 2)[0] or None
+
     # Resolved, because the folder of runs/latest is a link.
     row = _row_of_step(checkpoint.resolve().parent.parent / "metrics.csv", step)
     n_tokens = row.get("train/tokens")

@@ -21,6 +21,7 @@ from gptmini.commands.errors import Parser
 from gptmini.commands.export import SAMPLING, training_of
 from gptmini.interop import write_folder, write_gguf
 from gptmini.model import GPT
+from gptmini.model.checkpoint import read_checkpoint
 from gptmini.run_folder import find_checkpoint
 from gptmini.tokenizer import Tokenizer
 
@@ -29,39 +30,9 @@ N_TEXTS = 1000  # texts whose ids are compared
 N_PROMPTS = 5
 PROMPT_LENGTH = 16  # tokens
 # Parts of odd texts: words, numbers, contractions, white space of all kinds, other scripts, combining marks, emoji.
-PARTS = [
-    *[
-        "the",
-        " The",
-        "'s",
-        "'LL",
-        "'",
-        " 1984",
-        "3.14",
-        "==",
-        "\n",
-        "\n\n   ",
-        "\t",
-        "  ",
-        " ",
-        "\u3000",
-        "\xa0",
-    ],
-    *[
-        "é",
-        "e\u0301",
-        " naïve",
-        "日本語",
-        "Привет",
-        "🙂",
-        "👨\u200d👩",
-        "\u017f",
-        "x" * 40,
-        "_",
-        "<|",
-        "|>",
-    ],
-]
+LATIN = ("the", " The", "'s", "'LL", "'", "é", "e\u0301", " naïve", "\u017f", "x" * 40)
+OTHERS = (" 1984", "3.14", "==", "_", "<|", "|>", "日本語", "Привет", "🙂", "👨\u200d👩")
+SPACES = (" ", "  ", "\n", "\n\n   ", "\t", "\u3000", "\xa0")
 
 LLAMA = """
 import {getLlama, LlamaLogLevel} from "node-llama-cpp";
@@ -140,7 +111,9 @@ def parse_arguments() -> argparse.Namespace:
 def task_of(model: GPT, tokenizer: Tokenizer) -> dict:
     """What every program is to compute, and what gptmini computes."""
     draw = random.Random(0)
-    texts = ["".join(draw.choices(PARTS, k=draw.randrange(1, 15))) for _ in range(N_TEXTS)]
+    parts = [*LATIN, *OTHERS, *SPACES]
+    texts = ["".join(draw.choices(parts, k=draw.randrange(1, 15))) for _ in range(N_TEXTS)]
+
     text = Path(__file__).read_text(encoding="utf-8")
     ids = tokenizer.encode(text)
     length = model.config.context_length
@@ -193,7 +166,8 @@ def compare_mlx(
     arguments: argparse.Namespace, model: GPT, tokenizer: Tokenizer, task: dict, folder: Path
 ) -> None:
     """Compare ids and greedy text with MLX."""
-    training = training_of(find_checkpoint(arguments.run))
+    checkpoint = find_checkpoint(arguments.run)
+    training = training_of(checkpoint, read_checkpoint(checkpoint))
     write_folder(folder / "exported", model, tokenizer, training, sampling=SAMPLING)
     command = [arguments.mlx_python, "-c", MLX]
     report("MLX, fp32", task, run(command, task | {"model": str(folder / "exported")}, folder))
