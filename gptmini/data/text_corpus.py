@@ -120,6 +120,7 @@ class TextCorpus:
         skipped = self.skipped = Skipped()
         self._empty = []
         self._n_before = 0
+
         try:
             if self.val_files:
                 yield from self._documents("train", self.files, line_ends, separators, skipped)
@@ -152,6 +153,7 @@ class TextCorpus:
         for file in files:
             self._n_in_file = 0
             is_empty = True
+
             for piece in read_pieces(
                 file,
                 self.reading,
@@ -162,13 +164,16 @@ class TextCorpus:
                 is_empty = False
                 line_ends.count(piece.text)
                 yield Document(split, piece.text, piece.ends)
+
             if is_empty and len(files) == 1:
                 raise UserError(f"{file} must hold text, got none")
             if is_empty:
                 self._empty.append(file)
             has_text = has_text or not is_empty
+
             self._n_before += file.stat().st_size
             self._n_in_file = 0
+
         if not has_text:
             key = "data.val_path" if split == "val" else "data.path"
             raise UserError(f"{key} must hold text, got {len(files)} files without any")

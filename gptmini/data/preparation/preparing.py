@@ -54,7 +54,9 @@ def prepare(
     watcher = watcher or Watcher()
     recipe = plan_recipe(corpus, build_encoder, root)
     is_new = not recipe.folder.exists()
-    if is_new:
+    if not is_new:
+        _remove_left_over(recipe.folder)
+    else:
         with _alone(recipe.folder, watcher):
             recipe.digests.save()
             is_new = not recipe.folder.exists()  # unless another process has prepared it meanwhile
@@ -63,8 +65,7 @@ def prepare(
                 if difference is not None:
                     watcher.on_note(difference)
                 _Preparation(corpus, recipe, n_workers, watcher).run(build_encoder, rebuild)
-    else:
-        _remove_left_over(recipe.folder)
+
     recipe.digests.save()
     return _open(recipe), is_new
 
