@@ -5,10 +5,10 @@ Apertus is NanoChat without the norm behind the embedding and without the cap on
 - Its norms have gains, which are 1.
 - It turns queries and keys by the angle of their position, where gptmini and NanoChat turn them by minus the angle.
   With the halves of each head exchanged, one turn is the other, and scores do not notice an exchange in both.
-- Its norm of queries and keys comes before the turn and not behind it. Without gains the two are the same, because a
-  turn keeps the length.
-- Its activation is xIELU (Huang and Schlag 2024), which is relu^2 for alpha_p = 1, alpha_n = 0 and beta = 0. The file
-  holds the numbers of which alpha_p and alpha_n are the softplus.
+- Its norm of queries and keys comes before the turn and not behind it. A turn keeps the length of a vector, so that the
+  order of the two does not matter where the norm's gains are 1.
+- Its activation is xIELU (Huang and Schlag 2024), which is relu^2 for alpha_p = 1, alpha_n = 0 and beta = 0. Of a
+  stored alpha_p or alpha_n, xIELU takes the softplus.
 
 The norm behind the embedding becomes part of the embedding: each of its rows is normalised.
 """
@@ -24,9 +24,11 @@ from gptmini.model.config import GPTConfig
 from gptmini.model.layers import RMS_NORM_EPS
 
 EMBEDDING = "model.embed_tokens.weight"
-BF16_ROUNDING = 2**-8
-SMALL = 1e-6
-# The numbers of xIELU with which it is relu^2: softplus(alpha_p) = 1, and softplus(alpha_n) = 0 in any dtype.
+BF16_ROUNDING = 2**-8  # largest relative error of a number that is rounded to bf16
+SMALL = (
+    1e-6  # what is smaller counts as 0, because it changes no logit beyond the rounding of float32
+)
+# The stored numbers with which xIELU is relu^2: softplus(alpha_p) = 1, and softplus(alpha_n) = 0 in any dtype.
 XIELU = {
     "alpha_p": torch.tensor([math.log(math.expm1(1))]),
     "alpha_n": torch.tensor([-100.0]),

@@ -19,14 +19,11 @@ class Architecture:
     class_name: str  # of the class in transformers
     our_values: dict[str, Any]  # settings of GPTConfig that the model type stands for
     their_values: dict[str, Any]  # their settings that GPT computes; any other value is refused
+    # Those of their_values that a config must have, because GPT does not compute the default.
+    needed: tuple[str, ...] = ()
     settings: dict[str, str]  # our name of each setting that may have any value, to theirs
     activation: str  # their name of the setting for the activation in an MLP
-    activations: dict[
-        str, str
-    ]  # our name of each activation that the model type can have, to theirs
-    needed: tuple[
-        str, ...
-    ] = ()  # their settings of their_values whose defaults GPT does not compute
+    activations: dict[str, str]  # our name of each activation that they can have, to theirs
     block_prefix: str  # their names of a block's weights begin with this and the block's number
     # Our name of each weight to theirs. Several names are parts of our weight, stacked along its first axis.
     weights_outside_blocks: dict[str, tuple[str, ...]]
@@ -51,7 +48,11 @@ class Architecture:
         for field in fields(config):
             if field.name in free:
                 continue
+
             value = getattr(config, field.name)
+            if field.name == "n_kv_heads" and value == config.n_heads:
+                continue  # as where it is None
+
             wanted = self.our_values.get(field.name, field.default)
             allowed = wanted if isinstance(wanted, tuple) else (wanted,)
             if value not in allowed:
@@ -186,10 +187,9 @@ ARCHITECTURES = {"gpt2": _GPT2, "apertus": _APERTUS, "nanochat": _NANOCHAT}
 
 
 def choose_architecture(config: GPTConfig, kind: str | None = None) -> str:
-    """The model type to export a GPT as: the one asked for, or the most widely known that computes the same.
+    """The model type to export a GPT as: the one asked for, or the most widely known that computes what the GPT does.
 
-    Raises UserError: no model type, or not the one asked for, computes what the GPT does; the setting that differs is
-    named.
+    Raises UserError: no model type, or not the one asked for, does; the setting that differs is named.
     """
     if kind is not None:
         if kind not in ARCHITECTURES:

@@ -84,7 +84,7 @@ def _body(name: str, model: GPT, tokenizer: Tokenizer, training: Training, kind:
     if training.val_loss is not None:
         lines.append(f"| loss on held-out text | {training.val_loss:.4f} nats per token |")
     if training.bits_per_byte is not None:
-        lines.append(f"| the same, per byte of text | {training.bits_per_byte:.4f} bits |")
+        lines.append(f"| loss on held-out text | {training.bits_per_byte:.4f} bits per byte |")
 
     lines += [
         "",

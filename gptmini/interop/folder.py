@@ -28,9 +28,8 @@ class Written(NamedTuple):
     """What was written into a folder."""
 
     kind: str  # model type
-    difference: (
-        float  # largest difference of a logit from the model's, in parts of the largest logit
-    )
+    # Largest difference of a logit from the model's, in parts of the largest logit.
+    difference: float
 
 
 def write_folder(

@@ -17,6 +17,7 @@ from gptmini.interop.architectures import ARCHITECTURES, is_conv1d
 from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.interop.tokenizer_json import merges_of
 from gptmini.model.gpt import GPT
+from gptmini.model.layers import RMS_NORM_EPS
 from gptmini.tokenizer import END_OF_TEXT, BytePairTokenizer, Tokenizer
 from gptmini.tokenizer.letters import in_letters
 
@@ -31,12 +32,12 @@ DTYPES = {
     "bf16": ("BF16", "MOSTLY_BF16"),
     "q8_0": ("Q8_0", "MOSTLY_Q8_0"),
 }
-Q8_0_WIDTH = 32  # numbers that share a scale; a row that is no multiple of it stays in fp16
+Q8_0_WIDTH = 32  # numbers that share a scale; rows whose length is no multiple of it stay in fp16
 # llama.cpp demands merges. These two bytes stand in no UTF-8, so that their merge, given where there is none, changes
 # nothing.
 NO_MERGE = (in_letters(b"\xc0"), in_letters(b"\xc1"))
 ROUNDING = 0.01  # largest difference of a number, in parts of the largest of its tensor: half a step of q8_0 is 1/254
-LARGEST_FP16 = 65504
+LARGEST_FP16 = int(np.finfo(np.float16).max)
 ACTIVATION = ".act_fn."  # in names of numbers of xIELU, which are not tensors of the file
 
 
@@ -44,7 +45,7 @@ def write_gguf(path: Path, model: GPT, tokenizer: Tokenizer, *, name: str, dtype
     """Write a GGUF file whole or not at all.
 
     Args:
-        path: the file, which is replaced if it is there.
+        path: the file; one that is there is replaced.
         model: the model, its weights in float32 on the CPU.
         tokenizer: its tokenizer, of byte pairs.
         name: of the model.
@@ -67,26 +68,28 @@ def write_gguf(path: Path, model: GPT, tokenizer: Tokenizer, *, name: str, dtype
         )
     config, state = to_hugging_face(model, end_of_text=tokenizer.end_of_text)
     kind = config["model_type"]
-    if kind not in KINDS:
-        ARCHITECTURES["apertus"].check_computes(model.config, "a GGUF file")
-    if model.config.mlp == "gelu_exact":
-        raise UserError("mlp must be gelu to export as a GGUF file, got mlp=gelu_exact")
+    _check_kind(model, kind)
 
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_beside(path)
     writer = gguf.GGUFWriter(temporary, kind)
     try:
-        _add_sizes(writer, model, kind, state)
-        _add_tokenizer(writer, tokenizer)
         writer.add_name(name)
-        tensors = _add_tensors(writer, model, kind, state, dtype)
+        _add_sizes(writer, model, kind)
+        if kind == "apertus":
+            _add_activation(writer, model.config.n_layers, state)
+        _add_tokenizer(writer, tokenizer)
+        tensors = _tensors_of(model, kind, state)
+        _add_tensors(writer, tensors, dtype)
+
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
         with temporary.open("rb+") as file:
             flush_file(file)
+
         _compare(temporary, tensors)
         temporary.replace(path)
     finally:
@@ -95,7 +98,15 @@ def write_gguf(path: Path, model: GPT, tokenizer: Tokenizer, *, name: str, dtype
     return kind
 
 
-def _add_sizes(writer: "gguf.GGUFWriter", model: GPT, kind: str, state: dict[str, Tensor]) -> None:
+def _check_kind(model: GPT, kind: str) -> None:
+    """Raise UserError unless llama.cpp computes a model of this type."""
+    if kind not in KINDS:
+        ARCHITECTURES["apertus"].check_computes(model.config, "a GGUF file")
+    if model.config.mlp == "gelu_exact":
+        raise UserError("mlp must be gelu to export as a GGUF file, got mlp=gelu_exact")
+
+
+def _add_sizes(writer: "gguf.GGUFWriter", model: GPT, kind: str) -> None:
     """Add the sizes and settings of a model."""
     config = model.config
     writer.add_context_length(config.context_length)
@@ -105,22 +116,27 @@ def _add_sizes(writer: "gguf.GGUFWriter", model: GPT, kind: str, state: dict[str
     writer.add_head_count(config.n_heads)
     writer.add_vocab_size(config.vocab_size)
     if kind == "gpt2":
-        writer.add_layer_norm_eps(1e-5)
+        writer.add_layer_norm_eps(ARCHITECTURES[kind].their_values["layer_norm_epsilon"])
         return
-
-    from gptmini.model.layers import RMS_NORM_EPS
 
     assert config.rotary_base is not None
     writer.add_head_count_kv(config.n_kv_heads or config.n_heads)
     writer.add_layer_norm_rms_eps(RMS_NORM_EPS)
     writer.add_rope_dimension_count(config.d_head)
     writer.add_rope_freq_base(config.rotary_base)
-    for number in ("alpha_p", "alpha_n", "beta", "eps"):
-        values = [
-            state[f"model.layers.{i}.mlp{ACTIVATION}{number}"].item()
-            for i in range(config.n_layers)
-        ]
-        getattr(writer, f"add_xielu_{number}")(values)
+
+
+def _add_activation(writer: "gguf.GGUFWriter", n_layers: int, state: dict[str, Tensor]) -> None:
+    """Add the numbers of xIELU, each with a value for every layer."""
+    adders = {
+        "alpha_p": writer.add_xielu_alpha_p,
+        "alpha_n": writer.add_xielu_alpha_n,
+        "beta": writer.add_xielu_beta,
+        "eps": writer.add_xielu_eps,
+    }
+    for number, add in adders.items():
+        names = [f"model.layers.{i}.mlp{ACTIVATION}{number}" for i in range(n_layers)]
+        add([state[name].item() for name in names])
 
 
 def _add_tokenizer(writer: "gguf.GGUFWriter", tokenizer: BytePairTokenizer) -> None:
@@ -139,45 +155,53 @@ def _add_tokenizer(writer: "gguf.GGUFWriter", tokenizer: BytePairTokenizer) -> N
     writer.add_add_bos_token(False)
 
 
-def _add_tensors(
-    writer: "gguf.GGUFWriter", model: GPT, kind: str, state: dict[str, Tensor], dtype: str
-) -> dict[str, np.ndarray]:
-    """Add the weights under the names that llama.cpp has for them, and return them by these names."""
+def _tensors_of(model: GPT, kind: str, state: dict[str, Tensor]) -> dict[str, np.ndarray]:
+    """The weights in float32, under the names that llama.cpp has for them; UserError for one that is not finite."""
     import gguf
 
     architecture = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == kind)
     names = gguf.get_tensor_name_map(architecture, model.config.n_layers)
-    tensor_type, file_type = DTYPES[dtype]
-    writer.add_file_type(gguf.LlamaFileType[file_type])
+    # llama.cpp takes the embedding where there is no unembedding. That of apertus has a norm folded into it.
+    can_be_left_out = kind == "gpt2" and model.config.tie_embeddings
 
     tensors = {}
-    is_tied = model.config.tie_embeddings and "lm_head.weight" in state
     for their_name, weight in state.items():
-        if ACTIVATION in their_name:
-            continue
-        # Where there is no unembedding, llama.cpp takes the embedding, which one with a norm in it is not.
-        if their_name == "lm_head.weight" and is_tied and kind == "gpt2":
+        if ACTIVATION in their_name or (their_name == "lm_head.weight" and can_be_left_out):
             continue
         name = names.get_name(their_name, try_suffixes=(".weight", ".bias"))
         assert name is not None, their_name
         if not bool(weight.isfinite().all()):
             raise UserError(f"every weight must be finite, and {their_name} is not")
-        is_transposed = is_conv1d(their_name, weight.ndim)
-        values = (weight.T if is_transposed else weight).contiguous().numpy().astype(np.float32)
 
-        wanted = gguf.GGMLQuantizationType[tensor_type]
-        is_vector = values.ndim == 1 or name.startswith("position_embd")
-        if is_vector:
-            wanted = gguf.GGMLQuantizationType.F32
-        elif tensor_type == "Q8_0" and values.shape[1] % Q8_0_WIDTH:
-            wanted = gguf.GGMLQuantizationType.F16
-        if wanted.name == "F16" and np.abs(values).max() > LARGEST_FP16:
+        is_transposed = is_conv1d(their_name, weight.ndim)
+        values = (weight.T if is_transposed else weight).contiguous()
+        tensors[name] = values.numpy().astype(np.float32)
+    return tensors
+
+
+def _add_tensors(writer: "gguf.GGUFWriter", tensors: dict[str, np.ndarray], dtype: str) -> None:
+    """Add the weights, each in the type that fits it; UserError for one that fp16 does not hold."""
+    import gguf
+
+    tensor_type, file_type = DTYPES[dtype]
+    writer.add_file_type(gguf.LlamaFileType[file_type])
+    for name, values in tensors.items():
+        chosen = gguf.GGMLQuantizationType[_type_of(name, values, tensor_type)]
+        if chosen.name == "F16" and np.abs(values).max() > LARGEST_FP16:
             raise UserError(
                 f"every weight must be at most {LARGEST_FP16} in fp16, and {name} has more"
             )
-        writer.add_tensor(name, gguf.quants.quantize(values, wanted), raw_dtype=wanted)
-        tensors[name] = values
-    return tensors
+        writer.add_tensor(name, gguf.quants.quantize(values, chosen), raw_dtype=chosen)
+
+
+def _type_of(name: str, values: np.ndarray, wanted: str) -> str:
+    """The type of a tensor in a file whose matrices have the type `wanted`."""
+    is_exact = values.ndim == 1 or name.startswith("position_embd")  # llama.cpp reads no other
+    if is_exact:
+        return "F32"
+    if wanted == "Q8_0" and values.shape[1] % Q8_0_WIDTH:
+        return "F16"
+    return wanted
 
 
 def _compare(path: Path, tensors: dict[str, np.ndarray]) -> None:

@@ -80,7 +80,7 @@ def to_hugging_face(
         model: the GPT to translate.
         end_of_text: id that begins and ends a document, from the model's tokenizer; None if its vocabulary has none, so
             that no token ends a text.
-        kind: gpt2, nanochat or apertus; None for the most widely known that computes the same.
+        kind: gpt2, nanochat or apertus; None for the most widely known that computes what the GPT does.
 
     Returns keyword arguments of the Hugging Face config, with model_type among them, and the state dict.
     Raises UserError: no model type, or not the one asked for, computes what this GPT does; the setting that differs is

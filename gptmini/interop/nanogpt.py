@@ -4,20 +4,19 @@ import io
 import pickle
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from gptmini.checks import UserError, shown, whole
 from gptmini.interop.architectures import is_conv1d
 from gptmini.interop.hugging_face import gpt_of
-from gptmini.model.checkpoint import check_archive, is_dense
+from gptmini.model.checkpoint import is_dense, load_plain
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT
 from gptmini.tokenizer import CharTokenizer, Tokenizer, gpt2
 
 COMPILED_PREFIX = "_orig_mod."  # of the names of a model that was saved while it was compiled
 MASK = ".attn.bias"  # ends the name of a mask that older versions kept beside the weights
-GPT2_SIZES = (50257, 50304)  # GPT-2's ids, and the same rounded up to a multiple of 64
+GPT2_SIZES = (50257, 50304)  # number of GPT-2's ids, and the next multiple of 64
 ARGUMENTS = ("n_layer", "n_head", "n_embd", "block_size", "bias", "vocab_size")
 
 
@@ -30,24 +29,7 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
 
     Raises UserError: a file that holds anything but plain values and tensors, is damaged, or is none of nanoGPT.
     """
-    check_archive(path)
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, MemoryError):
-        raise
-    except Exception as error:  # torch names no common class for what a foreign file can raise
-        raise UserError(
-            f"{path} must hold only tensors and plain data, as nanoGPT writes it; refused without running it "
-            f"({type(error).__name__})"
-        ) from None
-
-    arguments = checkpoint.get("model_args") if isinstance(checkpoint, dict) else None
-    if not isinstance(arguments, dict) or not isinstance(checkpoint.get("model"), dict):
-        raise UserError(f"{path} must have the entries model and model_args, as nanoGPT writes it")
-    missing = [name for name in ARGUMENTS if name not in arguments]
-    if missing:
-        raise UserError(f"model_args of {path} must have {', '.join(missing)}")
-
+    arguments, weights = _read_file(path)
     tokenizer = gpt2([]) if meta is None else _characters(meta)
     n_rows = whole("vocab_size", arguments["vocab_size"])
     is_padded = meta is None and n_rows in GPT2_SIZES
@@ -59,10 +41,24 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
 
     try:
         config = _config_of(arguments, vocab_size=tokenizer.n_vocab)
-        state = _state(checkpoint["model"], n_rows=n_rows, n_kept=tokenizer.n_vocab)
+        state = _state(weights, n_rows=n_rows, n_kept=tokenizer.n_vocab)
         return gpt_of(config, state, "gpt2").eval(), tokenizer
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
+
+
+def _read_file(path: Path) -> tuple[dict, dict]:
+    """The entries model_args and model of a checkpoint of nanoGPT; UserError where one is missing."""
+    checkpoint = load_plain(path)
+    arguments = checkpoint.get("model_args")
+    weights = checkpoint.get("model")
+    if not isinstance(arguments, dict) or not isinstance(weights, dict):
+        raise UserError(f"{path} must have the entries model and model_args, as nanoGPT writes it")
+
+    missing = [name for name in ARGUMENTS if name not in arguments]
+    if missing:
+        raise UserError(f"model_args of {path} must have {', '.join(missing)}")
+    return arguments, weights
 
 
 def _config_of(arguments: dict, *, vocab_size: int) -> GPTConfig:
@@ -82,10 +78,10 @@ def _config_of(arguments: dict, *, vocab_size: int) -> GPTConfig:
     )
 
 
-def _state(model: dict, *, n_rows: int, n_kept: int) -> dict[str, Tensor]:
+def _state(weights: dict, *, n_rows: int, n_kept: int) -> dict[str, Tensor]:
     """Weights of nanoGPT as GPT-2 of Hugging Face has them: matrices of blocks transposed, n_kept of n_rows ids."""
     state = {}
-    for full_name, weight in model.items():
+    for full_name, weight in weights.items():
         name = str(full_name).removeprefix(COMPILED_PREFIX)
         if not is_dense(weight):
             raise UserError(f"the weight {name} must be a dense floating-point tensor")

@@ -21,11 +21,9 @@ if TYPE_CHECKING:
     import tokenizers
 
 # Texts on which a tokenizer that was read is compared with the library's: all kinds of pieces, side by side.
-WORDS = [
-    *["the", " The", " tokenizer", "'s", "'ll", "'", " 1984", "3.14", "==", " (", ")", "_x"],
-    *["\n", "\n\n    ", "\t", "  ", " ", "\u3000", "\xa0", "\u0301", "\u017f"],
-    *["é", " naïve", "日本", "🙂", "a" * 30],
-]
+LATIN = ("the", " The", " tokenizer", "'s", "'ll", "'", "é", " naïve", "a" * 30)
+OTHERS = (" 1984", "3.14", "==", " (", ")", "_x", "日本", "🙂", "\u0301", "\u017f")
+SPACES = (" ", "  ", "\n", "\n\n    ", "\t", "\u3000", "\xa0")
 N_COMPARED = 2000  # texts
 
 
@@ -48,6 +46,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     if sorted(by_id) != list(range(len(vocabulary))):
         raise UserError(f"{file} must number its tokens from 0 on without gaps")
     tokens = [by_id[i] for i in range(len(by_id))]
+
     ours = _ours(file, theirs, tokens)
     _check_same(file, theirs, ours)
     return ours
@@ -57,6 +56,7 @@ def _ours(file: Path, theirs: "tokenizers.Tokenizer", tokens: list[str]) -> Toke
     """The tokenizer of gptmini with these tokens; UserError for a kind that it does not have."""
     if theirs.normalizer is not None:
         raise UserError(f"{file} must leave text as it is, and has a normalizer")
+
     ends = bool(tokens) and tokens[-1] == END_OF_TEXT
     plain = tokens[:-1] if ends else tokens
     kind = type(theirs.model).__name__
@@ -78,12 +78,13 @@ def _ours(file: Path, theirs: "tokenizers.Tokenizer", tokens: list[str]) -> Toke
 def _check_same(file: Path, theirs: "tokenizers.Tokenizer", ours: Tokenizer) -> None:
     """Raise UserError if the ids of the tokens themselves, of tokens side by side, or of random texts differ."""
     draw = random.Random(0)
-    words = list(WORDS)
+    words = [*LATIN, *OTHERS, *SPACES]
     if isinstance(ours, CharTokenizer):
         words = list(ours.characters)
     tokens = [ours.decode([i]) for i in range(ours.n_vocab) if i != ours.end_of_text]
     whole_tokens = [token for token in tokens if REPLACEMENT not in token]
-    texts = [*whole_tokens]
+
+    texts = list(whole_tokens)
     for some in (words, whole_tokens):
         texts += ["".join(draw.choices(some, k=draw.randrange(1, 12))) for _ in range(N_COMPARED)]
 

@@ -71,16 +71,8 @@ def read_checkpoint(path: Path) -> dict:
 
     Raises UserError: another format, damage, or pickled code.
     """
-    check_archive(path)
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch names no common class for what a foreign file can raise
-        raise UserError(
-            f"{path} must hold only tensors and plain data; "
-            f"refused without running it ({type(error).__name__})"
-        ) from error
-
-    own = checkpoint.get("gptmini") if isinstance(checkpoint, dict) else None
+    checkpoint = load_plain(path)
+    own = checkpoint.get("gptmini")
     if not isinstance(own, dict) or not isinstance(checkpoint.get("state_dict"), dict):
         raise UserError(
             f"{path} is not a gptmini checkpoint: it lacks the gptmini header or the weights"
@@ -91,6 +83,25 @@ def read_checkpoint(path: Path) -> dict:
             "use the version of gptmini that wrote it"
         )
     return checkpoint
+
+
+def load_plain(path: Path) -> dict:
+    """The dict that torch.save wrote into a file, its tensors on the CPU, without running any code in the file.
+
+    Returns an empty dict where the file holds something else.
+    Raises UserError: damage, or pickled code.
+    """
+    check_archive(path)
+    try:
+        contents = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # torch names no common class for what a foreign file can raise
+        raise UserError(
+            f"{path} must hold only tensors and plain data; "
+            f"refused without running it ({type(error).__name__})"
+        ) from error
+    return contents if isinstance(contents, dict) else {}
 
 
 def check_archive(path: Path) -> None:

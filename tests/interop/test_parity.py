@@ -117,6 +117,7 @@ VARIANTS = {
     "gpt2 untied": ("gpt2", GPT2 | {"tie_embeddings": False}),
     "gpt2 without biases": ("gpt2", GPT2 | {"bias": False, "d_ff": F}),
     "gpt2 with the exact GELU": ("gpt2", GPT2 | {"mlp": "gelu_exact"}),
+    "gpt2 with a key head for each query head": ("gpt2", GPT2 | {"n_kv_heads": GPT2["n_heads"]}),
     "nanochat tied": ("nanochat", MODERN | {"tie_embeddings": True}),
     "nanochat without a cap": ("nanochat", UNCAPPED),
     "apertus": ("apertus", UNCAPPED),
