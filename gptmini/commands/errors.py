@@ -275,7 +275,23 @@ class Once(argparse.Action):
 
 
 def path_argument(text: str) -> Path:
-    """The path that an option names, as a type of argparse; refuses an empty name, which would be the folder here."""
+    """The path that an option names, as a type of argparse; refuses what path_of refuses."""
+    try:
+        return path_of(text)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def path_of(text: str) -> Path:
+    """The path that a text names; ~ at its beginning is the home folder.
+
+    Raises UserError: an empty name, which would be the folder here, or the home folder of a user that is not there.
+    """
     if not text:
-        raise argparse.ArgumentTypeError("must be a file or a folder, got an empty name")
-    return Path(text)
+        raise UserError("must be a file or a folder, got an empty name")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise UserError(
+            f"must be a file or a folder, got {text}, and no home folder of that user is known"
+        ) from None

@@ -1,7 +1,8 @@
 """Write a trained model for other programs: gptmini export RUN OUT [options]."""
 
 import argparse
-import csv
+import math
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,23 +67,27 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     out = Path(options.out)
     is_gguf = out.name.lower().endswith(GGUF)
-    if is_gguf and out.exists():
+    if is_gguf and os.path.lexists(out):
         raise UserError(f"{out} must not exist yet; delete it, or name another")
     if is_gguf and options.kind is not None:
         raise UserError("--as chooses the form of a folder; a GGUF file has one form")
     if not is_gguf and options.dtype == "q8_0":
         raise UserError(f"--dtype q8_0 needs a name that ends in {GGUF}, got {out}")
+    if not _is_unicode(str(out)):
+        raise UserError(f"{str(out)!r} must be a name in UTF-8, which the exported files hold")
 
     from rich.console import Console
 
     from gptmini.interop import ARCHITECTURES, write_folder, write_gguf
+    from gptmini.interop.folder import check_is_free
     from gptmini.loading import model_and_tokenizer
     from gptmini.model.checkpoint import read_checkpoint
     from gptmini.run_folder import find_checkpoint, named_run
 
     started()
+    if not is_gguf:
+        check_is_free(out)
     run = named_run(options.run)
-    say_which(options.run, run)
     checkpoint = find_checkpoint(run)
     contents = read_checkpoint(checkpoint)
     model, tokenizer = model_and_tokenizer(contents, checkpoint)
@@ -105,12 +110,22 @@ def main(arguments: list[str] | None = None) -> None:
         kind = written.kind
         checked = f"read back, {_said(written.difference)}"
 
+    say_which(options.run, run)
     console = Console(soft_wrap=True, highlight=False)
     console.print(
         f"{out}, {ARCHITECTURES[kind].class_name} in {options.dtype}: {model.n_parameters:,} parameters, "
         f"{n_bytes / 1e6:,.1f} MB; {checked}",
         markup=False,
     )
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text has no bytes that are no character, which Python keeps as lone surrogates."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _said(difference: float) -> str:
@@ -123,6 +138,7 @@ def _said(difference: float) -> str:
 def training_of(checkpoint: Path, contents: dict) -> "Training":
     """What the folder of a run tells of the training of a checkpoint, whose contents read_checkpoint has read."""
     from gptmini.interop import Training
+    from gptmini.report.scalar_table import FILE
 
     step = contents.get("global_step")
     header = contents["gptmini"]
@@ -133,33 +149,40 @@ def training_of(checkpoint: Path, contents: dict) -> "Training":
         text = Path(str(data.get("folder", ""))).name.rsplit("-", 2)[0] or None
 
     # Resolved, because the folder of runs/latest is a link.
-    row = _row_of_step(checkpoint.resolve().parent.parent / "metrics.csv", step)
-    n_tokens = row.get("train/tokens")
+    scalars = _scalars_of_step(checkpoint.resolve().parent.parent / FILE, step)
+    n_tokens = scalars.get("train/tokens")
     return Training(
         text=text,
         version=header.get("version"),
         step=step,
         n_tokens=None if n_tokens is None else round(n_tokens),
-        val_loss=row.get("val/loss"),
-        bits_per_byte=row.get("val/bits_per_byte"),
+        val_loss=scalars.get("val/loss"),
+        bits_per_byte=scalars.get("val/bits_per_byte"),
     )
 
 
-def _row_of_step(path: Path, step: int | None) -> dict[str, float]:
-    """The scalars that a run logged at a step; empty where its metrics.csv does not have them."""
-    if not path.is_file():
+def _scalars_of_step(path: Path, step: int | None) -> dict[str, float]:
+    """The finite scalars that a run logged at a step; empty where its metrics.csv does not have them.
+
+    Raises UserError: the file is not one that a run has written.
+    """
+    from gptmini.report.scalar_table import read_rows
+
+    if step is None or not path.is_file():
         return {}
-    with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            if row.get("step") == str(step):
-                return {tag: float(value) for tag, value in row.items() if _is_number(tag, value)}
-    return {}
+
+    _, rows = read_rows(path)
+    scalars = {}
+    for tag, text in rows.get(step, {}).items():
+        value = _number_in(text)
+        if value is not None and math.isfinite(value):
+            scalars[tag] = value
+    return scalars
 
 
-def _is_number(tag: str | None, value: str | None) -> bool:
-    """Whether a cell of metrics.csv holds a number; an empty one was not logged at this step."""
+def _number_in(text: str) -> float | None:
+    """The number in a cell of metrics.csv; None where there is none."""
     try:
-        float(value or "")
-    except (TypeError, ValueError):
-        return False
-    return bool(tag)
+        return float(text)
+    except ValueError:
+        return None

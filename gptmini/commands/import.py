@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gptmini.checks import UserError
-from gptmini.commands.errors import Parser, one_line_errors, path_argument
+from gptmini.commands.errors import Parser, one_line_errors, path_argument, path_of
 from gptmini.commands.start_up import started, starting_up
 from gptmini.hub_errors import downloading
 
@@ -82,7 +82,7 @@ def read_model(source: str, meta: Path | None) -> "tuple[GPT, Tokenizer]":
     """
     from gptmini.interop import read_folder, read_nanogpt
 
-    path = Path(source).expanduser()
+    path = path_of(source)
     if path.is_file() and path.suffix == ".safetensors":
         raise UserError(f"{source} is read with the files beside it; name its folder")
     if path.is_file():
@@ -102,7 +102,7 @@ def _downloaded(name: str) -> Path:
     """The folder of a model of the hub, downloaded once into the hub's own cache."""
     from huggingface_hub import snapshot_download
 
-    with downloading(f"the model {name}", "SOURCE may also be a local folder or file"):
+    with downloading(f"the model {name}", "there is no folder or file of this name here, either"):
         folder = Path(snapshot_download(name, allow_patterns=PATTERNS))
     print(f"read {name} of the Hugging Face hub", file=sys.stderr)
     return folder

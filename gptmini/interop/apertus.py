@@ -63,7 +63,8 @@ def from_apertus(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tenso
     shared = dict(state)
     for name in _norm_names(config):
         gain = shared.pop(name)
-        if gain.shape != (_width_of(name, config),) or not bool((gain == 1).all()):
+        is_number = gain.is_floating_point() and gain.shape == (_width_of(name, config),)
+        if not is_number or not bool((gain == 1).all()):
             raise UserError(f"{name} must be 1 everywhere for an apertus that GPT computes")
 
     for i in range(config.n_layers):

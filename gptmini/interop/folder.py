@@ -56,7 +56,7 @@ def write_folder(
     Returns the model type, and how far the logits of the folder are from those of the model.
     Raises UserError: the folder is there already, or no model type computes what the model does.
     """
-    path = Path(path).expanduser().absolute()
+    path = Path(path).absolute()
     check_is_free(path)
     config, state = to_hugging_face(model, end_of_text=tokenizer.end_of_text, kind=kind)
     config["dtype"] = str(DTYPES[dtype]).removeprefix("torch.")

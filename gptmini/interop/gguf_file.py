@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from gptmini.checks import UserError
-from gptmini.files import flush_file, temporary_beside
+from gptmini.files import flush_file, naming, temporary_beside
 from gptmini.interop.architectures import ARCHITECTURES, is_conv1d
 from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.interop.tokenizer_json import merges_of
@@ -83,12 +83,13 @@ def write_gguf(path: Path, model: GPT, tokenizer: Tokenizer, *, name: str, dtype
         tensors = _tensors_of(model, kind, state)
         _add_tensors(writer, tensors, dtype)
 
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-        with temporary.open("rb+") as file:
-            flush_file(file)
+        with naming(path):
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_tensors_to_file()
+            writer.close()
+            with temporary.open("rb+") as file:
+                flush_file(file)
 
         _compare(temporary, tensors)
         temporary.replace(path)

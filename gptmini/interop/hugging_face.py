@@ -3,19 +3,25 @@
 transformers is not needed. Hugging Face's models are "theirs" in this file, and GPT and GPTConfig are "ours".
 """
 
-from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gptmini.checks import UserError, number, shown, text
-from gptmini.interop.apertus import extra_names, from_apertus, to_apertus
+from gptmini.interop.apertus import from_apertus, to_apertus
 from gptmini.interop.architectures import (
     ARCHITECTURES,
     Architecture,
     choose_architecture,
-    is_conv1d,
+)
+from gptmini.interop.weights import (
+    embedding_name,
+    join_parts,
+    names_in,
+    split_parts,
+    transpose_conv1d,
+    weight_or_zeros,
 )
 from gptmini.model.checkpoint import gpt_of_shapes
 from gptmini.model.config import GPTConfig
@@ -23,7 +29,6 @@ from gptmini.model.gpt import GPT, VOCABULARY
 
 # Another name that transformers has for the tanh form of GELU.
 SAME_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new"}
-SHOWN = 5  # names that an error gives
 # Settings that configs of the hub leave out where a model has the usual width inside an MLP.
 OPTIONAL = ("n_inner",)
 # What a config may say of rotary positions.
@@ -49,9 +54,10 @@ def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
 def gpt_of(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
     """Build the GPT of a config from the weights of a Hugging Face model of a model type.
 
-    Raises UserError: a weight is missing, left over, or misshapen.
+    Raises UserError: a weight is missing, left over, misshapen, or not finite.
     """
-    names = _names_in(state, config, kind)
+    names = names_in(state, config, kind)
+    _check_embedding(config, state, kind)
     if kind == "apertus":
         state = from_apertus(state, config)
 
@@ -61,14 +67,23 @@ def gpt_of(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
     for name, their_names in names.items():
         shape = shapes[name]
         if name not in VOCABULARY:
-            weights[name] = _join_parts(name, their_names, state, shape).float()
+            weights[name] = join_parts(name, their_names, state, shape).float()
             continue
         # Beyond vocab_size, rows of GPT's weights are padding, which Hugging Face's models do not have.
-        rows = _join_parts(name, their_names, state, (config.vocab_size, *shape[1:]))
+        rows = join_parts(name, their_names, state, (config.vocab_size, *shape[1:]))
         weights[name] = torch.zeros(shape)
         weights[name][: config.vocab_size] = rows
     model.load_state_dict(weights, assign=True)
     return model
+
+
+def _check_embedding(config: GPTConfig, state: dict[str, Tensor], kind: str) -> None:
+    """Raise UserError unless the embedding has the sizes of a config, before torch builds what a config claims."""
+    claimed = (config.vocab_size, config.d_model)
+    name = embedding_name(kind)
+    found = tuple(state[name].shape)
+    if found != claimed:
+        raise UserError(f"{name} must be {claimed}, as the config says, got {found}")
 
 
 def to_hugging_face(
@@ -92,15 +107,15 @@ def to_hugging_face(
     state = {}
     weights = model.state_dict()
     for name, their_names in ARCHITECTURES[kind].weight_names(config):
-        weight = _weight_or_zeros(weights, name)
+        weight = weight_or_zeros(weights, name)
         if name in VOCABULARY:
             weight = weight[: config.vocab_size]  # (V, C), without the rows of padding
-        parts = _split_parts(weight, len(their_names), config)
+        parts = split_parts(weight, len(their_names), config)
         for their_name, part in zip(their_names, parts, strict=True):
-            state[their_name] = _transpose_conv1d(their_name, part).clone()
+            state[their_name] = transpose_conv1d(their_name, part).clone()
 
     if config.tie_embeddings:
-        state["lm_head.weight"] = state[_embedding_name(kind)]
+        state["lm_head.weight"] = state[embedding_name(kind)]
     if kind == "apertus":
         state = to_apertus(state, config)
     return _their_config(config, kind, end_of_text), state
@@ -116,8 +131,11 @@ def our_config(config: dict) -> GPTConfig:
     for name, value in architecture.their_values.items():
         if config.get(name, value) != value:
             raise UserError(
-                f"{name} must be {value} for a {kind} that GPT computes, got {config[name]}"
+                f"{name} must be {value} for a {kind} that GPT computes, got {shown(config[name])}"
             )
+    if config.get("quantization_config") is not None:
+        raise UserError(f"quantization_config must be null for a {kind} that GPT computes")
+
     needed = [*architecture.settings.values(), *architecture.needed]
     absent = [name for name in needed if name not in config and name not in OPTIONAL]
     if absent:
@@ -173,44 +191,6 @@ def _check_rope(rope: dict, kind: str) -> None:
         )
 
 
-def _names_in(state: dict[str, Tensor], config: GPTConfig, kind: str) -> dict[str, list[str]]:
-    """Our name of each weight, and the names of its parts in a state.
-
-    Raises UserError: a weight is missing, or a tensor is left over; their names are listed.
-    """
-    # Before a config that claims millions of layers makes millions of names.
-    if config.n_layers > len(state):
-        raise UserError(
-            f"the config claims {config.n_layers} layers, and there are {len(state)} tensors in all"
-        )
-    names = dict(ARCHITECTURES[kind].weight_names(config))
-    if not config.bias:
-        names = {name: theirs for name, theirs in names.items() if not name.endswith(".bias")}
-    wanted = {their_name for their_names in names.values() for their_name in their_names}
-    if kind == "apertus":
-        wanted |= extra_names(config)
-    missing = sorted(wanted - set(state))
-    if missing:
-        raise UserError(f"a {kind} must have the weights {_some(missing)}, and they are missing")
-
-    left_over = set(state) - wanted
-    embedding = state[_embedding_name(kind)]
-    head = state.get("lm_head.weight")
-    if config.tie_embeddings and head is not None and torch.equal(head, embedding):
-        left_over.discard("lm_head.weight")
-    if left_over:
-        raise UserError(
-            f"a {kind} that GPT computes must have no other weights than its own, got {_some(sorted(left_over))}"
-        )
-    return names
-
-
-def _some(names: list[str]) -> str:
-    """The first names of a list, as a sentence shows them."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
-
-
 def _their_config(config: GPTConfig, kind: str, end_of_text: int | None) -> dict:
     """Translate a GPTConfig that choose_architecture let pass."""
     architecture = ARCHITECTURES[kind]
@@ -247,56 +227,3 @@ def _their_config(config: GPTConfig, kind: str, end_of_text: int | None) -> dict
         exported["post_norm"] = False
         exported["qk_norm"] = True
     return exported
-
-
-def _embedding_name(kind: str) -> str:
-    """Their name of the token embedding."""
-    return ARCHITECTURES[kind].weights_outside_blocks["embedding.weight"][0]
-
-
-def _weight_or_zeros(weights: dict[str, Tensor], name: str) -> Tensor:
-    """A weight of the GPT; for a bias that the GPT does without, as many zeros as its weight has rows."""
-    if name in weights:
-        return weights[name]
-    weight = weights[f"{name.removesuffix('.bias')}.weight"]
-    return weight.new_zeros(len(weight))
-
-
-def _join_parts(
-    name: str,
-    their_names: list[str],
-    state: dict[str, Tensor],
-    shape: tuple[int, ...],
-) -> Tensor:
-    """Stack the parts of a weight along its first axis; UserError if one is missing or the result is misshapen."""
-    parts = []
-    for their_name in their_names:
-        if their_name in state:
-            parts.append(_transpose_conv1d(their_name, state[their_name]))
-
-    joined = None
-    if len(parts) == len(their_names):
-        with suppress(RuntimeError):  # parts that differ in more than their number of rows
-            joined = torch.cat(parts)
-    if joined is not None and not joined.is_floating_point():
-        raise UserError(
-            f"the weight for {name} must be of floating-point numbers, got {joined.dtype}"
-        )
-    if joined is None or joined.shape != shape:
-        got = " and ".join(str(tuple(part.shape)) for part in parts) or "none"
-        raise UserError(f"the weight for {name} must be {shape}, got {got}")
-    return joined
-
-
-def _split_parts(weight: Tensor, n_parts: int, config: GPTConfig) -> tuple[Tensor, ...]:
-    """Split the fused projection of queries, keys and values into three parts; any other weight is one part."""
-    if n_parts == 1:
-        return (weight,)
-    d_queries = config.n_heads * config.d_head
-    d_keys = (config.n_kv_heads or config.n_heads) * config.d_head
-    return weight.split([d_queries, d_keys, d_keys])  # (H D, C), (G D, C), (G D, C)
-
-
-def _transpose_conv1d(their_name: str, weight: Tensor) -> Tensor:
-    """Transpose a Conv1D of GPT-2, (in, out), to (out, in) or back; any other weight stays."""
-    return weight.T if is_conv1d(their_name, weight.ndim) else weight

@@ -4,8 +4,8 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.checks import UserError
-from gptmini.interop.json_files import check_size
+from gptmini.checks import UserError, shown
+from gptmini.interop.json_files import read_json
 from gptmini.tokenizer import (
     END_OF_TEXT,
     REPLACEMENT,
@@ -35,7 +35,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     import tokenizers
 
     file = Path(path) / "tokenizer.json"
-    check_size(file)
+    _check_model(file, read_json(file).get("model"))
     try:
         theirs = tokenizers.Tokenizer.from_file(str(file))
         vocabulary = theirs.get_vocab(with_added_tokens=True)
@@ -50,6 +50,15 @@ def read_tokenizer(path: Path) -> Tokenizer:
     ours = _ours(file, theirs, tokens)
     _check_same(file, theirs, ours)
     return ours
+
+
+def _check_model(file: Path, model: object) -> None:
+    """Raise UserError for settings of byte pairs that change ids; some make the library end the whole process."""
+    if not isinstance(model, dict):
+        raise UserError(f"{file} must have a model with its settings")
+    for name in ("continuing_subword_prefix", "end_of_word_suffix", "dropout"):
+        if model.get(name):
+            raise UserError(f"{file} must have no {name}, got {shown(model[name])[:80]}")
 
 
 def _ours(file: Path, theirs: "tokenizers.Tokenizer", tokens: list[str]) -> Tokenizer:

@@ -109,6 +109,43 @@ def test_a_smeared_run_says_that_it_cannot_be_exported(script, short):
     )
 
 
+def test_a_home_folder_is_found_for_folders_and_files(script, trained, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert script("export", "runs/latest", "~/out").code == 0
+    assert script("export", "runs/latest", "~/out.gguf").code == 0
+    assert script("import", "~/out", "~/runs/x").code == 0
+    written = {path.name for path in (tmp_path / "home").iterdir()}
+    assert written == {"out", "out.gguf", "runs"}
+    assert not (tmp_path / "~").exists()
+
+
+@pytest.mark.parametrize(
+    ("cell", "n_lines"), [(b"nan", 0), (b"inf", 0), (b"x", 0), (b"12", 1), (b"1" * 5, 1)]
+)
+def test_the_card_has_the_figures_that_are_finite(script, trained, tmp_path, cell, n_lines):
+    (file,) = (tmp_path / "runs" / "smoke").glob("*/metrics.csv")
+    header, *rows = file.read_bytes().splitlines()
+    column = header.split(b",").index(b"train/tokens")
+    changed = [header]
+    for row in rows:
+        cells = row.split(b",")
+        cells[column] = cell
+        changed.append(b",".join(cells))
+    file.write_bytes(b"".join(row + b"\n" for row in changed))
+
+    assert script("export", "runs/latest", "out").code == 0
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert card.count("tokens trained on") == n_lines
+
+
+@pytest.mark.parametrize("damage", [b"step,\xff\n", b"step,a\n1,2,3\n"])
+def test_a_damaged_table_of_figures_is_named(script, trained, tmp_path, damage):
+    (file,) = (tmp_path / "runs" / "smoke").glob("*/metrics.csv")
+    file.write_bytes(damage)
+    refused(script("export", "runs/latest", "out"), r"metrics\.csv must hold a row for each step")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -147,13 +184,21 @@ def test_a_smeared_run_says_that_it_cannot_be_exported(script, short):
             ["import", "full", "runs/x", "--meta", "m"],
             r"--meta belongs to a ckpt\.pt of nanoGPT, got f",
         ),
-        (["import", "no-such/model", "runs/x"], "could not download the model no-such/model"),
+        (
+            ["import", "no-such/model", "runs/x"],
+            "could not download the model no-such/model .*; there is no folder or file of this name",
+        ),
+        (["import", "~no-such-user/x", "runs/x"], "no home folder of that user is known"),
+        (["export", "runs/latest", "~no-such-user/x"], "no home folder of that user is known"),
+        (["export", "runs/latest", "full/link.gguf"], r"full/link\.gguf must not exist yet"),
+        (["export", "runs/latest", "full/\udcff"], r"full/\\udcff' must be a name in UTF-8"),
     ],
 )
 def test_a_mistake_is_one_line(script, trained, tmp_path, arguments, message):
     (tmp_path / "full").mkdir()
     for name in ("a.txt", "m.safetensors", "m.GGUF"):
         (tmp_path / "full" / name).write_text("text")
+    (tmp_path / "full" / "link.gguf").symlink_to("nowhere")
     refused(script(*arguments), message)
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "runs" / "x").exists()

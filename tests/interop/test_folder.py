@@ -274,6 +274,17 @@ def edit(name, **changes):
     return apply
 
 
+def edit_model(**changes):
+    """A change of settings of the byte pairs in tokenizer.json."""
+
+    def apply(folder):
+        values = json.loads((folder / "tokenizer.json").read_text())
+        values["model"].update(changes)
+        (folder / "tokenizer.json").write_text(json.dumps(values))
+
+    return apply
+
+
 def cut(name, n_bytes):
     """A file that is cut short."""
 
@@ -315,12 +326,16 @@ def to_pickle(folder):
 
 HOSTILE = [
     (edit("config.json", vocab_size=2**40), r"vocab_size must be from 1 to \d+, got vocab_size=10"),
-    (edit("config.json", vocab_size=2**31), "the weight for embedding.weight must be"),
+    (edit("config.json", vocab_size=2**31), "model.embed_tokens.weight must be .* as the config"),
     (
         edit("config.json", num_hidden_layers=2**31),
         "the config claims 2147483648 layers, and there",
     ),
-    (edit("config.json", hidden_size=6 * 2**16), "model.norm.weight must be 1 everywhere"),
+    (
+        edit("config.json", hidden_size=6 * 2**16),
+        "model.embed_tokens.weight must be .* as the config",
+    ),
+    (edit("config.json", quantization_config={"bits": 4}), "quantization_config must be null"),
     (edit("config.json", max_position_embeddings=2**31), "context_length .* must be at most"),
     (edit("config.json", hidden_size="wide"), "d_model must be int, got d_model='wide'"),
     (edit("config.json", model_type=["gpt2"]), "model_type must be one of gpt2, apertus, nanochat"),
@@ -334,7 +349,7 @@ HOSTILE = [
     (edit("config.json", model_type="llama"), "model_type must be one of gpt2, apertus, nanochat"),
     (edit("config.json", hidden_size=...), "the config of a apertus must have hidden_size"),
     (cut("config.json", 30), r"config\.json must be JSON"),
-    (cut("tokenizer.json", 300), r"tokenizer\.json must be a tokenizer of the library"),
+    (cut("tokenizer.json", 300), r"tokenizer\.json must be JSON"),
     (cut("model.safetensors", 3000), "must be a whole safetensors file"),
     (cut("model.safetensors", 4), "must be a whole safetensors file"),
     (
@@ -344,8 +359,22 @@ HOSTILE = [
     (replace_weights(other=torch.zeros(3)), "must have no other weights than its own, got other"),
     (
         replace_weights(lm_head__weight=torch.zeros(300, 24, dtype=torch.int64)),
-        "the weight for unembedding.weight must be of floating-point numbers",
+        "lm_head.weight must be of floating-point numbers, got torch.int64",
     ),
+    (
+        replace_weights(model__layers__0__self_attn__q_proj__weight=torch.zeros(24, 24).int()),
+        r"self_attn\.q_proj\.weight must be of floating-point numbers, got torch.int32",
+    ),
+    (
+        replace_weights(model__norm__weight=torch.ones(24, dtype=torch.int64)),
+        r"model\.norm\.weight must be 1 everywhere",
+    ),
+    (
+        replace_weights(lm_head__weight=torch.full((300, 24), torch.nan)),
+        "the weight for unembedding.weight must be finite, and is not",
+    ),
+    (edit_model(continuing_subword_prefix="x"), "must have no continuing_subword_prefix, got 'x'"),
+    (edit_model(dropout=0.5), "must have no dropout, got 0.5"),
     (
         replace_weights(lm_head__weight=torch.zeros(2, 2)),
         "the weight for unembedding.weight must be",
@@ -379,7 +408,11 @@ def test_a_hostile_folder_is_refused_in_one_line(tmp_path, damage, said):
             edit("config.json", n_layer=2**31),
             "the config claims 2147483648 layers, and there",
         ),
-        ("gpt2", edit("config.json", n_embd=6 * 2**16), "the weight for embedding.weight must be"),
+        (
+            "gpt2",
+            edit("config.json", n_embd=6 * 2**16),
+            "transformer.wte.weight must be .* as the config says",
+        ),
         ("gpt2", edit("config.json", n_head="six"), "n_heads must be int, got n_heads='six'"),
         ("gpt2", edit("config.json", scale_attn_weights=False), "scale_attn_weights must be True"),
         (
