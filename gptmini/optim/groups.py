@@ -1,5 +1,6 @@
 """Which parameter gets which treatment, and the optimizers that take them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,6 +11,9 @@ from gptmini.optim.muon import MuonAdamW
 
 # Largest learning rate: weights are kept in float32, which holds no larger number.
 LARGEST_RATE = torch.finfo(torch.float32).max
+# Kinds of weights, each with a learning rate of its own: matrices in the blocks; embeddings of tokens and positions;
+# the unembedding, also where it is the embedding; gains, biases and everything else.
+KINDS = ("matrices", "embedding", "unembedding", "scalars")
 
 
 def adamw(
@@ -19,6 +23,7 @@ def adamw(
     betas: tuple[float, float],
     eps: float,
     weight_decay: float,
+    lr_scale: Mapping[str, float] | None = None,
 ) -> torch.optim.AdamW:
     """Build AdamW for a model's trained parameters, with weight decay on matrices alone, in one fused kernel.
 
@@ -28,6 +33,7 @@ def adamw(
         betas: decay rates of the first and of the second moment, each in [0, 1).
         eps: number, at least 0, that is added to the root of the second moment.
         weight_decay: a step shrinks every matrix by the factor 1 - lr * weight_decay; at least 0.
+        lr_scale: factor on lr for each of KINDS, at least 0; None for 1 each.
 
     Raises UserError: a value of the wrong type or out of range.
     Source: Loshchilov and Hutter 2019; decay on matrices alone as in Brown et al. 2020, appendix B.
@@ -37,13 +43,14 @@ def adamw(
     number("weight_decay", weight_decay, least=0)
     _check_pair("betas", betas)
 
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    matrices = [parameter for parameter in trained if parameter.ndim >= 2]
-    scalars = [parameter for parameter in trained if parameter.ndim < 2]
-    groups = [
-        {"name": "matrices", "params": matrices, "weight_decay": weight_decay, "peak_lr": lr},
-        {"name": "scalars", "params": scalars, "weight_decay": 0.0, "peak_lr": lr},
-    ]
+    scale = _checked_scale(lr_scale)
+    groups = []
+    for kind, parameters in _sort_parameters(model).items():
+        matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
+        vectors = [parameter for parameter in parameters if parameter.ndim < 2]
+        for members, decay in ((matrices, weight_decay), (vectors, 0.0)):
+            group = {"name": kind, "params": members, "weight_decay": decay}
+            groups.append(group | {"peak_lr": lr * scale[kind]})
     groups = [group for group in groups if group["params"]]
     return torch.optim.AdamW(groups, lr=lr, betas=tuple(betas), eps=eps, fused=True)
 
@@ -62,6 +69,7 @@ def muon(
     cautious: bool,
     betas: tuple[float, float],
     eps: float,
+    lr_scale: Mapping[str, float] | None = None,
 ) -> MuonAdamW:
     """Build Muon for the trained matrices inside model.blocks, and AdamW without weight decay for all other parameters.
 
@@ -78,6 +86,7 @@ def muon(
         cautious: decay only those numbers that the step itself moves towards 0 (Chen et al. 2025).
         betas: decay rates of AdamW's two moments, each in [0, 1).
         eps: number, at least 0, that AdamW adds to the root of the second moment.
+        lr_scale: factor on the learning rate of each of KINDS, at least 0; None for 1 each.
 
     Raises UserError: a value of the wrong type or out of range.
     """
@@ -95,13 +104,14 @@ def muon(
         raise UserError(f"cautious must be true or false, got {cautious!r}")
 
     sorted_parameters = _sort_parameters(model)
+    scale = _checked_scale(lr_scale)
 
     groups = [
         {
             "name": "matrices",
             "params": sorted_parameters["matrices"],
-            "lr": lr,
-            "peak_lr": lr,
+            "lr": lr * scale["matrices"],
+            "peak_lr": lr * scale["matrices"],
             "kind": "muon",
             "momentum": list(momentum),
             "momentum_warmup_steps": momentum_warmup_steps,
@@ -112,8 +122,8 @@ def muon(
         {
             "name": "embedding",
             "params": sorted_parameters["embedding"],
-            "lr": embedding_lr,
-            "peak_lr": embedding_lr,
+            "lr": embedding_lr * scale["embedding"],
+            "peak_lr": embedding_lr * scale["embedding"],
             "kind": "adamw",
             "betas": tuple(betas),
             "eps": eps,
@@ -123,8 +133,8 @@ def muon(
         {
             "name": "unembedding",
             "params": sorted_parameters["unembedding"],
-            "lr": unembedding_lr,
-            "peak_lr": unembedding_lr,
+            "lr": unembedding_lr * scale["unembedding"],
+            "peak_lr": unembedding_lr * scale["unembedding"],
             "kind": "adamw",
             "betas": tuple(betas),
             "eps": eps,
@@ -134,8 +144,8 @@ def muon(
         {
             "name": "scalars",
             "params": sorted_parameters["scalars"],
-            "lr": scalar_lr,
-            "peak_lr": scalar_lr,
+            "lr": scalar_lr * scale["scalars"],
+            "peak_lr": scalar_lr * scale["scalars"],
             "kind": "adamw",
             "betas": tuple(betas),
             "eps": eps,
@@ -179,7 +189,7 @@ def _sort_parameters(model: nn.Module) -> dict[str, list[nn.Parameter]]:
     is_tied = not hasattr(model, "unembedding")
     unembedding_name = "embedding.weight" if is_tied else "unembedding.weight"
 
-    lists = {"matrices": [], "embedding": [], "unembedding": [], "scalars": []}
+    lists = {kind: [] for kind in KINDS}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
@@ -192,6 +202,19 @@ def _sort_parameters(model: nn.Module) -> dict[str, list[nn.Parameter]]:
         else:
             lists["scalars"].append(parameter)
     return lists
+
+
+def _checked_scale(lr_scale: Mapping[str, float] | None) -> dict[str, float]:
+    """The factor on the learning rate of each of KINDS; UserError for a factor below 0, or of another kind."""
+    scale = dict.fromkeys(KINDS, 1.0)
+    for kind, factor in (lr_scale or {}).items():
+        if kind not in scale:
+            raise UserError(
+                f"lr_scale must have a factor for {', '.join(KINDS)}, got {shown(kind)}"
+            )
+        _check_rate(f"lr_scale.{kind}", factor)
+        scale[kind] = factor
+    return scale
 
 
 def _check_rate(name: str, rate: float) -> None:

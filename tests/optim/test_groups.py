@@ -8,7 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from gptmini.optim import adamw, leave_out, set_learning_rate
+from gptmini.model import GPTConfig, new_gpt
+from gptmini.optim import adamw, leave_out, muon, set_learning_rate
+from optim.test_muon import SETTINGS as MUON
+from sizes import MODERN
 
 SETTINGS = {"lr": 0.03, "betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.4}
 
@@ -101,7 +104,41 @@ def test_learning_rate_is_a_multiple_of_the_peak_not_of_the_last():
     optimizer = adamw(Tied(), **SETTINGS)
     for multiplier, expected in ((0.5, 0.015), (0.5, 0.015), (0.0, 0.0), (1.0, 0.03)):
         set_learning_rate(optimizer, multiplier)
-        assert [group["lr"] for group in optimizer.param_groups] == [expected] * 2
+        assert {group["lr"] for group in optimizer.param_groups} == {expected}
+
+
+@pytest.mark.parametrize("build", ["adamw", "muon"])
+def test_factors_scale_the_rate_of_each_kind_of_weights(build):
+    settings = {"adamw": (adamw, SETTINGS), "muon": (muon, MUON)}
+    make, arguments = settings[build]
+    model = new_gpt(GPTConfig(**MODERN), 1)
+    factors = {"matrices": 0.5, "embedding": 0.0, "unembedding": 3.0}
+
+    def rates(optimizer):
+        found = {}
+        for group in optimizer.param_groups:
+            for name in names_of(model, group["params"]):
+                found[name] = group["peak_lr"]
+        return found
+
+    plain = rates(make(model, **arguments))
+    scaled = rates(make(model, **arguments, lr_scale=factors))
+    for name, rate in plain.items():
+        kind = name.split(".")[0].replace("blocks", "matrices")
+        assert scaled[name] == pytest.approx(factors[kind] * rate), name
+    assert scaled["embedding.weight"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("factors", "said"),
+    [
+        ({"heads": 1.0}, "lr_scale must have a factor for matrices, embedding, unembedding, scal"),
+        ({"matrices": -1.0}, r"lr_scale\.matrices must be a finite number of at least 0, got -1"),
+    ],
+)
+def test_a_wrong_factor_is_refused_by_name(factors, said):
+    with pytest.raises(ValueError, match=f"^{said}"):
+        adamw(Tied(), **SETTINGS, lr_scale=factors)
 
 
 @pytest.mark.parametrize("name", ["lr", "eps", "weight_decay"])

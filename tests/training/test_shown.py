@@ -18,6 +18,8 @@ from gptmini.training.monitoring.scalars import Scalars
 TRAINING = {
     "train/loss",
     "train/lr/matrices",
+    "train/lr/embedding",
+    "train/lr/unembedding",
     "train/lr/scalars",
     "train/tokens",
     "train/passes",
