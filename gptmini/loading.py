@@ -1,12 +1,25 @@
 """Model and tokenizer from what a user names: a run, a checkpoint, or an exported folder."""
 
+import hashlib
+from collections.abc import Iterable
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
 from gptmini.checks import UserError
-from gptmini.model.checkpoint import build_model, read_checkpoint
+from gptmini.model.checkpoint import build_model, config_of, read_checkpoint, read_header
+from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT
 from gptmini.run_folder import find_checkpoint
 from gptmini.tokenizer import Tokenizer, from_dict
+
+
+class Source(NamedTuple):
+    """A trained model whose weights are not read yet."""
+
+    path: Path  # a checkpoint file, or an exported folder
+    config: GPTConfig
+    tokenizer: Tokenizer
 
 
 def load(path: str | Path) -> tuple[GPT, Tokenizer]:
@@ -38,10 +51,80 @@ def model_and_tokenizer(contents: dict, path: Path) -> tuple[GPT, Tokenizer]:
     """
     model = build_model(contents)
     tokenizer = from_dict(contents["gptmini"].get("tokenizer", {}))
-    n_vocab = tokenizer.n_vocab
-    vocab_size = model.config.vocab_size
-    if n_vocab != vocab_size:
-        raise UserError(
-            f"{path}: the tokenizer's {n_vocab} ids must equal the model's vocab_size={vocab_size}"
-        )
+    _check_same_ids(path, tokenizer, model.config)
     return model, tokenizer
+
+
+def find_source(path: str | Path) -> Source:
+    """Sizes and tokenizer of what load would load.
+
+    Raises UserError: as load, but that damage to the weights is not noticed.
+    """
+    if is_exported(path):
+        # Imported here, because a run needs none of it.
+        from gptmini.interop.reading import read_sizes
+
+        config, tokenizer = read_sizes(Path(path))
+        return Source(Path(path), config, tokenizer)
+
+    checkpoint = find_checkpoint(path)
+    header = read_header(checkpoint)
+    config = config_of(header)
+    tokenizer = from_dict(header.get("tokenizer", {}))
+    _check_same_ids(checkpoint, tokenizer, config)
+    return Source(checkpoint, config, tokenizer)
+
+
+def digest_of_weights(path: Path) -> str:
+    """SHA-256 of a checkpoint file, or of an exported folder's files of weights, read one after another by their names.
+
+    It is what the program sha256sum prints for the file.
+    """
+    files = [path]
+    if path.is_dir():
+        files = sorted(path.glob("*.safetensors"))
+    stats = [file.stat() for file in files]
+    known_by = tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
+    return _digest(tuple(files), known_by)
+
+
+@lru_cache
+def _digest(files: tuple[Path, ...], known_by: tuple) -> str:
+    """SHA-256 of files, computed once as long as their times and sizes, which are known_by, stay as they are."""
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as opened:
+            while block := opened.read(2**20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def of_model(documents: Iterable, *, path: str) -> Tokenizer:
+    """The tokenizer of a trained model: a builder of tokenizers for the configuration, which reads no documents.
+
+    Args:
+        documents: what other builders learn from.
+        path: as for load.
+
+    Raises UserError: as load.
+    """
+    return find_source(path).tokenizer
+
+
+def builder_of(tokenizer: Tokenizer) -> partial:
+    """A builder of this tokenizer. Tokens that are prepared with it are known by its digest, not by where it lay."""
+    state = repr(sorted(tokenizer.to_dict().items()))
+    digest = hashlib.sha256(state.encode("utf-8")).hexdigest()
+
+    def of_model(documents: Iterable, *, sha256: str) -> Tokenizer:
+        return tokenizer
+
+    return partial(of_model, sha256=digest)
+
+
+def _check_same_ids(path: Path, tokenizer: Tokenizer, config: GPTConfig) -> None:
+    """Raise UserError unless a model has as many ids as its tokenizer."""
+    if tokenizer.n_vocab != config.vocab_size:
+        raise UserError(
+            f"{path}: the tokenizer's {tokenizer.n_vocab} ids must equal the model's vocab_size={config.vocab_size}"
+        )

@@ -31,7 +31,7 @@ BELOW = {  # the rooms that a room may import, files and checks apart
     "model": {"attention"},
     "generation": CORE,
     "evaluation": CORE,
-    "interop": CORE,
+    "interop": CORE | {"hub_errors"},
     "run_folder": CORE,
     "loading": CORE | {"run_folder", "interop"},
     "report": {"run_folder", "evaluation", "model", "data", "tokenizer"},

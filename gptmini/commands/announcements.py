@@ -15,7 +15,7 @@ from gptmini.commands.quoting import override_of
 if TYPE_CHECKING:  # importing Lightning takes seconds
     from gptmini.data import TokenStore
     from gptmini.hardware import Hardware
-    from gptmini.model import GPTConfig
+    from gptmini.model import GPT, GPTConfig
     from gptmini.model.training_state import TrainingState
     from gptmini.training import ConsoleLogger, GPTModule, TrainerSettings
     from gptmini.training.checkpointing import Best
@@ -73,6 +73,9 @@ class Announcer:
         work = with_prefix(model.flops_per_token, "FLOP")
         self.say("model", f"{model.n_parameters:,} parameters, {work} a token")
         self._say_if_not_exportable(model.config)
+        if module.origin is not None and run.state is None:
+            self.say("", f"begins with the weights of {module.origin['path']}")
+        self._say_frozen(model)
         self.say("machine", str(hardware))
         self._say_batch(module.settings)
         self.say("run", str(run.folder), f"watch it: {watching(run.root)}")
@@ -88,6 +91,18 @@ class Announcer:
             choose_architecture(config)
         except UserError as error:
             self.say("", f"this model cannot be exported to other programs: {error}")
+
+    def _say_frozen(self, model: "GPT") -> None:
+        """Say how many weights training leaves as they are, if any."""
+        frozen = [name for name, weight in model.named_parameters() if not weight.requires_grad]
+        if not frozen:
+            return
+
+        n_frozen = sum(model.get_parameter(name).numel() for name in frozen)
+        n_all = sum(weight.numel() for weight in model.parameters())
+        self.say("", f"{n_frozen:,} of {n_all:,} parameters stay as they are")
+        if "embedding.weight" in frozen and model.config.tie_embeddings:
+            self.say("", "the embedding, which stays as it is, is the unembedding too")
 
     def _say_data(self, store: "TokenStore", *, prepared_now: bool) -> None:
         """Say which folder the tokens are in, and how many there are."""

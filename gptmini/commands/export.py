@@ -158,7 +158,17 @@ def training_of(checkpoint: Path, contents: dict) -> "Training":
         n_tokens=None if n_tokens is None else round(n_tokens),
         val_loss=scalars.get("val/loss"),
         bits_per_byte=scalars.get("val/bits_per_byte"),
+        init_from=_origin_in(header),
     )
+
+
+def _origin_in(header: dict) -> dict[str, str] | None:
+    """Path and digest of the weights that a run began with, if its checkpoint names them."""
+    origin = header.get("init_from")
+    is_origin = isinstance(origin, dict) and all(
+        type(origin.get(key)) is str for key in ("path", "digest")
+    )
+    return origin if is_origin else None
 
 
 def _scalars_of_step(path: Path, step: int | None) -> dict[str, float]:

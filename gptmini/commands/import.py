@@ -8,14 +8,10 @@ from typing import TYPE_CHECKING
 from gptmini.checks import UserError
 from gptmini.commands.errors import Parser, one_line_errors, path_argument, path_of
 from gptmini.commands.start_up import started, starting_up
-from gptmini.hub_errors import downloading
 
 if TYPE_CHECKING:
     from gptmini.model import GPT
     from gptmini.tokenizer import Tokenizer
-
-# Files of a model on the hub that are read.
-PATTERNS = ["config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer.json"]
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -81,6 +77,7 @@ def read_model(source: str, meta: Path | None) -> "tuple[GPT, Tokenizer]":
     Raises UserError: nothing there, or nothing that GPT computes.
     """
     from gptmini.interop import read_folder, read_nanogpt
+    from gptmini.interop.hub import download_model, is_hub_name
 
     path = path_of(source)
     if path.is_file() and path.suffix == ".safetensors":
@@ -91,18 +88,10 @@ def read_model(source: str, meta: Path | None) -> "tuple[GPT, Tokenizer]":
         raise UserError(f"--meta belongs to a ckpt.pt of nanoGPT, got {source}")
     if path.is_dir():
         return read_folder(path)
-    if source.startswith((".", "/", "~")) or source.count("/") > 1:
+    if not is_hub_name(source):
         raise UserError(
             f"{source} must be a folder, a file, or a name on the hub, and does not exist"
         )
-    return read_folder(_downloaded(source))
-
-
-def _downloaded(name: str) -> Path:
-    """The folder of a model of the hub, downloaded once into the hub's own cache."""
-    from huggingface_hub import snapshot_download
-
-    with downloading(f"the model {name}", "there is no folder or file of this name here, either"):
-        folder = Path(snapshot_download(name, allow_patterns=PATTERNS))
-    print(f"read {name} of the Hugging Face hub", file=sys.stderr)
-    return folder
+    folder = download_model(source)
+    print(f"read {source} of the Hugging Face hub", file=sys.stderr)
+    return read_folder(folder)

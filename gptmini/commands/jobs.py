@@ -17,6 +17,7 @@ from gptmini.commands.configuration import (
     without_sweeps,
 )
 from gptmini.commands.errors import refuse
+from gptmini.commands.initial import take_from_source
 from gptmini.commands.keys import check_overrides
 from gptmini.commands.own_files import check_own_files
 from gptmini.commands.quoting import expand_home, in_hydras_grammar
@@ -133,6 +134,7 @@ def compose_checked(
         config = compose(command, list(overrides))
     check_composed(config)
     expand_home(config)
+    take_from_source(command, config, overrides, config_dir)
     return config
 
 

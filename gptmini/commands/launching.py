@@ -23,6 +23,7 @@ from gptmini.commands.errors import (
     one_line_errors,
     print_mistake,
 )
+from gptmini.commands.initial import is_further_process, remembering_sources, take_from_source
 from gptmini.commands.jobs import Checked, check_jobs, parse_flags
 from gptmini.commands.quoting import expand_home
 from gptmini.commands.showing import show_help, show_stored
@@ -67,13 +68,10 @@ def run_configured(
     if arguments is None:
         arguments = sys.argv[1:]
 
-    with one_line_errors(), starting_up():
-        # Lightning starts one more process for each further device of a run. The first process has checked the run.
-        is_further_process = os.environ.get("LOCAL_RANK", "0") not in ("", "0")
-
+    with one_line_errors(), starting_up(), remembering_sources():
         # While Hydra is imported to read the flags, there is time to see what else runs. To a further process the first
         # one would look like another program.
-        before = None if is_further_process else processors.usage()
+        before = None if is_further_process() else processors.usage()
         flags = parse_flags(arguments)
         processors.choose_waiting(before)
         if flags.help:
@@ -85,7 +83,8 @@ def run_configured(
 
         only_shows = flags.hydra_help or flags.info or flags.shell_completion
         checked = Checked()
-        if not only_shows and not is_further_process:
+        # The first process has checked the run for all.
+        if not only_shows and not is_further_process():
             checked = check_jobs(command, flags, check)
         _launch(command, task, flags, arguments, checked)
 
@@ -151,6 +150,7 @@ class _Job:
         expand_home(config)
         if self.command == "train" and config.resume is not None:
             config = stored_config(str(config.resume), overrides, self.flags.config_dir)
+        take_from_source(self.command, config, overrides, self.flags.config_dir)
         if not self.flags.multirun:
             return self._run_single(config, overrides)
 

@@ -4,12 +4,13 @@ import inspect
 import json
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from gptmini.checks import UserError, shown, text
+from gptmini.commands.initial import origin_of
 from gptmini.commands.parts import build_from, build_parts, connected
 from gptmini.processors import n_processors
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from gptmini.commands.announcements import Announcer
     from gptmini.data import TokenStore
     from gptmini.hardware import Hardware
-    from gptmini.model import GPTConfig
+    from gptmini.model import GPT, GPTConfig
     from gptmini.model.training_state import TrainingState
     from gptmini.tokenizer import Tokenizer
     from gptmini.training import GPTModule, TokenDataModule, TrainerSettings
@@ -39,6 +40,10 @@ class Plan:
     max_seconds: float | None  # the limit trainer.max_time in seconds; None for no limit
     hardware: "Hardware"
     seed: int
+    origin: (
+        dict[str, str] | None
+    )  # path and digest of the weights of init_from; None for new weights
+    freeze: Sequence[str]  # beginnings of names of weights that training leaves as they are
     model: "Callable[..., GPTConfig]"  # a partial that waits for vocab_size
     optimizer: "Callable[[torch.nn.Module], torch.optim.Optimizer]"
     schedule: "partial[float]"
@@ -94,6 +99,8 @@ def check_configuration(config: "DictConfig") -> Plan:
         max_seconds=max_seconds,
         hardware=hardware,
         seed=config.seed,
+        origin=origin_of(config),
+        freeze=_prefixes_of(config),
         model=build_from(config.model),
         optimizer=build_from(config.optimizer),
         schedule=build_from(config.schedule),
@@ -135,13 +142,33 @@ def workers_of(config: "DictConfig") -> int:
     return wanted
 
 
-def build(plan: Plan, store: "TokenStore", state: "TrainingState | None") -> Fitted:
+def _prefixes_of(config: "DictConfig") -> list[str]:
+    """The names under freeze, of which there may be one alone; UserError for anything else than names."""
+    wanted = config.get("freeze")  # a run of an earlier version has no such key
+    if wanted is None:
+        return []
+    if type(wanted) is str:
+        return [wanted]
+    names = list(wanted) if isinstance(wanted, Sequence) else [wanted]
+    for name in names:
+        text("freeze", name)
+    return names
+
+
+def build(
+    plan: Plan,
+    store: "TokenStore",
+    state: "TrainingState | None",
+    *,
+    initial: "GPT | None" = None,
+) -> Fitted:
     """Build the module, the batches and the callbacks of a plan for a text.
 
     Args:
         plan: a checked configuration.
         store: the tokens of the text.
         state: the state that a resumed run goes on from; None for a run that starts at its first step.
+        initial: the trained model that a new run begins with; None for new weights.
 
     Raises UserError: the text is too short, the plan does not fit the text, or the state is that of another run.
     """
@@ -166,6 +193,9 @@ def build(plan: Plan, store: "TokenStore", state: "TrainingState | None") -> Fit
         device=plan.hardware.device,
         precision=plan.hardware.precision,
         state=state,
+        initial=initial,
+        origin=plan.origin,
+        freeze=plan.freeze,
     )
     return Fitted(module=module, data=data, callbacks=callbacks)
 

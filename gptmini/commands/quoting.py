@@ -18,7 +18,16 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 # Keys whose values are paths: a ~ at their start is the home folder.
-PATHS = ("data_dir", "runs_dir", "data.path", "data.val_path", "data.folder", "resume")
+PATHS = (
+    "data_dir",
+    "runs_dir",
+    "data.path",
+    "data.val_path",
+    "data.folder",
+    "resume",
+    "init_from",
+    "tokenizer.path",
+)
 # Keys that take a list of paths too.
 LISTS = ("data.path", "data.val_path")
 # Keys whose values are texts and never numbers, lists or, without -m, sweeps.

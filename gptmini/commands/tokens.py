@@ -56,7 +56,7 @@ def open_tokens(
         _check_downloads_nothing(config)
 
     corpus = build_from(config.data)
-    tokenizer = build_from(config.tokenizer)
+    tokenizer = _tokenizer_builder(config, state)
     if may_write:
         # Token files and mixtures are prepared in their own ways.
         prepare_it = getattr(corpus, "prepare", partial(prepare, corpus))
@@ -79,6 +79,19 @@ def open_tokens(
             f"if the place is yours, type data_dir={config.data_dir}"
         )
     return store, False
+
+
+def _tokenizer_builder(config: "DictConfig", state: "TrainingState | None") -> partial:
+    """The builder of a run's tokenizer. Once a run has a state, the model that its tokenizer is from may be gone."""
+    from gptmini.loading import builder_of, of_model
+    from gptmini.tokenizer import from_dict
+
+    builder = build_from(config.tokenizer)
+    if builder.func is not of_model:
+        return builder
+    if state is not None:
+        return builder_of(from_dict(state.tokenizer))
+    return builder_of(builder([]))
 
 
 def _notes(config: "DictConfig", corpus: object, store: "TokenStore") -> Iterator[str]:

@@ -44,11 +44,7 @@ def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
 
     Raises UserError: another model type, a setting that GPT does not compute, or a missing or misshapen weight.
     """
-    kind = config.get("model_type")
-    if type(kind) is not str or kind not in ARCHITECTURES:
-        raise UserError(f"model_type must be one of {', '.join(ARCHITECTURES)}, got {shown(kind)}")
-
-    return gpt_of(our_config(config), state, kind)
+    return gpt_of(our_config(config), state, config["model_type"])
 
 
 def gpt_of(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
@@ -122,11 +118,14 @@ def to_hugging_face(
 
 
 def our_config(config: dict) -> GPTConfig:
-    """Translate a Hugging Face config of a known model_type.
+    """Translate a Hugging Face config.
 
-    Raises UserError: an absent size, or a setting that GPT does not compute.
+    Raises UserError: another model type, an absent size, or a setting that GPT does not compute.
     """
-    kind = config["model_type"]
+    kind = config.get("model_type")
+    if type(kind) is not str or kind not in ARCHITECTURES:
+        raise UserError(f"model_type must be one of {', '.join(ARCHITECTURES)}, got {shown(kind)}")
+
     architecture = ARCHITECTURES[kind]
     for name, value in architecture.their_values.items():
         if config.get(name, value) != value:

@@ -5,9 +5,10 @@ from pathlib import Path
 from torch import Tensor
 
 from gptmini.checks import UserError
-from gptmini.interop.hugging_face import from_hugging_face
+from gptmini.interop.hugging_face import from_hugging_face, our_config
 from gptmini.interop.json_files import read_json
 from gptmini.interop.tokenizer_reading import read_tokenizer
+from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT
 from gptmini.tokenizer import Tokenizer
 
@@ -37,13 +38,30 @@ def read_folder(path: Path) -> tuple[GPT, Tokenizer]:
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 
+    return model.eval(), _tokenizer_for(model.config, path)
+
+
+def read_sizes(path: Path) -> tuple[GPTConfig, Tokenizer]:
+    """The sizes of the model in a folder, and its tokenizer, without its weights.
+
+    Raises UserError: a file is missing or damaged, or holds what GPT does not compute.
+    """
+    path = Path(path)
+    try:
+        config = our_config(read_json(path / "config.json"))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    return config, _tokenizer_for(config, path)
+
+
+def _tokenizer_for(config: GPTConfig, path: Path) -> Tokenizer:
+    """The tokenizer of a folder; UserError unless it has as many ids as the model."""
     tokenizer = read_tokenizer(path)
-    if tokenizer.n_vocab != model.config.vocab_size:
+    if tokenizer.n_vocab != config.vocab_size:
         raise UserError(
-            f"{path}: the tokenizer's {tokenizer.n_vocab} ids must equal the model's vocab_size="
-            f"{model.config.vocab_size}"
+            f"{path}: the tokenizer's {tokenizer.n_vocab} ids must equal the model's vocab_size={config.vocab_size}"
         )
-    return model.eval(), tokenizer
+    return tokenizer
 
 
 def _weights(path: Path) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ import math
 import zipfile
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,6 +73,22 @@ def read_checkpoint(path: Path) -> dict:
     Raises UserError: another format, damage, or pickled code.
     """
     checkpoint = load_plain(path)
+    _check_format(checkpoint, path)
+    return checkpoint
+
+
+def read_header(path: Path) -> dict:
+    """The entry "gptmini" of a checkpoint, without reading its weights or checking their checksums.
+
+    Raises UserError: another format, damage, or pickled code.
+    """
+    checkpoint = load_plain(path, header_only=True)
+    _check_format(checkpoint, path)
+    return checkpoint["gptmini"]
+
+
+def _check_format(checkpoint: dict, path: Path) -> None:
+    """Raise UserError unless the contents of a file are those of a checkpoint that this version reads."""
     own = checkpoint.get("gptmini")
     if not isinstance(own, dict) or not isinstance(checkpoint.get("state_dict"), dict):
         raise UserError(
@@ -82,18 +99,20 @@ def read_checkpoint(path: Path) -> dict:
             f"{path} has checkpoint format {own.get('format')!r}, this version reads {FORMAT}; "
             "use the version of gptmini that wrote it"
         )
-    return checkpoint
 
 
-def load_plain(path: Path) -> dict:
+def load_plain(path: Path, *, header_only: bool = False) -> dict:
     """The dict that torch.save wrote into a file, its tensors on the CPU, without running any code in the file.
+
+    With header_only, tensors stay in the file, which is not checked for damage.
 
     Returns an empty dict where the file holds something else.
     Raises UserError: damage, or pickled code.
     """
-    check_archive(path)
+    if not header_only:
+        check_archive(path)
     try:
-        contents = torch.load(path, map_location="cpu", weights_only=True)
+        contents = torch.load(path, map_location="cpu", weights_only=True, mmap=header_only)
     except (OSError, MemoryError):
         raise
     except Exception as error:  # torch names no common class for what a foreign file can raise
@@ -162,12 +181,7 @@ def build_model(checkpoint: dict) -> GPT:
 
     Raises UserError: the config is no GPTConfig, or the weights do not fit the config.
     """
-    try:
-        config = GPTConfig(**checkpoint["gptmini"].get("config"))
-    except TypeError as error:
-        raise UserError(
-            f"the checkpoint's config must have the fields of GPTConfig: {error}"
-        ) from None
+    config = config_of(checkpoint["gptmini"])
 
     # Two cheap comparisons, before a config that claims millions of layers makes torch build them.
     weights = _dense_weights(checkpoint["state_dict"])
@@ -187,6 +201,17 @@ def build_model(checkpoint: dict) -> GPT:
         reasons = " ".join(line.strip() for line in str(error).splitlines()[1:])
         raise UserError(f"the checkpoint's weights do not fit its config: {reasons}") from None
     return model.eval()
+
+
+def config_of(own: dict) -> GPTConfig:
+    """The sizes in the entry "gptmini" of a checkpoint; UserError if they are no GPTConfig."""
+    settings: dict[str, Any] = own.get("config")  # pyrefly: ignore[bad-assignment]
+    try:
+        return GPTConfig(**settings)
+    except TypeError as error:
+        raise UserError(
+            f"the checkpoint's config must have the fields of GPTConfig: {error}"
+        ) from None
 
 
 def gpt_of_shapes(config: GPTConfig) -> GPT:

@@ -36,6 +36,7 @@ class GPTModule(L.LightningModule):
         precision: fp32, bf16 or bf16_stream. The module itself implements only bf16_stream; the autocast of bf16 is
             Lightning's.
         state: what training goes on from; None to start from the first step.
+        origin: path and digest of the weights that the run began with, which every checkpoint names; None for new ones.
 
     Raises UserError: the optimizer refuses its settings, or the state holds that of another optimizer.
     """
@@ -58,12 +59,14 @@ class GPTModule(L.LightningModule):
         compile: bool,
         precision: str = "fp32",
         state: TrainingState | None = None,
+        origin: dict[str, str] | None = None,
     ) -> None:
         super().__init__()
         self.model = model
         self.store = store
         self.settings = settings
         self.seed = seed
+        self.origin = origin
         self.make_optimizer = optimizer
         self.schedule = schedule
         self.compute_loss = self._loss_function(
@@ -332,9 +335,11 @@ class GPTModule(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         """Add what makes the file enough to sample from, and to go on from with any number of processes."""
         self.settle()
+        origin = {} if self.origin is None else {"init_from": self.origin}
         checkpoint["gptmini"] = header(
             self.model.config,
             self.store.tokenizer,
+            **origin,
             data={"folder": str(self.store.folder), "fingerprint": self.store.fingerprint},
             max_steps=self.settings.max_steps,
             validated_step=self.validated_step,

@@ -17,7 +17,9 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from gptmini.checks import UserError
 from gptmini.data.store import TokenStore
-from gptmini.model import GPT, GPTConfig, new_gpt
+from gptmini.model import GPT, GPTConfig, check_seed, new_gpt
+from gptmini.model.adapting import adapted
+from gptmini.model.adapting import freeze as freeze_weights
 from gptmini.model.training_state import TrainingState
 from gptmini.training.batch_size import choose_batch_size
 from gptmini.training.checkpointing import AtomicCheckpointIO, RunCheckpoints
@@ -50,6 +52,9 @@ def assemble(
     device: str = "cpu",
     precision: str = "fp32",
     state: TrainingState | None = None,
+    initial: GPT | None = None,
+    origin: dict[str, str] | None = None,
+    freeze: Sequence[str] = (),
 ) -> tuple[GPTModule, TokenDataModule]:
     """Put together what a Trainer fits: a model on the store's tokens, and the batches of these tokens.
 
@@ -62,17 +67,25 @@ def assemble(
         seed: of the first weights, the order of batches and dropout; a whole number.
         compile: whether the loss of a micro-step is compiled.
         device: cpu, cuda or mps, for the choice of a batch size.
-        state: what training goes on from, its model included; None for a new model and the first step.
+        state: what training goes on from, its model included; None for the first step.
+        initial: the trained model that a run without a state begins with; None for new weights.
+        origin: as for GPTModule.
+        freeze: beginnings of names of weights that training leaves as they are.
 
     Returns the module and the data to give to Trainer.fit.
-    Raises UserError: a seed or an optimizer setting is out of range, a split is too short for its windows, or the state
-    is of another model, of other tokens or of more steps than these.
+    Raises UserError: a seed or an optimizer setting is out of range, a split is too short for its windows, the state is
+    of another model, of other tokens or of more steps than these, the initial model does not fit the config, or freeze
+    names no weights.
     """
-    if state is None:
-        model = new_gpt(config, seed)
-    else:
+    if state is not None:
         _check_state(state, store, config, settings)
         model = state.model
+    elif initial is not None:
+        check_seed(seed)
+        model = adapted(initial, config).train()
+    else:
+        model = new_gpt(config, seed)
+    freeze_weights(model, freeze)
 
     if settings.batch_size == "auto":
         batch_size = choose_batch_size(
@@ -95,6 +108,7 @@ def assemble(
         compile=compile,
         precision=precision,
         state=state,
+        origin=origin,
     )
     data = TokenDataModule(store, settings, context_length=config.context_length, seed=seed)
     return module, data
@@ -109,6 +123,7 @@ def build_trainer(
     callbacks: Sequence[Callback],
     loggers: Sequence[Logger],
     state: TrainingState | None = None,
+    begins_trained: bool = False,
 ) -> Trainer:
     """Build Lightning's Trainer, which counts in optimizer steps; batch order and checkpoint files are gptmini's own.
 
@@ -123,6 +138,7 @@ def build_trainer(
         callbacks: each with its state restored already, by restore_callbacks.
         loggers: each is told every scalar.
         state: the state that assemble accepted; None to start from the first step.
+        begins_trained: whether the run begins with trained weights, which are validated before the first step.
     """
     n_micro_steps = micro_steps(
         settings.global_batch_size,
@@ -131,12 +147,10 @@ def build_trainer(
     )
 
     # A run that was stopped between a step and its validation begins with that validation.
-    step = 0
-    validate_first = False
-    if state is not None:
-        step = state.step
-        validated = state.validated_step == step
-        validate_first = step > 0 and settings.validation_due(step) and not validated
+    step = 0 if state is None else state.step
+    validate_first = begins_trained and step == 0
+    if state is not None and step > 0:
+        validate_first = settings.validation_due(step) and state.validated_step != step
 
     trainer = Trainer(
         accelerator="gpu" if device == "cuda" else device,

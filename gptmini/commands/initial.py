@@ -1,0 +1,220 @@
+"""A run that begins with trained weights: what its configuration takes from their model, and what it may change."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gptmini.checks import UserError, shown
+from gptmini.commands.configuration import key_typed, read_if_yaml, used_files
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from gptmini.loading import Source
+    from gptmini.model import GPT
+    from gptmini.tokenizer import Tokenizer
+
+# Variable of the environment that holds, as JSON, the path that each name of init_from stands for in a command.
+FOUND = "GPTMINI_INIT_FROM"
+# Ids of the tokenizers that are not learned from a text, by what their configuration calls.
+FIXED_IDS = {"gptmini.tokenizer.byte": 257, "gptmini.tokenizer.gpt2": 50257}
+
+
+def take_from_source(
+    command: str, config: "DictConfig", overrides: Sequence[str], config_dir: str | None
+) -> None:
+    """Fill in what the model of init_from decides: sizes, tokenizer, where its weights lie, and their digest.
+
+    A configuration without init_from, or of a resumed run, which has all of this already, stays as it is.
+
+    Args:
+        command: the name of the root configuration.
+        config: the composed configuration, which is changed.
+        overrides: what was typed, KEY=VALUE each, without sweeps.
+        config_dir: a folder of the user's own that adds options to the groups.
+
+    Raises UserError: there is no such model, or a setting was asked for that its weights do not allow.
+    """
+    if config.get("init_from") is None or config.resume is not None:
+        return
+
+    from gptmini.loading import digest_of_weights
+
+    source = _remembered_source(config.init_from)
+    asked = _asked_for(command, overrides, config_dir)
+    settings = _settings(config, source, asked)
+    if "tokenizer" in asked:
+        _check_tokenizer(config, source)
+
+    digest = digest_of_weights(source.path)
+    if config.init_digest not in (None, digest):
+        raise UserError(
+            f"the weights of init_from={source.path} must have init_digest={config.init_digest}, got {digest}"
+        )
+    config.init_from = str(source.path)
+    config.init_digest = digest
+    config.model = {"_target_": "gptmini.model.GPTConfig", "_partial_": True, **settings}
+    config.tokenizer = {
+        "_target_": "gptmini.loading.of_model",
+        "_partial_": True,
+        "path": str(source.path),
+    }
+
+
+def is_further_process() -> bool:
+    """Whether Lightning has started this process for a further device of a run."""
+    return os.environ.get("LOCAL_RANK", "0") not in ("", "0")
+
+
+def origin_of(config: "DictConfig") -> dict[str, str] | None:
+    """Path and digest of the weights that a run begins with; None for new weights."""
+    if config.get("init_from") is None:  # a run of an earlier version has no such key
+        return None
+    return {"path": config.init_from, "digest": config.init_digest}
+
+
+def initial_model(origin: dict[str, str] | None) -> "GPT | None":
+    """The trained model that a run begins with; None for a run with new weights.
+
+    Raises UserError: the weights are gone, damaged, or no longer those whose digest the run has written down.
+    """
+    if origin is None:
+        return None
+
+    from gptmini.loading import digest_of_weights, load
+
+    path = Path(origin["path"])
+    if not path.exists():
+        raise UserError(f"init_from={path} must be there, and it is not")
+    model, _ = load(path)
+    if digest_of_weights(path) != origin["digest"]:
+        raise UserError(
+            f"the weights of init_from={path} are no longer those that the run began with; begin a new run"
+        )
+    return model
+
+
+@contextmanager
+def remembering_sources() -> Iterator[None]:
+    """Let each name of init_from stand for one model in all jobs and processes of a command.
+
+    A name as runs/latest would lead elsewhere as soon as the first run of the command has begun.
+    """
+    if is_further_process():
+        yield
+        return
+
+    os.environ[FOUND] = "{}"
+    try:
+        yield
+    finally:
+        del os.environ[FOUND]
+
+
+def _remembered_source(name: object) -> "Source":
+    """The model that init_from names, or that the name stood for when the command began."""
+    if FOUND not in os.environ or type(name) is not str:
+        return _source_of(name)
+
+    found = json.loads(os.environ[FOUND])
+    source = _source_of(found.get(name, name))
+    os.environ[FOUND] = json.dumps(found | {name: str(source.path)})
+    return source
+
+
+def _source_of(name: object) -> "Source":
+    """The model that init_from names; UserError if there is none."""
+    from gptmini.interop.hub import download_model, is_hub_name
+    from gptmini.loading import find_source
+    from gptmini.run_folder import named_run, seen_from_here
+
+    if type(name) is not str or not name:
+        raise UserError(f"init_from must name a run, a folder or a model, got {shown(name)}")
+    if not Path(name).exists() and is_hub_name(name):
+        return find_source(download_model(name))
+    source = find_source(named_run(name))
+    # The link runs/latest will lead elsewhere as soon as this run begins.
+    return source._replace(path=seen_from_here(source.path.resolve()))
+
+
+def _asked_for(command: str, overrides: Sequence[str], config_dir: str | None) -> set[str]:
+    """The keys of the model and of the tokenizer that were asked for, typed or by an experiment; not mere defaults."""
+    typed = {key_typed(line) for line in overrides}
+    chosen = _files(command, overrides, config_dir)
+    usual = _files(command, [], None)
+
+    asked = {key for key in typed if key.partition(".")[0] in ("model", "tokenizer")}
+    for name, (group, keys) in chosen.items():
+        is_default = name in usual and group not in typed
+        if not is_default:
+            asked |= keys
+    return asked | {"tokenizer" for key in asked if key.startswith("tokenizer.")}
+
+
+def _files(
+    command: str, overrides: Sequence[str], config_dir: str | None
+) -> dict[str, tuple[str, set[str]]]:
+    """By the name of each file of a configuration: its group, and its keys of the model and of the tokenizer."""
+    files = {}
+    for file in used_files(command, list(overrides), config_dir):
+        keys = set()
+        for key, value in read_if_yaml(file.path).items():
+            full_name = f"{file.prefix}{key}"
+            keys.add(full_name)
+            if isinstance(value, dict):
+                keys |= {f"{full_name}.{name}" for name in value}
+        wanted = {key for key in keys if key.startswith(("model.", "tokenizer."))}
+        files[file.name] = (file.name.partition("/")[0], wanted)
+    return files
+
+
+def _settings(config: "DictConfig", source: "Source", asked: set[str]) -> dict[str, Any]:
+    """The settings of a model that begins with the weights of a source; UserError for one that cannot be."""
+    from gptmini.model.adapting import ADAPTABLE
+
+    settings = asdict(source.config)
+    del settings["vocab_size"]
+    usual = {"n_kv_heads": source.config.n_heads, "d_ff": 4 * source.config.d_model}
+    for name, has in settings.items():
+        if f"model.{name}" not in asked:
+            continue
+
+        value = config.model.get(name)
+        if name in ADAPTABLE:
+            settings[name] = value
+            continue
+        same = (has, usual.get(name)) if has is None else (has,)
+        if value not in same and not (value is None and usual.get(name) == has):
+            raise UserError(
+                f"model.{name} must be {has}, as in the model of init_from={source.path}, got {shown(value)}; only "
+                f"{' and '.join(ADAPTABLE)} may change"
+            )
+    longest = source.config.context_length
+    wanted = settings["context_length"]
+    if type(wanted) is int and wanted > longest:
+        raise UserError(
+            f"model.context_length must be at most {longest}, as in the model of init_from={source.path}, got {wanted}"
+        )
+    return settings
+
+
+def _check_tokenizer(config: "DictConfig", source: "Source") -> None:
+    """Raise UserError unless the tokenizer that was asked for may be that of a source."""
+    target = config.tokenizer.get("_target_")
+    tokenizer: Tokenizer = source.tokenizer
+    if target == "gptmini.loading.of_model":
+        fits = _source_of(config.tokenizer.path).tokenizer.to_dict() == tokenizer.to_dict()
+    elif target == "gptmini.tokenizer.character":
+        fits = tokenizer.kind == "char"
+    else:
+        n_ids = FIXED_IDS.get(target, config.tokenizer.get("vocab_size"))
+        fits = tokenizer.kind != "char" and n_ids == tokenizer.n_vocab
+    if not fits:
+        raise UserError(
+            f"the tokenizer must be that of the model of init_from={source.path}, which has {tokenizer.n_vocab} ids of "
+            f"the kind {tokenizer.kind}; leave out tokenizer="
+        )

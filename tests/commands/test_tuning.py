@@ -1,0 +1,287 @@
+"""Runs that begin with trained weights: what comes with the weights, what may change, and what is refused."""
+
+import hashlib
+import json
+import re
+import shutil
+
+import pytest
+import torch
+import yaml
+
+import gptmini
+from gptmini.interop import ARCHITECTURES
+from gptmini.model.checkpoint import read_checkpoint
+from interop.nanogpt_files import write_nanogpt
+
+OTHER = "The other text tells of owls, of rain, and of a road that bends. " * 40
+
+
+@pytest.fixture
+def base(script, short, once, tmp_path):
+    """A trained run in the working folder, and another text."""
+    once("trained on bytes", lambda: script("train", *short))
+    (tmp_path / "other.txt").write_text(OTHER)
+    (folder,) = (tmp_path / "runs" / "smoke").iterdir()
+    return folder
+
+
+TUNE = (
+    "experiment=smoke",
+    "data=text",
+    "data.path=other.txt",
+    "callbacks.pictures=null",
+    "callbacks.samples=null",
+)
+
+
+SMOKE_SIZES = (
+    "model.context_length=8",
+    "model.d_model=16",
+    "model.n_layers=1",
+    "model.n_heads=2",
+)
+
+
+def refused(result, message):
+    assert (result.code, result.err.count("\n")) == (2, 1), result
+    assert re.search(message, result.err), result.err
+
+
+def newest(tmp_path):
+    return max((tmp_path / "runs" / "smoke").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+
+
+def loss_of(text):
+    return float(re.search(r"^loss +(\S+)", text, re.MULTILINE)[1])
+
+
+def test_a_run_begins_with_the_weights_and_the_tokenizer_of_another(script, base, tmp_path):
+    result = script(
+        "train", *TUNE, "init_from=runs/latest", "model.dropout=0.1", "trainer.val_tokens=null"
+    )
+    assert result.code == 0, result
+    best = base / "checkpoints" / "best.ckpt"
+    assert f"begins with the weights of {best.relative_to(tmp_path)}" in result.out
+
+    # The loss before the first step is that of the model on the new text, as the command evaluate computes it.
+    folder = next(path.parent for path in (tmp_path / "data").glob("*of_model*/meta.json"))
+    (line,) = re.findall(r"^step 0/\d+ +val loss (\S+)", result.out, re.MULTILINE)
+    evaluated = script("evaluate", str(best), "--data", str(folder)).out
+    assert float(line) == pytest.approx(loss_of(evaluated), abs=1.01e-4)
+
+    config = yaml.safe_load((newest(tmp_path) / "config.yaml").read_text())
+    assert config["init_digest"] == hashlib.sha256(best.read_bytes()).hexdigest()
+    assert config["model"]["dropout"] == 0.1
+    last = read_checkpoint(newest(tmp_path) / "checkpoints" / "last.ckpt")["gptmini"]
+    assert last["init_from"] == {"path": config["init_from"], "digest": config["init_digest"]}
+    assert last["tokenizer"] == read_checkpoint(best)["gptmini"]["tokenizer"]
+
+
+@pytest.mark.parametrize("kind", ["apertus", "nanochat"])
+def test_an_exported_folder_begins_a_run_as_its_run_does(script, base, tmp_path, kind):
+    assert kind in ARCHITECTURES
+    script("export", str(base), "out", "--as", kind)
+    losses = []
+    for source in (str(base), "out"):
+        result = script("train", *TUNE, f"init_from={source}")
+        assert result.code == 0, result
+        losses.append(re.findall(r"val loss (\S+)", result.out))
+    # An apertus has its norm of the embedding folded into the embedding, which training then changes in another way.
+    n_equal = 1 if kind == "apertus" else len(losses[0])
+    assert losses[0][:n_equal] == losses[1][:n_equal]
+
+    config = yaml.safe_load((newest(tmp_path) / "config.yaml").read_text())
+    weights = (tmp_path / "out" / "model.safetensors").read_bytes()
+    assert config["init_digest"] == hashlib.sha256(weights).hexdigest()
+
+
+def test_an_imported_model_of_another_program_is_tuned(script, tmp_path):
+    write_nanogpt(tmp_path, "\n abcde")
+    (tmp_path / "other.txt").write_text("abc de\n" * 200)
+    script("import", "ckpt.pt", "runs/nano", "--meta", "meta.pkl")
+    sizes = ("trainer.max_steps=2", "trainer.global_batch_size=2", "model.context_length=4")
+    text = ("data=text", "data.path=other.txt", "optimizer=adamw")
+    result = script("train", "init_from=runs/nano", *text, *sizes)
+    assert result.code == 0, result
+    model, tokenizer = gptmini.load("runs/latest")
+    assert (model.config.context_length, tokenizer.n_vocab) == (4, 7)
+
+
+def test_a_shorter_run_that_was_killed_goes_on_though_the_base_is_gone(script, base, tmp_path):
+    tuned = ("init_from=runs/latest", "trainer.max_steps=4", "callbacks.checkpoints.every_steps=2")
+    assert script("train", *TUNE, *tuned).code == 0
+    undisturbed = newest(tmp_path)
+
+    assert (
+        script("train", *TUNE, f"init_from={base}", *tuned[1:], "trainer.max_time=1e-9").code == 0
+    )
+    stopped = newest(tmp_path)
+    shutil.rmtree(base)
+    result = script("train", f"resume={stopped}", "trainer.max_time=null")
+    assert result.code == 0, result
+    both = [
+        read_checkpoint(folder / "checkpoints" / "last.ckpt") for folder in (undisturbed, stopped)
+    ]
+    for name, weight in both[0]["state_dict"].items():
+        assert torch.equal(weight, both[1]["state_dict"][name]), name
+    for part in both:
+        assert part["global_step"] == 4
+
+
+def test_other_weights_under_the_name_are_refused(script, base, tmp_path):
+    digest = "0" * 64
+    refused(
+        script("train", *TUNE, "init_from=runs/latest", f"init_digest={digest}"),
+        f"the weights of init_from=.*best.ckpt must have init_digest={digest}, got [0-9a-f]{{64}}",
+    )
+    assert [path.name for path in (tmp_path / "runs" / "smoke").iterdir()] == [base.name]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["model.n_layers=3"],
+            r"model\.n_layers must be 1, as in the model of init_from=.*, got 3; on",
+        ),
+        (["model=gpt2"], r"model\.\w+ must be .*, as in the model of init_from="),
+        (
+            ["model.context_length=9"],
+            r"model\.context_length must be at most 8, as in the model of i",
+        ),
+        (["model.dropout=2"], "dropout must be at least 0 and below 1"),
+        (
+            ["tokenizer=char"],
+            "tokenizer must be that of the model of init_from=.*257 ids of the kind b",
+        ),
+        (
+            ["tokenizer=bpe"],
+            "tokenizer must be that of the model of init_from=.*; leave out tokenizer=",
+        ),
+        (["model.smear=2"], r"model\.smear must be 0, as in the model of init_from="),
+        (
+            ["init_from=absent.ckpt"],
+            r"could not download the model absent\.ckpt .*no folder or file of",
+        ),
+        (
+            ["init_from=./absent"],
+            r"\./absent does not exist; give a run folder|absent does not exist",
+        ),
+        (["init_from=other.txt"], r"other\.txt must hold only tensors|is not a checkpoint|zip"),
+        (["init_from="], "init_from must name a run, a folder or a model"),
+        (
+            ["freeze=[embeding]"],
+            "freeze=embeding names no weights of this model; the nearest is embe",
+        ),
+        (["freeze=[[a]]"], "freeze must be text, got"),
+        (["freeze=7"], "freeze must be text, got 7"),
+    ],
+)
+def test_what_the_weights_do_not_allow_is_refused_in_one_line(
+    script, base, tmp_path, arguments, message
+):
+    refused(script("train", *TUNE, "init_from=runs/latest", *arguments), message)
+    assert [path.name for path in (tmp_path / "runs" / "smoke").iterdir()] == [base.name]
+
+
+@pytest.mark.parametrize("arguments", [["tokenizer=byte"], ["model=tiny", *SMOKE_SIZES]])
+def test_settings_that_the_weights_have_may_be_typed_again(script, base, arguments):
+    result = script("train", *TUNE, "init_from=runs/latest", *arguments, "trainer.max_steps=2")
+    assert result.code == 0, result
+
+
+def test_a_resumed_run_cannot_take_other_weights(script, base):
+    refused(
+        script("train", "resume=runs/latest", "init_from=runs/latest"),
+        "init_from=runs/latest would change the past of",
+    )
+
+
+def test_an_experiment_of_ones_own_may_name_the_weights(script, base, tmp_path):
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    (tmp_path / "mine" / "experiment" / "tuned.yaml").write_text(
+        "# @package _global_\ninit_from: runs/latest\nmodel:\n  n_layers: 2\n"
+    )
+    arguments = ("--config-dir", "mine", "data=text", "data.path=other.txt", "experiment=tuned")
+    refused(
+        script("train", *arguments), r"model\.n_layers must be 1, as in the model of init_from="
+    )
+
+
+def test_every_job_of_a_sweep_begins_with_the_same_weights(script, base, tmp_path):
+    result = script("train", "-m", *TUNE, "init_from=runs/latest", "seed=1,2")
+    assert result.code == 0, result
+    starts = re.findall(r"^step 0/\d+ +val loss (\S+)", result.out, re.MULTILINE)
+    assert len(starts) == 2
+    assert len(set(starts)) == 1
+
+
+def test_frozen_weights_stay_equal_bit_for_bit_and_have_no_moments(script, base, tmp_path):
+    result = script("train", *TUNE, "init_from=runs/latest", "freeze=[embedding,blocks.0.mlp]")
+    assert result.code == 0, result
+    (n_frozen,) = re.findall(r"([\d,]+) of [\d,]+ parameters stay as they are", result.out)
+
+    before = read_checkpoint(base / "checkpoints" / "best.ckpt")["state_dict"]
+    tuned = read_checkpoint(newest(tmp_path) / "checkpoints" / "last.ckpt")
+    same = {
+        name for name, weight in tuned["state_dict"].items() if torch.equal(weight, before[name])
+    }
+    frozen = {
+        f"model.{name}.weight"
+        for name in ("embedding", "blocks.0.mlp.input", "blocks.0.mlp.output")
+    }
+    assert same == frozen
+    assert sum(before[name].numel() for name in frozen) == int(n_frozen.replace(",", ""))
+    assert not frozen & set(tuned["optimizer_states"][0]["state"])
+
+
+def test_a_run_with_frozen_weights_goes_on_to_the_bit(script, base, tmp_path):
+    tuned = ("init_from=runs/latest", "freeze=embedding", "trainer.max_steps=4")
+    script("train", *TUNE, *tuned)
+    undisturbed = newest(tmp_path)
+    script("train", *TUNE, f"init_from={base}", *tuned[1:], "trainer.max_time=1e-9")
+    script("train", f"resume={newest(tmp_path)}", "trainer.max_time=null")
+    both = [
+        read_checkpoint(folder / "checkpoints" / "last.ckpt")
+        for folder in (undisturbed, newest(tmp_path))
+    ]
+    for name, weight in both[0]["state_dict"].items():
+        assert torch.equal(weight, both[1]["state_dict"][name]), name
+
+
+def test_a_text_is_prepared_with_the_tokenizer_of_a_model(script, base, tmp_path):
+    arguments = (
+        "data=text",
+        "data.path=other.txt",
+        "tokenizer=of_model",
+        "tokenizer.path=runs/latest",
+    )
+    result = script("prepare", *arguments)
+    assert result.code == 0, result
+    (meta,) = (tmp_path / "data").glob("text-of_model-*/meta.json")
+    _, tokenizer = gptmini.load("runs/latest")
+    assert json.loads(meta.read_text())["tokenizer"] == tokenizer.to_dict()
+
+    again = script("prepare", "data=text", "data.path=other.txt", f"init_from={base}")
+    assert "prepared before" in again.out
+
+
+def test_the_card_of_a_tuned_model_names_its_beginning(script, base, tmp_path):
+    script("train", *TUNE, "init_from=runs/latest")
+    script("export", "runs/latest", "out")
+    card = (tmp_path / "out" / "README.md").read_text()
+    digest = hashlib.sha256((base / "checkpoints" / "best.ckpt").read_bytes()).hexdigest()
+    assert f"| began with | `best.ckpt` of sha256 `{digest}` |" in card
+
+
+@pytest.mark.slow
+def test_every_process_of_a_run_begins_with_the_same_weights(script, base, tmp_path):
+    processes = ("trainer.devices=2", "trainer.device=cpu")
+    runs = []
+    for arguments in (["init_from=runs/latest", *processes], [f"init_from={base}"]):
+        assert script("train", *TUNE, "trainer.max_steps=2", *arguments).code == 0
+        runs.append(newest(tmp_path))
+    both = [read_checkpoint(run / "checkpoints" / "last.ckpt") for run in runs]
+    for name, weight in both[0]["state_dict"].items():
+        torch.testing.assert_close(weight, both[1]["state_dict"][name], atol=1e-5, rtol=1e-4)

@@ -1,0 +1,104 @@
+"""A trained GPT as the beginning of another run: other settings, a shorter context, and weights that stay."""
+
+import pytest
+import torch
+
+from gptmini.checks import UserError
+from gptmini.model import GPTConfig
+from gptmini.model.adapting import adapted, freeze
+from sizes import CONTEXT, GPT2, MODERN, PRESETS, B, T, V
+from toys import wide_gpt
+
+
+@PRESETS
+def test_a_shorter_context_changes_no_logit_within_it(preset):
+    model = wide_gpt(preset).eval()
+    shorter = adapted(model, GPTConfig(**preset | {"context_length": T, "dropout": 0.3})).eval()
+    assert shorter.config.context_length == T
+    tokens = torch.randint(V, (B, T))
+    with torch.no_grad():
+        assert torch.equal(shorter(tokens), model(tokens))
+
+
+def test_learned_positions_beyond_the_context_are_left_out():
+    model = wide_gpt(GPT2)
+    shorter = adapted(model, GPTConfig(**GPT2 | {"context_length": T}))
+    positions = shorter.position_embedding.weight
+    assert torch.equal(positions, model.position_embedding.weight[:T])
+    assert positions.untyped_storage().nbytes() == positions.numel() * 4
+
+
+def test_half_precision_becomes_float32():
+    model = wide_gpt(MODERN).bfloat16()
+    assert {weight.dtype for weight in adapted(model, model.config).parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"n_layers": 3}, "may change only dropout and context_length"),
+        ({"qk_norm": False}, "may change only dropout and context_length"),
+        ({"context_length": CONTEXT + 1}, f"context_length must be at most {CONTEXT}, as in"),
+    ],
+)
+def test_what_weights_do_not_allow_is_refused(changes, said):
+    with pytest.raises(UserError, match=said):
+        adapted(wide_gpt(MODERN), GPTConfig(**MODERN | changes))
+
+
+def frozen_names(model):
+    return {name for name, weight in model.named_parameters() if not weight.requires_grad}
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "expected"),
+    [
+        (["embedding"], {"embedding.weight"}),
+        (["blocks.0.mlp"], {"blocks.0.mlp.input.weight", "blocks.0.mlp.output.weight"}),
+        (
+            ["blocks.0.mlp.input", "unembedding"],
+            {"blocks.0.mlp.input.weight", "unembedding.weight"},
+        ),
+        (
+            ["blocks.1-7.attention.qkv"],
+            {"blocks.1.attention.qkv.weight", "blocks.2.attention.qkv.weight"},
+        ),
+        (["blocks.0-1.mlp.output"], {"blocks.0.mlp.output.weight", "blocks.1.mlp.output.weight"}),
+        ([], set()),
+    ],
+)
+def test_weights_are_frozen_by_the_beginnings_of_their_names(prefixes, expected):
+    model = wide_gpt(MODERN | {"n_layers": 3})
+    n_frozen = freeze(model, prefixes)
+    assert frozen_names(model) == expected
+    assert n_frozen == sum(model.get_parameter(name).numel() for name in expected)
+
+
+@pytest.mark.parametrize(
+    ("preset", "prefix", "said"),
+    [
+        (
+            MODERN,
+            "embeding",
+            "freeze=embeding names no weights of this model; the nearest is embedding",
+        ),
+        (MODERN, "emb", "freeze=emb names no weights of this model; its parts are "),
+        (MODERN, "blocks.2", "freeze=blocks.2 names no weights .*; its blocks are blocks.0-1"),
+        (MODERN, "blocks.1-0", "freeze=blocks.1-0 names no weights"),
+        (MODERN, "", "freeze= names no weights"),
+        (GPT2, "unembedding", "names no weights of this model; its unembedding is its embedding"),
+        (MODERN, 3, "freeze must hold names of weights, got 3"),
+    ],
+)
+def test_a_name_that_no_weight_has_is_refused_with_the_nearest(preset, prefix, said):
+    model = wide_gpt(preset)
+    with pytest.raises(UserError, match=said):
+        freeze(model, [prefix])
+    assert not frozen_names(model)
+
+
+def test_all_weights_cannot_be_frozen():
+    with pytest.raises(
+        UserError, match="freeze must leave weights to train, and names all of them"
+    ):
+        freeze(wide_gpt(MODERN), ["embedding", "unembedding", "blocks"])
