@@ -7,6 +7,7 @@ from gptmini.training.monitoring.console import ConsoleLogger
 from gptmini.training.monitoring.contention import ContentionNotice
 from gptmini.training.monitoring.events import EventLogger
 from gptmini.training.monitoring.metrics import MetricsLogger
+from gptmini.training.monitoring.overfitting import OverfittingNotice
 from gptmini.training.monitoring.pictures import Pictures
 from gptmini.training.monitoring.samples import Samples
 from gptmini.training.monitoring.scalars import Scalars
@@ -21,6 +22,7 @@ __all__ = [
     "EventLogger",
     "GPTModule",
     "MetricsLogger",
+    "OverfittingNotice",
     "Pictures",
     "RunCheckpoints",
     "Samples",

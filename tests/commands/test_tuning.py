@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import random
 import re
 import shutil
 
@@ -48,8 +49,12 @@ def refused(result, message):
     assert re.search(message, result.err), result.err
 
 
+def newest_of(folder):
+    return max(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+
+
 def newest(tmp_path):
-    return max((tmp_path / "runs" / "smoke").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    return newest_of(tmp_path / "runs" / "smoke")
 
 
 def loss_of(text):
@@ -285,3 +290,31 @@ def test_every_process_of_a_run_begins_with_the_same_weights(script, base, tmp_p
     both = [read_checkpoint(run / "checkpoints" / "last.ckpt") for run in runs]
     for name, weight in both[0]["state_dict"].items():
         torch.testing.assert_close(weight, both[1]["state_dict"][name], atol=1e-5, rtol=1e-4)
+
+
+def test_a_run_that_overfits_says_so_and_early_stopping_ends_it(script, tmp_path):
+    """A text of random letters can only be learned by heart."""
+    draw = random.Random(0)
+    (tmp_path / "random.txt").write_text("".join(draw.choices("abcdefgh", k=600)))
+    text = ("data=text", "data.path=random.txt", "tokenizer=char", "optimizer=adamw")
+    length = ("trainer.max_steps=60", "trainer.val_every_steps=5", "optimizer.lr=0.003")
+    quiet = (
+        "callbacks.samples=null",
+        "callbacks.pictures=null",
+        "model.n_layers=2",
+        "model.context_length=16",
+    )
+    result = script("train", *text, *length, *quiet)
+    (line,) = re.findall(r"^overfit .*", result.out, re.MULTILINE)
+    assert re.search(r"^best +val loss .*, step (\d+)$", result.out, re.MULTILINE)[1] in line
+
+    ended = script("train", *text, *length, *quiet, "callbacks=early_stopping")
+    assert (ended.code, "overfit " in ended.out) == (0, False), ended
+    assert re.search(
+        r"^early +at step \d+ of 60: Monitored metric val/loss did not", ended.out, re.MULTILINE
+    )
+    best = re.search(r"^best +val loss .*, step (\d+)$", ended.out, re.MULTILINE)[1]
+    sampled = read_checkpoint(
+        newest_of(tmp_path / "runs" / "default") / "checkpoints" / "best.ckpt"
+    )
+    assert sampled["global_step"] == int(best)

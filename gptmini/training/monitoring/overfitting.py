@@ -1,0 +1,58 @@
+"""A notice that a run learns its text by heart: the validation loss no longer falls."""
+
+import lightning as L
+
+from gptmini.checks import UserError, whole
+from gptmini.training.module import GPTModule
+from gptmini.training.monitoring.logger import say
+
+
+class OverfittingNotice(L.Callback):
+    """Says once that the validation loss has stayed above its lowest value for several validations, and what helps."""
+
+    def __init__(self, patience: int) -> None:
+        """Speak after `patience` validations in a row above the lowest; UserError unless that is an int above 0."""
+        self.patience = whole("patience", patience)
+        self._lowest: float | None = None
+        self._step = 0  # of the validation with the lowest loss
+        self._n_above = 0  # validations since then
+        self._is_told = False
+
+    def state_dict(self) -> dict:
+        """What a resumed run must know to speak when an undisturbed one would."""
+        return {
+            "lowest": self._lowest,
+            "step": self._step,
+            "n_above": self._n_above,
+            "is_told": self._is_told,
+        }
+
+    def load_state_dict(self, state: dict) -> None:
+        """Restore state_dict(); UserError if the state holds values of other types."""
+        found = [type(state[name]) for name in ("lowest", "step", "n_above", "is_told")]
+        if found not in ([float, int, int, bool], [type(None), int, int, bool]):
+            raise UserError(f"a lowest loss, two counts and a flag must be these, got {state}")
+        self._lowest = state["lowest"]
+        self._step = state["step"]
+        self._n_above = state["n_above"]
+        self._is_told = state["is_told"]
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
+        """Count a validation, and speak when there were enough."""
+        loss = pl_module.newest_evaluation.loss
+        if self._lowest is None or loss < self._lowest:
+            self._lowest = loss
+            self._step = trainer.global_step
+            self._n_above = 0
+            return
+
+        self._n_above += 1
+        if self._n_above < self.patience or self._is_told:
+            return
+        self._is_told = True
+        say(
+            trainer,
+            f"overfit  for {self._n_above} validations the loss has stayed above {self._lowest:.4f} of step "
+            f"{self._step}, whose weights best.ckpt has; "
+            "more text, model.dropout=0.1 or a lower learning rate may help; callbacks=early_stopping ends such runs",
+        )

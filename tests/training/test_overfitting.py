@@ -1,0 +1,66 @@
+"""The notice that a validation loss no longer falls: when it comes, and that it comes once, also in a resumed run."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from gptmini.checks import UserError
+from gptmini.training import OverfittingNotice
+
+
+class Saying:
+    """A logger that keeps what is said."""
+
+    def __init__(self):
+        self.lines = []
+
+    def say(self, line):
+        self.lines.append(line)
+
+
+def validate(notice, losses, first_step=0):
+    """Show a notice losses, ten steps apart; return the lines that it said."""
+    logger = Saying()
+    for i, loss in enumerate(losses):
+        trainer = SimpleNamespace(loggers=[logger], global_step=first_step + 10 * i)
+        module = SimpleNamespace(newest_evaluation=SimpleNamespace(loss=loss))
+        notice.on_validation_end(trainer, module)
+    return logger.lines
+
+
+@pytest.mark.parametrize(
+    ("losses", "n_lines"),
+    [
+        ([3.0, 2.0, 2.1, 2.2], 0),
+        ([3.0, 2.0, 2.1, 2.2, 2.3], 1),
+        ([3.0, 2.0, 2.1, 2.2, 1.9, 2.3, 2.4], 0),
+        ([2.0] * 4, 1),
+        ([3.0, 2.0, *[2.5] * 20], 1),
+        ([2.0, *[float("nan")] * 3], 1),
+    ],
+)
+def test_it_speaks_once_after_three_validations_above_the_lowest(losses, n_lines):
+    assert len(validate(OverfittingNotice(patience=3), losses)) == n_lines
+
+
+def test_it_names_the_step_of_the_lowest_loss():
+    (line,) = validate(OverfittingNotice(patience=2), [3.0, 1.23456, 2.0, 2.0])
+    assert "above 1.2346 of step 10, whose weights best.ckpt has" in line
+
+
+@pytest.mark.parametrize("n_before", range(7))
+def test_a_resumed_notice_speaks_as_one_that_went_on(n_before):
+    losses = [3.0, 2.0, 2.1, 2.2, 2.3, 2.4, 2.5]
+    first = OverfittingNotice(patience=3)
+    lines = validate(first, losses[:n_before])
+    second = OverfittingNotice(patience=3)
+    second.load_state_dict(first.state_dict())
+    lines += validate(second, losses[n_before:], first_step=10 * n_before)
+    assert lines == validate(OverfittingNotice(patience=3), losses)
+
+
+@pytest.mark.parametrize("changed", [{"lowest": "2"}, {"step": None}, {"is_told": 1}])
+def test_a_state_of_other_types_is_refused(changed):
+    notice = OverfittingNotice(patience=3)
+    with pytest.raises(UserError, match="a lowest loss, two counts and a flag"):
+        notice.load_state_dict(notice.state_dict() | changed)
