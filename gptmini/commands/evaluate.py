@@ -1,37 +1,58 @@
-"""Measure a trained model on held-out text: gptmini evaluate RUN [options]."""
+"""Measure trained models on held-out text: gptmini evaluate RUN [options]."""
 
 import argparse
-from itertools import chain
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gptmini.checks import UserError
-from gptmini.commands.errors import Parser, one_line_errors, path_argument
+from gptmini.commands.errors import Parser, one_line_errors, path_argument, path_of
+from gptmini.commands.evaluation_output import as_json, as_lines
 from gptmini.commands.named import say_which
 from gptmini.commands.start_up import started, starting_up
 
 # A mistake in an option is told before torch is imported, which takes seconds.
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    import numpy as np
     from rich.status import Status
-    from torch import Tensor
 
-    from gptmini.data.store import TokenStore
+    from gptmini.commands.evaluated_text import PreparedText, TextFiles, TrainedModel
+    from gptmini.commands.evaluation_output import Measured
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line; argparse refuses an unknown option or a value of the wrong type."""
     parser = Parser(
         prog="gptmini evaluate",
-        description="Loss, perplexity and bits per byte of a trained model.",
+        description="Loss, perplexity and bits per byte of a trained model on held-out text, each with an interval.",
     )
 
     # What is evaluated, and on which text.
     parser.add_argument(
-        "run",
-        help="run folder (its best checkpoint) or checkpoint file, as in runs/latest; "
+        "runs",
+        nargs="+",
+        metavar="run",
+        help="run folder (its best checkpoint), checkpoint file or exported folder, as in runs/latest; "
         "runs/NAME for its newest run",
+    )
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="compare two runs on one text, document by document",
+    )
+    parser.add_argument(
+        "--text",
+        type=path_argument,
+        nargs="+",
+        metavar="FILE",
+        help="evaluate on these files or folders of text, which need not be prepared",
+    )
+    parser.add_argument(
+        "--field",
+        default="text",
+        help="column of the text in files of records (default: %(default)s)",
     )
     parser.add_argument(
         "--data",
@@ -42,7 +63,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--split",
         default="val",
         choices=("train", "val"),
-        help="(default: %(default)s)",
+        help="of the prepared folder (default: %(default)s)",
     )
     parser.add_argument(
         "--max-tokens",
@@ -50,7 +71,19 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="evaluate on the first so many (default: all)",
     )
 
-    # What computes.
+    # The convention that the figures follow.
+    parser.add_argument(
+        "--per-document",
+        action="store_true",
+        help="score each document alone, as lm-evaluation-harness does",
+    )
+    parser.add_argument(
+        "--stride",
+        type=int,
+        help="tokens between the beginnings of windows, which then overlap (default: the context, without overlap)",
+    )
+
+    # What computes, and what is printed.
     parser.add_argument(
         "--batch-size",
         type=int,
@@ -62,96 +95,192 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         default="auto",
         help="auto, cpu, cuda or mps (default: %(default)s)",
     )
-    return parser.parse_args(arguments)
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one object of JSON instead of lines",
+    )
+    options = parser.parse_args(arguments)
+    _check(options)
+    return options
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raise UserError for options that do not go together, or a number that is out of range."""
+    for name in ("max_tokens", "batch_size", "stride"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+    n_wanted = 2 if options.compare else 1
+    if len(options.runs) != n_wanted:
+        verb = "takes two runs" if options.compare else "is needed to evaluate several runs"
+        raise UserError(f"--compare {verb}, got {len(options.runs)}")
+    if options.per_document and options.stride is not None:
+        raise UserError("--stride belongs to a stream of text; leave out --per-document")
+    if options.text is not None and options.data is not None:
+        raise UserError("--text and --data both name a text; leave out one")
 
 
 @one_line_errors()
 @starting_up()
 def main(arguments: list[str] | None = None) -> None:
-    """Load a model and its tokens, evaluate the model, and print loss, perplexity and bits per byte."""
+    """Load a model and a text, evaluate the model, and print loss, perplexity and bits per byte."""
     options = parse(arguments)
-    for name in ("max_tokens", "batch_size"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
 
-    from rich.console import Console
-
-    from gptmini.data.batches import validation_windows
-    from gptmini.data.store import tokens_per_byte_of
-    from gptmini.evaluation import evaluate
+    from gptmini.commands.evaluated_text import open_model, open_text
+    from gptmini.evaluation.intervals import compare
     from gptmini.hardware import choose_device
-    from gptmini.model.checkpoint import build_model, read_checkpoint
-    from gptmini.run_folder import find_checkpoint, named_run
 
     started()
-    run = named_run(options.run)
-    path = find_checkpoint(run)
-    checkpoint = read_checkpoint(path)
-    model = build_model(checkpoint)
-    store = _open_tokens_of(checkpoint["gptmini"], path, folder=options.data)
-    store.check_vocabulary(model.config.vocab_size)
-
-    excerpts = store.excerpts(options.split, options.max_tokens)
-    windows = chain.from_iterable(
-        validation_windows(
-            excerpt.ids,
-            context_length=model.config.context_length,
-            batch_size=options.batch_size,
-            max_tokens=excerpt.n_tokens,
-        )
-        for excerpt in excerpts
+    device = choose_device(options.device)
+    named = [_named(run) for run in options.runs]
+    models = [open_model(run) for run in named]
+    text = open_text(
+        models[0],
+        files=options.text,
+        field=options.field,
+        folder=options.data,
+        split=options.split,
+        max_tokens=options.max_tokens,
     )
-    model.to(choose_device(options.device))
-    n_tokens = sum(excerpt.n_tokens for excerpt in excerpts)
-    with Console(stderr=True).status("evaluating") as status:
-        watched = _watched(windows, n_tokens, status)
-        result = evaluate(model, watched, tokens_per_byte=tokens_per_byte_of(excerpts))
+    alone = _scores_documents_alone(models, options)
 
-    say_which(options.run, run)
-    print(f"{path} on {options.split} of {store.folder}, {result.n_tokens:,} tokens")
-    print(f"loss           {result.loss:.4f} nats per token")
-    print(f"perplexity     {result.perplexity:.3f}")
-    print(f"bits per byte  {result.bits_per_byte:.4f}")
+    measured = []
+    for model in models:
+        model.model.to(device)
+        measured.append(_measure(model, text, options, alone=alone))
+    for typed, run in zip(options.runs, named, strict=True):
+        say_which(typed, run)
+    comparison = None
+    if options.compare:
+        _check_same_text(models, measured)
+        comparison = compare(measured[0].sums, measured[1].sums)
+
+    if options.json:
+        print(json.dumps(as_json(text.name, measured, comparison), indent=2))
+    else:
+        print("\n".join(as_lines(text.name, measured, comparison)))
+
+
+def _named(run: str) -> Path:
+    """The run, file or exported folder that a user means."""
+    from gptmini.loading import is_exported
+    from gptmini.run_folder import named_run
+
+    path = path_of(run)
+    return path if is_exported(path) else named_run(path)
+
+
+def _scores_documents_alone(models: "Sequence[TrainedModel]", options: argparse.Namespace) -> bool:
+    """Whether each document is scored alone: where that is asked for, or models of different tokenizers are compared.
+
+    Raises UserError: a tokenizer has no end-of-text, behind which a document could stand.
+    """
+    tokenizers = [model.tokenizer.to_dict() for model in models]
+    alone = options.per_document or any(state != tokenizers[0] for state in tokenizers)
+    if not alone:
+        return False
+
+    if options.stride is not None:
+        raise UserError("--stride needs models with the same tokenizer")
+    for model in models:
+        if model.tokenizer.end_of_text is None:
+            raise UserError(
+                f"the tokenizer of {model.path} must have an end-of-text, behind which each document is scored; its "
+                "text had only one document"
+            )
+    return True
+
+
+def _measure(
+    model: "TrainedModel",
+    text: "PreparedText | TextFiles",
+    options: argparse.Namespace,
+    *,
+    alone: bool,
+) -> "Measured":
+    """Evaluate a model on a text."""
+    from rich.console import Console
+
+    from gptmini.commands.evaluated_text import count_words
+    from gptmini.commands.evaluation_output import Measured
+    from gptmini.evaluation.conventions import each_document_alone, joined, one_stream
+    from gptmini.evaluation.sums import scored_losses, sums_of_parts
+    from gptmini.evaluation.windows import scored_batches
+
+    context_length = model.model.config.context_length
+    byte_lengths = model.tokenizer.byte_lengths()
+    n_words = None
+    tokens_per_byte = None
+    if alone:
+        documents = text.documents(model)
+        n_words = count_words(model, documents)
+        end_of_text = model.tokenizer.end_of_text
+        assert end_of_text is not None  # as _scores_documents_alone has checked
+        plan = each_document_alone(
+            documents,
+            end_of_text=end_of_text,
+            context_length=context_length,
+            byte_lengths=byte_lengths,
+        )
+    else:
+        streams = text.streams(model)
+        tokens_per_byte = streams[0].tokens_per_byte
+        plan = joined(
+            one_stream(
+                stream.ids,
+                stream.document_ends,
+                stride=_checked_stride(options.stride, context_length),
+                context_length=context_length,
+                byte_lengths=byte_lengths,
+            )
+            for stream in streams
+        )
+    if not len(plan.parts):
+        raise UserError(f"{text.name} must hold at least two tokens to evaluate on")
+
+    with Console(stderr=True).status("evaluating") as status:
+        losses = scored_losses(model.model, scored_batches(plan.windows, options.batch_size))
+        watched = _watched(losses, len(plan.parts), status)
+        sums = sums_of_parts(watched, plan.parts, plan.n_bytes)
+    if not sums.n_bytes.sum():
+        raise UserError(f"{text.name} must hold text to evaluate on, got ends of text alone")
+    return Measured(
+        path=model.path,
+        convention=plan.convention,
+        unit=plan.unit,
+        sums=sums,
+        tokens_per_byte=tokens_per_byte,
+        n_words=n_words,
+    )
+
+
+def _checked_stride(stride: int | None, context_length: int) -> int | None:
+    """The stride, None for windows that do not overlap; UserError for one that is longer than a window."""
+    if stride is None or stride == context_length:
+        return None
+    if stride > context_length:
+        raise UserError(f"--stride must be at most the context of {context_length}, got {stride}")
+    return stride
+
+
+def _check_same_text(models: "Sequence[TrainedModel]", measured: "Sequence[Measured]") -> None:
+    """Raise UserError unless two models were evaluated on the same parts of a text."""
+    first, second = (part.sums for part in measured)
+    has_same_parts = len(first.n_bytes) == len(second.n_bytes)
+    if not has_same_parts or first.n_bytes.sum() != second.n_bytes.sum():
+        raise UserError(
+            f"{models[0].path} and {models[1].path} must be compared on the same text, got {first.n_bytes.sum():,} and "
+            f"{second.n_bytes.sum():,} bytes of it in {len(first.n_bytes):,} and {len(second.n_bytes):,} parts"
+        )
 
 
 def _watched(
-    windows: "Iterable[tuple[Tensor, Tensor]]", n_tokens: int, status: "Status"
-) -> "Iterator[tuple[Tensor, Tensor]]":
-    """Show on a terminal how many of n_tokens tokens are evaluated, as windows are taken."""
+    losses: "Iterable[np.ndarray]", n_tokens: int, status: "Status"
+) -> "Iterator[np.ndarray]":
+    """Show on a terminal how many of n_tokens tokens are evaluated, as losses are taken."""
     n_done = 0
-    for tokens, targets in windows:
+    for some in losses:
+        n_done += len(some)
         status.update(f"evaluating: {n_done:,} of {n_tokens:,} tokens")
-        yield tokens, targets
-        n_done += targets.numel()
-
-
-def _open_tokens_of(header: dict, path: Path, *, folder: Path | None) -> "TokenStore":
-    """Open the tokens to evaluate a checkpoint on: those in folder, or those that the model was trained on.
-
-    Args:
-        header: what the checkpoint says of its tokenizer and its data.
-        path: the checkpoint's file, for the error message.
-        folder: a folder that the prepare command wrote; None for the one that the checkpoint names.
-
-    Raises UserError: the checkpoint names no folder, or the tokens are those of another tokenizer.
-    """
-    from gptmini.data import TokenStore, find_prepared
-
-    if folder is None:
-        trained_on = header.get("data")
-        if isinstance(trained_on, dict):
-            folder = trained_on.get("folder")
-        if folder and isinstance(folder, str):
-            folder = find_prepared(Path(folder), path)
-    if not folder or not isinstance(folder, str | Path):
-        raise UserError(
-            f"{path} does not say where its tokens are; name a prepared folder with --data"
-        )
-
-    store = TokenStore(Path(folder))
-    if store.tokenizer != header.get("tokenizer"):
-        raise UserError(
-            f"{store.folder} must hold tokens of the model's own tokenizer, got those of another"
-        )
-    return store
+        yield some

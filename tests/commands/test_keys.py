@@ -52,6 +52,7 @@ EFFECTS = {
     "callbacks.samples.top_p": (["callbacks.samples.top_p=0.01"], "sample", ()),
     "callbacks.samples.seed": (["callbacks.samples.seed=2"], "sample", ()),
     "callbacks.checkpoints.every_steps": (["callbacks.checkpoints.every_steps=9"], "files", ()),
+    "freeze": (["freeze=[embedding]"], "weights", ()),
     "data.path": (["data.path=other.txt"], "tokens", ()),
     "data.val_path": (["data.val_path=other.txt"], "held out", ()),
     "data.field": (["data.field=body"], "tokens", RECORDS),
@@ -107,6 +108,14 @@ EFFECTS = {
     "optimizer.momentum": (["optimizer.momentum=[0.5,0.6]"], "weights", MUON),
     "optimizer.momentum_warmup_steps": (["optimizer.momentum_warmup_steps=2"], "weights", MUON),
     "optimizer.ns_steps": (["optimizer.ns_steps=3"], "weights", MUON),
+    "optimizer.lr_scale.matrices": (["optimizer.lr_scale.matrices=0.1"], "rates", ()),
+    "optimizer.lr_scale.embedding": (["optimizer.lr_scale.embedding=0.1"], "weights", ()),
+    "optimizer.lr_scale.unembedding": (["optimizer.lr_scale.unembedding=0.1"], "weights", ()),
+    "optimizer.lr_scale.scalars": (
+        ["optimizer.lr_scale.scalars=0.1"],
+        "weights",
+        ("model.smear=1",),
+    ),
     "optimizer.cautious": (
         ["optimizer.cautious=false"],
         "weights",
@@ -259,6 +268,16 @@ def test_changing_a_key_changes_what_it_is_for(world, observe_once, short, watch
 
 
 TRIED_ELSEWHERE = {
+    # In test_tuning.py.
+    "init_from",
+    "init_digest",
+    "tokenizer.path",
+    "callbacks.overfitting",
+    "callbacks.overfitting.patience",
+    "callbacks.early_stopping.monitor",
+    "callbacks.early_stopping.mode",
+    "callbacks.early_stopping.patience",
+    "callbacks.early_stopping.min_delta",
     "inspect",
     "verify",  # in test_preparing.py, as the keys of the data of others
     "data.sources",

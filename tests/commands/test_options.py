@@ -25,6 +25,7 @@ OPTIONS = sorted(
 
 # What must be given with an option.
 NEEDED = dict.fromkeys(("text", "tokens", "gpt2_124m", "modern_124m"), "data.path=my.txt")
+NEEDED |= {"of_model": "tokenizer.path=runs/latest"}
 NEEDED |= {"hub": "data.dataset=folder", "mixture": "data.sources={a: {path: my.txt, weight: 1}}"}
 
 

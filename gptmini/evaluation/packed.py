@@ -1,4 +1,4 @@
-"""How well a model predicts held-out text: nats per token, perplexity, bits per byte."""
+"""How well a model predicts held-out text in windows side by side: nats per token, perplexity, bits per byte."""
 
 import math
 from collections.abc import Iterable

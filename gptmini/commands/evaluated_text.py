@@ -1,0 +1,197 @@
+"""The text that models are evaluated on: a prepared folder, or files that need not be prepared."""
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from gptmini.checks import UserError
+from gptmini.data import TextCorpus, TokenStore, find_prepared
+from gptmini.data.store import tokens_per_byte_of
+from gptmini.loading import is_exported, load, model_and_tokenizer
+from gptmini.model import GPT
+from gptmini.model.checkpoint import read_checkpoint
+from gptmini.run_folder import find_checkpoint
+from gptmini.tokenizer import Tokenizer, from_dict
+
+
+class TrainedModel(NamedTuple):
+    """A model that is evaluated."""
+
+    path: Path  # its checkpoint, or exported folder
+    model: GPT
+    tokenizer: Tokenizer
+    data: Path | None  # the prepared folder that it was trained on, if its checkpoint names one
+
+
+class Stream(NamedTuple):
+    """Ids of documents one behind the other, each with its end-of-text."""
+
+    ids: np.ndarray  # (n,)
+    document_ends: np.ndarray | None  # (n_documents,), behind each end-of-text; None if not known
+    tokens_per_byte: float
+
+
+def open_model(path: Path) -> TrainedModel:
+    """Load a model from a run, a checkpoint or an exported folder."""
+    if is_exported(path):
+        model, tokenizer = load(path)
+        return TrainedModel(path, model, tokenizer, None)
+
+    checkpoint = find_checkpoint(path)
+    contents = read_checkpoint(checkpoint)
+    model, tokenizer = model_and_tokenizer(contents, checkpoint)
+    data = None
+    trained_on = contents["gptmini"].get("data")
+    folder = trained_on.get("folder") if isinstance(trained_on, dict) else None
+    if folder and isinstance(folder, str):
+        data = find_prepared(Path(folder), checkpoint)
+    return TrainedModel(checkpoint, model, tokenizer, data)
+
+
+class PreparedText:
+    """A split of a prepared folder."""
+
+    def __init__(self, folder: Path, split: str, max_tokens: int | None) -> None:
+        """Open the folder; UserError if it is damaged."""
+        self._store = TokenStore(folder)
+        self._split = split
+        self._max_tokens = max_tokens
+        self.name = f"{split} of {self._store.folder}"
+
+    def streams(self, model: TrainedModel) -> list[Stream]:
+        """The ids of each source; UserError unless they are those of the model's tokenizer."""
+        self._check_tokenizer(model)
+        ends = None
+        if self._store.has_index:
+            ends = self._store.document_ends(self._split)
+        excerpts = self._store.excerpts(self._split, self._max_tokens)
+        tokens_per_byte = tokens_per_byte_of(excerpts)
+        streams = []
+        for excerpt in excerpts:
+            ids = np.asarray(excerpt.ids[: excerpt.n_tokens + 1])
+            streams.append(Stream(ids, ends, tokens_per_byte))
+        return streams
+
+    def documents(self, model: TrainedModel) -> list[np.ndarray]:
+        """The ids of each document under a model's tokenizer, without ends of text."""
+        same = model.tokenizer.to_dict() == self._store.tokenizer
+        if same:
+            return list(self._own_documents(model.tokenizer))
+        own = from_dict(self._store.tokenizer)
+        return [_encoded(model, own.decode(ids.tolist())) for ids in self._own_documents(own)]
+
+    def _own_documents(self, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
+        """The ids of each document as they were prepared, until there are max_tokens, without ends of text."""
+        self._store.check_vocabulary(tokenizer.n_vocab)
+        ids = self._store.tokens(self._split)
+        start = 0
+        for end in self._store.document_ends(self._split).tolist():
+            if self._max_tokens is not None and start >= self._max_tokens:
+                return
+            document = np.asarray(ids[start:end]).astype(np.int64)
+            start = end
+            if tokenizer.end_of_text is not None:
+                document = document[document != tokenizer.end_of_text]
+            if len(document):
+                yield document
+
+    def _check_tokenizer(self, model: TrainedModel) -> None:
+        if model.tokenizer.to_dict() != self._store.tokenizer:
+            raise UserError(
+                f"{self._store.folder} must hold tokens of the model's own tokenizer, got those of another; --text "
+                "takes a text that is not prepared"
+            )
+        self._store.check_vocabulary(model.model.config.vocab_size)
+
+
+class TextFiles:
+    """Files of text, which are read at once and encoded by each model's tokenizer."""
+
+    def __init__(self, paths: Sequence[Path], field: str, max_tokens: int | None) -> None:
+        """Read the documents; UserError for a file that cannot be read or holds no text."""
+        corpus = TextCorpus([str(path) for path in paths], 0.5, field=field)
+        self._texts: list[str] = []
+        parts: list[str] = []
+        for document in corpus.documents():
+            parts.append(document.text)
+            if document.ends:
+                self._texts.append("".join(parts))
+                parts = []
+        for note in corpus.notes:
+            print(f"warning: {note}", file=sys.stderr)
+        self._max_tokens = max_tokens
+        self.name = ", ".join(str(path) for path in paths)
+
+    def streams(self, model: TrainedModel) -> list[Stream]:
+        """The ids of all documents, under a model's tokenizer."""
+        end = model.tokenizer.end_of_text
+        pieces = []
+        for text in self._texts:
+            ids = _encoded(model, text)
+            pieces.append(ids if end is None else np.append(ids, end))
+        ids = np.concatenate(pieces)
+        n_bytes = sum(len(text.encode("utf-8")) for text in self._texts)
+        tokens_per_byte = len(ids) / n_bytes
+        if self._max_tokens is not None:
+            ids = ids[: self._max_tokens + 1]
+        ends = np.cumsum([len(piece) for piece in pieces])
+        return [Stream(ids, ends, tokens_per_byte)]
+
+    def documents(self, model: TrainedModel) -> list[np.ndarray]:
+        """The ids of each document under a model's tokenizer, without ends of text, until there are max_tokens."""
+        documents = []
+        n_tokens = 0
+        for text in self._texts:
+            if self._max_tokens is not None and n_tokens >= self._max_tokens:
+                break
+            documents.append(_encoded(model, text))
+            n_tokens += len(documents[-1])
+        return documents
+
+
+def open_text(
+    model: TrainedModel,
+    *,
+    files: Sequence[Path] | None,
+    field: str,
+    folder: Path | None,
+    split: str,
+    max_tokens: int | None,
+) -> PreparedText | TextFiles:
+    """The text that models are evaluated on.
+
+    Args:
+        model: the one that is evaluated, or the first of them.
+        files: files of text; None for a prepared folder.
+        field: column of the text in files of records.
+        folder: a prepared folder; None for the one that the model was trained on.
+        split: of the prepared folder.
+        max_tokens: about how many tokens are evaluated; None for all.
+
+    Raises UserError: a text that cannot be read, or no text is named and the model's checkpoint names none.
+    """
+    if files is not None:
+        return TextFiles(files, field, max_tokens)
+    folder = folder or model.data
+    if folder is None:
+        raise UserError(
+            f"{model.path} does not say where its tokens are; name a prepared folder with --data, or files of text "
+            "with --text"
+        )
+    return PreparedText(folder, split, max_tokens)
+
+
+def count_words(model: TrainedModel, documents: Sequence[np.ndarray]) -> int:
+    """Words of documents, as lm-evaluation-harness counts them: what white space separates."""
+    texts = (model.tokenizer.decode(ids.tolist()) for ids in documents)
+    return sum(len(re.split(r"\s+", text)) for text in texts)
+
+
+def _encoded(model: TrainedModel, text: str) -> np.ndarray:
+    """Ids of a text under a model's tokenizer, int64 (n,); UserError for a character that it does not have."""
+    (ids,) = model.tokenizer.encode_batch([text])
+    return ids.astype(np.int64)

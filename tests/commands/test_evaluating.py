@@ -1,0 +1,157 @@
+"""Evaluation from the command line: on which text, by which convention, with which intervals, and compared."""
+
+import json
+import math
+import re
+
+import pytest
+import torch
+
+import gptmini
+from gptmini.evaluation.intervals import N_DRAWS
+
+
+@pytest.fixture
+def trained(script, short, once, tmp_path):
+    """A run on bytes in the working folder, and records of documents."""
+    once("trained on bytes", lambda: script("train", *short))
+    documents = [f"Story {i} tells of {'owl ' * (i % 7 + 1)}and rain.\n" for i in range(40)]
+    lines = "\n".join(json.dumps({"text": document}) for document in documents)
+    (tmp_path / "stories.jsonl").write_text(lines)
+    (folder,) = (tmp_path / "runs" / "smoke").iterdir()
+    return folder, documents
+
+
+def evaluated(script, *arguments):
+    result = script("evaluate", *arguments, "--json")
+    assert result.code == 0, result
+    return json.loads(result.out)
+
+
+def nats_of(model, ids):
+    with torch.no_grad():
+        logits = model(torch.tensor([ids[:-1]]))[0].double().log_softmax(-1)
+    return -sum(float(logits[i, target]) for i, target in enumerate(ids[1:]))
+
+
+def test_each_document_alone_is_its_sum_of_nats_over_its_bytes(script, trained):
+    _, documents = trained
+    report = evaluated(script, "runs/latest", "--text", "stories.jsonl", "--per-document")
+    model, tokenizer = gptmini.load("runs/latest")
+    length = model.config.context_length
+
+    nats = 0.0
+    n_words = 0
+    for document in documents:
+        ids = [tokenizer.end_of_text, *tokenizer.encode(document)]
+        n_words += len(re.split(r"\s+", document))
+        n_done = 1
+        while n_done < len(ids):
+            n_scored = min(length, len(ids) - n_done)
+            end = n_done + n_scored
+            start = max(0, end - length - 1)
+            window = ids[start:end]
+            nats += nats_of(model, window) - (
+                nats_of(model, window[: len(window) - n_scored])
+                if len(window) - n_scored > 1
+                else 0
+            )
+            n_done = end
+
+    n_bytes = sum(len(document.encode()) for document in documents)
+    (figures,) = report["models"]
+    assert (figures["bytes"], figures["tokens"]) == (n_bytes, n_bytes)
+    assert figures["bits_per_byte"]["value"] == pytest.approx(
+        nats / math.log(2) / n_bytes, rel=1e-5
+    )
+    assert figures["word_perplexity"]["value"] == pytest.approx(math.exp(nats / n_words), rel=1e-4)
+    assert report["intervals"] == {
+        "share": 0.95,
+        "draws": N_DRAWS,
+        "parts": 40,
+        "part": "documents",
+    }
+    low, high = figures["loss"]["interval"]
+    assert low < figures["loss"]["value"] < high
+
+
+def test_text_and_its_prepared_folder_give_the_same_figures(script, trained, tmp_path):
+    arguments = ("data=text", "data.path=stories.jsonl", "init_from=runs/latest")
+    result = script("prepare", *arguments, "data.val_path=stories.jsonl", "data.path=my.txt")
+    folder = result.out.partition(",")[0]
+    for options in ([], ["--per-document"], ["--stride", "3"]):
+        by_text = evaluated(script, "runs/latest", "--text", "stories.jsonl", *options)
+        prepared = evaluated(script, "runs/latest", "--data", folder, *options)
+        assert prepared["models"] == by_text["models"]
+        assert prepared["convention"] == by_text["convention"]
+
+
+def test_an_exported_folder_has_the_figures_of_its_run(script, trained):
+    script("export", "runs/latest", "out")
+    of_run = evaluated(script, "runs/latest", "--text", "stories.jsonl")
+    of_folder = evaluated(script, "out", "--text", "stories.jsonl")
+    for name in ("loss", "bits_per_byte"):
+        run, folder = (report["models"][0][name]["value"] for report in (of_run, of_folder))
+        assert folder == pytest.approx(run, rel=1e-6)
+
+
+def test_overlapping_windows_are_named_and_score_every_token(script, trained):
+    by_context = evaluated(script, "runs/latest", "--text", "stories.jsonl")
+    by_stride = evaluated(script, "runs/latest", "--text", "stories.jsonl", "--stride", "2")
+    assert "2 apart" in by_stride["convention"]
+    assert by_stride["models"][0]["tokens"] == by_context["models"][0]["tokens"]
+    assert by_stride["models"][0]["loss"] != by_context["models"][0]["loss"]
+
+
+def test_models_of_other_tokenizers_are_compared_by_document(script, trained, tmp_path, short):
+    pairs = ("tokenizer=bpe", "tokenizer.vocab_size=270", "name=pairs")
+    assert script("train", *short, *pairs).code == 0
+    report = evaluated(script, "--compare", "runs/smoke", "runs/pairs", "--text", "stories.jsonl")
+    first, second = (figures["bits_per_byte"]["value"] for figures in report["models"])
+    assert report["comparison"]["bits_per_byte"] == pytest.approx(second - first)
+    assert [figures["bytes"] for figures in report["models"]] == [report["models"][0]["bytes"]] * 2
+    assert report["models"][0]["tokens"] > report["models"][1]["tokens"]
+    assert "each document alone" in report["convention"]
+
+    swapped = evaluated(script, "--compare", "runs/pairs", "runs/smoke", "--text", "stories.jsonl")
+    low, high = report["comparison"]["interval"]
+    assert swapped["comparison"]["interval"] == pytest.approx([-high, -low], abs=1e-12)
+    won = report["comparison"]["share_won_by_first"]
+    assert swapped["comparison"]["share_won_by_first"] == pytest.approx(1 - won)
+
+
+def test_a_model_compared_with_itself_differs_by_nothing(script, trained):
+    result = script("evaluate", "--compare", "runs/latest", "runs/smoke")
+    assert re.search(r"^second - first +\+0\.0000 bits per byte", result.out, re.MULTILINE), result
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["runs/latest", "runs/latest"], "--compare is needed to evaluate several runs, got 2"),
+        (["--compare", "runs/latest"], "--compare takes two runs, got 1"),
+        (["runs/latest", "--stride", "9"], "--stride must be at most the context of 8, got 9"),
+        (["runs/latest", "--stride", "0"], "--stride must be at least 1, got 0"),
+        (
+            ["runs/latest", "--stride", "2", "--per-document"],
+            "--stride belongs to a stream of text",
+        ),
+        (["runs/latest", "--text", "a", "--data", "b"], "--text and --data both name a text"),
+        (["runs/latest", "--text", "absent.txt"], r"absent\.txt"),
+        (["runs/latest", "--text", "empty.txt"], r"empty\.txt must hold text, got none"),
+        (["runs/latest", "--text", "stories.jsonl", "--field", "body"], "body"),
+        (["no-folder"], "no-folder does not exist; give a run folder"),
+    ],
+)
+def test_a_mistake_is_one_line(script, trained, tmp_path, arguments, message):
+    (tmp_path / "empty.txt").touch()
+    result = script("evaluate", *arguments)
+    assert (result.code, result.err.count("\n")) == (2, 1), result
+    assert re.search(message, result.err), result.err
+
+
+def test_a_vocabulary_without_an_end_of_text_cannot_stand_before_documents(script, short, tmp_path):
+    script("train", *short, "tokenizer=char", "name=letters")
+    result = script("evaluate", "runs/letters", "--per-document")
+    assert (result.code, result.err.count("\n")) == (2, 1), result
+    assert "must have an end-of-text, behind which each document is scored" in result.err
