@@ -2,7 +2,7 @@
 
 from gptmini.generation.decoding import Decoder, store_by_column, uniforms
 from gptmini.generation.rules import Rules, choose
-from gptmini.generation.text import Piece, TextStream, generate_stream, prompt_ids
+from gptmini.generation.text import Piece, TextStream, generate, generate_stream, prompt_ids
 
 __all__ = [
     "Decoder",
@@ -10,6 +10,7 @@ __all__ = [
     "Rules",
     "TextStream",
     "choose",
+    "generate",
     "generate_stream",
     "prompt_ids",
     "store_by_column",

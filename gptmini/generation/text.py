@@ -1,6 +1,8 @@
 """From prompts to text that streams: whole characters, and nothing that a stop string would take back."""
 
+import difflib
 from collections.abc import Generator, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from gptmini.checks import UserError, whole
@@ -58,7 +60,7 @@ def generate_stream(
     Raises UserError, when a piece is asked for: an argument out of range, an unknown character, logits not finite.
     """
     whole("num_samples", num_samples)
-    checked = Rules(**rules)
+    checked = _checked_rules(rules)
     texts = [prompts] if isinstance(prompts, str) else list(prompts)
     if len(texts) * num_samples > MOST_SAMPLES:
         raise UserError(
@@ -116,6 +118,50 @@ def generate_stream(
                 )
     finally:
         model.train(was_training)
+
+
+def generate(
+    model: GPT,
+    tokenizer: Tokenizer,
+    prompts: str | Sequence[str],
+    *,
+    num_samples: int = 1,
+    batch_size: int = 8,
+    **options: Any,
+) -> list[str]:
+    """Continue prompts, and return the continuations without the prompts: those of the first prompt come first.
+
+    Args:
+        model, tokenizer, prompts: as for generate_stream.
+        num_samples: samples of each prompt.
+        batch_size: most samples at a time.
+        options: of generate_stream, as seed and stop, and fields of Rules, as max_new_tokens and temperature.
+
+    Raises UserError: an argument out of range, an unknown character, logits not finite.
+    """
+    n_prompts = 1 if isinstance(prompts, str) else len(prompts)
+    texts = [""] * (n_prompts * whole("num_samples", num_samples))
+    for piece in generate_stream(
+        model,
+        tokenizer,
+        prompts,
+        num_samples=num_samples,
+        batch_size=batch_size,
+        **options,
+    ):
+        texts[piece.sample] += piece.text
+    return texts
+
+
+def _checked_rules(rules: dict[str, Any]) -> Rules:
+    """The rules of these names and values; UserError for a name that no rule has, or a value that does not fit."""
+    known = [field.name for field in fields(Rules)]
+    for name in rules:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"the nearest is {close[0]}" if close else f"there are {', '.join(known)}"
+            raise UserError(f"no rule of sampling has the name {name}; {hint}")
+    return Rules(**rules)
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gptmini.generation import TextStream, generate_stream, prompt_ids
+from gptmini.checks import UserError
+from gptmini.generation import TextStream, generate, generate_stream, prompt_ids
 from gptmini.tokenizer import CharTokenizer, byte
 from sizes import TALKATIVE
 from toys import wide_gpt
@@ -206,3 +207,25 @@ def test_a_stop_string_that_ends_in_the_last_incomplete_character_is_met_at_the_
     assert [text.push(i) for i in b"a\xe2\x82"] == ["a", "", ""]
     assert text.finish() == ""
     assert text.stopped
+
+
+def test_generate_returns_what_the_stream_yields():
+    model = wide_gpt(TALKATIVE | {"vocab_size": 257}).eval()
+    options = {"max_new_tokens": 9, "seed": 3, "num_samples": 2, "temperature": 0.9}
+    prompts = ["ab", "c", ""]
+    texts = generate(model, byte([]), prompts, batch_size=4, **options)
+    streamed = [""] * 6
+    for piece in generate_stream(model, byte([]), prompts, **options):
+        streamed[piece.sample] += piece.text
+    assert texts == streamed
+    assert generate(model, byte([]), "ab", **options) == texts[:2]
+    assert generate(model, byte([]), [], max_new_tokens=2) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("temprature", "the nearest is temperature"), ("beams", "there are max_new")]
+)
+def test_a_misspelt_rule_is_refused_by_name(name, hint):
+    model = wide_gpt(TALKATIVE | {"vocab_size": 257}).eval()
+    with pytest.raises(UserError, match=f"no rule of sampling has the name {name}; {hint}"):
+        generate(model, byte([]), "ab", max_new_tokens=2, **{name: 1})
