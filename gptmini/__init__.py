@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from gptmini.attention import CausalMultiHeadAttention
     from gptmini.checks import UserError
     from gptmini.commands.train import TrainingResult
-    from gptmini.data import prepare
     from gptmini.evaluation import evaluate
-    from gptmini.generation import generate_stream
+    from gptmini.generation import generate, generate_stream
     from gptmini.loading import load
     from gptmini.model import GPT, GPTConfig
+    from gptmini.preparing import prepare
 
 __version__ = "0.2.0"
 _HOMES = {
@@ -23,9 +23,10 @@ _HOMES = {
     "GPTConfig": "gptmini.model",
     "UserError": "gptmini.checks",
     "evaluate": "gptmini.evaluation",
+    "generate": "gptmini.generation",
     "generate_stream": "gptmini.generation",
     "load": "gptmini.loading",
-    "prepare": "gptmini.data",
+    "prepare": "gptmini.preparing",
 }
 __all__ = [
     "GPT",
@@ -34,6 +35,7 @@ __all__ = [
     "UserError",
     "__version__",
     "evaluate",
+    "generate",
     "generate_stream",
     "load",
     "prepare",

@@ -33,6 +33,7 @@ BELOW = {  # the rooms that a room may import, files and checks apart
     "evaluation": CORE,
     "interop": CORE | {"hub_errors"},
     "run_folder": CORE,
+    "preparing": {"tokenizer", "data"},
     "loading": CORE | {"run_folder", "interop"},
     "report": {"run_folder", "evaluation", "model", "data", "tokenizer"},
     "training": {

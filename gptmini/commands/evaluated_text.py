@@ -78,10 +78,10 @@ class PreparedText:
 
     def documents(self, model: TrainedModel) -> list[np.ndarray]:
         """The ids of each document under a model's tokenizer, without ends of text."""
-        same = model.tokenizer.to_dict() == self._store.tokenizer
+        same = model.tokenizer.to_dict() == self._store.tokenizer_state
         if same:
             return list(self._own_documents(model.tokenizer))
-        own = from_dict(self._store.tokenizer)
+        own = from_dict(self._store.tokenizer_state)
         return [_encoded(model, own.decode(ids.tolist())) for ids in self._own_documents(own)]
 
     def _own_documents(self, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
@@ -100,7 +100,7 @@ class PreparedText:
                 yield document
 
     def _check_tokenizer(self, model: TrainedModel) -> None:
-        if model.tokenizer.to_dict() != self._store.tokenizer:
+        if model.tokenizer.to_dict() != self._store.tokenizer_state:
             raise UserError(
                 f"{self._store.folder} must hold tokens of the model's own tokenizer, got those of another; --text "
                 "takes a text that is not prepared"

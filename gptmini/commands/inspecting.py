@@ -18,7 +18,7 @@ def inspection(store: "TokenStore", on_progress: "Callable[[Progress], None]") -
     from gptmini.data.overlap import WINDOW
     from gptmini.tokenizer import from_dict
 
-    tokenizer = from_dict(store.tokenizer)
+    tokenizer = from_dict(store.tokenizer_state)
     splits = {split: inspect_split(store, split, tokenizer, SHOWN_IDS) for split in SPLITS}
 
     rows = {

@@ -175,7 +175,7 @@ def build(
     from gptmini.tokenizer import from_dict
     from gptmini.training.trainer import assemble, restore_callbacks
 
-    tokenizer = from_dict(store.tokenizer)
+    tokenizer = from_dict(store.tokenizer_state)
     store.check_vocabulary(tokenizer.n_vocab)
     sizes = plan.model(vocab_size=tokenizer.n_vocab)
     callbacks = make_callbacks(plan.callbacks, tokenizer, sizes)

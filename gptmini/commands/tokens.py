@@ -101,7 +101,7 @@ def _notes(config: "DictConfig", corpus: object, store: "TokenStore") -> Iterato
     yield from getattr(corpus, "notes", ())  # a corpus of the user's own may have none
 
     wanted = config.tokenizer.get("vocab_size")
-    n_vocab = from_dict(store.tokenizer).n_vocab
+    n_vocab = from_dict(store.tokenizer_state).n_vocab
     if wanted is not None and n_vocab < wanted:
         yield (
             f"the tokenizer has {n_vocab:,} ids, not the {wanted:,} of tokenizer.vocab_size: "

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gptmini.data.encoder import Encoder
 from gptmini.data.overlap import WINDOW, Overlap, overlap_of
 from gptmini.data.preparation import Progress
-from gptmini.data.preparation.encoder import Encoder
 from gptmini.data.store import TokenStore
 
 IDS_AT_ONCE = 2**22  # ids that are read or decoded at once

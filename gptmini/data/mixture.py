@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from gptmini.checks import UserError, file_name, shown, whole
 from gptmini.data.corpus import DigestOf, Document, check_fraction
+from gptmini.data.encoder import BuildEncoder, Encoder
 from gptmini.data.format import SPLITS, digest_of_json
 from gptmini.data.meta import is_prepared, put_meta, read_meta
 from gptmini.data.preparation import prepare
 from gptmini.data.preparation.digests import sha256_of
-from gptmini.data.preparation.encoder import BuildEncoder, Encoder
 from gptmini.data.preparation.recipes import Recipe, plan_recipe
 from gptmini.data.preparation.split_documents import SplitDocuments
 from gptmini.data.preparation.watching import Watcher
@@ -188,12 +188,12 @@ class Mixture:
                     f"all sources must have one tokenizer, got {store.folder} with that of {kind}, and {wanted} for "
                     f"the others; add tokenizer={OPTIONS.get(kind, kind)}, or name the texts instead"
                 )
-            if store.tokenizer != prepared[0].tokenizer:
+            if store.tokenizer_state != prepared[0].tokenizer_state:
                 raise UserError(
                     f"all sources must have one tokenizer, got {prepared[0].folder} and {store.folder} with different "
                     "ones; name their texts instead, to learn one from all"
                 )
-        return rebuild(prepared[0].tokenizer)
+        return rebuild(prepared[0].tokenizer_state)
 
     def _described(self, stores: list[TokenStore], folder: Path) -> list[dict]:
         """The sources as meta.json of a folder names them."""

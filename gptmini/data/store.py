@@ -1,13 +1,15 @@
 """Prepared tokens on disk: a folder of token files with meta.json, complete or not there; see data/README.md."""
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from gptmini.checks import UserError
+from gptmini.data.encoder import Encoder
 from gptmini.data.format import BLOCK, OLD_FORMAT, SPLITS
 from gptmini.data.meta import read_meta, remedy
 from gptmini.data.shards import Ids, Shards
@@ -48,14 +50,20 @@ class TokenStore:
     prepared folders, which together are a mixture.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, rebuild: Callable[[dict], Encoder] | None = None) -> None:
         """Open a folder that prepare made. However large it is, only the first and last blocks of its files are read.
+
+        Args:
+            folder: the folder.
+            rebuild: makes a tokenizer of its to_dict(), as gptmini.tokenizer.from_dict does; None if the property
+                tokenizer is not needed.
 
         Raises UserError: a file is missing, has another size, was changed in those blocks, or is of another format.
         """
         self.folder = Path(folder)
         self.meta = read_meta(self.folder)
-        self.tokenizer: dict = self.meta["tokenizer"]  # its to_dict()
+        self.tokenizer_state: dict = self.meta["tokenizer"]  # the tokenizer's to_dict()
+        self._rebuild = rebuild
         self.fingerprint: str = self.meta["fingerprint"]  # of texts, split, tokenizer and format
         self._is_old = self.meta["format"] == OLD_FORMAT
         self._dtype = np.dtype(self.meta["dtype"]).newbyteorder("<")
@@ -71,6 +79,15 @@ class TokenStore:
     def __getstate__(self) -> dict:
         """What a copy of the store takes over: all but the mapped files, which the copy maps again."""
         return self.__dict__ | {"_maps": {}}
+
+    @cached_property
+    def tokenizer(self) -> Encoder:
+        """The tokenizer whose ids these are; UserError where the folder was opened without rebuild."""
+        if self._rebuild is None:
+            raise UserError(
+                f"{self.folder} must be opened with rebuild=gptmini.tokenizer.from_dict to have a tokenizer"
+            )
+        return self._rebuild(self.tokenizer_state)
 
     @property
     def has_index(self) -> bool:

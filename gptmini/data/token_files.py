@@ -9,10 +9,10 @@ import numpy as np
 
 from gptmini.checks import UserError
 from gptmini.data.corpus import DigestOf, Document, check_fraction
+from gptmini.data.encoder import BuildEncoder, Encoder
 from gptmini.data.format import SPLITS
 from gptmini.data.meta import put_meta, read_meta
 from gptmini.data.preparation.digests import sha256_of
-from gptmini.data.preparation.encoder import BuildEncoder, Encoder
 from gptmini.data.preparation.recipes import Recipe, plan_recipe
 from gptmini.data.preparation.watching import Progress, Watcher
 from gptmini.data.sources import find_files, note_on_held_out, without_held_out

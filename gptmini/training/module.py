@@ -338,7 +338,7 @@ class GPTModule(L.LightningModule):
         origin = {} if self.origin is None else {"init_from": self.origin}
         checkpoint["gptmini"] = header(
             self.model.config,
-            self.store.tokenizer,
+            self.store.tokenizer_state,
             **origin,
             data={"folder": str(self.store.folder), "fingerprint": self.store.fingerprint},
             max_steps=self.settings.max_steps,

@@ -245,7 +245,7 @@ def _check_state(
     state: TrainingState, store: TokenStore, config: GPTConfig, settings: TrainerSettings
 ) -> None:
     """Raise UserError unless a run of this model, on these tokens and of so many steps, can go on from the state."""
-    if state.model.config != config or repr(state.tokenizer) != repr(store.tokenizer):
+    if state.model.config != config or repr(state.tokenizer) != repr(store.tokenizer_state):
         raise UserError(
             "the checkpoint's model or tokenizer is not the one that config.yaml describes"
         )

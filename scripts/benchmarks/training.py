@@ -262,7 +262,7 @@ def report(turns: list[Turn], plan: Plan, store: TokenStore, peak: float) -> Non
         store: its tokens.
         peak: operations a second that matrix products reach on this machine.
     """
-    sizes = plan.model(vocab_size=from_dict(store.tokenizer).n_vocab)
+    sizes = plan.model(vocab_size=from_dict(store.tokenizer_state).n_vocab)
     n_tokens = plan.settings.global_batch_size * sizes.context_length
     with torch.device("meta"):  # counts without memory for the weights
         n_operations = GPT(sizes).flops_per_token * n_tokens

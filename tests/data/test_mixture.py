@@ -37,9 +37,9 @@ def test_texts_are_prepared_under_one_tokenizer(texts):
     store, written = mixture.prepare(tokenizer.character, texts / "data", **OPTIONS)
 
     assert written
-    assert tokenizer.from_dict(store.tokenizer).characters == " abxyz"
+    assert tokenizer.from_dict(store.tokenizer_state).characters == " abxyz"
     assert store.sources == [Source("one", 3, 181), Source("two", 1, 109)]
-    coder = tokenizer.from_dict(store.tokenizer)
+    coder = tokenizer.from_dict(store.tokenizer_state)
     end = "<|endoftext|>"
     text = coder.decode(store.tokens("train")[:].tolist())
     assert text == "aab " * 45 + end + "xyz " * 27 + end
@@ -59,7 +59,7 @@ def test_texts_are_prepared_under_one_tokenizer(texts):
 def test_bpe_learns_from_all_texts(texts):
     build = partial(tokenizer.bpe, vocab_size=300)
     store, _ = Mixture(sources(texts), 0.1).prepare(build, texts / "data", **OPTIONS)
-    learned = tokenizer.from_dict(store.tokenizer).ranks[256:]
+    learned = tokenizer.from_dict(store.tokenizer_state).ranks[256:]
     assert any(set(token) & set(b"xyz") for token in learned)
     assert any(set(token) & set(b"ab") for token in learned)
 

@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+import gptmini
 from gptmini import tokenizer
 from gptmini.checks import UserError
 from gptmini.data.preparation import prepare
@@ -319,3 +320,15 @@ def test_a_folder_of_format_1_is_read_and_checked_whole(tmp_path):
     (folder / "train.bin").write_bytes(data[:20] + b"x" + data[21:])
     with pytest.raises(UserError, match=r"train\.bin does not hold what meta\.json"):
         TokenStore(folder)
+
+
+def test_a_store_hands_out_its_tokenizer(tmp_path):
+    (tmp_path / "my.txt").write_text("Owls and rain. " * 50)
+    corpus = TextCorpus(tmp_path / "my.txt", val_fraction=0.1)
+    store, _ = gptmini.prepare(corpus, tokenizer.byte, tmp_path / "data")
+    ids = store.tokens("train")[:8].tolist()
+    assert store.tokenizer.decode(ids) == "Owls and"
+    with pytest.raises(
+        UserError, match=r"must be opened with rebuild=gptmini\.tokenizer\.from_dict"
+    ):
+        _ = TokenStore(store.folder).tokenizer

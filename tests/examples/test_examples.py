@@ -180,3 +180,15 @@ def test_the_notebook_runs_and_shows_the_attention(tmp_path, monkeypatch):
             n_pictures += "image/png" in output.get("data", {})
     check_what_the_tour_prints(printed)
     assert n_pictures == 1
+
+
+@pytest.mark.slow
+def test_ones_own_module_trains_and_its_model_writes(tmp_path, monkeypatch, capsys):
+    """After 200 steps the text is made of the words of the lines that it was trained on."""
+    lines = (f"Line {i} says that {i} times {i} is {i * i}.\n" for i in range(1200))
+    (tmp_path / "my.txt").write_text("".join(lines))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["own_training.py", "my.txt"])
+    runpy.run_path(str(EXAMPLES / "own_training.py"), run_name="__main__")
+    written = capsys.readouterr().out
+    assert any(word in written for word in ("says", "that", "times", "Line"))

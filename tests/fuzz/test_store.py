@@ -28,7 +28,7 @@ def read_store(path):
         ids = store.tokens(split)
         tokens.append((str(ids.dtype), ids.tolist(), store.document_ends(split).tolist()))
         counts.append((store.n_tokens(split), store.n_bytes(split), store.tokens_per_byte(split)))
-    return counts, tokens, store.tokenizer, store.fingerprint
+    return counts, tokens, store.tokenizer_state, store.fingerprint
 
 
 @pytest.fixture(scope="module", params=[tokenizer.character, tokenizer.byte])

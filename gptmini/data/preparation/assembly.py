@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gptmini.data.preparation.encoder import Encoder, decoded_whole, end_of
+from gptmini.data.encoder import Encoder, decoded_whole, end_of
 from gptmini.data.preparation.parts import Part, Parts
 from gptmini.data.preparation.splits import Census, Rule
 from gptmini.data.preparation.tasks import SPLIT_CODES

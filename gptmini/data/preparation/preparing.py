@@ -11,10 +11,10 @@ import numpy as np
 
 from gptmini.checks import UserError
 from gptmini.data.corpus import Corpus
+from gptmini.data.encoder import BuildEncoder, Encoder, dtype_of, end_of
 from gptmini.data.format import SPLITS
 from gptmini.data.meta import remedy, write_meta
 from gptmini.data.preparation.assembly import assemble, census_of
-from gptmini.data.preparation.encoder import BuildEncoder, Encoder, dtype_of, end_of
 from gptmini.data.preparation.parts import Parts
 from gptmini.data.preparation.recipes import Recipe, difference_from_others, plan_recipe
 from gptmini.data.preparation.split_documents import SplitDocuments, rule_for, share_read
@@ -44,7 +44,8 @@ def prepare(
         build_encoder: a builder of gptmini.tokenizer, or a functools.partial of one. It is called with the documents,
             which it may iterate several times; a long document comes in parts.
         root: folder that holds the prepared folders.
-        rebuild: makes a tokenizer from its to_dict(), so that an interrupted preparation need not build it again.
+        rebuild: makes a tokenizer from its to_dict(), so that an interrupted preparation need not build it again, and
+            that the store has its tokenizer.
         n_workers: threads that encode. The result does not depend on their number.
         watcher: is told of the progress.
 
@@ -67,7 +68,7 @@ def prepare(
                 _Preparation(corpus, recipe, n_workers, watcher).run(build_encoder, rebuild)
 
     recipe.digests.save()
-    return _open(recipe), is_new
+    return _open(recipe, rebuild), is_new
 
 
 def open_prepared(
@@ -82,14 +83,14 @@ def open_prepared(
     return _open(recipe) if recipe.folder.exists() else None
 
 
-def _open(recipe: Recipe) -> TokenStore:
+def _open(recipe: Recipe, rebuild: Callable[[dict], Encoder] | None = None) -> TokenStore:
     """Open a prepared folder that exists; UserError if it is damaged, or of another fingerprint."""
     folder = recipe.folder
     if not (folder / "meta.json").is_file():
         raise UserError(
             f"{folder} is not as it was prepared: meta.json is missing; {remedy(folder)}"
         )
-    store = TokenStore(folder)
+    store = TokenStore(folder, rebuild=rebuild)
     if store.fingerprint != recipe.fingerprint:  # a folder that was renamed by hand
         raise UserError(f"{folder} holds the tokens of another text or tokenizer; {remedy(folder)}")
     return store

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from gptmini.checks import UserError, file_name, shown
 from gptmini.data.corpus import Corpus
+from gptmini.data.encoder import BuildEncoder
 from gptmini.data.format import FORMAT, digest_of_json
 from gptmini.data.preparation.digests import Digests
-from gptmini.data.preparation.encoder import BuildEncoder
 
 OTHERS_READ = 20  # prepared folders that are compared with a recipe, at most
 DIFFERENCES_SHOWN = 3

@@ -45,7 +45,7 @@ class SyntheticTokens:
 
         # The model's vocabulary is as large as the tokenizer's, so this one has a character for each id.
         characters = "".join(map(chr, range(n_vocab)))
-        self.tokenizer = CharTokenizer(characters, end_of_text=False).to_dict()
+        self.tokenizer_state = CharTokenizer(characters, end_of_text=False).to_dict()
 
     def n_tokens(self, split: str) -> int:
         """Return the number of tokens of a split."""

@@ -43,7 +43,7 @@ def files_of(folder):
 
 def documents_in(store, split):
     """The documents of a split, decoded by its index."""
-    coder = tokenizer.from_dict(store.tokenizer)
+    coder = tokenizer.from_dict(store.tokenizer_state)
     texts = []
     start = 0
     for end in store.document_ends(split).tolist():
@@ -73,7 +73,7 @@ def test_a_document_of_many_pieces_has_the_ids_of_the_whole(tmp_path, small_task
     store, _ = prepare(TextCorpus(tmp_path / "a.txt", 0.1), build, tmp_path / "data")
 
     boundary = int(len(text) * 0.9)
-    coder = tokenizer.from_dict(store.tokenizer)
+    coder = tokenizer.from_dict(store.tokenizer_state)
     end = [] if coder.end_of_text is None else [coder.end_of_text]
     assert store.tokens("train").tolist() == coder.encode(text[:boundary]) + end
     assert store.tokens("val").tolist() == coder.encode(text[boundary:]) + end
