@@ -25,13 +25,13 @@ OPTIONS = sorted(
 
 # What must be given with an option.
 NEEDED = dict.fromkeys(("text", "tokens", "gpt2_124m", "modern_124m"), "data.path=my.txt")
-NEEDED |= {"of_model": "tokenizer.path=runs/latest"}
+NEEDED |= {"of_model": "tokenizer.path=runs/latest", "finetune": "init_from=null; data.path=my.txt"}
 NEEDED |= {"hub": "data.dataset=folder", "mixture": "data.sources={a: {path: my.txt, weight: 1}}"}
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS)
 def test_every_option_composes(group, option):
-    needed = [NEEDED[option]] if option in NEEDED else []
+    needed = NEEDED[option].split("; ") if option in NEEDED else []
     roots = ["train", "prepare"] if group in ("data", "tokenizer") else ["train"]
     for root in roots:
         config = compose_checked(root, [f"{group}={option}", *needed])

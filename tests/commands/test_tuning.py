@@ -318,3 +318,17 @@ def test_a_run_that_overfits_says_so_and_early_stopping_ends_it(script, tmp_path
         newest_of(tmp_path / "runs" / "default") / "checkpoints" / "best.ckpt"
     )
     assert sampled["global_step"] == int(best)
+
+
+def test_the_experiment_for_tuning_needs_weights_and_tunes_them(script, base, tmp_path):
+    arguments = (
+        "experiment=finetune",
+        "data.path=other.txt",
+        "trainer.max_steps=4",
+        "trainer.val_every_steps=2",
+    )
+    refused(script("train", *arguments), "init_from must name a run, a folder or a model, got ''")
+    result = script("train", *arguments, "init_from=runs/smoke")
+    assert result.code == 0, result
+    losses = [float(loss) for loss in re.findall(r"val loss (\d+\.\d+)", result.out)]
+    assert losses[-1] < losses[0]
