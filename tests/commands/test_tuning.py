@@ -13,6 +13,7 @@ import yaml
 import gptmini
 from gptmini.interop import ARCHITECTURES
 from gptmini.model.checkpoint import read_checkpoint
+from gptmini.report.scalar_table import read_rows
 from interop.nanogpt_files import write_nanogpt
 
 OTHER = "The other text tells of owls, of rain, and of a road that bends. " * 40
@@ -57,10 +58,6 @@ def newest(tmp_path):
     return newest_of(tmp_path / "runs" / "smoke")
 
 
-def loss_of(text):
-    return float(re.search(r"^loss +(\S+)", text, re.MULTILINE)[1])
-
-
 def test_a_run_begins_with_the_weights_and_the_tokenizer_of_another(script, base, tmp_path):
     result = script(
         "train", *TUNE, "init_from=runs/latest", "model.dropout=0.1", "trainer.val_tokens=null"
@@ -71,9 +68,10 @@ def test_a_run_begins_with_the_weights_and_the_tokenizer_of_another(script, base
 
     # The loss before the first step is that of the model on the new text, as the command evaluate computes it.
     folder = next(path.parent for path in (tmp_path / "data").glob("*of_model*/meta.json"))
-    (line,) = re.findall(r"^step 0/\d+ +val loss (\S+)", result.out, re.MULTILINE)
-    evaluated = script("evaluate", str(best), "--data", str(folder)).out
-    assert float(line) == pytest.approx(loss_of(evaluated), abs=1.01e-4)
+    _, rows = read_rows(newest(tmp_path) / "metrics.csv")
+    evaluated = json.loads(script("evaluate", str(best), "--data", str(folder), "--json").out)
+    expected = evaluated["models"][0]["loss"]["value"]
+    assert float(rows[0]["val/loss"]) == pytest.approx(expected, abs=1e-6)
 
     config = yaml.safe_load((newest(tmp_path) / "config.yaml").read_text())
     assert config["init_digest"] == hashlib.sha256(best.read_bytes()).hexdigest()
