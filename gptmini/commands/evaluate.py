@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING
 
 from gptmini.checks import UserError
 from gptmini.commands.errors import Parser, one_line_errors, path_argument, path_of
-from gptmini.commands.evaluation_output import as_json, as_lines
+from gptmini.commands.evaluation_output import Measured, as_json, as_lines
 from gptmini.commands.named import say_which
 from gptmini.commands.start_up import started, starting_up
 
 # A mistake in an option is told before torch is imported, which takes seconds.
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
     import numpy as np
-    from rich.status import Status
 
-    from gptmini.commands.evaluated_text import PreparedText, TextFiles, TrainedModel
-    from gptmini.commands.evaluation_output import Measured
+    from gptmini.commands.evaluated_text import PreparedText, Streams, TextFiles, TrainedModel
+    from gptmini.evaluation.conventions import Plan
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -149,11 +148,12 @@ def main(arguments: list[str] | None = None) -> None:
     for model in models:
         model.model.to(device)
         measured.append(_measure(model, text, options, alone=alone))
+        model.model.to("cpu")
     for typed, run in zip(options.runs, named, strict=True):
         say_which(typed, run)
     comparison = None
     if options.compare:
-        _check_same_text(models, measured)
+        _check_same_text(measured)
         comparison = compare(measured[0].sums, measured[1].sums)
 
     if options.json:
@@ -177,8 +177,8 @@ def _scores_documents_alone(models: "Sequence[TrainedModel]", options: argparse.
     Raises UserError: a tokenizer has no end-of-text, behind which a document could stand.
     """
     tokenizers = [model.tokenizer.to_dict() for model in models]
-    alone = options.per_document or any(state != tokenizers[0] for state in tokenizers)
-    if not alone:
+    have_same = all(state == tokenizers[0] for state in tokenizers)
+    if have_same and not options.per_document:
         return False
 
     if options.stride is not None:
@@ -186,8 +186,8 @@ def _scores_documents_alone(models: "Sequence[TrainedModel]", options: argparse.
     for model in models:
         if model.tokenizer.end_of_text is None:
             raise UserError(
-                f"the tokenizer of {model.path} must have an end-of-text, behind which each document is scored; its "
-                "text had only one document"
+                f"the tokenizer of {model.path} must have an end-of-text, behind which each document is scored; "
+                "tokenizer=char has one only if its text had several documents"
             )
     return True
 
@@ -199,50 +199,33 @@ def _measure(
     *,
     alone: bool,
 ) -> "Measured":
-    """Evaluate a model on a text."""
+    """Evaluate a model on a text, in one stream or each document alone."""
     from rich.console import Console
 
     from gptmini.commands.evaluated_text import count_words
-    from gptmini.commands.evaluation_output import Measured
-    from gptmini.evaluation.conventions import each_document_alone, joined, one_stream
-    from gptmini.evaluation.sums import scored_losses, sums_of_parts
-    from gptmini.evaluation.windows import scored_batches
+    from gptmini.evaluation.sums import sums_of_parts
 
-    context_length = model.model.config.context_length
-    byte_lengths = model.tokenizer.byte_lengths()
     n_words = None
     tokens_per_byte = None
     if alone:
         documents = text.documents(model)
         n_words = count_words(model, documents)
-        end_of_text = model.tokenizer.end_of_text
-        assert end_of_text is not None  # as _scores_documents_alone has checked
-        plan = each_document_alone(
-            documents,
-            end_of_text=end_of_text,
-            context_length=context_length,
-            byte_lengths=byte_lengths,
-        )
+        plan = _plan_of_documents(model, documents)
     else:
         streams = text.streams(model)
-        tokens_per_byte = streams[0].tokens_per_byte
-        plan = joined(
-            one_stream(
-                stream.ids,
-                stream.document_ends,
-                stride=_checked_stride(options.stride, context_length),
-                context_length=context_length,
-                byte_lengths=byte_lengths,
-            )
-            for stream in streams
-        )
-    if not len(plan.parts):
-        raise UserError(f"{text.name} must hold at least two tokens to evaluate on")
+        tokens_per_byte = streams.tokens_per_byte
+        plan = _plan_of_streams(model, streams, options.stride)
+    if plan.n_tokens < 1:
+        raise UserError(f"{text.name} must hold text to evaluate on, got {plan.n_tokens} tokens")
 
     with Console(stderr=True).status("evaluating") as status:
-        losses = scored_losses(model.model, scored_batches(plan.windows, options.batch_size))
-        watched = _watched(losses, len(plan.parts), status)
-        sums = sums_of_parts(watched, plan.parts, plan.n_bytes)
+
+        def show(n_tokens: int) -> None:
+            status.update(f"evaluating: {n_tokens:,} of {plan.n_tokens:,} tokens")
+
+        sums = sums_of_parts(
+            model.model, plan.windows, batch_size=options.batch_size, on_batch=show
+        )
     if not sums.n_bytes.sum():
         raise UserError(f"{text.name} must hold text to evaluate on, got ends of text alone")
     return Measured(
@@ -255,32 +238,47 @@ def _measure(
     )
 
 
-def _checked_stride(stride: int | None, context_length: int) -> int | None:
-    """The stride, None for windows that do not overlap; UserError for one that is longer than a window."""
-    if stride is None or stride == context_length:
-        return None
-    if stride > context_length:
+def _plan_of_documents(model: "TrainedModel", documents: "list[np.ndarray]") -> "Plan":
+    """What is scored where each document stands alone."""
+    from gptmini.evaluation.conventions import each_document_alone
+
+    end_of_text = model.tokenizer.end_of_text
+    assert end_of_text is not None  # as _scores_documents_alone has checked
+    return each_document_alone(
+        documents,
+        end_of_text=end_of_text,
+        context_length=model.model.config.context_length,
+        byte_lengths=model.tokenizer.byte_lengths(),
+    )
+
+
+def _plan_of_streams(model: "TrainedModel", streams: "Streams", stride: int | None) -> "Plan":
+    """What is scored of the streams of a text; UserError for a stride that is longer than a window."""
+    from gptmini.evaluation.conventions import joined, one_stream
+
+    context_length = model.model.config.context_length
+    if stride is not None and stride > context_length:
         raise UserError(f"--stride must be at most the context of {context_length}, got {stride}")
-    return stride
 
-
-def _check_same_text(models: "Sequence[TrainedModel]", measured: "Sequence[Measured]") -> None:
-    """Raise UserError unless two models were evaluated on the same parts of a text."""
-    first, second = (part.sums for part in measured)
-    has_same_parts = len(first.n_bytes) == len(second.n_bytes)
-    if not has_same_parts or first.n_bytes.sum() != second.n_bytes.sum():
-        raise UserError(
-            f"{models[0].path} and {models[1].path} must be compared on the same text, got {first.n_bytes.sum():,} and "
-            f"{second.n_bytes.sum():,} bytes of it in {len(first.n_bytes):,} and {len(second.n_bytes):,} parts"
+    plans = []
+    for stream in streams.streams:
+        plan = one_stream(
+            stream.ids,
+            stream.n_ids,
+            stream.document_ends,
+            stride=None if stride == context_length else stride,
+            context_length=context_length,
+            byte_lengths=model.tokenizer.byte_lengths(),
         )
+        plans.append(plan)
+    return joined(plans)
 
 
-def _watched(
-    losses: "Iterable[np.ndarray]", n_tokens: int, status: "Status"
-) -> "Iterator[np.ndarray]":
-    """Show on a terminal how many of n_tokens tokens are evaluated, as losses are taken."""
-    n_done = 0
-    for some in losses:
-        n_done += len(some)
-        status.update(f"evaluating: {n_done:,} of {n_tokens:,} tokens")
-        yield some
+def _check_same_text(measured: "Sequence[Measured]") -> None:
+    """Raise UserError unless two models were evaluated on as many bytes of text."""
+    first, second = (int(model.sums.n_bytes.sum()) for model in measured)
+    if first != second:
+        raise UserError(
+            f"{measured[0].path} and {measured[1].path} must be compared on the same text, got {first:,} and "
+            f"{second:,} bytes of it"
+        )

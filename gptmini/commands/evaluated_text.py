@@ -10,6 +10,7 @@ import numpy as np
 
 from gptmini.checks import UserError
 from gptmini.data import TextCorpus, TokenStore, find_prepared
+from gptmini.data.shards import Ids
 from gptmini.data.store import tokens_per_byte_of
 from gptmini.loading import is_exported, load, model_and_tokenizer
 from gptmini.model import GPT
@@ -30,9 +31,16 @@ class TrainedModel(NamedTuple):
 class Stream(NamedTuple):
     """Ids of documents one behind the other, each with its end-of-text."""
 
-    ids: np.ndarray  # (n,)
+    ids: Ids
+    n_ids: int  # how many of them are read, from the first on
     document_ends: np.ndarray | None  # (n_documents,), behind each end-of-text; None if not known
-    tokens_per_byte: float
+
+
+class Streams(NamedTuple):
+    """The streams of a text, one for each of its sources."""
+
+    streams: list[Stream]
+    tokens_per_byte: float  # of the whole text, ends of text included
 
 
 def open_model(path: Path) -> TrainedModel:
@@ -62,27 +70,29 @@ class PreparedText:
         self._max_tokens = max_tokens
         self.name = f"{split} of {self._store.folder}"
 
-    def streams(self, model: TrainedModel) -> list[Stream]:
+    def streams(self, model: TrainedModel) -> Streams:
         """The ids of each source; UserError unless they are those of the model's tokenizer."""
-        self._check_tokenizer(model)
-        ends = None
-        if self._store.has_index:
-            ends = self._store.document_ends(self._split)
+        if model.tokenizer.to_dict() != self._store.tokenizer_state:
+            raise UserError(
+                f"{self._store.folder} must hold tokens of the model's own tokenizer, got those of another; --text "
+                "takes a text that is not prepared"
+            )
+        self._store.check_vocabulary(model.model.config.vocab_size)
+
         excerpts = self._store.excerpts(self._split, self._max_tokens)
-        tokens_per_byte = tokens_per_byte_of(excerpts)
         streams = []
         for excerpt in excerpts:
-            ids = np.asarray(excerpt.ids[: excerpt.n_tokens + 1])
-            streams.append(Stream(ids, ends, tokens_per_byte))
-        return streams
+            n_ids = min(excerpt.n_tokens + 1, len(excerpt.ids))
+            streams.append(Stream(excerpt.ids, n_ids, excerpt.document_ends))
+        return Streams(streams, tokens_per_byte_of(excerpts))
 
     def documents(self, model: TrainedModel) -> list[np.ndarray]:
         """The ids of each document under a model's tokenizer, without ends of text."""
-        same = model.tokenizer.to_dict() == self._store.tokenizer_state
-        if same:
-            return list(self._own_documents(model.tokenizer))
         own = from_dict(self._store.tokenizer_state)
-        return [_encoded(model, own.decode(ids.tolist())) for ids in self._own_documents(own)]
+        documents = self._own_documents(own)
+        if model.tokenizer.to_dict() == self._store.tokenizer_state:
+            return list(documents)
+        return [_encoded(model, own.decode(ids.tolist())) for ids in documents]
 
     def _own_documents(self, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
         """The ids of each document as they were prepared, until there are max_tokens, without ends of text."""
@@ -99,57 +109,64 @@ class PreparedText:
             if len(document):
                 yield document
 
-    def _check_tokenizer(self, model: TrainedModel) -> None:
-        if model.tokenizer.to_dict() != self._store.tokenizer_state:
-            raise UserError(
-                f"{self._store.folder} must hold tokens of the model's own tokenizer, got those of another; --text "
-                "takes a text that is not prepared"
-            )
-        self._store.check_vocabulary(model.model.config.vocab_size)
-
 
 class TextFiles:
-    """Files of text, which are read at once and encoded by each model's tokenizer."""
+    """Files of text, which are read into memory and encoded by each model's tokenizer."""
 
     def __init__(self, paths: Sequence[Path], field: str, max_tokens: int | None) -> None:
         """Read the documents; UserError for a file that cannot be read or holds no text."""
-        corpus = TextCorpus([str(path) for path in paths], 0.5, field=field)
+        self.name = ", ".join(str(path) for path in paths)
+        self._max_tokens = max_tokens
+        # How many documents the first model is evaluated on, and so every other one.
+        self._n_documents: int | None = None
         self._texts: list[str] = []
-        parts: list[str] = []
-        for document in corpus.documents():
-            parts.append(document.text)
-            if document.ends:
-                self._texts.append("".join(parts))
-                parts = []
+
+        try:
+            # No share is held out: documents() gives all of them.
+            corpus = TextCorpus([str(path) for path in paths], val_fraction=0.5, field=field)
+            parts: list[str] = []
+            for document in corpus.documents():
+                parts.append(document.text)
+                if document.ends:
+                    self._texts.append("".join(parts))
+                    parts = []
+        except UserError as error:
+            # The corpus knows the keys of a configuration.
+            message = str(error).replace("data.path", "--text").replace("data.field", "--field")
+            raise UserError(message) from None
         for note in corpus.notes:
             print(f"warning: {note}", file=sys.stderr)
-        self._max_tokens = max_tokens
-        self.name = ", ".join(str(path) for path in paths)
 
-    def streams(self, model: TrainedModel) -> list[Stream]:
+    def streams(self, model: TrainedModel) -> Streams:
         """The ids of all documents, under a model's tokenizer."""
         end = model.tokenizer.end_of_text
         pieces = []
         for text in self._texts:
             ids = _encoded(model, text)
             pieces.append(ids if end is None else np.append(ids, end))
+
         ids = np.concatenate(pieces)
-        n_bytes = sum(len(text.encode("utf-8")) for text in self._texts)
-        tokens_per_byte = len(ids) / n_bytes
+        n_ids = len(ids)
         if self._max_tokens is not None:
-            ids = ids[: self._max_tokens + 1]
+            n_ids = min(n_ids, self._max_tokens + 1)
         ends = np.cumsum([len(piece) for piece in pieces])
-        return [Stream(ids, ends, tokens_per_byte)]
+        n_bytes = sum(len(text.encode("utf-8")) for text in self._texts)
+        return Streams([Stream(ids, n_ids, ends)], len(ids) / n_bytes)
 
     def documents(self, model: TrainedModel) -> list[np.ndarray]:
-        """The ids of each document under a model's tokenizer, without ends of text, until there are max_tokens."""
+        """The ids of each document under a model's tokenizer, without ends of text.
+
+        With max_tokens, they are as many documents as hold that many tokens of the first model that this is asked for.
+        """
         documents = []
         n_tokens = 0
-        for text in self._texts:
-            if self._max_tokens is not None and n_tokens >= self._max_tokens:
+        for text in self._texts[: self._n_documents]:
+            is_enough = self._max_tokens is not None and n_tokens >= self._max_tokens
+            if is_enough and self._n_documents is None:
                 break
             documents.append(_encoded(model, text))
             n_tokens += len(documents[-1])
+        self._n_documents = len(documents)
         return documents
 
 

@@ -24,7 +24,7 @@ class Measured(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A number, and what it may be on another text of the same kind."""
+    """A number, and the range in which it lies for the whole source of the text."""
 
     value: float
     interval: "Interval | None"  # None for a text of one part
@@ -39,7 +39,6 @@ def as_json(
     first = measured[0]
     report: dict[str, Any] = {
         "text": text,
-        "convention": first.convention,
         "intervals": {
             "share": SHARE,
             "draws": N_DRAWS,
@@ -51,6 +50,7 @@ def as_json(
     for model in measured:
         figures: dict[str, Any] = {
             "model": str(model.path),
+            "convention": model.convention,
             "tokens": int(model.sums.n_tokens.sum()),
             "bytes": int(model.sums.n_bytes.sum()),
         }
@@ -62,9 +62,10 @@ def as_json(
         report["models"].append(figures)
 
     if comparison is not None:
+        difference = _scaled(_difference(comparison), _scale_of_bits(first))
         report["comparison"] = {
-            "bits_per_byte": comparison.difference,
-            "interval": _listed(comparison.interval),
+            "bits_per_byte": _finite(difference.value),
+            "interval": _listed(difference.interval),
             "share_won_by_first": comparison.share_won,
         }
     return report
@@ -84,15 +85,16 @@ def as_lines(
         yield _line("bits per byte", figures["bits_per_byte"], ".4f")
         if "word_perplexity" in figures:
             yield _line("word perplexity", figures["word_perplexity"], ".3f")
+        yield f"{'convention':15} {model.convention}"
 
     if comparison is not None:
-        difference = Figure(comparison.difference, comparison.interval)
+        difference = _scaled(_difference(comparison), _scale_of_bits(measured[0]))
         yield _line("second - first", difference, "+.4f", "bits per byte")
-        yield f"{'first is lower':15} in {comparison.share_won:.0%} of the {measured[0].unit}"
+        if comparison.share_won is not None:
+            yield f"{'first is lower':15} in {comparison.share_won:.0%} of the {measured[0].unit}"
 
     first = measured[0]
     n_parts = len(first.sums.nats)
-    yield f"{'convention':15} {first.convention}"
     if n_parts > 1:
         yield f"{'intervals':15} {SHARE:.0%} of {N_DRAWS:,} draws from {n_parts:,} {first.unit}"
 
@@ -119,23 +121,19 @@ def _finite(value: float) -> float | None:
 def _figures(model: Measured) -> dict[str, Figure]:
     """The figures of a model by their names."""
     from gptmini.evaluation.intervals import interval_of_bits, interval_of_loss
+    from gptmini.evaluation.packed import exponential
 
     sums = model.sums
-    of_loss = interval_of_loss(sums)
-    of_bits = interval_of_bits(sums)
-    bits = sums.bits_per_byte
-    if model.tokens_per_byte is not None:
-        bits = sums.loss / math.log(2) * model.tokens_per_byte
+    loss = Figure(sums.loss, interval_of_loss(sums))
+    bits = Figure(sums.bits_per_byte, interval_of_bits(sums))
     figures = {
-        "loss": Figure(sums.loss, of_loss),
-        "perplexity": _exponential(Figure(sums.loss, of_loss)),
-        # The interval is that of the scored tokens, moved to the figure, which also counts the bytes of the first one.
-        "bits_per_byte": _scaled(Figure(sums.bits_per_byte, of_bits), bits / sums.bits_per_byte),
+        "loss": loss,
+        "perplexity": _mapped(loss, exponential),
+        "bits_per_byte": _scaled(bits, _scale_of_bits(model)),
     }
     if model.n_words is not None:
         nats_per_bit = math.log(2) * float(sums.n_bytes.sum()) / model.n_words
-        per_word = _scaled(Figure(sums.bits_per_byte, of_bits), nats_per_bit)
-        figures["word_perplexity"] = _exponential(per_word)
+        figures["word_perplexity"] = _mapped(_scaled(bits, nats_per_bit), exponential)
     return figures
 
 
@@ -144,11 +142,20 @@ def _scaled(figure: Figure, factor: float) -> Figure:
     return _mapped(figure, lambda value: factor * value)
 
 
-def _exponential(figure: Figure) -> Figure:
-    """exp of a figure and of its interval, infinite where it overflows."""
-    from gptmini.evaluation.packed import LARGEST_EXPONENT
+def _scale_of_bits(model: Measured) -> float:
+    """What the bits per byte of the scored tokens are multiplied by; 1 where documents are scored alone.
 
-    return _mapped(figure, lambda value: math.inf if value > LARGEST_EXPONENT else math.exp(value))
+    A stream's bits per byte are the loss times the tokens per byte of the whole text, as a run validates: the first
+    token counts, though nothing predicts it.
+    """
+    if model.tokens_per_byte is None:
+        return 1.0
+    return model.sums.loss / math.log(2) * model.tokens_per_byte / model.sums.bits_per_byte
+
+
+def _difference(comparison: "Comparison") -> Figure:
+    """The difference of two models, of the scored tokens."""
+    return Figure(comparison.difference, comparison.interval)
 
 
 def _mapped(figure: Figure, function: Callable[[float], float]) -> Figure:

@@ -178,21 +178,19 @@ def _settings(config: "DictConfig", source: "Source", asked: set[str]) -> dict[s
 
     settings = asdict(source.config)
     del settings["vocab_size"]
-    usual = {"n_kv_heads": source.config.n_heads, "d_ff": 4 * source.config.d_model}
-    for name, has in settings.items():
+    for name in settings:
         if f"model.{name}" not in asked:
             continue
 
         value = config.model.get(name)
         if name in ADAPTABLE:
             settings[name] = value
-            continue
-        same = (has, usual.get(name)) if has is None else (has,)
-        if value not in same and not (value is None and usual.get(name) == has):
+        elif not _means_the_same(name, value, source):
             raise UserError(
-                f"model.{name} must be {has}, as in the model of init_from={source.path}, got {shown(value)}; only "
-                f"{' and '.join(ADAPTABLE)} may change"
+                f"model.{name} must be {settings[name]}, as in the model of init_from={source.path}, got "
+                f"{shown(value)}; only {' and '.join(ADAPTABLE)} may change"
             )
+
     longest = source.config.context_length
     wanted = settings["context_length"]
     if type(wanted) is int and wanted > longest:
@@ -200,6 +198,16 @@ def _settings(config: "DictConfig", source: "Source", asked: set[str]) -> dict[s
             f"model.context_length must be at most {longest}, as in the model of init_from={source.path}, got {wanted}"
         )
     return settings
+
+
+def _means_the_same(name: str, value: object, source: "Source") -> bool:
+    """Whether a setting has the value that it has in a source; None stands for the usual size there."""
+    usual = {"n_kv_heads": source.config.n_heads, "d_ff": 4 * source.config.d_model}
+    has = getattr(source.config, name)
+    if name in usual:
+        value = usual[name] if value is None else value
+        has = usual[name] if has is None else has
+    return value == has
 
 
 def _check_tokenizer(config: "DictConfig", source: "Source") -> None:

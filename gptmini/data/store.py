@@ -33,6 +33,8 @@ class Excerpt(NamedTuple):
     ids: Ids  # of a split of the source
     n_tokens: int  # how many of them are read, from the first on
     tokens_per_byte: float  # of the whole split
+    # Where documents end, in ids and behind their end-of-text, (n_documents,); None where the folder does not say it.
+    document_ends: np.ndarray | None
 
 
 def tokens_per_byte_of(excerpts: Sequence[Excerpt]) -> float:
@@ -160,6 +162,7 @@ class TokenStore:
                 ids=store.tokens(split),
                 n_tokens=max(1, round(n_a_weight * source.weight)),
                 tokens_per_byte=store.tokens_per_byte(split),
+                document_ends=store.document_ends(split) if store.has_index else None,
             )
             for source, store in zip(sources, stores, strict=True)
         ]

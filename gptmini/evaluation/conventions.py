@@ -1,28 +1,40 @@
 """The two conventions of evaluation: documents in one stream, as in training, and each document alone."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
-from gptmini.evaluation.windows import Window, rolling_windows, strided_windows
+from gptmini.data.shards import Ids
+from gptmini.evaluation.windows import (
+    Window,
+    rolling_windows,
+    side_by_side_windows,
+    strided_windows,
+)
 
 # A text that is one document is divided into blocks for its interval: some sentences, so that neighbours are nearly
 # independent.
 BLOCK_BYTES = 512
+DOCUMENTS = "documents"
+BLOCKS = f"blocks of {BLOCK_BYTES} bytes"
+
+
+class ScoredWindow(NamedTuple):
+    """A window, and what each of its scored ids belongs to."""
+
+    window: Window
+    parts: np.ndarray  # number of the part of the text, int64 (n_scored,)
+    n_bytes: np.ndarray  # UTF-8 bytes, int64 (n_scored,)
 
 
 class Plan(NamedTuple):
     """What is scored of a text, and to which part of it each token belongs."""
 
     convention: str  # in words
-    windows: Iterator[Window]
-    parts: (
-        np.ndarray
-    )  # number of the part of each scored token, int64 (n,), in the order of the windows
-    n_bytes: np.ndarray  # UTF-8 bytes of each scored token, int64 (n,)
     unit: str  # what a part is, in the plural
+    n_tokens: int  # that are scored
+    windows: Iterator[ScoredWindow]
 
 
 def each_document_alone(
@@ -42,18 +54,25 @@ def each_document_alone(
         context_length: most ids that the model is given.
         byte_lengths: UTF-8 bytes of each id of the vocabulary.
     """
-    windows = (
-        rolling_windows(ids, first=end_of_text, context_length=context_length) for ids in documents
+
+    def windows() -> Iterator[ScoredWindow]:
+        for number, ids in enumerate(documents):
+            for window in rolling_windows(ids, first=end_of_text, context_length=context_length):
+                parts = np.full(window.n_scored, number)
+                yield ScoredWindow(window, parts, _bytes_of(window, byte_lengths))
+
+    is_one = len(documents) == 1
+    return Plan(
+        convention=f"each document alone behind end-of-text, in windows of {context_length} tokens",
+        unit=BLOCKS if is_one else DOCUMENTS,
+        n_tokens=sum(len(ids) for ids in documents),
+        windows=_in_blocks(windows()) if is_one else windows(),
     )
-    lengths = [len(ids) for ids in documents]
-    parts = np.repeat(np.arange(len(documents)), lengths)
-    n_bytes = byte_lengths[np.concatenate(documents)]
-    convention = f"each document alone behind end-of-text, in windows of {context_length} tokens"
-    return _plan(convention, chain.from_iterable(windows), parts, n_bytes)
 
 
 def one_stream(
-    ids: np.ndarray,
+    ids: Ids,
+    n_ids: int,
     document_ends: np.ndarray | None,
     *,
     stride: int | None,
@@ -63,7 +82,8 @@ def one_stream(
     """All documents in one stream, ends of text included, in windows; every id but the first is scored.
 
     Args:
-        ids: of the stream, (n,), at least 2.
+        ids: of the stream.
+        n_ids: how many of them are read, at least 2.
         document_ends: where each document ends, in ids and behind its end-of-text, (n_documents,); None if that is not
             known.
         stride: ids from the beginning of a window to that of the next; None for windows that do not overlap.
@@ -71,48 +91,59 @@ def one_stream(
         byte_lengths: UTF-8 bytes of each id of the vocabulary.
     """
     if stride is None:
-        windows = _side_by_side(ids, context_length)
+        cut = side_by_side_windows(ids, n_ids, context_length=context_length)
         convention = f"one stream, in windows of {context_length} tokens that do not overlap"
     else:
-        windows = strided_windows(ids, stride=stride, context_length=context_length)
+        cut = strided_windows(ids, n_ids, stride=stride, context_length=context_length)
         convention = f"one stream, in windows of {context_length} tokens, {stride} apart"
 
-    parts = np.zeros(len(ids) - 1, dtype=np.int64)
-    if document_ends is not None:
-        parts = np.searchsorted(document_ends, np.arange(1, len(ids)), side="right")
-    return _plan(convention, windows, parts, byte_lengths[ids[1:]])
+    def windows() -> Iterator[ScoredWindow]:
+        for window in cut:
+            parts = np.zeros(window.n_scored, dtype=np.int64)
+            if document_ends is not None:
+                places = np.arange(window.end - window.n_scored, window.end)
+                parts = np.searchsorted(document_ends, places, side="right")
+            yield ScoredWindow(window, parts, _bytes_of(window, byte_lengths))
 
-
-def joined(plans: Iterable[Plan]) -> Plan:
-    """One plan of several texts, one after the other."""
-    plans = list(plans)
-    parts = []
-    n_parts = 0
-    for plan in plans:
-        parts.append(plan.parts + n_parts)
-        n_parts += int(plan.parts.max(initial=-1)) + 1
+    is_one = document_ends is None or document_ends[0] >= n_ids
     return Plan(
-        convention=plans[0].convention,
-        windows=chain.from_iterable(plan.windows for plan in plans),
-        parts=np.concatenate(parts),
-        n_bytes=np.concatenate([plan.n_bytes for plan in plans]),
-        unit=plans[0].unit,
+        convention=convention,
+        unit=BLOCKS if is_one else DOCUMENTS,
+        n_tokens=n_ids - 1,
+        windows=_in_blocks(windows()) if is_one else windows(),
     )
 
 
-def _plan(
-    convention: str, windows: Iterator[Window], parts: np.ndarray, n_bytes: np.ndarray
-) -> Plan:
-    """A plan whose parts are documents, or blocks where all tokens are of one document."""
-    if len(parts) and parts[0] != parts[-1]:
-        return Plan(convention, windows, parts, n_bytes, "documents")
-    begins = np.cumsum(n_bytes) - n_bytes
-    blocks = begins // BLOCK_BYTES
-    return Plan(convention, windows, blocks, n_bytes, f"blocks of {BLOCK_BYTES} bytes")
+def joined(plans: Sequence[Plan]) -> Plan:
+    """One plan of several texts of one convention, one after the other."""
+
+    def windows() -> Iterator[ScoredWindow]:
+        n_before = 0
+        for plan in plans:
+            last = -1
+            for scored in plan.windows:
+                last = int(scored.parts[-1])
+                yield scored._replace(parts=scored.parts + n_before)
+            n_before += last + 1
+
+    units = dict.fromkeys(plan.unit for plan in plans)
+    return Plan(
+        convention=plans[0].convention,
+        unit=" and ".join(units),
+        n_tokens=sum(plan.n_tokens for plan in plans),
+        windows=windows(),
+    )
 
 
-def _side_by_side(ids: np.ndarray, context_length: int) -> Iterator[Window]:
-    """Windows of context_length ids, each with the id that follows; all of them but the first are scored."""
-    for start in range(0, len(ids) - 1, context_length):
-        window = ids[start : start + context_length + 1]
-        yield Window(window, len(window) - 1)
+def _in_blocks(windows: Iterable[ScoredWindow]) -> Iterator[ScoredWindow]:
+    """Windows whose scored ids belong to blocks of BLOCK_BYTES, by the byte with which each id begins."""
+    n_before = 0
+    for scored in windows:
+        begins = n_before + np.cumsum(scored.n_bytes) - scored.n_bytes
+        yield scored._replace(parts=begins // BLOCK_BYTES)
+        n_before += int(scored.n_bytes.sum())
+
+
+def _bytes_of(window: Window, byte_lengths: np.ndarray) -> np.ndarray:
+    """UTF-8 bytes of each scored id of a window, int64 (n_scored,)."""
+    return byte_lengths[window.ids[len(window.ids) - window.n_scored :]]

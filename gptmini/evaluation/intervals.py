@@ -13,7 +13,7 @@ DRAWN_AT_ONCE = 2**22  # numbers of parts, which bounds the memory
 
 
 class Interval(NamedTuple):
-    """What a figure may be on another text of the same kind."""
+    """The range in which the figure of a whole source lies, of which a text is a sample: in 19 of 20 such texts."""
 
     low: float
     high: float
@@ -23,8 +23,9 @@ class Comparison(NamedTuple):
     """How much better or worse one model predicts a text than another, in bits per byte."""
 
     difference: float  # second less first
+    # None where the models' tokenizers cut the text into different parts, or there is one part.
     interval: Interval | None
-    share_won: float  # of the parts, by the first: those of lower bits
+    share_won: float | None  # of the parts, by the first: those of lower bits
 
 
 def interval_of_loss(sums: Sums) -> Interval | None:
@@ -42,11 +43,14 @@ def compare(first: Sums, second: Sums) -> Comparison:
 
     Args:
         first: of one model.
-        second: of another, on the same parts of the text, of as many bytes each.
+        second: of another, on the same text.
     """
+    difference = second.bits_per_byte - first.bits_per_byte
+    if not np.array_equal(first.n_bytes, second.n_bytes):
+        return Comparison(difference, None, None)
     bits = (second.nats - first.nats) / np.log(2)
     return Comparison(
-        difference=second.bits_per_byte - first.bits_per_byte,
+        difference=difference,
         interval=_interval(bits, first.n_bytes),
         share_won=float((bits > 0).mean()),
     )
@@ -54,10 +58,12 @@ def compare(first: Sums, second: Sums) -> Comparison:
 
 def _interval(numerators: np.ndarray, denominators: np.ndarray) -> Interval | None:
     """The middle of the draws of a ratio of sums that holds SHARE of them; None for less than two parts."""
-    if len(numerators) < 2:
+    # A part without text, as an end-of-text alone, would divide by zero where it is drawn alone.
+    has_text = denominators > 0
+    if has_text.sum() < 2:
         return None
     outside = (1 - SHARE) / 2
-    draws = _draws(numerators, denominators)
+    draws = _draws(numerators[has_text], denominators[has_text])
     low, high = np.quantile(draws, (outside, 1 - outside))
     return Interval(float(low), float(high))
 

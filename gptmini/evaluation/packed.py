@@ -14,6 +14,11 @@ from gptmini.model.loss import row_pieces
 LARGEST_EXPONENT = 709  # exp(709) is near the largest float64, and exp(710) overflows
 
 
+def exponential(value: float) -> float:
+    """exp(value), or infinity where exp overflows."""
+    return math.inf if value > LARGEST_EXPONENT else math.exp(value)
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """How well a model predicted a number of tokens."""
@@ -25,9 +30,7 @@ class Evaluation:
     @property
     def perplexity(self) -> float:
         """exp(loss), or infinity where exp overflows."""
-        if self.loss > LARGEST_EXPONENT:
-            return math.inf
-        return math.exp(self.loss)
+        return exponential(self.loss)
 
     @classmethod
     def from_sums(cls, nats: float, n_tokens: int, tokens_per_byte: float) -> "Evaluation":

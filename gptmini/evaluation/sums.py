@@ -1,14 +1,15 @@
 """Nats, tokens and bytes of each document, or of each block of a text: what a figure and its interval are made of."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from gptmini.evaluation.packed import LARGEST_EXPONENT, token_losses
-from gptmini.evaluation.windows import ScoredBatch
+from gptmini.evaluation.conventions import ScoredWindow
+from gptmini.evaluation.packed import token_losses
+from gptmini.evaluation.windows import in_batches, scored_batch
 from gptmini.model import GPT
 
 
@@ -29,54 +30,51 @@ class Sums(NamedTuple):
         """Bits per UTF-8 byte of text of all parts together."""
         return float(self.nats.sum() / math.log(2) / self.n_bytes.sum())
 
-    @property
-    def perplexity(self) -> float:
-        """exp(loss), or infinity where exp overflows."""
-        return math.inf if self.loss > LARGEST_EXPONENT else math.exp(self.loss)
 
-
-@torch.no_grad()
-def scored_losses(model: GPT, batches: Iterable[ScoredBatch]) -> Iterator[np.ndarray]:
-    """The losses of the targets that count, in nats, float64 (n,) for each batch, in their order.
+def sums_of_parts(
+    model: GPT,
+    windows: Iterable[ScoredWindow],
+    *,
+    batch_size: int,
+    on_batch: Callable[[int], None] = lambda n_tokens: None,
+) -> Sums:
+    """Score windows, and add up what their tokens cost by the part of the text that each belongs to.
 
     Args:
         model: a GPT; it is in the same mode afterwards.
-        batches: on any device.
+        windows: the text; parts without a scored token are left out.
+        batch_size: windows at once.
+        on_batch: is told after each batch how many tokens are scored so far.
     """
-    device = model.embedding.weight.device
     was_training = model.training
+    totals = np.zeros((3, 0))  # nats, tokens and bytes of each part
+    n_done = 0
     model.eval()
     try:
-        for batch in batches:
-            losses, _ = token_losses(model, batch.tokens.to(device), batch.targets.to(device))
-            yield losses.cpu()[batch.is_scored].double().numpy()
+        for group in in_batches(windows, batch_size):
+            losses = _losses(model, group)
+            parts = np.concatenate([scored.parts for scored in group])
+            n_bytes = np.concatenate([scored.n_bytes for scored in group])
+
+            n_more = int(parts.max()) + 1 - totals.shape[1]
+            if n_more > 0:
+                # At least twice as many, so that few parts are copied often.
+                totals = np.pad(totals, ((0, 0), (0, max(n_more, totals.shape[1]))))
+            for total, values in zip(totals, (losses, np.ones(len(parts)), n_bytes), strict=True):
+                np.add.at(total, parts, values)
+            n_done += len(parts)
+            on_batch(n_done)
     finally:
         model.train(was_training)
 
+    nats, n_tokens, bytes_of_parts = totals[:, totals[1] > 0]
+    return Sums(nats, n_tokens.astype(np.int64), bytes_of_parts.astype(np.int64))
 
-def sums_of_parts(losses: Iterable[np.ndarray], parts: np.ndarray, n_bytes: np.ndarray) -> Sums:
-    """Add up losses by the part of the text that each belongs to.
 
-    Args:
-        losses: in nats, in the order of the tokens.
-        parts: number of the part of each token, int64 (n,), from 0 on.
-        n_bytes: UTF-8 bytes of each token, int64 (n,).
-
-    Parts without a scored token are left out.
-    """
-    n_parts = int(parts.max()) + 1 if len(parts) else 0
-    nats = np.zeros(n_parts)
-    n_done = 0
-    for some in losses:
-        np.add.at(nats, parts[n_done : n_done + len(some)], some)
-        n_done += len(some)
-
-    counted = parts[:n_done]
-    n_tokens = np.bincount(counted, minlength=n_parts)
-    bytes_of_parts = np.bincount(counted, weights=n_bytes[:n_done], minlength=n_parts)
-    is_there = n_tokens > 0
-    return Sums(
-        nats=nats[is_there],
-        n_tokens=n_tokens[is_there],
-        n_bytes=bytes_of_parts[is_there].astype(np.int64),
-    )
+@torch.no_grad()
+def _losses(model: GPT, group: list[ScoredWindow]) -> np.ndarray:
+    """The losses of the scored ids of windows, in nats, float64 (n,), in their order."""
+    batch = scored_batch([scored.window for scored in group])
+    device = model.embedding.weight.device
+    losses, _ = token_losses(model, batch.tokens.to(device), batch.targets.to(device))  # (B, T)
+    return losses.cpu()[batch.is_scored].double().numpy()

@@ -2,11 +2,15 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from gptmini.data.shards import Ids
+
+Item = TypeVar("Item")
 
 
 class Window(NamedTuple):
@@ -14,6 +18,7 @@ class Window(NamedTuple):
 
     ids: np.ndarray  # (n,), at least 2
     n_scored: int  # from 1 to n - 1
+    end: int  # place of the last id in the document or stream, plus 1
 
 
 class ScoredBatch(NamedTuple):
@@ -42,41 +47,54 @@ def rolling_windows(ids: np.ndarray, *, first: int, context_length: int) -> Iter
         n_scored = min(context_length, len(ids) - n_done)
         end = n_done + n_scored + 1  # in given, behind the last scored id
         start = max(0, end - context_length - 1)
-        yield Window(given[start:end], n_scored)
+        yield Window(given[start:end], n_scored, end - 1)
         n_done += n_scored
 
 
-def strided_windows(ids: np.ndarray, *, stride: int, context_length: int) -> Iterator[Window]:
+def strided_windows(ids: Ids, n_ids: int, *, stride: int, context_length: int) -> Iterator[Window]:
     """Overlapping windows of context_length ids, which begin stride ids apart; each id but the first is scored once.
 
     Source: the guide on perplexity in the documentation of Hugging Face's transformers.
 
     Args:
-        ids: of a whole text, (n,).
+        ids: of a stream.
+        n_ids: how many of them are read.
         stride: from 1 to context_length - 1. Of each window but the first, so many ids at most are scored.
         context_length: ids of a window.
     """
     n_done = 1  # the first id is not predicted
-    for start in range(0, len(ids), stride):
-        end = min(start + context_length, len(ids))
+    for start in range(0, n_ids, stride):
+        end = min(start + context_length, n_ids)
         if end > n_done:
-            yield Window(ids[start:end], end - n_done)
+            yield Window(np.asarray(ids[start:end]), end - n_done, end)
             n_done = end
-        if end == len(ids):
+        if end == n_ids:
             return
 
 
-def scored_batches(windows: Iterable[Window], batch_size: int) -> Iterator[ScoredBatch]:
-    """Batches of at most batch_size windows, in their order."""
-    rest = iter(windows)
-    while group := list(islice(rest, batch_size)):
-        longest = max(len(window.ids) for window in group)
-        ids = np.zeros((len(group), longest), dtype=np.int64)
-        is_scored = np.zeros((len(group), longest - 1), dtype=bool)
-        for row, window in enumerate(group):
-            n = len(window.ids)
-            ids[row, :n] = window.ids
-            is_scored[row, n - 1 - window.n_scored : n - 1] = True
+def side_by_side_windows(ids: Ids, n_ids: int, *, context_length: int) -> Iterator[Window]:
+    """Windows of context_length ids, each with the id that follows; all ids but the first of each window are scored."""
+    for start in range(0, n_ids - 1, context_length):
+        end = min(start + context_length + 1, n_ids)
+        yield Window(np.asarray(ids[start:end]), end - start - 1, end)
 
-        tokens = torch.from_numpy(ids)  # (B, T + 1)
-        yield ScoredBatch(tokens[:, :-1], tokens[:, 1:], torch.from_numpy(is_scored))
+
+def scored_batch(windows: list[Window]) -> ScoredBatch:
+    """Windows side by side, in their order."""
+    longest = max(len(window.ids) for window in windows)
+    ids = np.zeros((len(windows), longest), dtype=np.int64)
+    is_scored = np.zeros((len(windows), longest - 1), dtype=bool)
+    for row, window in enumerate(windows):
+        n = len(window.ids)
+        ids[row, :n] = window.ids
+        is_scored[row, n - 1 - window.n_scored : n - 1] = True
+
+    tokens = torch.from_numpy(ids)  # (B, T + 1)
+    return ScoredBatch(tokens[:, :-1], tokens[:, 1:], torch.from_numpy(is_scored))
+
+
+def in_batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Lists of at most `size` items, in their order."""
+    rest = iter(items)
+    while group := list(islice(rest, size)):
+        yield group

@@ -76,14 +76,13 @@ def test_each_document_alone_is_its_sum_of_nats_over_its_bytes(script, trained):
 
 
 def test_text_and_its_prepared_folder_give_the_same_figures(script, trained, tmp_path):
-    arguments = ("data=text", "data.path=stories.jsonl", "init_from=runs/latest")
-    result = script("prepare", *arguments, "data.val_path=stories.jsonl", "data.path=my.txt")
+    texts = ("data=text", "data.path=my.txt", "data.val_path=stories.jsonl")
+    result = script("prepare", *texts, "init_from=runs/latest")
     folder = result.out.partition(",")[0]
-    for options in ([], ["--per-document"], ["--stride", "3"]):
+    for options in ([], ["--per-document"], ["--stride", "3"], ["--max-tokens", "99"]):
         by_text = evaluated(script, "runs/latest", "--text", "stories.jsonl", *options)
         prepared = evaluated(script, "runs/latest", "--data", folder, *options)
         assert prepared["models"] == by_text["models"]
-        assert prepared["convention"] == by_text["convention"]
 
 
 def test_an_exported_folder_has_the_figures_of_its_run(script, trained):
@@ -98,9 +97,10 @@ def test_an_exported_folder_has_the_figures_of_its_run(script, trained):
 def test_overlapping_windows_are_named_and_score_every_token(script, trained):
     by_context = evaluated(script, "runs/latest", "--text", "stories.jsonl")
     by_stride = evaluated(script, "runs/latest", "--text", "stories.jsonl", "--stride", "2")
-    assert "2 apart" in by_stride["convention"]
-    assert by_stride["models"][0]["tokens"] == by_context["models"][0]["tokens"]
-    assert by_stride["models"][0]["loss"] != by_context["models"][0]["loss"]
+    (stride,), (context,) = by_stride["models"], by_context["models"]
+    assert "2 apart" in stride["convention"]
+    assert stride["tokens"] == context["tokens"]
+    assert stride["loss"]["value"] != context["loss"]["value"]
 
 
 def test_models_of_other_tokenizers_are_compared_by_document(script, trained, tmp_path, short):
@@ -111,13 +111,30 @@ def test_models_of_other_tokenizers_are_compared_by_document(script, trained, tm
     assert report["comparison"]["bits_per_byte"] == pytest.approx(second - first)
     assert [figures["bytes"] for figures in report["models"]] == [report["models"][0]["bytes"]] * 2
     assert report["models"][0]["tokens"] > report["models"][1]["tokens"]
-    assert "each document alone" in report["convention"]
+    assert "each document alone" in report["models"][1]["convention"]
 
     swapped = evaluated(script, "--compare", "runs/pairs", "runs/smoke", "--text", "stories.jsonl")
     low, high = report["comparison"]["interval"]
     assert swapped["comparison"]["interval"] == pytest.approx([-high, -low], abs=1e-12)
     won = report["comparison"]["share_won_by_first"]
     assert swapped["comparison"]["share_won_by_first"] == pytest.approx(1 - won)
+
+
+@pytest.mark.parametrize("options", [[], ["--max-tokens", "99"], ["--stride", "3"]])
+def test_the_difference_is_that_of_the_figures_above_it(script, trained, short, options):
+    script("train", *short, "seed=7", "name=other")
+    report = evaluated(script, "--compare", "runs/smoke", "runs/other", *options)
+    first, second = (figures["bits_per_byte"]["value"] for figures in report["models"])
+    assert report["comparison"]["bits_per_byte"] == pytest.approx(second - first, abs=1e-12)
+
+
+def test_models_are_compared_on_the_same_documents_where_tokens_are_limited(script, trained, short):
+    script("train", *short, "tokenizer=bpe", "tokenizer.vocab_size=270", "name=pairs")
+    limited = ("--text", "stories.jsonl", "--max-tokens", "99")
+    report = evaluated(script, "--compare", "runs/smoke", "runs/pairs", *limited)
+    n_bytes = [figures["bytes"] for figures in report["models"]]
+    assert n_bytes[0] == n_bytes[1] >= 99
+    assert report["intervals"]["parts"] < 40
 
 
 def test_a_model_compared_with_itself_differs_by_nothing(script, trained):
@@ -155,3 +172,11 @@ def test_a_vocabulary_without_an_end_of_text_cannot_stand_before_documents(scrip
     result = script("evaluate", "runs/letters", "--per-document")
     assert (result.code, result.err.count("\n")) == (2, 1), result
     assert "must have an end-of-text, behind which each document is scored" in result.err
+
+
+def test_the_sources_of_a_mixture_are_measured_by_document(script, trained, tmp_path):
+    sources = "data.sources={a: {path: stories.jsonl, weight: 1}, b: {path: my.txt, weight: 1}}"
+    result = script("prepare", "data=mixture", sources, "init_from=runs/latest")
+    assert result.code == 0, result
+    report = evaluated(script, "runs/latest", "--data", result.out.partition(",")[0])
+    assert "documents" in report["intervals"]["part"]

@@ -61,3 +61,17 @@ def test_a_comparison_pairs_documents():
     assert compare(second, first).share_won == 0.0
     low, high = interval_of_bits(first)
     assert high - low > 10 * expected  # unpaired, the two could not be told apart
+
+
+def test_a_part_without_text_divides_nothing_by_zero():
+    sums = sums_of([1.0, 2.0, 3.0], [1, 2, 3], [0, 2, 3])
+    low, high = interval_of_bits(sums)
+    assert 0 < low <= high < 10
+
+
+def test_texts_that_are_cut_into_other_parts_have_a_difference_alone():
+    first = sums_of([1.0, 2.0], [1, 2], [10, 10])
+    second = sums_of([2.0, 2.0], [1, 2], [9, 11])
+    result = compare(first, second)
+    assert result.difference == pytest.approx(1 / np.log(2) / 20)
+    assert (result.interval, result.share_won) == (None, None)

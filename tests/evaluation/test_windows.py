@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from gptmini.evaluation.conventions import each_document_alone, joined, one_stream
-from gptmini.evaluation.sums import scored_losses, sums_of_parts
-from gptmini.evaluation.windows import rolling_windows, scored_batches, strided_windows
+from gptmini.evaluation.sums import sums_of_parts
+from gptmini.evaluation.windows import rolling_windows
 from sizes import CONTEXT, GPT2, V
 from toys import wide_gpt
 
@@ -79,10 +79,12 @@ def test_a_stride_gives_the_loss_of_the_guide_of_hugging_face(n, stride):
         if end == n:
             break
 
-    windows = strided_windows(ids[0].numpy(), stride=stride, context_length=CONTEXT)
-    losses = np.concatenate(list(scored_losses(ours, scored_batches(windows, 3))))
-    assert len(losses) == n_tokens == n - 1
-    assert losses.sum() == pytest.approx(nats, rel=1e-5)
+    plan = one_stream(
+        ids[0].numpy(), n, None, stride=stride, context_length=CONTEXT, byte_lengths=BYTES
+    )
+    sums = sums_of_parts(ours, plan.windows, batch_size=3)
+    assert sums.n_tokens.sum() == n_tokens == n - 1
+    assert sums.nats.sum() == pytest.approx(nats, rel=1e-5)
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 7])
@@ -98,8 +100,9 @@ def test_filling_up_a_batch_changes_no_loss(batch_size):
     plan = each_document_alone(
         documents, end_of_text=END, context_length=CONTEXT, byte_lengths=BYTES
     )
-    losses = scored_losses(model, scored_batches(plan.windows, batch_size))
-    sums = sums_of_parts(losses, plan.parts, plan.n_bytes)
+    told = []
+    sums = sums_of_parts(model, plan.windows, batch_size=batch_size, on_batch=told.append)
+    assert told[-1] == plan.n_tokens == 42
     assert sums.n_tokens.tolist() == [5, 1, 20, 13, 3]
     assert sums.n_bytes.tolist() == [int(BYTES[ids].sum()) for ids in documents]
     starts = np.cumsum([0, 5, 1, 20, 13])
@@ -110,32 +113,56 @@ def test_filling_up_a_batch_changes_no_loss(batch_size):
     assert sums.bits_per_byte == pytest.approx(bits, rel=1e-5)
 
 
+def parts_of(plan):
+    """The part of each scored token of a plan."""
+    return np.concatenate([scored.parts for scored in plan.windows]).tolist()
+
+
 def test_documents_of_a_stream_are_told_apart_by_their_ends():
     documents = [ids_of(n, seed=n) for n in (4, 20, 1)]
     ids = np.concatenate([np.append(document, END) for document in documents])
     ends = np.cumsum([5, 21, 2])
-    plan = one_stream(ids, ends, stride=None, context_length=CONTEXT, byte_lengths=BYTES)
-    windows = list(plan.windows)
-    assert [len(window.ids) for window in windows] == [14, 14, 2]
-    assert plan.unit == "documents"
+    options = {"stride": None, "context_length": CONTEXT, "byte_lengths": BYTES}
+    plan = one_stream(ids, 28, ends, **options)
+    assert (plan.unit, plan.n_tokens) == ("documents", 27)
+    lengths = [len(scored.window.ids) for scored in plan.windows]
+    assert lengths == [14, 14, 2]
     # The first id is not predicted; each document keeps its end.
-    assert np.bincount(plan.parts).tolist() == [4, 21, 2]
+    plan = one_stream(ids, 28, ends, **options)
+    assert parts_of(plan) == [0] * 4 + [1] * 21 + [2] * 2
+    strided = one_stream(ids, 28, ends, **options | {"stride": 3})
+    assert parts_of(strided) == [0] * 4 + [1] * 21 + [2] * 2
 
 
-def test_one_document_is_divided_into_blocks_of_bytes():
+@pytest.mark.parametrize("ends", [None, np.array([2000, 2100])])
+def test_one_document_is_divided_into_blocks_of_bytes(ends):
     ids = ids_of(2000)
-    plan = one_stream(ids, np.array([2000]), stride=None, context_length=13, byte_lengths=BYTES)
+    plan = one_stream(ids, 1500, ends, stride=None, context_length=13, byte_lengths=BYTES)
     assert plan.unit == "blocks of 512 bytes"
-    begins = np.concatenate([[0], np.cumsum(BYTES[ids[1:]])[:-1]])
-    assert plan.parts.tolist() == (begins // 512).tolist()
+    begins = np.concatenate([[0], np.cumsum(BYTES[ids[1:1500]])[:-1]])
+    assert parts_of(plan) == (begins // 512).tolist()
 
 
 def test_the_parts_of_several_texts_follow_each_other():
-    plans = [
-        one_stream(ids_of(300), None, stride=None, context_length=13, byte_lengths=BYTES)
-        for _ in range(2)
-    ]
-    n_parts = plans[0].parts.max() + 1
-    both = joined(plans)
-    assert both.parts.max() + 1 == 2 * n_parts
-    assert len(list(both.windows)) == 2 * 23
+    def plan():
+        return one_stream(
+            ids_of(300), 300, None, stride=None, context_length=13, byte_lengths=BYTES
+        )
+
+    alone = parts_of(plan())
+    both = joined([plan(), plan()])
+    assert both.n_tokens == 598
+    assert parts_of(both) == alone + [part + alone[-1] + 1 for part in alone]
+
+
+def test_texts_of_many_parts_are_added_up_part_by_part():
+    """More parts than the sums have room for at first, in an order in which some have no token."""
+    model = wide_gpt(GPT2).eval()
+    documents = [ids_of(n % 3, seed=n) for n in range(200)]
+    plan = each_document_alone(
+        documents, end_of_text=END, context_length=CONTEXT, byte_lengths=BYTES
+    )
+    sums = sums_of_parts(model, plan.windows, batch_size=5)
+    lengths = [len(ids) for ids in documents if len(ids)]
+    assert sums.n_tokens.tolist() == lengths
+    assert sums.n_bytes.tolist() == [int(BYTES[ids].sum()) for ids in documents if len(ids)]
