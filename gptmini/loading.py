@@ -112,14 +112,19 @@ def of_model(documents: Iterable, *, path: str) -> Tokenizer:
 
 
 def builder_of(tokenizer: Tokenizer) -> partial:
-    """A builder of this tokenizer. Tokens that are prepared with it are known by its digest, not by where it lay."""
+    """A builder of this tokenizer, by which prepare knows the tokens that are made with it.
+
+    A prepared folder is known by the name of the builder and by its keywords. So the builder has the name of_model, and
+    the digest of the tokenizer for a keyword: the place where the model lies does not matter.
+    """
     state = repr(sorted(tokenizer.to_dict().items()))
     digest = hashlib.sha256(state.encode("utf-8")).hexdigest()
 
-    def of_model(documents: Iterable, *, sha256: str) -> Tokenizer:
+    def build(documents: Iterable, *, sha256: str) -> Tokenizer:
         return tokenizer
 
-    return partial(of_model, sha256=digest)
+    build.__name__ = of_model.__name__
+    return partial(build, sha256=digest)
 
 
 def _check_same_ids(path: Path, tokenizer: Tokenizer, config: GPTConfig) -> None:

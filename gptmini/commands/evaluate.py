@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from gptmini.evaluation.conventions import Plan
 
 
+FIELD = "text"
+SPLIT = "val"
+
+
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line; argparse refuses an unknown option or a value of the wrong type."""
     parser = Parser(
@@ -50,8 +54,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--field",
-        default="text",
-        help="column of the text in files of records (default: %(default)s)",
+        help=f"column of the text in the files of records that --text names (default: {FIELD})",
     )
     parser.add_argument(
         "--data",
@@ -60,14 +63,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--split",
-        default="val",
         choices=("train", "val"),
-        help="of the prepared folder (default: %(default)s)",
+        help=f"of the prepared folder (default: {SPLIT})",
     )
     parser.add_argument(
         "--max-tokens",
         type=int,
-        help="evaluate on the first so many (default: all)",
+        help="evaluate on the first so many, or on whole documents that together have as many (default: all)",
     )
 
     # The convention that the figures follow.
@@ -118,6 +120,10 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError("--stride belongs to a stream of text; leave out --per-document")
     if options.text is not None and options.data is not None:
         raise UserError("--text and --data both name a text; leave out one")
+    if options.text is not None and options.split is not None:
+        raise UserError("--split belongs to a prepared folder; leave out --text")
+    if options.text is None and options.field is not None:
+        raise UserError("--field belongs to the files that --text names")
 
 
 @one_line_errors()
@@ -137,9 +143,9 @@ def main(arguments: list[str] | None = None) -> None:
     text = open_text(
         models[0],
         files=options.text,
-        field=options.field,
+        field=options.field or FIELD,
         folder=options.data,
-        split=options.split,
+        split=options.split or SPLIT,
         max_tokens=options.max_tokens,
     )
     alone = _scores_documents_alone(models, options)
@@ -227,7 +233,10 @@ def _measure(
             model.model, plan.windows, batch_size=options.batch_size, on_batch=show
         )
     if not sums.n_bytes.sum():
-        raise UserError(f"{text.name} must hold text to evaluate on, got ends of text alone")
+        raise UserError(
+            f"{text.name} must hold more than one token, because nothing predicts the first token of a stream; "
+            "--per-document scores it too"
+        )
     return Measured(
         path=model.path,
         convention=plan.convention,

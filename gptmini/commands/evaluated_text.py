@@ -88,6 +88,11 @@ class PreparedText:
 
     def documents(self, model: TrainedModel) -> list[np.ndarray]:
         """The ids of each document under a model's tokenizer, without ends of text."""
+        if not self._store.has_index:
+            raise UserError(
+                f"{self._store.folder} does not say where documents end, which --per-document and models with other "
+                "tokenizers need; name files of text with --text"
+            )
         own = from_dict(self._store.tokenizer_state)
         documents = self._own_documents(own)
         if model.tokenizer.to_dict() == self._store.tokenizer_state:

@@ -3,6 +3,7 @@
 import argparse
 import math
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -165,10 +166,17 @@ def training_of(checkpoint: Path, contents: dict) -> "Training":
 def _origin_in(header: dict) -> dict[str, str] | None:
     """Path and digest of the weights that a run began with, if its checkpoint names them."""
     origin = header.get("init_from")
-    is_origin = isinstance(origin, dict) and all(
-        type(origin.get(key)) is str for key in ("path", "digest")
-    )
-    return origin if is_origin else None
+    if not isinstance(origin, dict):
+        return None
+
+    path = origin.get("path")
+    digest = origin.get("digest")
+    is_digest = type(digest) is str and re.fullmatch("[0-9a-f]{64}", digest) is not None
+    if type(path) is not str or not is_digest:
+        return None
+    # A stranger may have written the checkpoint, and the name goes into a table of Markdown.
+    name = re.sub(r"[^\w.-]", "-", Path(path).name)
+    return {"path": name, "digest": digest}
 
 
 def _scalars_of_step(path: Path, step: int | None) -> dict[str, float]:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -10,18 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini.checks import UserError, shown
 from gptmini.commands.configuration import key_typed, read_if_yaml, used_files
+from gptmini.commands.parts import build_from
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from gptmini.loading import Source
     from gptmini.model import GPT
-    from gptmini.tokenizer import Tokenizer
 
 # Variable of the environment that holds, as JSON, the path that each name of init_from stands for in a command.
 FOUND = "GPTMINI_INIT_FROM"
-# Ids of the tokenizers that are not learned from a text, by what their configuration calls.
-FIXED_IDS = {"gptmini.tokenizer.byte": 257, "gptmini.tokenizer.gpt2": 50257}
+DIGEST = re.compile("[0-9a-f]{64}")
+# What the configurations of tokenizers call that are not learned from a text.
+NOT_LEARNED = ("gptmini.tokenizer.byte", "gptmini.tokenizer.gpt2", "gptmini.loading.of_model")
 
 
 def take_from_source(
@@ -39,7 +42,11 @@ def take_from_source(
 
     Raises UserError: there is no such model, or a setting was asked for that its weights do not allow.
     """
-    if config.get("init_from") is None or config.resume is not None:
+    if config.resume is not None:
+        return
+    if config.init_from is None:
+        if config.init_digest is not None:
+            raise UserError(f"init_digest={config.init_digest} needs init_from, which is null")
         return
 
     from gptmini.loading import digest_of_weights
@@ -71,10 +78,21 @@ def is_further_process() -> bool:
 
 
 def origin_of(config: "DictConfig") -> dict[str, str] | None:
-    """Path and digest of the weights that a run begins with; None for new weights."""
-    if config.get("init_from") is None:  # a run of an earlier version has no such key
+    """Path and digest of the weights that a run begins with; None for new weights.
+
+    Raises UserError: they are none, as in a run folder that was changed by hand.
+    """
+    path = config.get("init_from")  # a run of an earlier version has no such key
+    if path is None:
         return None
-    return {"path": config.init_from, "digest": config.init_digest}
+
+    digest = config.get("init_digest")
+    is_digest = type(digest) is str and DIGEST.fullmatch(digest) is not None
+    if type(path) is not str or not is_digest:
+        raise UserError(
+            f"init_from must be a path and init_digest a SHA-256, got {shown(path)} and {shown(digest)}"
+        )
+    return {"path": path, "digest": digest}
 
 
 def initial_model(origin: dict[str, str] | None) -> "GPT | None":
@@ -135,7 +153,9 @@ def _source_of(name: object) -> "Source":
     if type(name) is not str or not name:
         raise UserError(f"init_from must name a run, a folder or a model, got {shown(name)}")
     if not Path(name).exists() and is_hub_name(name):
-        return find_source(download_model(name))
+        folder = download_model(name)
+        print(f"read {name} of the Hugging Face hub", file=sys.stderr)
+        return find_source(folder)
     source = find_source(named_run(name))
     # The link runs/latest will lead elsewhere as soon as this run begins.
     return source._replace(path=seen_from_here(source.path.resolve()))
@@ -211,18 +231,13 @@ def _means_the_same(name: str, value: object, source: "Source") -> bool:
 
 
 def _check_tokenizer(config: "DictConfig", source: "Source") -> None:
-    """Raise UserError unless the tokenizer that was asked for may be that of a source."""
-    target = config.tokenizer.get("_target_")
-    tokenizer: Tokenizer = source.tokenizer
-    if target == "gptmini.loading.of_model":
-        fits = _source_of(config.tokenizer.path).tokenizer.to_dict() == tokenizer.to_dict()
-    elif target == "gptmini.tokenizer.character":
-        fits = tokenizer.kind == "char"
-    else:
-        n_ids = FIXED_IDS.get(target, config.tokenizer.get("vocab_size"))
-        fits = tokenizer.kind != "char" and n_ids == tokenizer.n_vocab
-    if not fits:
+    """Raise UserError unless the tokenizer that was asked for is that of a source, and not learned from the text."""
+    is_same = False
+    if config.tokenizer.get("_target_") in NOT_LEARNED:
+        builder = build_from(config.tokenizer)
+        is_same = builder([]).to_dict() == source.tokenizer.to_dict()
+    if not is_same:
         raise UserError(
-            f"the tokenizer must be that of the model of init_from={source.path}, which has {tokenizer.n_vocab} ids of "
-            f"the kind {tokenizer.kind}; leave out tokenizer="
+            f"the tokenizer must be that of the model of init_from={source.path}; leave out tokenizer=, or replace "
+            f"that of an experiment by tokenizer=of_model tokenizer.path={source.path}"
         )

@@ -151,7 +151,8 @@ def _prefixes_of(config: "DictConfig") -> list[str]:
         return [wanted]
     names = list(wanted) if isinstance(wanted, Sequence) else [wanted]
     for name in names:
-        text("freeze", name)
+        if type(name) is not str:
+            raise UserError(f"freeze must hold names of weights, got {shown(name)}")
     return names
 
 
@@ -179,7 +180,8 @@ def build(
     store.check_vocabulary(tokenizer.n_vocab)
     sizes = plan.model(vocab_size=tokenizer.n_vocab)
     callbacks = make_callbacks(plan.callbacks, tokenizer, sizes)
-    if state is not None:
+    # A run without a step done begins again, with callbacks that have seen nothing.
+    if state is not None and state.step > 0:
         restore_callbacks(callbacks, state)
 
     module, data = assemble(
@@ -276,14 +278,17 @@ def _try_out_partials(plan: Plan) -> None:
     """
     import torch
 
+    from gptmini.model.adapting import freeze
+    from gptmini.model.checkpoint import gpt_of_shapes
     from gptmini.optim import schedules
 
     try:
-        plan.model(vocab_size=1)
+        sizes = plan.model(vocab_size=1)
         plan.optimizer(torch.nn.Linear(1, 1))
         schedules.check(**plan.schedule.keywords)
     except TypeError as error:
         raise UserError(f"the configuration does not fit: {error}") from None
+    freeze(gpt_of_shapes(sizes), plan.freeze)
 
 
 def _try_out_tokenizer(builder: partial) -> None:

@@ -1,5 +1,7 @@
 """Models of the Hugging Face hub, downloaded into the hub's own cache."""
 
+import os
+import re
 from pathlib import Path
 
 from gptmini.hub_errors import downloading
@@ -8,9 +10,19 @@ from gptmini.hub_errors import downloading
 PATTERNS = ["config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer.json"]
 
 
+# The alphabet of names on the hub; the name of a file is none of them.
+HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+FILE_ENDS = (".ckpt", ".pt", ".safetensors", ".gguf", ".txt")
+
+
 def is_hub_name(text: str) -> bool:
-    """Whether a text can be the name of a model on the hub, as gpt2 or openai-community/gpt2."""
-    return text.count("/") <= 1 and not text.startswith((".", "/", "~"))
+    """Whether a text can be the name of a model on the hub, as gpt2 or openai-community/gpt2.
+
+    What lies in a folder that is here, as runs/mine, is a misspelt path and no name on the hub.
+    """
+    owner, slash, _ = text.partition("/")
+    is_path = os.path.lexists(text) or (bool(slash) and Path(owner).exists())
+    return HUB_NAME.fullmatch(text) is not None and not is_path and not text.endswith(FILE_ENDS)
 
 
 def download_model(name: str) -> Path:

@@ -56,7 +56,7 @@ def freeze(model: GPT, prefixes: Sequence[str]) -> int:
         if type(prefix) is not str:
             raise UserError(f"freeze must hold names of weights, got {shown(prefix)}")
         found = [name for name in named if _begins_with(name, prefix)]
-        if not found:
+        if not found or _goes_beyond(prefix, model.config.n_layers):
             raise UserError(f"freeze={prefix} names no weights of this model{_hint(prefix, model)}")
         frozen.update(found)
 
@@ -82,6 +82,13 @@ def _begins_with(name: str, prefix: str) -> bool:
         if part != wish and not in_span:
             return False
     return True
+
+
+def _goes_beyond(prefix: str, n_layers: int) -> bool:
+    """Whether a prefix names a range of blocks that ends behind the last block."""
+    parts = prefix.split(".")
+    span = RANGE.fullmatch(parts[1]) if len(parts) > 1 else None
+    return span is not None and int(span[2]) >= n_layers
 
 
 def _hint(prefix: str, model: GPT) -> str:

@@ -48,9 +48,22 @@ def adamw(
     for kind, parameters in _sort_parameters(model).items():
         matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
         vectors = [parameter for parameter in parameters if parameter.ndim < 2]
-        for members, decay in ((matrices, weight_decay), (vectors, 0.0)):
-            group = {"name": kind, "params": members, "weight_decay": decay}
-            groups.append(group | {"peak_lr": lr * scale[kind]})
+        groups.append(
+            {
+                "name": kind,
+                "params": matrices,
+                "weight_decay": weight_decay,
+                "peak_lr": lr * scale[kind],
+            }
+        )
+        groups.append(
+            {
+                "name": kind,
+                "params": vectors,
+                "weight_decay": 0.0,
+                "peak_lr": lr * scale[kind],
+            }
+        )
     groups = [group for group in groups if group["params"]]
     return torch.optim.AdamW(groups, lr=lr, betas=tuple(betas), eps=eps, fused=True)
 
@@ -207,6 +220,8 @@ def _sort_parameters(model: nn.Module) -> dict[str, list[nn.Parameter]]:
 def _checked_scale(lr_scale: Mapping[str, float] | None) -> dict[str, float]:
     """The factor on the learning rate of each of KINDS; UserError for a factor below 0, or of another kind."""
     scale = dict.fromkeys(KINDS, 1.0)
+    if lr_scale is not None and not isinstance(lr_scale, Mapping):
+        raise UserError(f"lr_scale must have a factor for each of its keys, got {shown(lr_scale)}")
     for kind, factor in (lr_scale or {}).items():
         if kind not in scale:
             raise UserError(

@@ -169,7 +169,8 @@ class ResumedRun(Run):
         validated = False
         if self.state is not None:
             newest_event = self.step
-            validated = self.state.validated_step == self.step
+            # A run without a step done validates its first weights again, if they were trained before.
+            validated = self.step > 0 and self.state.validated_step == self.step
 
         aside: list[Path] = []
         with (

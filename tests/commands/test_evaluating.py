@@ -157,11 +157,21 @@ def test_a_model_compared_with_itself_differs_by_nothing(script, trained):
         (["runs/latest", "--text", "absent.txt"], r"absent\.txt"),
         (["runs/latest", "--text", "empty.txt"], r"empty\.txt must hold text, got none"),
         (["runs/latest", "--text", "stories.jsonl", "--field", "body"], "body"),
+        (
+            ["runs/latest", "--text", "my.txt", "--split", "val"],
+            "--split belongs to a prepared folder",
+        ),
+        (["runs/latest", "--field", "body"], "--field belongs to the files that --text names"),
+        (
+            ["runs/latest", "--text", "letter.txt"],
+            "must hold more than one token, because nothing pre",
+        ),
         (["no-folder"], "no-folder does not exist; give a run folder"),
     ],
 )
 def test_a_mistake_is_one_line(script, trained, tmp_path, arguments, message):
     (tmp_path / "empty.txt").touch()
+    (tmp_path / "letter.txt").write_text("a")
     result = script("evaluate", *arguments)
     assert (result.code, result.err.count("\n")) == (2, 1), result
     assert re.search(message, result.err), result.err
@@ -180,3 +190,7 @@ def test_the_sources_of_a_mixture_are_measured_by_document(script, trained, tmp_
     assert result.code == 0, result
     report = evaluated(script, "runs/latest", "--data", result.out.partition(",")[0])
     assert "documents" in report["intervals"]["part"]
+    alone = script(
+        "evaluate", "runs/latest", "--data", result.out.partition(",")[0], "--per-document"
+    )
+    assert "does not say where documents end, which --per-document and" in alone.err

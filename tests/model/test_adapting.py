@@ -60,7 +60,7 @@ def frozen_names(model):
             {"blocks.0.mlp.input.weight", "unembedding.weight"},
         ),
         (
-            ["blocks.1-7.attention.qkv"],
+            ["blocks.1-2.attention.qkv"],
             {"blocks.1.attention.qkv.weight", "blocks.2.attention.qkv.weight"},
         ),
         (["blocks.0-1.mlp.output"], {"blocks.0.mlp.output.weight", "blocks.1.mlp.output.weight"}),
@@ -85,6 +85,7 @@ def test_weights_are_frozen_by_the_beginnings_of_their_names(prefixes, expected)
         (MODERN, "emb", "freeze=emb names no weights of this model; its parts are "),
         (MODERN, "blocks.2", "freeze=blocks.2 names no weights .*; its blocks are blocks.0-1"),
         (MODERN, "blocks.1-0", "freeze=blocks.1-0 names no weights"),
+        (MODERN, "blocks.0-2", "freeze=blocks.0-2 names no weights .*; its blocks are blocks.0-1"),
         (MODERN, "", "freeze= names no weights"),
         (GPT2, "unembedding", "names no weights of this model; its unembedding is its embedding"),
         (MODERN, 3, "freeze must hold names of weights, got 3"),

@@ -36,7 +36,8 @@ def validate(notice, losses, first_step=0):
         ([3.0, 2.0, 2.1, 2.2, 1.9, 2.3, 2.4], 0),
         ([2.0] * 4, 1),
         ([3.0, 2.0, *[2.5] * 20], 1),
-        ([2.0, *[float("nan")] * 3], 1),
+        ([2.0, *[float("nan")] * 3], 0),
+        ([float("nan"), 3.0, 2.0, 1.9, 1.8], 0),
     ],
 )
 def test_it_speaks_once_after_three_validations_above_the_lowest(losses, n_lines):
@@ -45,7 +46,7 @@ def test_it_speaks_once_after_three_validations_above_the_lowest(losses, n_lines
 
 def test_it_names_the_step_of_the_lowest_loss():
     (line,) = validate(OverfittingNotice(patience=2), [3.0, 1.23456, 2.0, 2.0])
-    assert "above 1.2346 of step 10, whose weights best.ckpt has" in line
+    assert "not fallen below 1.2346 of step 10;" in line
 
 
 @pytest.mark.parametrize("n_before", range(7))

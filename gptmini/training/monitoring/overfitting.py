@@ -1,5 +1,7 @@
 """A notice that a run learns its text by heart: the validation loss no longer falls."""
 
+from math import isfinite
+
 import lightning as L
 
 from gptmini.checks import UserError, whole
@@ -8,10 +10,10 @@ from gptmini.training.monitoring.logger import say
 
 
 class OverfittingNotice(L.Callback):
-    """Says once that the validation loss has stayed above its lowest value for several validations, and what helps."""
+    """Says once that the validation loss has not fallen below its lowest value for several validations."""
 
     def __init__(self, patience: int) -> None:
-        """Speak after `patience` validations in a row above the lowest; UserError unless that is an int above 0."""
+        """Speak after `patience` validations in a row that are not below the lowest; UserError unless it is above 0."""
         self.patience = whole("patience", patience)
         self._lowest: float | None = None
         self._step = 0  # of the validation with the lowest loss
@@ -40,6 +42,9 @@ class OverfittingNotice(L.Callback):
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Count a validation, and speak when there were enough."""
         loss = pl_module.newest_evaluation.loss
+        if not isfinite(loss):
+            return  # a run that diverges does not overfit
+
         if self._lowest is None or loss < self._lowest:
             self._lowest = loss
             self._step = trainer.global_step
@@ -52,7 +57,7 @@ class OverfittingNotice(L.Callback):
         self._is_told = True
         say(
             trainer,
-            f"overfit  for {self._n_above} validations the loss has stayed above {self._lowest:.4f} of step "
-            f"{self._step}, whose weights best.ckpt has; "
-            "more text, model.dropout=0.1 or a lower learning rate may help; callbacks=early_stopping ends such runs",
+            f"overfit  for {self._n_above} validations the loss has not fallen below {self._lowest:.4f} of step "
+            f"{self._step}; more text, model.dropout=0.1 or a lower learning rate may help, and best.ckpt keeps the "
+            "weights of that step; callbacks=early_stopping ends such runs",
         )
