@@ -2,8 +2,10 @@
 
 import hashlib
 from collections.abc import Iterable
+from concurrent.futures import Future
 from functools import lru_cache, partial
 from pathlib import Path
+from threading import Thread
 from typing import NamedTuple
 
 from gptmini.checks import UserError
@@ -55,6 +57,17 @@ def model_and_tokenizer(contents: dict, path: Path) -> tuple[GPT, Tokenizer]:
     return model, tokenizer
 
 
+def load_mapped(path: Path) -> GPT:
+    """The model of a checkpoint or of an exported folder, to be copied: the weights of a checkpoint stay in its file.
+
+    Raises UserError: as load.
+    """
+    if is_exported(path):
+        model, _ = load(path)
+        return model
+    return build_model(read_checkpoint(path, mapped=True))
+
+
 def find_source(path: str | Path) -> Source:
     """Sizes and tokenizer of what load would load.
 
@@ -80,6 +93,14 @@ def digest_of_weights(path: Path) -> str:
 
     It is what the program sha256sum prints for the file.
     """
+    return begin_digest(path).result()
+
+
+def begin_digest(path: Path) -> Future[str]:
+    """Begin to compute digest_of_weights in a thread, so that it is there when it is asked for.
+
+    A digest is computed once, as long as times and sizes of the files stay as they are.
+    """
     files = [path]
     if path.is_dir():
         files = sorted(path.glob("*.safetensors"))
@@ -89,14 +110,24 @@ def digest_of_weights(path: Path) -> str:
 
 
 @lru_cache
-def _digest(files: tuple[Path, ...], known_by: tuple) -> str:
-    """SHA-256 of files, computed once as long as their times and sizes, which are known_by, stay as they are."""
-    digest = hashlib.sha256()
-    for file in files:
-        with file.open("rb") as opened:
-            while block := opened.read(2**20):
-                digest.update(block)
-    return digest.hexdigest()
+def _digest(files: tuple[Path, ...], known_by: tuple) -> Future[str]:
+    """The digest of files, computed in a thread; known_by tells apart files that have changed."""
+    future: Future[str] = Future()
+
+    def compute() -> None:
+        digest = hashlib.sha256()
+        try:
+            for file in files:
+                with file.open("rb") as opened:
+                    while block := opened.read(2**20):
+                        digest.update(block)
+        except OSError as error:
+            future.set_exception(error)
+        else:
+            future.set_result(digest.hexdigest())
+
+    Thread(target=compute, daemon=True).start()
+    return future
 
 
 def of_model(documents: Iterable, *, path: str) -> Tokenizer:

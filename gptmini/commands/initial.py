@@ -49,21 +49,24 @@ def take_from_source(
             raise UserError(f"init_digest={config.init_digest} needs init_from, which is null")
         return
 
-    from gptmini.loading import digest_of_weights
+    from gptmini.loading import begin_digest, digest_of_weights
 
     source = _remembered_source(config.init_from)
+    begin_digest(
+        source.path
+    )  # which settle_origin asks for when libraries are imported and the text is prepared
     asked = _asked_for(command, overrides, config_dir)
     settings = _settings(config, source, asked)
     if "tokenizer" in asked:
         _check_tokenizer(config, source)
 
-    digest = digest_of_weights(source.path)
-    if config.init_digest not in (None, digest):
-        raise UserError(
-            f"the weights of init_from={source.path} must have init_digest={config.init_digest}, got {digest}"
-        )
+    if config.init_digest is not None:
+        digest = digest_of_weights(source.path)
+        if digest != config.init_digest:
+            raise UserError(
+                f"the weights of init_from={source.path} must have init_digest={config.init_digest}, got {digest}"
+            )
     config.init_from = str(source.path)
-    config.init_digest = digest
     config.model = {"_target_": "gptmini.model.GPTConfig", "_partial_": True, **settings}
     config.tokenizer = {
         "_target_": "gptmini.loading.of_model",
@@ -77,21 +80,25 @@ def is_further_process() -> bool:
     return os.environ.get("LOCAL_RANK", "0") not in ("", "0")
 
 
-def origin_of(config: "DictConfig") -> dict[str, str] | None:
-    """Path and digest of the weights that a run begins with; None for new weights.
+def settle_origin(config: "DictConfig") -> dict[str, str] | None:
+    """Path and digest of the weights that a run begins with, which the configuration names from then on.
 
-    Raises UserError: they are none, as in a run folder that was changed by hand.
+    Returns None for new weights.
+    Raises UserError: they are no path and no digest, as in a run folder that was changed by hand.
     """
+    from gptmini.loading import digest_of_weights
+
     path = config.get("init_from")  # a run of an earlier version has no such key
     if path is None:
         return None
+    if type(path) is not str:
+        raise UserError(f"init_from must be a path, got {shown(path)}")
 
-    digest = config.get("init_digest")
-    is_digest = type(digest) is str and DIGEST.fullmatch(digest) is not None
-    if type(path) is not str or not is_digest:
-        raise UserError(
-            f"init_from must be a path and init_digest a SHA-256, got {shown(path)} and {shown(digest)}"
-        )
+    if config.init_digest is None and config.resume is None:
+        config.init_digest = digest_of_weights(Path(path))
+    digest = config.init_digest
+    if type(digest) is not str or DIGEST.fullmatch(digest) is None:
+        raise UserError(f"init_digest must be a SHA-256, got {shown(digest)}")
     return {"path": path, "digest": digest}
 
 
@@ -103,12 +110,12 @@ def initial_model(origin: dict[str, str] | None) -> "GPT | None":
     if origin is None:
         return None
 
-    from gptmini.loading import digest_of_weights, load
+    from gptmini.loading import digest_of_weights, load_mapped
 
     path = Path(origin["path"])
     if not path.exists():
         raise UserError(f"init_from={path} must be there, and it is not")
-    model, _ = load(path)
+    model = load_mapped(path)
     if digest_of_weights(path) != origin["digest"]:
         raise UserError(
             f"the weights of init_from={path} are no longer those that the run began with; begin a new run"

@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gptmini.checks import UserError, shown, text
-from gptmini.commands.initial import origin_of
 from gptmini.commands.parts import build_from, build_parts, connected
 from gptmini.processors import n_processors
 
@@ -40,9 +39,6 @@ class Plan:
     max_seconds: float | None  # the limit trainer.max_time in seconds; None for no limit
     hardware: "Hardware"
     seed: int
-    origin: (
-        dict[str, str] | None
-    )  # path and digest of the weights of init_from; None for new weights
     freeze: Sequence[str]  # beginnings of names of weights that training leaves as they are
     model: "Callable[..., GPTConfig]"  # a partial that waits for vocab_size
     optimizer: "Callable[[torch.nn.Module], torch.optim.Optimizer]"
@@ -99,7 +95,6 @@ def check_configuration(config: "DictConfig") -> Plan:
         max_seconds=max_seconds,
         hardware=hardware,
         seed=config.seed,
-        origin=origin_of(config),
         freeze=_prefixes_of(config),
         model=build_from(config.model),
         optimizer=build_from(config.optimizer),
@@ -162,6 +157,7 @@ def build(
     state: "TrainingState | None",
     *,
     initial: "GPT | None" = None,
+    origin: dict[str, str] | None = None,
 ) -> Fitted:
     """Build the module, the batches and the callbacks of a plan for a text.
 
@@ -169,7 +165,8 @@ def build(
         plan: a checked configuration.
         store: the tokens of the text.
         state: the state that a resumed run goes on from; None for a run that starts at its first step.
-        initial: the trained model that a new run begins with; None for new weights.
+        initial: the trained model that a run without a state begins with; None for new weights.
+        origin: path and digest of the weights that the run began with; None for new weights.
 
     Raises UserError: the text is too short, the plan does not fit the text, or the state is that of another run.
     """
@@ -196,7 +193,7 @@ def build(
         precision=plan.hardware.precision,
         state=state,
         initial=initial,
-        origin=plan.origin,
+        origin=origin,
         freeze=plan.freeze,
     )
     return Fitted(module=module, data=data, callbacks=callbacks)

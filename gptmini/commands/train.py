@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gptmini.commands.announcements import Announcer
 from gptmini.commands.configuration import key_typed, plain_tree
 from gptmini.commands.errors import naming_keys
-from gptmini.commands.initial import initial_model
+from gptmini.commands.initial import initial_model, settle_origin
 from gptmini.commands.launching import run_configured
 from gptmini.commands.plan import (
     Fitted,
@@ -92,8 +92,9 @@ def train(
                 on_warning=lambda note: console.print(f"{'warning':8} {note}", markup=False),
             )
             store, prepared_now = open_tokens(config, run.state, overrides, watcher=watcher)
-        initial = initial_model(plan.origin) if run.state is None else None
-        fitted = build(plan, store, run.state, initial=initial)
+        origin = settle_origin(config)
+        initial = initial_model(origin) if run.state is None else None
+        fitted = build(plan, store, run.state, initial=initial, origin=origin)
 
         # The run keeps the batch size that batch_size=auto found, so that a resumed run need not look for it.
         config.trainer.batch_size = fitted.module.settings.batch_size
@@ -226,7 +227,7 @@ def fit_and_announce(
         callbacks=[*fitted.callbacks, ContentionNotice(), stopping],
         loggers=loggers,
         state=run.state,
-        begins_trained=plan.origin is not None,
+        begins_trained=fitted.module.origin is not None,
     )
 
     try:

@@ -5,6 +5,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+
 from gptmini.checks import UserError, shown
 from gptmini.model.checkpoint import gpt_of_shapes
 from gptmini.model.config import GPTConfig
@@ -31,7 +33,10 @@ def adapted(model: GPT, config: GPTConfig) -> GPT:
             f"with, got {config.context_length}"
         )
 
-    weights = {name: weight.float() for name, weight in model.state_dict().items()}
+    # Copied, because training changes them, and they may lie in a file.
+    weights = {}
+    for name, weight in model.state_dict().items():
+        weights[name] = weight.to(torch.float32, copy=True)
     if POSITIONS in weights:
         weights[POSITIONS] = weights[POSITIONS][: config.context_length].clone()  # (T, C)
     made = gpt_of_shapes(config)

@@ -22,7 +22,7 @@ CHOICES = [
     ("experiment=smoke", "logger=csv", "seed=7", "trainer.max_steps=9"),
 ]
 # What the first experiment needs besides its name.
-NEEDED = {"experiment": ["data.path=my.txt"], "data": ["data.dataset=folder"]}
+NEEDED = {"experiment": ["init_from=null", "data.path=my.txt"], "data": ["data.dataset=folder"]}
 
 
 @pytest.fixture
