@@ -112,10 +112,12 @@ def _check(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+
     n_wanted = 2 if options.compare else 1
     if len(options.runs) != n_wanted:
         verb = "takes two runs" if options.compare else "is needed to evaluate several runs"
         raise UserError(f"--compare {verb}, got {len(options.runs)}")
+
     if options.per_document and options.stride is not None:
         raise UserError("--stride belongs to a stream of text; leave out --per-document")
     if options.text is not None and options.data is not None:
