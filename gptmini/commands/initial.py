@@ -52,9 +52,9 @@ def take_from_source(
     from gptmini.loading import begin_digest, digest_of_weights
 
     source = _remembered_source(config.init_from)
-    begin_digest(
-        source.path
-    )  # which settle_origin asks for when libraries are imported and the text is prepared
+    # settle_origin asks for the digest once libraries are imported and the text is prepared.
+    begin_digest(source.path)
+
     asked = _asked_for(command, overrides, config_dir)
     settings = _settings(config, source, asked)
     if "tokenizer" in asked:
@@ -137,7 +137,7 @@ def remembering_sources() -> Iterator[None]:
     try:
         yield
     finally:
-        del os.environ[FOUND]
+        os.environ.pop(FOUND, None)
 
 
 def _remembered_source(name: object) -> "Source":
@@ -179,7 +179,9 @@ def _asked_for(command: str, overrides: Sequence[str], config_dir: str | None) -
         is_default = name in usual and group not in typed
         if not is_default:
             asked |= keys
-    return asked | {"tokenizer" for key in asked if key.startswith("tokenizer.")}
+    if any(key.startswith("tokenizer.") for key in asked):
+        asked.add("tokenizer")
+    return asked
 
 
 def _files(

@@ -34,7 +34,7 @@ class Excerpt(NamedTuple):
     n_tokens: int  # how many of them are read, from the first on
     tokens_per_byte: float  # of the whole split
     # Where documents end, in ids and behind their end-of-text, (n_documents,); None where the folder does not say it.
-    document_ends: np.ndarray | None
+    document_ends: np.ndarray | None = None
 
 
 def tokens_per_byte_of(excerpts: Sequence[Excerpt]) -> float:

@@ -248,8 +248,8 @@ def test_evaluate_repeats_the_loss_that_training_saw(script, short):
     out = script("train", *short, "trainer.val_tokens=null").out
     loss, bits = re.search(r"val loss (\S+), (\S+) bits per byte", out).groups()
     measured = script("evaluate", "runs/latest", "--batch-size", "5").out
-    assert re.search(rf"^loss           {loss} nats per token$", measured, re.MULTILINE)
-    assert re.search(rf"^bits per byte  {bits}$", measured, re.MULTILINE)
+    assert re.search(rf"^loss +{loss} nats per token  \[", measured, re.MULTILINE)
+    assert re.search(rf"^bits per byte +{bits}  \[", measured, re.MULTILINE)
 
 
 def test_a_sweep_gives_a_run_to_each_value(script, short, tmp_path):
