@@ -223,9 +223,6 @@ def _measure(
         streams = text.streams(model)
         tokens_per_byte = streams.tokens_per_byte
         plan = _plan_of_streams(model, streams, options.stride)
-    if plan.n_tokens < 1:
-        raise UserError(f"{text.name} must hold text to evaluate on, got {plan.n_tokens} tokens")
-
     with Console(stderr=True).status("evaluating") as status:
 
         def show(n_tokens: int) -> None:
@@ -235,10 +232,7 @@ def _measure(
             model.model, plan.windows, batch_size=options.batch_size, on_batch=show
         )
     if not sums.n_bytes.sum():
-        raise UserError(
-            f"{text.name} must hold more than one token, because nothing predicts the first token of a stream; "
-            "--per-document scores it too"
-        )
+        raise UserError(_nothing_scored(text.name, options, alone=alone))
     return Measured(
         path=model.path,
         convention=plan.convention,
@@ -247,6 +241,16 @@ def _measure(
         tokens_per_byte=tokens_per_byte,
         n_words=n_words,
     )
+
+
+def _nothing_scored(name: str, options: argparse.Namespace, *, alone: bool) -> str:
+    """The error of a text of which no token with text in it is scored."""
+    if alone:
+        return f"{name} must hold text to evaluate on, got none"
+    message = f"{name} must have text behind its first token, which nothing predicts in a stream"
+    if options.max_tokens is not None:
+        message += f", among --max-tokens={options.max_tokens}"
+    return message
 
 
 def _plan_of_documents(model: "TrainedModel", documents: "list[np.ndarray]") -> "Plan":

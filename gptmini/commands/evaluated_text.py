@@ -104,14 +104,16 @@ class PreparedText:
         self._store.check_vocabulary(tokenizer.n_vocab)
         ids = self._store.tokens(self._split)
         start = 0
+        n_tokens = 0
         for end in self._store.document_ends(self._split).tolist():
-            if self._max_tokens is not None and start >= self._max_tokens:
+            if self._max_tokens is not None and n_tokens >= self._max_tokens:
                 return
             document = np.asarray(ids[start:end]).astype(np.int64)
             start = end
             if tokenizer.end_of_text is not None:
                 document = document[document != tokenizer.end_of_text]
             if len(document):
+                n_tokens += len(document)
                 yield document
 
 

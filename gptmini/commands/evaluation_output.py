@@ -90,7 +90,9 @@ def as_lines(
     if comparison is not None:
         difference = _scaled(_difference(comparison), _scale_of_bits(measured[0]))
         yield _line("second - first", difference, "+.4f", "bits per byte")
-        if comparison.share_won is not None:
+        if comparison.share_won is None:
+            yield f"{'no interval':15} two tokenizers cut one document into different blocks; give several documents"
+        else:
             yield f"{'first is lower':15} in {comparison.share_won:.0%} of the {measured[0].unit}"
 
     first = measured[0]
@@ -150,7 +152,10 @@ def _scale_of_bits(model: Measured) -> float:
     """
     if model.tokens_per_byte is None:
         return 1.0
-    return model.sums.loss / math.log(2) * model.tokens_per_byte / model.sums.bits_per_byte
+    bytes_per_token = (
+        model.sums.n_bytes.sum() / model.sums.n_tokens.sum()
+    )  # of those that are scored
+    return float(bytes_per_token) * model.tokens_per_byte
 
 
 def _difference(comparison: "Comparison") -> Figure:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # Variable of the environment that holds, as JSON, the path that each name of init_from stands for in a command.
 FOUND = "GPTMINI_INIT_FROM"
+GPT_CONFIG = "gptmini.model.GPTConfig"
 DIGEST = re.compile("[0-9a-f]{64}")
 # What the configurations of tokenizers call that are not learned from a text.
 NOT_LEARNED = ("gptmini.tokenizer.byte", "gptmini.tokenizer.gpt2", "gptmini.loading.of_model")
@@ -67,7 +68,7 @@ def take_from_source(
                 f"the weights of init_from={source.path} must have init_digest={config.init_digest}, got {digest}"
             )
     config.init_from = str(source.path)
-    config.model = {"_target_": "gptmini.model.GPTConfig", "_partial_": True, **settings}
+    config.model = {"_target_": GPT_CONFIG, "_partial_": True, **settings}
     config.tokenizer = {
         "_target_": "gptmini.loading.of_model",
         "_partial_": True,
@@ -204,6 +205,12 @@ def _files(
 def _settings(config: "DictConfig", source: "Source", asked: set[str]) -> dict[str, Any]:
     """The settings of a model that begins with the weights of a source; UserError for one that cannot be."""
     from gptmini.model.adapting import ADAPTABLE
+
+    if config.model.get("_target_") != GPT_CONFIG:
+        raise UserError(
+            f"model._target_ must be {GPT_CONFIG} for a run that begins with init_from={source.path}, got "
+            f"{shown(config.model.get('_target_'))}"
+        )
 
     settings = asdict(source.config)
     del settings["vocab_size"]

@@ -97,15 +97,18 @@ def one_stream(
         cut = strided_windows(ids, n_ids, stride=stride, context_length=context_length)
         convention = f"one stream, in windows of {context_length} tokens, {stride} apart"
 
+    # A prepared folder has uint64, which numpy would turn into floating-point numbers for every window.
+    ends = None if document_ends is None else document_ends.astype(np.int64)
+
     def windows() -> Iterator[ScoredWindow]:
         for window in cut:
             parts = np.zeros(window.n_scored, dtype=np.int64)
-            if document_ends is not None:
+            if ends is not None:
                 places = np.arange(window.end - window.n_scored, window.end)
-                parts = np.searchsorted(document_ends, places, side="right")
+                parts = np.searchsorted(ends, places, side="right")
             yield ScoredWindow(window, parts, _bytes_of(window, byte_lengths))
 
-    is_one = document_ends is None or document_ends[0] >= n_ids
+    is_one = ends is None or bool(ends[0] >= n_ids)
     return Plan(
         convention=convention,
         unit=BLOCKS if is_one else DOCUMENTS,

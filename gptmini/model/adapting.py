@@ -98,14 +98,20 @@ def _goes_beyond(prefix: str, n_layers: int) -> bool:
 
 def _hint(prefix: str, model: GPT) -> str:
     """The end of an error message: what a prefix that no weight has was meant to be."""
-    if prefix.split(".")[0] == "unembedding" and model.config.tie_embeddings:
+    names = [name for name, _ in model.named_parameters()]
+    parts = prefix.split(".")
+    if parts[0] == "unembedding" and model.config.tie_embeddings:
         return "; its unembedding is its embedding"
-    if prefix.split(".")[0] == "blocks":
+    is_block = len(parts) > 1 and any(_begins_with(name, ".".join(parts[:2])) for name in names)
+    if parts[0] == "blocks" and (not is_block or _goes_beyond(prefix, model.config.n_layers)):
         return f"; its blocks are blocks.0-{model.config.n_layers - 1}"
 
-    known = {name.rpartition(".")[0] for name, _ in model.named_parameters()}
+    known = set()
+    for name in names:
+        inner = name.split(".")[:-1]
+        known.update(".".join(inner[:n]) for n in range(1, len(inner) + 1))
     close = difflib.get_close_matches(prefix, sorted(known), n=1)
     if close:
         return f"; the nearest is {close[0]}"
-    tops = dict.fromkeys(name.split(".")[0] for name, _ in model.named_parameters())
+    tops = dict.fromkeys(name.split(".")[0] for name in names)
     return f"; its parts are {', '.join(tops)}"

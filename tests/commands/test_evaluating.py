@@ -79,7 +79,8 @@ def test_text_and_its_prepared_folder_give_the_same_figures(script, trained, tmp
     texts = ("data=text", "data.path=my.txt", "data.val_path=stories.jsonl")
     result = script("prepare", *texts, "init_from=runs/latest")
     folder = result.out.partition(",")[0]
-    for options in ([], ["--per-document"], ["--stride", "3"], ["--max-tokens", "99"]):
+    limited = ["--per-document", "--max-tokens", "99"]
+    for options in ([], ["--per-document"], ["--stride", "3"], ["--max-tokens", "99"], limited):
         by_text = evaluated(script, "runs/latest", "--text", "stories.jsonl", *options)
         prepared = evaluated(script, "runs/latest", "--data", folder, *options)
         assert prepared["models"] == by_text["models"]
@@ -164,7 +165,7 @@ def test_a_model_compared_with_itself_differs_by_nothing(script, trained):
         (["runs/latest", "--field", "body"], "--field belongs to the files that --text names"),
         (
             ["runs/latest", "--text", "letter.txt"],
-            "must hold more than one token, because nothing pre",
+            "must have text behind its first token, which nothing predicts",
         ),
         (["no-folder"], "no-folder does not exist; give a run folder"),
     ],

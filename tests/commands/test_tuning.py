@@ -82,12 +82,13 @@ def test_a_run_begins_with_the_weights_and_the_tokenizer_of_another(script, base
 
 @pytest.mark.parametrize("kind", ["apertus", "nanochat"])
 def test_an_exported_folder_begins_a_run_as_its_run_does(script, base, tmp_path, kind):
-    script("export", str(base), "out", "--as", kind)
+    assert script("export", str(base), "out", "--as", kind).code == 0
     losses = []
     for source in (str(base), "out"):
         result = script("train", *TUNE, f"init_from={source}")
         assert result.code == 0, result
         losses.append(re.findall(r"val loss (\S+)", result.out))
+    assert len(losses[0]) == len(losses[1]) >= 2
     # An apertus has its norm of the embedding folded into the embedding, which training then changes in another way.
     n_equal = 1 if kind == "apertus" else len(losses[0])
     assert losses[0][:n_equal] == losses[1][:n_equal]
@@ -118,6 +119,7 @@ def test_a_shorter_run_that_was_killed_goes_on_though_the_base_is_gone(script, b
         script("train", *TUNE, f"init_from={base}", *tuned[1:], "trainer.max_time=1e-9").code == 0
     )
     stopped = newest(tmp_path)
+    assert read_checkpoint(stopped / "checkpoints" / "last.ckpt")["global_step"] < 4
     shutil.rmtree(base)
     result = script("train", f"resume={stopped}", "trainer.max_time=null")
     assert result.code == 0, result
@@ -239,10 +241,15 @@ def test_frozen_weights_stay_equal_bit_for_bit_and_have_no_moments(script, base,
 
 def test_a_run_with_frozen_weights_goes_on_to_the_bit(script, base, tmp_path):
     tuned = ("init_from=runs/latest", "freeze=embedding", "trainer.max_steps=4")
-    script("train", *TUNE, *tuned)
+    assert script("train", *TUNE, *tuned).code == 0
     undisturbed = newest(tmp_path)
-    script("train", *TUNE, f"init_from={base}", *tuned[1:], "trainer.max_time=1e-9")
-    script("train", f"resume={newest(tmp_path)}", "trainer.max_time=null")
+
+    limit = "trainer.max_time=1e-9"
+    assert script("train", *TUNE, f"init_from={base}", *tuned[1:], limit).code == 0
+    stopped = newest(tmp_path)
+    assert stopped != undisturbed
+    assert read_checkpoint(stopped / "checkpoints" / "last.ckpt")["global_step"] < 4
+    assert script("train", f"resume={stopped}", "trainer.max_time=null").code == 0
     both = [
         read_checkpoint(folder / "checkpoints" / "last.ckpt")
         for folder in (undisturbed, newest(tmp_path))
