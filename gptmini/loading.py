@@ -1,12 +1,13 @@
 """Model and tokenizer from what a user names: a run, a checkpoint, or an exported folder."""
 
 import hashlib
+import re
 from collections.abc import Iterable
 from concurrent.futures import Future
 from functools import lru_cache, partial
 from pathlib import Path
 from threading import Thread
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from gptmini.checks import UserError
 from gptmini.model.checkpoint import build_model, config_of, read_checkpoint, read_header
@@ -91,9 +92,14 @@ def find_source(path: str | Path) -> Source:
 def digest_of_weights(path: Path) -> str:
     """SHA-256 of a checkpoint file, or of an exported folder's files of weights, read one after another by their names.
 
-    It is what the program sha256sum prints for the file.
+    For one file, the digest is what the program sha256sum prints.
     """
     return begin_digest(path).result()
+
+
+def is_digest(value: object) -> TypeGuard[str]:
+    """Whether a value has the form of digest_of_weights: 64 hexadecimal digits."""
+    return type(value) is str and re.fullmatch("[0-9a-f]{64}", value) is not None
 
 
 def begin_digest(path: Path) -> Future[str]:

@@ -157,6 +157,7 @@ def main(arguments: list[str] | None = None) -> None:
         model.model.to(device)
         measured.append(_measure(model, text, options, alone=alone))
         model.model.to("cpu")
+
     for typed, run in zip(options.runs, named, strict=True):
         say_which(typed, run)
     comparison = None
@@ -223,6 +224,7 @@ def _measure(
         streams = text.streams(model)
         tokens_per_byte = streams.tokens_per_byte
         plan = _plan_of_streams(model, streams, options.stride)
+
     with Console(stderr=True).status("evaluating") as status:
 
         def show(n_tokens: int) -> None:

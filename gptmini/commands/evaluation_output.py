@@ -152,9 +152,8 @@ def _scale_of_bits(model: Measured) -> float:
     """
     if model.tokens_per_byte is None:
         return 1.0
-    bytes_per_token = (
-        model.sums.n_bytes.sum() / model.sums.n_tokens.sum()
-    )  # of those that are scored
+    # Of the tokens that are scored.
+    bytes_per_token = model.sums.n_bytes.sum() / model.sums.n_tokens.sum()
     return float(bytes_per_token) * model.tokens_per_byte
 
 

@@ -165,14 +165,15 @@ def training_of(checkpoint: Path, contents: dict) -> "Training":
 
 def _origin_in(header: dict) -> dict[str, str] | None:
     """Path and digest of the weights that a run began with, if its checkpoint names them."""
+    from gptmini.loading import is_digest
+
     origin = header.get("init_from")
     if not isinstance(origin, dict):
         return None
 
     path = origin.get("path")
     digest = origin.get("digest")
-    is_digest = type(digest) is str and re.fullmatch("[0-9a-f]{64}", digest) is not None
-    if type(path) is not str or not is_digest:
+    if type(path) is not str or not is_digest(digest):
         return None
     # A stranger may have written the checkpoint, and the name goes into a table of Markdown.
     name = re.sub(r"[^\w.-]", "-", Path(path).name)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 # Variable of the environment that holds, as JSON, the path that each name of init_from stands for in a command.
 FOUND = "GPTMINI_INIT_FROM"
 GPT_CONFIG = "gptmini.model.GPTConfig"
-DIGEST = re.compile("[0-9a-f]{64}")
 # What the configurations of tokenizers call that are not learned from a text.
 NOT_LEARNED = ("gptmini.tokenizer.byte", "gptmini.tokenizer.gpt2", "gptmini.loading.of_model")
 
@@ -87,7 +85,7 @@ def settle_origin(config: "DictConfig") -> dict[str, str] | None:
     Returns None for new weights.
     Raises UserError: they are no path and no digest, as in a run folder that was changed by hand.
     """
-    from gptmini.loading import digest_of_weights
+    from gptmini.loading import digest_of_weights, is_digest
 
     path = config.get("init_from")  # a run of an earlier version has no such key
     if path is None:
@@ -98,7 +96,7 @@ def settle_origin(config: "DictConfig") -> dict[str, str] | None:
     if config.init_digest is None and config.resume is None:
         config.init_digest = digest_of_weights(Path(path))
     digest = config.init_digest
-    if type(digest) is not str or DIGEST.fullmatch(digest) is None:
+    if not is_digest(digest):
         raise UserError(f"init_digest must be a SHA-256, got {shown(digest)}")
     return {"path": path, "digest": digest}
 

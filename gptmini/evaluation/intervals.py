@@ -13,7 +13,7 @@ DRAWN_AT_ONCE = 2**22  # numbers of parts, which bounds the memory
 
 
 class Interval(NamedTuple):
-    """The range in which the figure of a whole source lies, of which a text is a sample: in 19 of 20 such texts."""
+    """A range that, for SHARE of the texts that could be drawn from a source, holds the figure of the whole source."""
 
     low: float
     high: float

@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # a report needs neither, and torch takes seconds to import
 # TensorBoard's page HParams has these columns for every run, beside columns of what the user changed. They are few, so
 # that the measured figures, which stand to the right of all these columns, stay in sight.
 FIXED = (
+    "init_digest",
+    "init_from",
     "optimizer.lr",
     "parameters",
     "seed",
