@@ -28,7 +28,9 @@ def test_a_run_goes_on_with_more_processes_and_then_with_fewer(script, short, tm
 
         command = [str(program), "train", *arguments]
         options = {"cwd": tmp_path, "capture_output": True, "text": True}
-        return subprocess.run(command, check=True, timeout=120, **options).stdout
+        done = subprocess.run(command, timeout=120, **options)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
 
     def batch_size():
         return config_of(newest())["trainer"]["batch_size"]
