@@ -23,6 +23,7 @@ BELOW = {  # the rooms that a room may import, files and checks apart
     "files": set(),
     "hub_errors": set(),
     "processors": set(),
+    "launch": set(),
     "attention": set(),
     "optim": set(),
     "tokenizer": set(),
@@ -46,6 +47,7 @@ BELOW = {  # the rooms that a room may import, files and checks apart
         "data",
         "tokenizer",
         "hardware",
+        "launch",
         "processors",
     },
 }

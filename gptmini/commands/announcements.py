@@ -156,15 +156,15 @@ class Announcer:
         n_micro_steps = micro_steps(
             settings.global_batch_size,
             settings.micro_batch_size,
-            settings.devices,
+            settings.n_ranks,
         )
-        if n_micro_steps == 1 and settings.devices == 1:
+        if n_micro_steps == 1 and settings.n_ranks == 1:
             return
 
         noun = "micro-step" if n_micro_steps == 1 else "micro-steps"
         parts = f"{n_micro_steps} {noun} of {settings.micro_batch_size}"
-        if settings.devices > 1:
-            parts += f" on each of {settings.devices} devices"
+        if settings.n_ranks > 1:
+            parts += f" on each of {settings.n_ranks} devices"
         self.say("batch", f"{settings.global_batch_size} sequences a step, in {parts}")
 
     def say_resume(self, state: "TrainingState | None", module: "GPTModule") -> None:

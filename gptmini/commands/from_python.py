@@ -58,7 +58,7 @@ def _train_in_grammar(overrides: Sequence[str]) -> TrainingResult:
             )
 
     config = compose_checked("train", overrides)
-    if config.trainer.devices != 1:
+    if config.trainer.devices not in (1, "auto"):
         raise UserError(
             f"trainer.devices must be 1 in gptmini.train, got {config.trainer.devices}; "
             "for several use the command gptmini train"

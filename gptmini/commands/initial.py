@@ -74,11 +74,6 @@ def take_from_source(
     }
 
 
-def is_further_process() -> bool:
-    """Whether Lightning has started this process for a further device of a run."""
-    return os.environ.get("LOCAL_RANK", "0") not in ("", "0")
-
-
 def settle_origin(config: "DictConfig") -> dict[str, str] | None:
     """Path and digest of the weights that a run begins with, which the configuration names from then on.
 
@@ -124,11 +119,11 @@ def initial_model(origin: dict[str, str] | None) -> "GPT | None":
 
 @contextmanager
 def remembering_sources() -> Iterator[None]:
-    """Let each name of init_from stand for one model in all jobs and processes of a command.
+    """Let each name of init_from stand for one model in all jobs of a command, also those in processes of their own.
 
     A name as runs/latest would lead elsewhere as soon as the first run of the command has begun.
     """
-    if is_further_process():
+    if FOUND in os.environ:  # this process does a job of a command that has found the model
         yield
         return
 

@@ -23,7 +23,7 @@ from gptmini.commands.errors import (
     one_line_errors,
     print_mistake,
 )
-from gptmini.commands.initial import is_further_process, remembering_sources, take_from_source
+from gptmini.commands.initial import remembering_sources, take_from_source
 from gptmini.commands.jobs import Checked, check_jobs, parse_flags
 from gptmini.commands.quoting import expand_home
 from gptmini.commands.showing import show_help, show_stored
@@ -39,6 +39,7 @@ from gptmini.commands.sweeps import (
     table,
     write_result,
 )
+from gptmini.launch import this_launch
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -69,9 +70,8 @@ def run_configured(
         arguments = sys.argv[1:]
 
     with one_line_errors(), starting_up(), remembering_sources():
-        # While Hydra is imported to read the flags, there is time to see what else runs. To a further process the first
-        # one would look like another program.
-        before = None if is_further_process() else processors.usage()
+        # While Hydra is imported to read the flags, there is time to see what else runs.
+        before = processors.usage()
         flags = parse_flags(arguments)
         processors.choose_waiting(before)
         if flags.help:
@@ -83,10 +83,20 @@ def run_configured(
 
         only_shows = flags.hydra_help or flags.info or flags.shell_completion
         checked = Checked()
-        # The first process has checked the run for all.
-        if not only_shows and not is_further_process():
+        if not only_shows:
+            _check_launch(flags)
             checked = check_jobs(command, flags, check)
         _launch(command, task, flags, arguments, checked)
+
+
+def _check_launch(flags: argparse.Namespace) -> None:
+    """Raise UserError for a sweep whose processes torchrun or srun has started: they are those of one run."""
+    launch = this_launch()
+    if flags.multirun and launch.starts_all:
+        raise UserError(
+            f"{launch.by} starts the processes of one run, and -m asks for several; start each run by itself, or the "
+            f"sweep without {launch.by}"
+        )
 
 
 @dataclass(frozen=True)
@@ -156,8 +166,8 @@ class _Job:
 
         print(f"job {self._place()}: {' '.join(overrides)}", flush=True)
         label = label_of(overrides, self.checked.varied)
-        n_devices = config.trainer.devices if self.command == "train" else 1
-        if n_devices == 1:
+        takes_one_device = self.command != "train" or config.trainer.devices in (1, "auto")
+        if takes_one_device:
             return self.task(config, overrides, label, self.flags.config_dir)
         return self._run_in_new_process(overrides, label)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gptmini.checks import UserError, shown, text
 from gptmini.commands.parts import build_from, build_parts, connected
+from gptmini.launch import this_launch
 from gptmini.processors import n_processors
 
 # A mistake in a key is told before torch and Lightning are imported, which takes seconds.
@@ -35,6 +36,7 @@ CONSOLES = ("auto", "lines", "quiet")
 class Plan:
     """A configuration, checked and built as far as possible before the text is read."""
 
+    notes: Sequence[str]  # lines for the user on what was changed for the devices that are there
     settings: "TrainerSettings"
     max_seconds: float | None  # the limit trainer.max_time in seconds; None for no limit
     hardware: "Hardware"
@@ -82,15 +84,16 @@ def check_configuration(config: "DictConfig") -> Plan:
     if config.console not in CONSOLES:
         raise UserError(f"console must be one of {', '.join(CONSOLES)}, got {config.console!r}")
 
-    settings = build_from(config.trainer)
+    settings, notes = _settings_of(config)
     max_seconds = seconds_of(settings.max_time)
     hardware = choose_hardware(
         settings.device,
         settings.precision,
         settings.compile,
-        settings.devices,
+        settings.devices_here,
     )
     plan = Plan(
+        notes=notes,
         settings=settings,
         max_seconds=max_seconds,
         hardware=hardware,
@@ -108,6 +111,35 @@ def check_configuration(config: "DictConfig") -> Plan:
     _try_out_tokenizer(build_from(config.tokenizer))
     _try_out_loggers(plan.loggers)
     return plan
+
+
+def _settings_of(config: "DictConfig") -> "tuple[TrainerSettings, list[str]]":
+    """The settings of the trainer for the devices that this command was given, and lines for the user.
+
+    A resumed run may have other devices than before. If its batch_size does not divide their share of the global batch
+    evenly, the largest number below it that does is taken, and written into the configuration.
+    Raises UserError: a value of the wrong type or out of range.
+    """
+    from gptmini.training.settings import divisors, share_of
+
+    launch = this_launch()
+    if config.resume is None:
+        return build_from(config.trainer).placed(launch), []
+
+    any_size = config.trainer.copy()
+    any_size.batch_size = "auto"
+    placed = build_from(any_size).placed(launch)
+    share = share_of(placed.global_batch_size, placed.n_ranks)
+    wanted = config.trainer.batch_size
+    notes = []
+    if type(wanted) is int and wanted > 0 and share % wanted:
+        fitting = next(size for size in divisors(share) if size < wanted)
+        notes.append(
+            f"trainer.batch_size={wanted} does not divide the {share} sequences of each of {placed.n_ranks} devices "
+            f"evenly; it is {fitting} from here on"
+        )
+        config.trainer.batch_size = fitting
+    return build_from(config.trainer).placed(launch), notes
 
 
 def check_text(config: "DictConfig") -> None:

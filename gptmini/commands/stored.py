@@ -39,6 +39,9 @@ RESUMABLE = (
     "trainer.batch_size",
     "trainer.device",
     "trainer.devices",
+    "trainer.num_nodes",
+    "trainer.strategy",
+    "trainer.timeout",
     "trainer.compile",
     "trainer.threads",
     "data_dir",
@@ -193,7 +196,9 @@ def _check_resumable(override: "Override", folder: Path, nodes: dict[str, Any]) 
         )
     if override.is_sweep_override():
         raise UserError(f"{override.input_line} is a sweep, which needs -m")
-    if key != "resume" and key not in nodes:
+    # A run of an earlier version lacks the newer settings of the trainer, which have defaults.
+    is_known = key in nodes or key.startswith("trainer.")
+    if key != "resume" and not is_known:
         group = key.rpartition(".")[0]
         raise UserError(f"{folder} was begun without {group}, so it has no {key}")
 

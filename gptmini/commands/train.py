@@ -1,14 +1,16 @@
 """Train a GPT: gptmini train [KEY=VALUE ...]; --help lists groups and keys."""
 
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini.commands.announcements import Announcer
 from gptmini.commands.configuration import key_typed, plain_tree
-from gptmini.commands.errors import naming_keys
+from gptmini.commands.errors import MISUSE, explain, naming_keys, one_line_errors, print_mistake
 from gptmini.commands.initial import initial_model, settle_origin
 from gptmini.commands.launching import run_configured
 from gptmini.commands.plan import (
@@ -20,9 +22,10 @@ from gptmini.commands.plan import (
     open_loggers,
 )
 from gptmini.commands.progress import ProgressLine
-from gptmini.commands.start_up import started
+from gptmini.commands.start_up import started, starting_up
 from gptmini.commands.sweeps import Outcome
 from gptmini.commands.tokens import open_tokens
+from gptmini.launch import Launch, this_launch
 
 # A mistake in a key is told before torch and Lightning are imported, which takes seconds.
 if TYPE_CHECKING:
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 
     from gptmini.training import GPTModule
     from gptmini.training.checkpointing import Best
+    from gptmini.training.meeting import Orders
+    from gptmini.training.processes import Group
     from gptmini.training.run import Run
     from gptmini.training.trainer import Logger
 
@@ -70,6 +75,23 @@ def train(
     started()
     prepare_process(plan)
 
+    from gptmini.training.processes import all_processes
+
+    with all_processes(plan.settings, this_launch()) as group:
+        return _train_in(group, plan, config, overrides, label, config_dir, began=began)
+
+
+def _train_in(
+    group: "Group",
+    plan: Plan,
+    config: "DictConfig",
+    overrides: Sequence[str],
+    label: str,
+    config_dir: str | None,
+    *,
+    began: float,
+) -> TrainingResult:
+    """Train as the first process of a group; the other arguments are those of train."""
     from gptmini.data import Watcher
     from gptmini.training.run import open_run
 
@@ -100,10 +122,13 @@ def train(
         config.trainer.batch_size = fitted.module.settings.batch_size
         with naming_keys(**folders):
             run.begin(stored_yaml(config), without_resume(overrides))
+        group.tell_orders(orders_of(run, config))
 
         announcer = open_announcer(console, run, plan, config_dir)
         loggers = open_loggers(plan, run, announcer)
         log_setup(loggers, config, fitted.module, run.overrides)
+        for note in plan.notes:
+            announcer.say("warning", note)
         announcer.say_start(
             run,
             fitted.module,
@@ -111,6 +136,7 @@ def train(
             prepared_now=prepared_now,
         )
         return fit_and_announce(
+            group,
             plan,
             fitted,
             run,
@@ -135,6 +161,22 @@ def run_job(
     )
 
 
+@contextmanager
+def dismissing_others(launch: Launch) -> Iterator[None]:
+    """Let the processes that torchrun or srun has started end too, if the block ends before there is a run."""
+    if not launch.starts_all:
+        yield
+        return
+
+    from gptmini.training.processes import meet
+
+    meeting = meet(launch)
+    try:
+        yield
+    finally:
+        meeting.dismiss()
+
+
 def check_job(config: "DictConfig") -> None:
     """Check the configuration of a job of a sweep, and that its text is there; UserError if something does not fit."""
     check_configuration(config)
@@ -143,8 +185,18 @@ def check_job(config: "DictConfig") -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Train as a list of overrides says; None takes the overrides of the command line."""
-    run_configured("train", run_job, arguments=arguments, check=check_job)
+    """Train as a list of overrides says; None takes the overrides of the command line.
+
+    A further process of a run takes its orders from the first process instead.
+    """
+    with one_line_errors():
+        launch = this_launch()
+    if launch.is_further:
+        train_further(launch)
+        return
+
+    with dismissing_others(launch):
+        run_configured("train", run_job, arguments=arguments, check=check_job)
 
 
 def prepare_process(plan: Plan) -> None:
@@ -154,7 +206,7 @@ def prepare_process(plan: Plan) -> None:
     keep_freed_memory()
     if plan.hardware.tf32:
         use_tf32()
-    use_threads(plan.settings.threads, n_processes=plan.settings.devices)
+    use_threads(plan.settings.threads, n_processes=plan.settings.devices_here)
 
 
 def log_setup(
@@ -188,7 +240,89 @@ def log_setup(
         logger.save()
 
 
+def train_further(launch: Launch) -> None:
+    """Train as a further process of a run, which the first process has checked, named and written down.
+
+    This process prints nothing, unless it has a bug: the first process tells the user what goes wrong here.
+    """
+    with one_line_errors(), starting_up():
+        from omegaconf import DictConfig, OmegaConf
+
+        from gptmini.training.meeting import LostStore, join_meeting
+        from gptmini.training.processes import Group, leave_group
+        from gptmini.training.stopping import LOSS
+
+        try:
+            meeting = join_meeting(launch)
+            orders = meeting.hear_orders()
+        except LostStore:
+            sys.exit(LOSS)
+        if orders is None:
+            return
+
+        sys.path.extend(folder for folder in orders.path if folder not in sys.path)
+        try:
+            config = OmegaConf.create(orders.config)
+            assert isinstance(config, DictConfig)
+            _follow(Group(launch, meeting), orders, config)
+        except BaseException as error:
+            meeting.tell_failure(error)
+            if explain(error) is not None:
+                sys.exit(MISUSE)
+            raise
+        finally:
+            leave_group()
+
+
+def _follow(group: "Group", orders: "Orders", config: "DictConfig") -> None:
+    """Train as a further process: with the configuration, the folder and the checkpoint of the first one."""
+    began = time.monotonic()
+    plan = check_configuration(config)
+    started()
+    prepare_process(plan)
+
+    from gptmini.training.run import SharedRun
+
+    checkpoint = None if orders.checkpoint is None else Path(orders.checkpoint)
+    with SharedRun(Path(orders.folder), checkpoint, resumed=orders.resumed) as run:
+        store, _ = open_tokens(config, run.state, orders.overrides)
+        origin = settle_origin(config)
+        initial = initial_model(origin) if run.state is None else None
+        fitted = build(plan, store, run.state, initial=initial, origin=origin)
+        run.begin(orders.config, orders.overrides)
+
+        announcer = open_announcer(make_console("quiet"), run, plan, None)
+        loggers = open_loggers(plan, run, announcer)
+        result = fit_and_announce(
+            group,
+            plan,
+            fitted,
+            run,
+            [*loggers, announcer.console],
+            announcer,
+            began=began,
+        )
+    sys.exit(result.exit_code)
+
+
+def orders_of(run: "Run", config: "DictConfig") -> "Orders":
+    """What the further processes of a run must know, which has begun."""
+    from omegaconf import OmegaConf
+
+    from gptmini.training.meeting import Orders
+
+    return Orders(
+        config=OmegaConf.to_yaml(config),
+        overrides=list(run.overrides),
+        folder=str(run.folder),
+        checkpoint=None if run.state is None else str(run.state.path),
+        resumed=run.resumed,
+        path=list(sys.path),
+    )
+
+
 def fit_and_announce(
+    group: "Group",
     plan: Plan,
     fitted: Fitted,
     run: "Run",
@@ -200,6 +334,7 @@ def fit_and_announce(
     """Train until the last step, or until a signal, the time limit or a callback ends the run; say how it ended.
 
     Args:
+        group: the processes of the run, which begin to train together.
         plan: the checked configuration.
         fitted: the plan built for the run's text.
         run: the run, whose folder exists.
@@ -214,11 +349,12 @@ def fit_and_announce(
         Stopping,
         build_trainer,
     )
+    from gptmini.training.stopping import LOSS
 
     seconds_left = plan.max_seconds
     if seconds_left is not None:
         seconds_left -= time.monotonic() - began
-    stopping = Stopping(seconds_left, plan.settings.max_bad_steps)
+    stopping = Stopping(seconds_left, plan.settings.max_bad_steps, group.meeting)
     trainer = build_trainer(
         fitted.module.settings,
         run.folder,
@@ -228,7 +364,9 @@ def fit_and_announce(
         loggers=loggers,
         state=run.state,
         begins_trained=fitted.module.origin is not None,
+        launch=group.launch,
     )
+    group.come_together(plan.hardware.device, plan.settings.timeout)
 
     try:
         ending = stopping.fit_until_stopped(trainer, fitted.module, fitted.data)
@@ -239,6 +377,9 @@ def fit_and_announce(
     best = None if checkpoints is None else checkpoints.best
     if ending.reason is not None:
         announcer.say_stop(ending, trainer.global_step, run)
+        if group.launch.is_further and ending.code == LOSS and ending.speaks:
+            last = run.folder / "checkpoints" / "last.ckpt"
+            print_mistake(f"the run ended by {ending.reason}; go on from {last}")
     else:
         announcer.say_done(
             trainer,
@@ -278,12 +419,11 @@ def finish_loggers(loggers: "Sequence[Logger]") -> None:
 
 
 def make_console(kind: str) -> "Console":
-    """The console of a run; kind is auto, lines or quiet. Of several processes only the first prints."""
+    """The console of a run; kind is auto, lines or quiet. A further process takes quiet."""
     from gptmini.training.monitoring.console import LastingConsole
-    from gptmini.training.trainer import is_first_process
 
     return LastingConsole(
-        quiet=kind == "quiet" or not is_first_process(),
+        quiet=kind == "quiet",
         force_terminal=False if kind == "lines" else None,
         soft_wrap=True,
         highlight=False,

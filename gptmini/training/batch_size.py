@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import os
 import time
 from collections.abc import Callable, Sequence
 
@@ -21,12 +20,10 @@ USABLE_SHARE = 0.9
 TRIAL_SECONDS = 20.0
 # Numbers that AdamW keeps for each weight; Muon keeps only one.
 ADAMW_MOMENTS = 2
-# Environment variable in which the first process of a run leaves the batch size for the processes that it starts.
-BATCH_SIZE_VARIABLE = "GPTMINI_BATCH_SIZE"
 
 
 def choose_batch_size(
-    model: GPT, *, global_batch_size: int, devices: int, device: str, precision: str, compile: bool
+    model: GPT, *, global_batch_size: int, n_ranks: int, device: str, precision: str, compile: bool
 ) -> int:
     """Choose how many sequences each device takes in a micro-step: a divisor of its share of the global batch.
 
@@ -36,27 +33,23 @@ def choose_batch_size(
     Args:
         model: the model to train, on the CPU; trials run on a copy of it.
         global_batch_size: sequences per optimizer step, over all devices.
-        devices: number of devices that share the global batch.
+        n_ranks: number of devices that share the global batch, over all machines.
         device: cpu, cuda or mps.
         precision: fp32, bf16 or bf16_stream.
         compile: whether the loss will be compiled, which takes more memory on a GPU.
 
-    Raises UserError: global_batch_size is not a multiple of devices.
+    Raises UserError: global_batch_size is not a multiple of n_ranks.
     """
-    sizes = divisors(share_of(global_batch_size, devices))
+    sizes = divisors(share_of(global_batch_size, n_ranks))
     if device != "cuda":
         return _largest_for_cpu(sizes, model.config.context_length)
 
-    # Lightning starts the processes of further GPUs from the first process, so they inherit the size that it found.
-    rank = int(os.environ.get("LOCAL_RANK", "0"))
-    if rank > 0 and BATCH_SIZE_VARIABLE in os.environ:
-        return int(os.environ[BATCH_SIZE_VARIABLE])
-
     n_copies = ADAMW_MOMENTS
-    if devices > 1:
+    if n_ranks > 1:
         n_copies += 1  # the buckets in which GPUs exchange gradients
 
-    gpu = torch.device("cuda", rank)
+    # The first process of a run chooses for all, and the first GPU of its machine is its own.
+    gpu = torch.device("cuda", 0)
     trial = _Trial(model, gpu, precision=precision, compile=compile, n_copies=n_copies)
     try:
         # Memory that torch has reserved is open to the trials, like memory that is free.
@@ -66,7 +59,6 @@ def choose_batch_size(
     finally:
         trial.give_back()
 
-    os.environ[BATCH_SIZE_VARIABLE] = str(found)
     return found
 
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import lightning as L
 from lightning.pytorch.plugins import TorchCheckpointIO
+from lightning.pytorch.strategies import DDPStrategy
 
 from gptmini.checks import UserError, whole
 from gptmini.files import replace_by_link
 from gptmini.model.checkpoint import write_checkpoint
+from gptmini.training.meeting import is_loss
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import say
 
@@ -58,6 +60,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
     keeps_errors = False
     error: OSError | None = None  # of the newest save; None if it succeeded
+    last_step: int | None = None  # step of this process's newest last.ckpt; None if it saved none
     best_step: int | None = None  # step of this process's newest best.ckpt; None if it saved none
     shared_step: int | None = None  # step at which last.ckpt was made from best.ckpt; None: never
 
@@ -78,6 +81,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 write_checkpoint(checkpoint, file)
             if file.name == "best.ckpt":
                 self.best_step = checkpoint["global_step"]
+            if file.name == "last.ckpt":
+                self.last_step = checkpoint["global_step"]
         except OSError as error:
             if not self.keeps_errors:
                 raise
@@ -167,9 +172,22 @@ class RunCheckpoints(L.Callback):
     def on_exception(
         self, trainer: L.Trainer, pl_module: GPTModule, exception: BaseException
     ) -> None:
-        """Save last.ckpt when the run is asked to stop."""
+        """Save last.ckpt when the run is asked to stop, or has lost another of its processes."""
         if isinstance(exception, Stop):
             self._save(trainer, "last", needed=True)
+        elif is_loss(exception) and self._is_whole(trainer, pl_module):
+            try:
+                self._save(trainer, "last")
+            except Exception as error:
+                # Lightning waits for the other processes once the file is written.
+                if not is_loss(error):
+                    raise
+
+    def _is_whole(self, trainer: L.Trainer, pl_module: GPTModule) -> bool:
+        """Whether this process can save the newest step without the others, and is the one that writes."""
+        has_all_weights = isinstance(trainer.strategy, DDPStrategy)
+        is_new = self._last_step != trainer.global_step
+        return trainer.is_global_zero and has_all_weights and is_new and not pl_module.is_stepping
 
     def _save_at_interval(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Save last.ckpt at each multiple of every_steps and after the last step of the run."""

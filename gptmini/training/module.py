@@ -80,6 +80,9 @@ class GPTModule(L.LightningModule):
         # What this rank was asked: the number of a signal, 0 for none, and whether its time is over.
         self.stop_request: Callable[[], tuple[int, bool]] = lambda: (0, False)
 
+        # Whether the optimizer is changing weights at this moment.
+        self.is_stepping = False
+
         # What the host knows of the steps.
         self.outcomes = Outcomes(late=False)
         self.outcome: Outcome | None = None  # of the newest step that the host knows of
@@ -231,6 +234,7 @@ class GPTModule(L.LightningModule):
         if self.trainer.world_size > 1:
             self._agree()
         leave_out(optimizer, self.not_finite)
+        self.is_stepping = True
 
     def _agree(self) -> None:
         """Have all ranks leave out a step that is not finite on one of them, and stop when one of them is asked to."""
@@ -254,6 +258,7 @@ class GPTModule(L.LightningModule):
     ) -> None:
         """Step, free the gradients, and count the outcomes of the steps that the host knows of by now."""
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+        self.is_stepping = False
 
         # Lightning itself would keep the gradients through the next forward pass.
         optimizer.zero_grad()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from gptmini.files import append_text, check_plain
+from gptmini.model.checkpoint import read_checkpoint
 from gptmini.model.training_state import TrainingState
 from gptmini.report.reading import dropping_later_events, read_overrides, read_scalars
 from gptmini.run_folder import (
@@ -24,7 +25,6 @@ from gptmini.run_folder import (
     write_config,
 )
 from gptmini.training.monitoring.metrics import dropping_later_rows
-from gptmini.training.trainer import is_first_process
 
 # Folders in which a logger keeps links of its own. Weights & Biases links to its newest run and log inside the folder
 # wandb. In each of its runs, debug-core.log links to a file in the user's cache; Weights & Biases never writes through
@@ -35,8 +35,8 @@ LINKING = {"wandb": ("debug-core.log",)}
 class Run(ABC):
     """One run, from the moment that it is found or planned; a context manager.
 
-    Leaving its with block unlocks the run folder and closes the log. Of several processes only the first locks and
-    writes: each method that writes asks whether it runs in the first process.
+    Leaving its with block unlocks the run folder and closes the log. Of several processes only the first finds, locks
+    and writes a run; the others are told of it, and hold a SharedRun.
     """
 
     resumed: bool  # whether the run goes on with what an earlier process began
@@ -47,7 +47,7 @@ class Run(ABC):
     purge_step: int | None = None  # events from this step on are superseded; None: there are none
     curves: dict[str, list[tuple[int, float]]]  # (step, value) points logged before, by tag
     overrides: Sequence[str]  # all that was typed for this run so far, KEY=VALUE each
-    log: TextIO  # train.log, which begin() opens; os.devnull in all processes but the first
+    log: TextIO  # train.log, which begin() opens; os.devnull in a SharedRun
 
     def __init__(self) -> None:
         self.curves = {}
@@ -77,14 +77,10 @@ class Run(ABC):
         self._stack.close()
 
     def _lock(self) -> None:
-        if is_first_process():
-            self._stack.enter_context(locked(self.folder))
+        self._stack.enter_context(locked(self.folder))
 
-    def _open_log(self) -> None:
-        path = Path(os.devnull)
-        if is_first_process():
-            path = self.folder / "train.log"
-        self.log = append_text(path)
+    def _open_log(self, path: Path | None = None) -> None:
+        self.log = append_text(path or self.folder / "train.log")
         self._stack.callback(_close, self.log)
 
 
@@ -102,9 +98,8 @@ class NewRun(Run):
 
     def begin(self, config: str, overrides: Sequence[str]) -> None:
         """Make and lock the folder, and open the log."""
-        if is_first_process():
-            self.folder = new_run_folder(self.root, self._name, config, self._label)
-            self.notes = notes_on_links(self.root, self.folder)
+        self.folder = new_run_folder(self.root, self._name, config, self._label)
+        self.notes = notes_on_links(self.root, self.folder)
         self._lock()
         self._open_log()
         self.overrides = overrides
@@ -149,15 +144,14 @@ class ResumedRun(Run):
 
     def begin(self, config: str, overrides: Sequence[str]) -> None:
         """Take back what is later than the checkpoint, write the configuration that now counts, and open the log."""
-        if is_first_process():
-            remove_left_overs(self.folder)
-            self.overrides = [*read_overrides(self.folder), *overrides]
-            self._take_back()
-            write_config(config, self.folder)
-            if self._is_in_place:
-                link_latest(self.root, self.folder)
-            self.notes = [*self.notes, *notes_on_links(self.root, self.folder)]
-            self.curves = read_scalars(self.folder)
+        remove_left_overs(self.folder)
+        self.overrides = [*read_overrides(self.folder), *overrides]
+        self._take_back()
+        write_config(config, self.folder)
+        if self._is_in_place:
+            link_latest(self.root, self.folder)
+        self.notes = [*self.notes, *notes_on_links(self.root, self.folder)]
+        self.curves = read_scalars(self.folder)
         self._open_log()
 
     def _take_back(self) -> None:
@@ -182,6 +176,31 @@ class ResumedRun(Run):
 
         lines = [f"{file} is of a later step, or damaged, and set aside" for file in aside]
         self.notes = [*self.notes, *lines]
+
+
+class SharedRun(Run):
+    """A run as a further process has it: the first process has made its folder, and writes there.
+
+    Args:
+        folder: the run's folder.
+        checkpoint: the file that training goes on from; None for the first step.
+        resumed: whether the run goes on with what an earlier process began.
+
+    Raises UserError: the checkpoint cannot be read.
+    """
+
+    def __init__(self, folder: Path, checkpoint: Path | None, *, resumed: bool) -> None:
+        super().__init__()
+        self.folder = folder
+        self.root = folder.parent.parent
+        self.resumed = resumed
+        if checkpoint is not None:
+            self.state = TrainingState.parse(read_checkpoint(checkpoint), checkpoint)
+
+    def begin(self, config: str, overrides: Sequence[str]) -> None:
+        """Keep the overrides; there is nothing to write."""
+        self.overrides = overrides
+        self._open_log(Path(os.devnull))
 
 
 def open_run(resume: str | None, *, runs_dir: str, name: str, label: str = "") -> Run:

@@ -16,7 +16,8 @@ import lightning as L
 import torch
 
 from gptmini.checks import UserError
-from gptmini.training.checkpointing import Stop
+from gptmini.training.checkpointing import AtomicCheckpointIO, Stop
+from gptmini.training.meeting import LostStore, Meeting, is_loss
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import log, say
 from gptmini.training.outcomes import BadStep
@@ -25,6 +26,8 @@ SHOWN = 8  # windows of a bad step that its line names: enough to find the text,
 # The signals that end a run once its step is done and saved; Windows lacks the last three. A terminal that is closed
 # sends SIGHUP. Slurm and submitit announce the end of a job's time with SIGUSR1, SIGUSR2 or SIGTERM.
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+LOSS = 1  # exit code of a run that has lost one of its processes
+TELLING = 1.0  # seconds from one step that the other processes are told of to the next
 SECONDS_OF_UNITS = (86400, 3600, 60, 1)  # of a day, an hour, a minute and a second
 
 
@@ -35,6 +38,8 @@ class Ending:
     reason: str | None = None  # a signal's name or the time limit; None: neither of them
     code: int = 0  # exit code of the command
     saved: bool = False  # whether a checkpoint was to be saved at the step at which it stopped
+    # Whether this process tells the user of a loss: the first of those that are left.
+    speaks: bool = True
 
 
 class Stopping(L.Callback):
@@ -46,9 +51,16 @@ class Stopping(L.Callback):
     Args:
         max_seconds: time from now on after which to stop; None for no limit.
         max_bad_steps: number of bad steps in a row that raises UserError.
+        meeting: where the processes of the run leave messages for each other; None for a run of one process.
     """
 
-    def __init__(self, max_seconds: float | None, max_bad_steps: int) -> None:
+    def __init__(
+        self, max_seconds: float | None, max_bad_steps: int, meeting: Meeting | None = None
+    ) -> None:
+        self.meeting = meeting
+        self._told_at = (
+            0.0  # when the meeting was told of the newest step, in seconds of time.monotonic
+        )
         self.deadline: float | None = None
         if max_seconds is not None:
             self.deadline = time.monotonic() + max_seconds
@@ -65,10 +77,29 @@ class Stopping(L.Callback):
                 trainer.fit(module, data)
         except Stop as stop:
             return Ending(reason=stop.reason, code=stop.code, saved=True)
+        except Exception as error:
+            if self.meeting is None or not is_loss(error):
+                raise
+            return self._ending_of_loss(trainer, self.meeting)
         except (SystemExit, KeyboardInterrupt):
             # Lightning turns a second Ctrl-C into SystemExit, and raises its own for a SIGTERM before on_train_start.
             return Ending(reason="a signal, at once,", code=128 + self.signal)
         return Ending()
+
+    def _ending_of_loss(self, trainer: L.Trainer, meeting: Meeting) -> Ending:
+        """Find out which process is gone. The run is saved where the first process had complete weights."""
+        try:
+            absent, clauses = meeting.missing()
+            left = [rank for rank in range(meeting.n_ranks) if rank not in absent]
+            speaks = meeting.rank == left[0]
+        except LostStore:
+            clauses = "process 0 does not answer"
+            speaks = meeting.rank == 1
+
+        files = trainer.strategy.checkpoint_io
+        saved = isinstance(files, AtomicCheckpointIO) and files.last_step == trainer.global_step
+        reason = f"the loss of a process ({clauses or 'every process answers again'})"
+        return Ending(reason=reason, code=LOSS, saved=saved, speaks=speaks)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -143,6 +174,10 @@ class Stopping(L.Callback):
         step_done = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         if not step_done:
             return
+
+        if self.meeting is not None and time.monotonic() - self._told_at >= TELLING:
+            self.meeting.tell_step(trainer.global_step)
+            self._told_at = time.monotonic()
 
         # All ranks must stop after the same step, so they go by an outcome, which holds what any of them was asked.
         if trainer.world_size == 1:

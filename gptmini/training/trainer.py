@@ -13,10 +13,10 @@ import torch
 from lightning import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.loggers.logger import Logger
-from lightning.pytorch.utilities import rank_zero_only
 
 from gptmini.checks import UserError
 from gptmini.data.store import TokenStore
+from gptmini.launch import Launch, this_launch
 from gptmini.model import GPT, GPTConfig, check_seed, new_gpt
 from gptmini.model.adapting import adapted
 from gptmini.model.adapting import freeze as freeze_weights
@@ -25,6 +25,7 @@ from gptmini.training.batch_size import choose_batch_size
 from gptmini.training.checkpointing import AtomicCheckpointIO, RunCheckpoints
 from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.module import GPTModule
+from gptmini.training.processes import environment_of, prepare_for_collectives, strategy_of
 from gptmini.training.settings import TrainerSettings, micro_steps
 
 # gptmini's name of a precision to Lightning's. With bf16_stream Lightning's autocast serves validation: GPTModule turns
@@ -61,8 +62,8 @@ def assemble(
     Args:
         store: the training and validation tokens.
         config: sizes of the model.
-        settings: the trainer settings. If their batch_size is auto, it is chosen for the device, and
-            module.settings.batch_size is the number.
+        settings: the trainer settings, whose devices and num_nodes are numbers. If their batch_size is auto, it is
+            chosen for the device, and module.settings.batch_size is the number.
         optimizer: as for GPTModule, like schedule and precision.
         seed: of the first weights, the order of batches and dropout; a whole number.
         compile: whether the loss of a micro-step is compiled.
@@ -91,7 +92,7 @@ def assemble(
         batch_size = choose_batch_size(
             model,
             global_batch_size=settings.global_batch_size,
-            devices=settings.devices,
+            n_ranks=settings.n_ranks,
             device=device,
             precision=precision,
             compile=compile,
@@ -124,6 +125,7 @@ def build_trainer(
     loggers: Sequence[Logger],
     state: TrainingState | None = None,
     begins_trained: bool = False,
+    launch: Launch | None = None,
 ) -> Trainer:
     """Build Lightning's Trainer, which counts in optimizer steps; batch order and checkpoint files are gptmini's own.
 
@@ -131,7 +133,7 @@ def build_trainer(
     follow from the step, so that devices and batch_size may differ from before.
 
     Args:
-        settings: the settings of the module, whose batch_size is a number.
+        settings: the settings of the module, whose batch_size, devices and num_nodes are numbers.
         folder: the run folder.
         device: cpu, cuda or mps.
         precision: fp32, bf16 or bf16_stream.
@@ -139,11 +141,15 @@ def build_trainer(
         loggers: each is told every scalar.
         state: the state that assemble accepted; None to start from the first step.
         begins_trained: whether the run begins with trained weights, which are validated before the first step.
+        launch: which process of the run this one is; None to read that from the environment.
+
+    Raises UserError: there are to be several processes, and this one was started alone.
     """
+    prepare_for_collectives(device, folder)
     n_micro_steps = micro_steps(
         settings.global_batch_size,
         settings.micro_batch_size,
-        settings.devices,
+        settings.n_ranks,
     )
 
     # A run that was stopped between a step and its validation begins with that validation.
@@ -154,7 +160,9 @@ def build_trainer(
 
     trainer = Trainer(
         accelerator="gpu" if device == "cuda" else device,
-        devices=settings.devices,
+        devices=settings.devices_here,
+        num_nodes=settings.n_ranks // settings.devices_here,
+        strategy=strategy_of(settings, device),
         precision=LIGHTNING_PRECISIONS[precision],
         max_steps=settings.max_steps,
         max_epochs=-1,
@@ -165,7 +173,7 @@ def build_trainer(
         num_sanity_val_steps=-1 if validate_first else 0,
         logger=list(loggers),
         callbacks=_checkpoints_last(callbacks),
-        plugins=[AtomicCheckpointIO()],
+        plugins=[AtomicCheckpointIO(), environment_of(settings, launch or this_launch())],
         default_root_dir=folder,
         enable_progress_bar=_has_one_of(callbacks, ProgressBar),
         enable_model_summary=False,
@@ -198,12 +206,6 @@ def check_state_is_plain(callback: Callback) -> None:
     A checkpoint holds nothing else, because reading a checkpoint runs no code: any other value could not be read again.
     """
     _check_plain(callback.state_dict(), type(callback).__name__)
-
-
-def is_first_process() -> bool:
-    """Whether this is the one process of a run that speaks and writes."""
-    # Lightning keeps the number of the process as an attribute of this function.
-    return rank_zero_only.rank == 0  # pyrefly: ignore[missing-attribute]
 
 
 def quieten_lightning() -> None:

@@ -142,6 +142,7 @@ EFFECTS = {
     "trainer.val_tokens": (["trainer.val_tokens=8"], "validation losses", ()),
     "trainer.device": (["trainer.device=cpu"], "machine", ()),
     "trainer.devices": (["trainer.devices=3"], "error", ()),
+    "trainer.num_nodes": (["trainer.num_nodes=2"], "error", ()),
     "trainer.precision": (["trainer.precision=bf16"], "losses", ()),
     "trainer.compile": (["trainer.compile=true"], "machine", ()),
     "trainer.threads": (["trainer.threads=2"], "machine", ()),
@@ -268,6 +269,9 @@ def test_changing_a_key_changes_what_it_is_for(world, observe_once, short, watch
 
 
 TRIED_ELSEWHERE = {
+    # In test_processes.py.
+    "trainer.strategy",
+    "trainer.timeout",
     # In test_tuning.py.
     "init_from",
     "init_digest",

@@ -108,7 +108,7 @@ TRAINING = [
     ),
     (
         ["trainer.batch_size=3"],
-        r"must be a multiple of trainer\.batch_size times trainer\.devices, got 4, 3 and 1; trainer\.batch_size=2 fits",
+        r"a multiple of trainer\.batch_size times the number of devices, got 4, 3 and 1; trainer\.batch_size=2 fits",
     ),
     (
         ["trainer.batch_size=most"],
@@ -120,7 +120,7 @@ TRAINING = [
     ),
     (
         ["trainer.devices=3"],
-        r"global_batch_size must be a multiple of trainer\.devices, got 4 and 3",
+        r"global_batch_size must be a multiple of the number of devices, got 4 and 3",
     ),
     (["trainer.device=cuda"], "device=cuda is not on this machine; use device=auto"),
     (

@@ -1,7 +1,12 @@
-"""A run that goes on with another number of processes follows the same global batches to the same weights."""
+"""Runs of several processes: how they are started, what they agree on, and what becomes of them when one is lost."""
 
+import os
+import re
+import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -9,39 +14,219 @@ import torch
 
 from run_folders import config_of, last, newest
 
+pytestmark = pytest.mark.slow
+
 AT_ONCE = "trainer.max_time=1e-3"  # stop after the first step
+ENDLESS = ("trainer.max_steps=100000", "trainer.val_every_steps=100000")
+PROGRAM = [sys.executable, "-m", "gptmini", "train"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+PATIENCE = 120  # seconds that any command here may take
 
 
-@pytest.mark.slow
+@pytest.fixture
+def start(script, tmp_path):  # script writes the text my.txt
+    """Start commands in processes of their own, which end with the test."""
+    started = []
+
+    def run(*command, folder=tmp_path, **variables):
+        environment = os.environ | {"OMP_NUM_THREADS": "1"} | variables
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        process = subprocess.Popen(command, cwd=folder, env=environment, **options)
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def finished(*processes):
+    """What processes have printed, once they have ended without an error."""
+    printed = [process.communicate(timeout=PATIENCE)[0] for process in processes]
+    for process, text in zip(processes, printed, strict=True):
+        assert process.returncode == 0, text
+    return printed
+
+
+def assert_same_weights(run, other):
+    weights = last(other)["state_dict"]
+    for name, tensor in last(run)["state_dict"].items():
+        torch.testing.assert_close(tensor, weights[name], atol=1e-6, rtol=0)
+
+
+def slurm(rank, n_tasks, port):
+    """The variables of a task of srun, on a machine of its own, with the port that the user has chosen."""
+    return {
+        "SLURM_JOB_ID": "77",
+        "SLURM_NTASKS": str(n_tasks),
+        "SLURM_STEP_NUM_TASKS": str(n_tasks),
+        "SLURM_STEP_NUM_NODES": str(n_tasks),
+        "SLURM_STEP_TASKS_PER_NODE": f"1(x{n_tasks})",
+        "SLURM_STEP_NODELIST": "127.0.0.1",
+        "SLURM_PROCID": str(rank),
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": str(rank),
+        "MASTER_PORT": str(port),
+    }
+
+
+def test_every_launcher_trains_the_weights_of_one_process(script, short, start, tmp_path):
+    """torchrun on one machine and on two pretended ones, srun, and gptmini itself; each makes one run folder."""
+    assert script("train", *short, "name=straight").code == 0
+    straight = newest()
+    module = ("-m", "gptmini", "train", *short)
+
+    (printed,) = finished(start(*PROGRAM, *short, "name=own", "trainer.devices=2"))
+    assert "2 processes" in printed
+    finished(start(*TORCHRUN, "--standalone", "--nproc_per_node=2", *module, "name=torchrun"))
+
+    place = ("--nnodes=2", "--nproc_per_node=1", "--master_addr=127.0.0.1")
+    agents = [*TORCHRUN, *place, f"--master_port={free_port()}"]
+    ranks = [start(*agents, f"--node_rank={rank}", *module, "name=nodes") for rank in range(2)]
+    printed = finished(*ranks)
+    assert sum("done     4 steps" in text for text in printed) == 1
+
+    port = free_port()
+    tasks = [start(*PROGRAM, *short, "name=srun", **slurm(rank, 2, port)) for rank in range(2)]
+    printed = finished(*tasks)
+    assert "done     4 steps" in printed[0]
+    assert printed[1] == ""
+
+    for name in ("own", "torchrun", "nodes", "srun"):
+        (run,) = (tmp_path / "runs" / name).iterdir()
+        assert last(run)["global_step"] == 4
+        assert_same_weights(run, straight)
+
+
+def free_port():
+    """A port of this machine that is free at this moment."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def test_a_mistake_is_told_once_and_every_process_ends(short, start, tmp_path):
+    wrong = (*short, "trainer.max_step=2")
+    port = free_port()
+    tasks = [start(*PROGRAM, *wrong, **slurm(rank, 2, port)) for rank in range(2)]
+    printed = [task.communicate(timeout=PATIENCE)[0] for task in tasks]
+    assert printed[0].startswith("error: no configuration here has the key trainer.max_step;")
+    assert printed[0].count("\n") == 1
+    assert printed[1] == ""
+
+    # A further process that cannot train, here on a machine without the text, is told of by the first.
+    (tmp_path / "elsewhere").mkdir()
+    port = free_port()
+    first = start(*PROGRAM, *short, **slurm(0, 2, port))
+    other = start(*PROGRAM, *short, folder=tmp_path / "elsewhere", **slurm(1, 2, port))
+    told = first.communicate(timeout=PATIENCE)[0].splitlines()[-1]
+    assert re.match(r"error: process 1 of the run failed: .*my\.txt", told)
+    assert first.returncode == 2
+    assert other.communicate(timeout=PATIENCE)[0] == ""
+
+
+def test_a_job_without_srun_and_a_second_machine_are_refused(script, short, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    result = script("train", *short)
+    assert result.code == 2
+    assert "start it with srun gptmini train" in result.err
+
+    monkeypatch.setenv("NODE_RANK", "1")
+    monkeypatch.delenv("SLURM_PROCID")
+    result = script("train", *short)
+    assert result.code == 2
+    assert "NODE_RANK=1 says that this is a further process of a run" in result.err
+
+
+def first_step(process):
+    """Wait until a run has done its first step; return what it has printed."""
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if line.startswith("step 1/"):
+            return lines
+    raise AssertionError("".join(lines))
+
+
+def further_process_of(process):
+    """Id of the process that a run has started."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return int(children[0])
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds processes under /proc")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hangs"])
+def test_a_run_that_loses_a_process_is_saved_and_names_it(short, start, number):
+    """The first process has complete weights: not one step is lost."""
+    run = start(*PROGRAM, *short, *ENDLESS, "trainer.devices=2", "trainer.timeout=15")
+    first_step(run)
+    lost = further_process_of(run)
+    os.kill(lost, number)
+    printed = run.communicate(timeout=PATIENCE)[0]
+    assert run.returncode == 1
+    pattern = r"stopped  by the loss of a process \(process 1 does not answer, after it reported step \d+\)"
+    found = re.search(
+        pattern + r" at step (\d+); saved as runs/smoke/\S+/last.ckpt\nnext  ", printed
+    )
+    assert found, printed
+    assert last(newest())["global_step"] == int(found[1])
+    assert_gone(lost)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds processes under /proc")
+def test_a_run_whose_first_process_is_killed_ends_everywhere(short, start):
+    run = start(*PROGRAM, *short, *ENDLESS, "trainer.devices=2", "trainer.timeout=30")
+    first_step(run)
+    other = further_process_of(run)
+    run.kill()
+    assert (
+        "error: the run ended by the loss of a process (process 0 does not answer)"
+        in run.stdout.read()
+    )
+    assert_gone(other)
+
+
+def assert_gone(process):
+    """Assert that a process ends soon."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"process {process} goes on")
+
+
 def test_a_run_goes_on_with_more_processes_and_then_with_fewer(script, short, tmp_path):
     assert script("train", *short, "name=straight").code == 0
     expected = last(newest())
 
-    program = Path(sys.executable).with_name("gptmini")
-    if not program.exists():
-        pytest.skip("the program gptmini is not beside this Python; pip install puts it there")
-
     def train(*arguments, devices):
-        arguments = (*arguments, f"trainer.devices={devices}", "trainer.batch_size=auto")
+        arguments = (*arguments, f"trainer.devices={devices}")
         if devices == 1:
             return script("train", *arguments).out
 
-        command = [str(program), "train", *arguments]
         options = {"cwd": tmp_path, "capture_output": True, "text": True}
-        done = subprocess.run(command, timeout=120, **options)
+        done = subprocess.run([*PROGRAM, *arguments], timeout=PATIENCE, **options)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def batch_size():
         return config_of(newest())["trainer"]["batch_size"]
 
-    stopped = train(*short, "name=moved", AT_ONCE, devices=1)
+    stopped = train(*short, "name=moved", AT_ONCE, "trainer.batch_size=auto", devices=1)
     assert "stopped  by the time limit at step 1; saved as" in stopped
     assert last(newest())["global_step"] == 1
     # trainer.batch_size=auto finds a device's whole share of the global batch of 4.
     assert batch_size() == 4
 
+    # A batch size that does not divide the share of a device is lowered, and the user is told.
     with_more = train("resume=runs/latest", devices=2)
+    assert "trainer.batch_size=4 does not divide the 2 sequences of each of 2 devices" in with_more
     assert "stopped  by the time limit at step 2; saved as" in with_more
     assert last(newest())["global_step"] == 2
     assert batch_size() == 2

@@ -44,6 +44,7 @@ SETTINGS = {
     "val_tokens": None,
     "device": "cpu",
     "devices": 1,
+    "num_nodes": 1,
     "precision": "fp32",
     "compile": False,
     "threads": None,

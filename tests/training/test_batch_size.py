@@ -80,7 +80,7 @@ def test_a_cpu_takes_at_most_8192_tokens_at_once(
     found = choose_batch_size(
         small(context_length),
         global_batch_size=global_batch_size,
-        devices=devices,
+        n_ranks=devices,
         device="cpu",
         precision="fp32",
         compile=False,
@@ -90,7 +90,9 @@ def test_a_cpu_takes_at_most_8192_tokens_at_once(
 
 def test_devices_that_cannot_share_the_global_batch_are_refused():
     settings = SETTINGS | {"global_batch_size": 9, "batch_size": "auto", "devices": 2}
-    with pytest.raises(ValueError, match=r"must be a multiple of trainer\.devices, got 9 and 2"):
+    with pytest.raises(
+        ValueError, match="must be a multiple of the number of devices, got 9 and 2"
+    ):
         TrainerSettings(**settings)
 
 

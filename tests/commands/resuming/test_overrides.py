@@ -155,6 +155,9 @@ ALLOWED = {
     "trainer.batch_size": (4, lambda folder, out: micro_steps_since(folder) == 3),
     "trainer.device": ("cpu", lambda folder, out: "machine  cpu, " in out),
     "trainer.devices": (1, lambda folder, out: micro_steps_since(folder) == 6),
+    "trainer.num_nodes": (1, lambda folder, out: micro_steps_since(folder) == 6),
+    "trainer.strategy": ("auto", lambda folder, out: micro_steps_since(folder) == 6),
+    "trainer.timeout": (60, lambda folder, out: micro_steps_since(folder) == 6),
     "trainer.compile": (False, lambda folder, out: ", eager, " in out),
     "trainer.threads": (2, lambda folder, out: torch.get_num_threads() == 2),
     "data_dir": (
