@@ -41,6 +41,7 @@ RESUMABLE = (
     "trainer.devices",
     "trainer.num_nodes",
     "trainer.strategy",
+    "trainer.checkpoint_activations",
     "trainer.timeout",
     "trainer.compile",
     "trainer.threads",

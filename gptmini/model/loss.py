@@ -27,7 +27,7 @@ def training_loss(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
     """
     n_logits = targets.numel() * model.config.vocab_size
     if n_logits <= LOGITS_AT_ONCE or torch.compiler.is_compiling():
-        return next_token_loss(model(tokens), targets)
+        return next_token_loss(model.unembed(model.hidden(tokens)), targets)
     return PiecewiseLoss.apply(model.hidden(tokens), model.unembedding_weight, targets, model)
 
 

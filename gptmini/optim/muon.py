@@ -1,11 +1,16 @@
 """Muon for the matrices inside the blocks and AdamW for everything else, in one optimizer whose groups say which."""
 
 from collections import defaultdict
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.optim.adamw import adamw
+
+from gptmini.optim.owners import by_owner
 
 # a, b and c of a x + b (x x^T) x + c (x x^T)^2 x, which sends singular values in (0, 1] towards 1 when it is repeated.
 # Source: Jordan et al. 2024.
@@ -35,12 +40,26 @@ def orthogonalize(matrices: Tensor, ns_steps: int) -> Tensor:
     return x
 
 
+class _Batch(NamedTuple):
+    """What matrices have in common that are orthogonalized together."""
+
+    shape: tuple[int, int]  # of a whole matrix, transposed where there are more rows than columns
+    mesh: (
+        DeviceMesh | None
+    )  # devices among which the matrices are divided; None if this one has the whole of them
+    placement: Placement  # how (n, rows, columns) is divided
+
+
 class _Update(NamedTuple):
-    """A matrix and the direction in which Muon changes it, both transposed where there are more rows than columns."""
+    """A matrix and the direction in which Muon changes it, both transposed where there are more rows than columns.
+
+    Where a matrix is divided among devices, both are this device's share.
+    """
 
     matrix: Tensor  # (rows, columns), a view of the parameter
     direction: Tensor  # (rows, columns), before its orthogonalization
     rate_factor: float  # factor on the group's learning rate
+    batch: _Batch
 
 
 class MuonAdamW(torch.optim.Optimizer):
@@ -52,6 +71,10 @@ class MuonAdamW(torch.optim.Optimizer):
     found_inf is None or a scalar on the weights' device, as torch's GradScaler sets it on a fused optimizer. Where it
     is 1.0 the next step changes nothing: no weight, no moment and no count of steps. The host does not wait for the
     flag, and for that reason the counts of steps lie on the device too.
+
+    Of several devices each orthogonalizes its own matrices. Parameters that are divided among devices, as FSDP2 does
+    it, say so themselves. Where every device has all parameters, as under DDP, set mesh to the devices: each of them
+    must step with gradients that are equal.
 
     Args:
         groups: dicts with params and kind. Kind "muon" also needs lr, momentum (a pair), momentum_warmup_steps,
@@ -65,6 +88,7 @@ class MuonAdamW(torch.optim.Optimizer):
                 group["capturable"] = True
         super().__init__(groups, {})  # no defaults: every group is complete
         self.found_inf: Tensor | None = None
+        self.mesh: DeviceMesh | None = None
 
     @torch.no_grad()
     def step(self, closure=None) -> Tensor | None:
@@ -98,11 +122,12 @@ class MuonAdamW(torch.optim.Optimizer):
         states = [self.state[parameter] for parameter in trained]
         beta1, beta2 = group["betas"]
 
+        # AdamW treats each number by itself, so that a device can step its share of every parameter.
         adamw(
-            params=trained,
-            grads=[parameter.grad for parameter in trained if parameter.grad is not None],
-            exp_avgs=[state["exp_avg"] for state in states],
-            exp_avg_sqs=[state["exp_avg_sq"] for state in states],
+            params=[_share(parameter) for parameter in trained],
+            grads=[_share(parameter.grad) for parameter in trained if parameter.grad is not None],
+            exp_avgs=[_share(state["exp_avg"]) for state in states],
+            exp_avg_sqs=[_share(state["exp_avg_sq"]) for state in states],
             max_exp_avg_sqs=[],
             state_steps=[state["step"] for state in states],
             fused=group["fused"],
@@ -129,16 +154,39 @@ class MuonAdamW(torch.optim.Optimizer):
         torch._foreach_add_(counts, [applied] * len(counts))
 
         # Matrices of one shape are orthogonalized together, as one batch.
-        updates_by_shape = defaultdict(list)
+        batches = defaultdict(list)
         for update in self._updates(trained, momentum, applied):
-            updates_by_shape[update.matrix.shape].append(update)
+            batches[update.batch].append(update)
 
-        for updates in updates_by_shape.values():
+        for batch, updates in batches.items():
             directions = torch.stack([update.direction for update in updates])  # (n, rows, columns)
             directions = directions.mul_(applied)  # zeros in a step that is left out
-            directions = _orthogonalize_fast(directions, group["ns_steps"])  # (n, rows, columns)
+            directions = self._orthogonalize(directions, batch, group["ns_steps"])
             for update, direction in zip(updates, directions, strict=True):
                 _change_matrix(update, direction, group, applied)
+
+    def _orthogonalize(self, directions: Tensor, batch: _Batch, ns_steps: int) -> Tensor:
+        """Orthogonalize a batch of directions, (n, rows, columns), of which each device does its own.
+
+        A GPU that computes in bfloat16 does so in bfloat16, and sends bfloat16 to the others.
+        """
+        dtype = directions.dtype
+        if directions.is_cuda and torch.cuda.is_bf16_supported(including_emulation=False):
+            directions = directions.bfloat16()
+
+        by_itself = partial(orthogonalize, ns_steps=ns_steps)
+        mesh = batch.mesh or self.mesh
+        if mesh is None:
+            directions = by_itself(directions)
+        else:
+            directions = by_owner(
+                directions,
+                by_itself,
+                mesh,
+                placement=batch.placement,
+                shape=batch.shape,
+            )
+        return directions.to(dtype)
 
     def _updates(self, trained: list[Tensor], momentum: Tensor, applied: Tensor) -> list[_Update]:
         """Advance the momentum of each matrix, and return each matrix with its direction, Nesterov's momentum."""
@@ -148,9 +196,9 @@ class MuonAdamW(torch.optim.Optimizer):
 
         updates = []
         for matrix in trained:
-            kept_momentum = self.state[matrix]["momentum"]
-            gradient = matrix.grad
-            assert gradient is not None
+            assert matrix.grad is not None
+            kept_momentum = _share(self.state[matrix]["momentum"])
+            gradient = _share(matrix.grad)
             if self.found_inf is not None:
                 # In a step that is left out the momentum moves towards itself, and so stays as it is.
                 gradient = torch.where(applied > 0, gradient, kept_momentum)
@@ -161,10 +209,11 @@ class MuonAdamW(torch.optim.Optimizer):
             # output by sqrt(columns / rows) only. The factor is its inverse: one rate suits outputs of any width.
             n_rows, n_columns = matrix.shape
             rate_factor = max(1.0, n_rows / n_columns) ** 0.5
+            share = _share(matrix)
             if n_rows > n_columns:
-                updates.append(_Update(matrix.mT, direction.mT, rate_factor))
-            else:
-                updates.append(_Update(matrix, direction, rate_factor))
+                share = share.mT
+                direction = direction.mT
+            updates.append(_Update(share, direction, rate_factor, _batch_of(matrix)))
         return updates
 
 
@@ -186,12 +235,24 @@ def momentum_at(count: Tensor, first: float, last: float, warmup_steps: int) -> 
     return torch.where(count >= warmup_steps, torch.full_like(rising, last), rising)
 
 
-def _orthogonalize_fast(directions: Tensor, ns_steps: int) -> Tensor:
-    """Orthogonalize in bfloat16 where a GPU computes in it, otherwise in the dtype given; return the dtype given."""
-    in_bfloat16 = directions.is_cuda and torch.cuda.is_bf16_supported(including_emulation=False)
-    if not in_bfloat16:
-        return orthogonalize(directions, ns_steps)
-    return orthogonalize(directions.bfloat16(), ns_steps).to(directions.dtype)
+def _share(tensor: Tensor) -> Tensor:
+    """The numbers of a tensor that lie on this device: all of them, unless the tensor is divided among devices."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _batch_of(matrix: Tensor) -> _Batch:
+    """The batch that a matrix is orthogonalized in."""
+    n_rows, n_columns = matrix.shape
+    is_transposed = n_rows > n_columns
+    shape = (n_columns, n_rows) if is_transposed else (n_rows, n_columns)
+    if not isinstance(matrix, DTensor):
+        return _Batch(shape, None, Replicate())
+
+    (placement,) = matrix.placements
+    assert isinstance(placement, Shard)
+    # Of (n, rows, columns), rows are dimension 1.
+    divided = 1 - placement.dim if is_transposed else placement.dim
+    return _Batch(shape, matrix.device_mesh, Shard(1 + divided))
 
 
 def _change_matrix(update: _Update, direction: Tensor, group: dict, applied: Tensor) -> None:

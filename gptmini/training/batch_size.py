@@ -9,6 +9,7 @@ import torch
 
 from gptmini.checks import UserError
 from gptmini.model import GPT, rounded_training_loss, training_loss
+from gptmini.training.recomputing import recompute_activations
 from gptmini.training.settings import divisors, share_of
 
 # Most tokens in a micro-step on a CPU. A model of 124 M parameters takes 8.3 GB with 8192 tokens, about what a laptop
@@ -23,7 +24,14 @@ ADAMW_MOMENTS = 2
 
 
 def choose_batch_size(
-    model: GPT, *, global_batch_size: int, n_ranks: int, device: str, precision: str, compile: bool
+    model: GPT,
+    *,
+    global_batch_size: int,
+    n_ranks: int,
+    device: str,
+    precision: str,
+    compile: bool,
+    recompute: bool = False,
 ) -> int:
     """Choose how many sequences each device takes in a micro-step: a divisor of its share of the global batch.
 
@@ -37,6 +45,7 @@ def choose_batch_size(
         device: cpu, cuda or mps.
         precision: fp32, bf16 or bf16_stream.
         compile: whether the loss will be compiled, which takes more memory on a GPU.
+        recompute: whether activations will be computed again in the backward pass, which takes less memory.
 
     Raises UserError: global_batch_size is not a multiple of n_ranks.
     """
@@ -51,6 +60,8 @@ def choose_batch_size(
     # The first process of a run chooses for all, and the first GPU of its machine is its own.
     gpu = torch.device("cuda", 0)
     trial = _Trial(model, gpu, precision=precision, compile=compile, n_copies=n_copies)
+    if recompute:
+        recompute_activations(trial.model)
     try:
         # Memory that torch has reserved is open to the trials, like memory that is free.
         free, _ = torch.cuda.mem_get_info(gpu)

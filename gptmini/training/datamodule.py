@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import lightning as L
 import numpy as np
+import torch
 from torch import Tensor
 
 from gptmini.checks import UserError
@@ -49,6 +50,7 @@ class TokenDataModule(L.LightningDataModule):
         self.global_batch_size = settings.global_batch_size
         self.batch_size = settings.micro_batch_size
         self.val_tokens = settings.val_tokens
+        self.in_step = settings.strategy == "fsdp2"  # whether every rank needs equally many batches
 
         n_val_tokens = store.n_tokens("val")
         if n_val_tokens < context_length + 1:
@@ -146,13 +148,32 @@ class TokenDataModule(L.LightningDataModule):
             )
             for excerpt in excerpts
         )
-        own = itertools.islice(batches, self.trainer.global_rank, None, self.trainer.world_size)
+        rank = self.trainer.global_rank
+        n_ranks = self.trainer.world_size
+        if self.in_step:
+            own = _in_step(batches, rank, n_ranks)
+        else:
+            own = itertools.islice(batches, rank, None, n_ranks)
         while True:
             self.store.check_size("val")
             batch = next(own, None)
             if batch is None:
                 return
             yield batch
+
+
+def _in_step(
+    batches: Iterator[tuple[Tensor, Tensor]], rank: int, n_ranks: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield every n_ranks-th batch, from that of the rank on, and a batch without a target where others have one more.
+
+    So all devices of FSDP2, which compute every batch together, have equally many.
+    """
+    while turn := list(itertools.islice(batches, n_ranks)):
+        if rank < len(turn):
+            yield turn[rank]
+        else:
+            yield torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, 0, dtype=torch.int64)
 
 
 class Batches:

@@ -7,6 +7,7 @@ from functools import partial
 import lightning as L
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 from gptmini.checks import UserError
@@ -16,9 +17,11 @@ from gptmini.model import GPT, rounded_training_loss, training_loss
 from gptmini.model.checkpoint import WEIGHTS_PREFIX, header
 from gptmini.model.training_state import TrainingState
 from gptmini.optim import leave_out, set_learning_rate
-from gptmini.optim.muon import MOMENTS
+from gptmini.optim.muon import MOMENTS, MuonAdamW
+from gptmini.training import sharding
 from gptmini.training.batch_size import check_equal_on_all_ranks
 from gptmini.training.outcomes import BadStep, Outcome, Outcomes
+from gptmini.training.recomputing import recompute_activations
 from gptmini.training.settings import TrainerSettings
 
 
@@ -69,8 +72,15 @@ class GPTModule(L.LightningModule):
         self.origin = origin
         self.make_optimizer = optimizer
         self.schedule = schedule
+        if settings.checkpoint_activations:
+            recompute_activations(model)
+        self.precision = precision
+        self.compiles = compile
+        # FSDP2 compiles each block, and chooses the precision, in configure_model.
+        self.is_sharded = settings.strategy == "fsdp2"
         self.compute_loss = self._loss_function(
-            compile=compile, rounds_weights=precision == "bf16_stream"
+            compile=compile and not self.is_sharded,
+            rounds_weights=precision == "bf16_stream" and not self.is_sharded,
         )
         # Kept, because named_parameters walks through all modules, which would take time in every step.
         self.parameters_by_name = dict(model.named_parameters())
@@ -130,6 +140,19 @@ class GPTModule(L.LightningModule):
 
         return without_autocast
 
+    def configure_model(self) -> None:
+        """Divide the weights among the devices of FSDP2; Lightning calls this once the devices know each other."""
+        if not self.is_sharded or sharding.is_sharded(self.model):
+            return
+        assert self.device_mesh is not None
+        sharding.shard(
+            self.model,
+            self.device_mesh["data_parallel"],
+            precision=self.precision,
+            compile=self.compiles,
+        )
+        self.parameters_by_name = dict(self.model.named_parameters())
+
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Build the one optimizer, with the configuration's settings and the moments that a resumed run goes on from.
 
@@ -152,7 +175,13 @@ class GPTModule(L.LightningModule):
             self._check_moments(name, MOMENTS[group.get("kind", "adamw")])
 
         # Only moments are restored. The settings in param_groups stay those of the configuration.
-        numbered = {number: self.moments[name] for number, name in enumerate(names)}
+        numbered = {}
+        for number, name in enumerate(names):
+            parameter = self.parameters_by_name[name.removeprefix(WEIGHTS_PREFIX)]
+            numbered[number] = {
+                moment: sharding.share_like(tensor, parameter)
+                for moment, tensor in self.moments[name].items()
+            }
         settings = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": numbered, "param_groups": settings})
         return optimizer
@@ -187,12 +216,24 @@ class GPTModule(L.LightningModule):
         if self.trainer.world_size > 1:
             check_equal_on_all_ranks(self.settings.micro_batch_size, self.device)
 
+    def on_train_start(self) -> None:
+        """Let the devices that all hold the whole model share the work of Muon; free the moments of a checkpoint."""
+        optimizer = self.trainer.optimizers[0]
+        has_all = self.trainer.world_size > 1 and not self.is_sharded
+        if isinstance(optimizer, MuonAdamW) and has_all:
+            optimizer.mesh = init_device_mesh(self.device.type, (self.trainer.world_size,))
+        # The optimizer has them now.
+        self.moments = {}
+
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Seed dropout from its position: hash(seed, step, micro-step, rank)."""
+        """Seed dropout from its position: hash(seed, step, micro-step, rank); reduce gradients once a step."""
+        micro_step = batch_idx % self.trainer.accumulate_grad_batches
+        if self.is_sharded:
+            is_last = micro_step == self.trainer.accumulate_grad_batches - 1
+            sharding.reduce_gradients(self.model, is_last=is_last)
         if not self.model.config.dropout:
             return
 
-        micro_step = batch_idx % self.trainer.accumulate_grad_batches
         position = (self.seed, self.trainer.global_step, micro_step, self.global_rank)
         digest = hashlib.blake2b(repr(position).encode(), digest_size=8).digest()
         torch.manual_seed(int.from_bytes(digest, "little"))
@@ -224,9 +265,10 @@ class GPTModule(L.LightningModule):
         """
         parameters = self.parameters_by_name.values()
         if self.settings.gradient_clip is None:
-            self.grad_norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
+            norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
         else:
-            self.grad_norm = clip_grad_norm_(parameters, self.settings.gradient_clip)
+            norm = clip_grad_norm_(parameters, self.settings.gradient_clip)
+        self.grad_norm = sharding.gathered(norm)
 
         finite = torch.isfinite(self.grad_norm) & torch.isfinite(self.step_loss)
         self.not_finite = (~finite).float()
@@ -298,6 +340,9 @@ class GPTModule(L.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         """Set the sums of a validation to zero."""
+        if self.is_sharded:
+            # The blocks of FSDP2 are compiled for the shape of a micro-batch; validation has others.
+            torch.compiler.set_stance("force_eager")
         # The nats stay on the device until the end of the validation, because reading them would keep a GPU waiting.
         self._nats: Tensor | float = 0.0
         self._n_tokens = 0
@@ -310,13 +355,23 @@ class GPTModule(L.LightningModule):
         Returns the loss of each target in nats, and the id that the model held likeliest there, (B, T) each, for
         callbacks.
         """
-        losses, likeliest = token_losses(self.model, *batch)
+        tokens, targets = batch
+        if not targets.numel():
+            # A batch that keeps this device in step with others, which have one more to compute together.
+            self.model.hidden(tokens)
+            return targets.float(), targets
+
+        losses, likeliest = token_losses(self.model, tokens, targets)
         self._nats = self._nats + sum_of_nats(losses)
         self._n_tokens += losses.numel()
         return losses, likeliest
 
     def on_validation_epoch_end(self) -> None:
         """Turn the sums of all ranks into an Evaluation, and show it to callbacks that watch a metric."""
+        if self.is_sharded:
+            sharding.give_back(self.model)
+            torch.compiler.set_stance("default")
+
         sums = torch.tensor((float(self._nats), self._n_tokens), dtype=torch.float64)  # (2,)
         if self.trainer.world_size > 1:
             sums = self.trainer.strategy.reduce(sums.to(self.device), reduce_op="sum").cpu()
@@ -330,6 +385,15 @@ class GPTModule(L.LightningModule):
         # All ranks have equal figures already, but without sync_dist Lightning warns that they might differ.
         self.log("val/loss", self.evaluation.loss, logger=False, sync_dist=True)
         self.log("val/bits_per_byte", self.evaluation.bits_per_byte, logger=False, sync_dist=True)
+
+    def whole_model(self) -> GPT | None:
+        """The model with all its weights on the first process, for callbacks that sample from it; None on the others.
+
+        Every process must call this. Under FSDP2 the weights are copied; otherwise this is the model itself.
+        """
+        if self.is_sharded:
+            return sharding.whole_model(self.model, keep=self.trainer.is_global_zero)
+        return self.model if self.trainer.is_global_zero else None
 
     @property
     def newest_evaluation(self) -> Evaluation:
@@ -358,7 +422,9 @@ class GPTModule(L.LightningModule):
 
         # Moments are kept by the name of their parameter. The numbers that torch gives to parameters follow from the
         # groups, and differ between Lightning's strategies.
-        names = self._names(self.trainer.optimizers[0])
         (optimizer,) = checkpoint["optimizer_states"]
-        by_name = {names[number]: moments for number, moments in optimizer["state"].items()}
-        checkpoint["optimizer_states"] = [{"state": by_name}]
+        if not self.is_sharded:
+            names = self._names(self.trainer.optimizers[0])
+            by_name = {names[number]: moments for number, moments in optimizer["state"].items()}
+            optimizer = {"state": by_name}
+        checkpoint["optimizer_states"] = [optimizer]

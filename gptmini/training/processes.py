@@ -26,6 +26,7 @@ from gptmini.training.meeting import (
     meeting_place,
 )
 from gptmini.training.settings import TrainerSettings
+from gptmini.training.sharding import ShardedStrategy
 
 # What makes NCCL's flight recorder write down the newest collectives of each process when one of them hangs. The names
 # are those of torch 2.11; torchfrtrace reads the files.
@@ -108,11 +109,27 @@ def environment_of(settings: TrainerSettings, launch: Launch) -> ClusterEnvironm
 
 
 def strategy_of(settings: TrainerSettings, device: str) -> Strategy | str:
-    """Return Lightning's strategy for the settings of a trainer; device is cpu, cuda or mps."""
+    """Return Lightning's strategy for the settings of a trainer.
+
+    Raises UserError: device, which is cpu, cuda or mps, does not bear the strategy.
+    """
+    timeout = timedelta(seconds=settings.timeout)
+    if settings.strategy == "fsdp2" and device == "mps":
+        raise UserError("trainer.strategy=fsdp2 needs CUDA GPUs or the CPU, got device=mps")
+    if settings.strategy == "fsdp2":
+        return ShardedStrategy(
+            data_parallel_size=settings.n_ranks,
+            tensor_parallel_size=1,
+            save_distributed_checkpoint=False,
+            timeout=timeout,
+        )
+
     is_distributed = settings.n_ranks > 1 or settings.strategy == "ddp"
     if not is_distributed:
         return "auto"
-    return DDPStrategy(timeout=timedelta(seconds=settings.timeout))
+    # The model's only buffers are tables that never change. Sent before each forward pass, they would make processes
+    # wait for each other in a validation, of which one has a batch more than another.
+    return DDPStrategy(timeout=timeout, broadcast_buffers=False)
 
 
 def prepare_for_collectives(device: str, folder: Path) -> None:

@@ -11,7 +11,7 @@ MOST_THREADS = 1024  # torch starts as many threads as it is told, until the sys
 LARGEST_BATCH = 2**31
 # Longest trainer.timeout: torch counts it in milliseconds of 32 bits somewhere on its way.
 LONGEST_TIMEOUT = 86400 * 7
-STRATEGIES = ("auto", "ddp")
+STRATEGIES = ("auto", "ddp", "fsdp2")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,9 @@ class TrainerSettings:
     threads: int | None  # CPU threads; None for torch's own choice
     # The following have defaults for the runs of earlier versions, which knew one machine alone.
     num_nodes: int | str = "auto"  # machines; auto: see placed
-    strategy: str = "auto"  # auto or ddp
+    strategy: str = "auto"  # auto, ddp or fsdp2
+    # Whether each block's activations are computed again in the backward pass, instead of kept.
+    checkpoint_activations: bool = False
     timeout: float = 600.0  # seconds after which a process that waits in vain for another gives up
 
     def __post_init__(self) -> None:
@@ -53,6 +55,10 @@ class TrainerSettings:
         if self.strategy not in STRATEGIES:
             raise UserError(
                 f"trainer.strategy must be one of {', '.join(STRATEGIES)}, got {shown(self.strategy)}"
+            )
+        if type(self.checkpoint_activations) is not bool:
+            raise UserError(
+                f"trainer.checkpoint_activations must be true or false, got {shown(self.checkpoint_activations)}"
             )
         number("trainer.timeout", self.timeout, above=0, most=LONGEST_TIMEOUT)
         whole("trainer.global_batch_size", self.global_batch_size, most=LARGEST_BATCH)

@@ -37,6 +37,7 @@ LIGHTNING_PRECISIONS: dict[str, Literal["32-true", "bf16-mixed"]] = {
 }
 # Loggers of Lightning's whose hints are silenced.
 NOISY = ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero", "lightning.fabric")
+ALL_TO_ALL = "torch.distributed.tensor._collective_utils"
 # Types that a checkpoint may hold, besides dicts, lists and tuples of them: what torch loads with weights_only=True.
 PLAIN = (str, int, float, bool, type(None), torch.Tensor)
 
@@ -96,6 +97,7 @@ def assemble(
             device=device,
             precision=precision,
             compile=compile,
+            recompute=settings.checkpoint_activations,
         )
         settings = replace(settings, batch_size=batch_size)
 
@@ -158,12 +160,15 @@ def build_trainer(
     if state is not None and step > 0:
         validate_first = settings.validation_due(step) and state.validated_step != step
 
+    is_sharded = settings.strategy == "fsdp2"
     trainer = Trainer(
         accelerator="gpu" if device == "cuda" else device,
         devices=settings.devices_here,
         num_nodes=settings.n_ranks // settings.devices_here,
         strategy=strategy_of(settings, device),
-        precision=LIGHTNING_PRECISIONS[precision],
+        # FSDP2 rounds weights itself, where they are gathered.
+        precision="32-true" if is_sharded else LIGHTNING_PRECISIONS[precision],
+        inference_mode=not is_sharded,  # its tensors know nothing of the hooks that gather weights
         max_steps=settings.max_steps,
         max_epochs=-1,
         accumulate_grad_batches=n_micro_steps,
@@ -216,8 +221,14 @@ def quieten_lightning() -> None:
     for name in NOISY:
         logging.getLogger(name).setLevel(logging.WARNING)
 
+    # gloo sends shares to their owners in a slower way than NCCL does.
+    logging.getLogger(ALL_TO_ALL).setLevel(logging.ERROR)
+
     # Lightning uses a class of torch's pytrees that torch has deprecated.
     warnings.filterwarnings("ignore", category=FutureWarning, message=".*LeafSpec.*")
+
+    # torch 2.13 has another name for an option of DDP, which torch 2.11 does not know.
+    warnings.filterwarnings("ignore", message=".*`broadcast_buffers` is deprecated.*")
 
     # TensorBoard's writing thread prints a traceback of an OSError, and the main thread raises the same error.
     threading.excepthook = _silence_os_errors
@@ -226,7 +237,7 @@ def quieten_lightning() -> None:
 @contextmanager
 def keeping_noise() -> Iterator[None]:
     """Undo after the block what quieten_lightning does, for a caller whose process is not gptmini's."""
-    levels = {name: logging.getLogger(name).level for name in NOISY}
+    levels = {name: logging.getLogger(name).level for name in (*NOISY, ALL_TO_ALL)}
     hook = threading.excepthook
     try:
         with warnings.catch_warnings():

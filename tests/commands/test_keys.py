@@ -272,6 +272,7 @@ TRIED_ELSEWHERE = {
     # In test_processes.py.
     "trainer.strategy",
     "trainer.timeout",
+    "trainer.checkpoint_activations",  # in test_recomputing.py
     # In test_tuning.py.
     "init_from",
     "init_digest",

@@ -79,7 +79,11 @@ def test_every_launcher_trains_the_weights_of_one_process(script, short, start, 
 
     (printed,) = finished(start(*PROGRAM, *short, "name=own", "trainer.devices=2"))
     assert "2 processes" in printed
-    finished(start(*TORCHRUN, "--standalone", "--nproc_per_node=2", *module, "name=torchrun"))
+    here = ("--standalone", "--nproc_per_node=2")
+    sharded = ("name=torchrun", "trainer.strategy=fsdp2")
+    (divided,) = finished(start(*TORCHRUN, *here, *module, *sharded))
+    sample = r"^sample .*"
+    assert re.findall(sample, divided, re.M) == re.findall(sample, printed, re.M) != []
 
     place = ("--nnodes=2", "--nproc_per_node=1", "--master_addr=127.0.0.1")
     agents = [*TORCHRUN, *place, f"--master_port={free_port()}"]

@@ -207,7 +207,9 @@ def test_maps_are_of_the_layers_and_heads_that_were_chosen(layers, heads, places
     model = new_gpt(GPTConfig(**CONFIG), seed=1).eval()
     store = SimpleNamespace(tokens=lambda split: np.arange(99))
     module = SimpleNamespace(model=model, device="cpu", store=store)
-    maps, labels = pictures(layers=layers, heads=heads, text="abcdefgh")._attention(module)
+    maps, labels = pictures(layers=layers, heads=heads, text="abcdefgh")._attention(
+        module.model, module
+    )
 
     # The tests of interop compare attention_weights with Hugging Face's.
     tokens = torch.tensor([[97, 98, 99, 100, 101]])

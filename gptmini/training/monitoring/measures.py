@@ -4,10 +4,13 @@ import time
 from itertools import pairwise
 
 import torch
+import torch.distributed
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
 from gptmini.model import GPT
 from gptmini.model.gpt import VOCABULARY
+from gptmini.training.sharding import first_rows
 
 PARTS = ("data", "forward", "backward", "optimizer")  # of an optimizer step, in their order
 
@@ -59,7 +62,7 @@ def by_kind(model: GPT) -> dict[str, list[Tensor]]:
     """Group a model's weights by the kind of their layer, without the padding of the vocabulary.
 
     Returns detached views of the weights by kind, for those kinds that the model has: embedding, attention, mlp,
-    unembedding, norm, smear.
+    unembedding, norm, smear. Of weights that are divided among devices they are this device's shares.
     """
     kinds: dict[str, list[Tensor]] = {}
     for name, weight in model.named_parameters():
@@ -68,5 +71,19 @@ def by_kind(model: GPT) -> dict[str, list[Tensor]]:
         kind = layer.rpartition("_")[2]
 
         n_rows = model.config.vocab_size if name in VOCABULARY else len(weight)
-        kinds.setdefault(kind, []).append(weight.detach()[:n_rows])
+        kinds.setdefault(kind, []).append(first_rows(weight.detach(), n_rows))
     return kinds
+
+
+def norms(tensors: dict[str, list[Tensor]], *, are_shares: bool) -> dict[str, float]:
+    """Norm of each list of tensors, by the names of the lists.
+
+    Where the tensors are shares of this device, norms are those of the whole tensors, and every process must call this.
+    """
+    names = list(tensors)
+    of_each = torch.stack([get_total_norm(tensors[name]) for name in names])  # (n,)
+    if are_shares:
+        squares = of_each.square()
+        torch.distributed.all_reduce(squares)
+        of_each = squares.sqrt()
+    return dict(zip(names, of_each.tolist(), strict=True))

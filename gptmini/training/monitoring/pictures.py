@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from gptmini.checks import UserError, whole
-from gptmini.model import GPTConfig
+from gptmini.model import GPT, GPTConfig
 from gptmini.tokenizer import REPLACEMENT, Tokenizer
+from gptmini.training import sharding
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import run_loggers, say
 from gptmini.training.monitoring.token_losses import TokenLosses, joined, mispredicted
@@ -99,7 +100,8 @@ class Pictures(L.Callback):
     ) -> None:
         """Keep the losses of a batch's tokens, on the first process and until there are MOST_TOKENS."""
         n_kept = sum(len(kept.losses) for kept in self._batches)
-        if not _is_shown(trainer) or n_kept >= MOST_TOKENS:
+        is_shown = trainer.is_global_zero and _takes_images(trainer)
+        if not is_shown or n_kept >= MOST_TOKENS:
             return
 
         losses, likeliest = outputs  # (B, T) each
@@ -116,12 +118,15 @@ class Pictures(L.Callback):
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Draw and log attention and token losses, unless no logger takes images or the loss is not finite."""
         loss = pl_module.newest_evaluation.loss
-        if not _is_shown(trainer) or not math.isfinite(loss):
+        if not _takes_images(trainer) or not math.isfinite(loss):
+            return
+        model = pl_module.whole_model()
+        if model is None:
             return
         from gptmini.report import drawing  # matplotlib takes half a second
 
         step = trainer.global_step
-        maps, labels = self._attention(pl_module)
+        maps, labels = self._attention(model, pl_module)
         found = joined(self._batches)
         self._batches = []  # 30 MB that training need not carry along
         figures = {
@@ -143,11 +148,12 @@ class Pictures(L.Callback):
 
     def on_train_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Write the token embedding for TensorBoard's projector, on the first process."""
+        matrix = sharding.gathered(pl_module.model.embedding.weight.detach())  # (V padded, C)
         if not trainer.is_global_zero:
             return
 
         n_tokens = min(self.embedding_tokens, self.tokenizer.n_vocab)
-        matrix = pl_module.model.embedding.weight.detach()[:n_tokens].float().cpu()  # (n_tokens, C)
+        matrix = matrix[:n_tokens].float().cpu()  # (n_tokens, C)
         labels = [self._label(token) for token in range(n_tokens)]
         try:
             write_embedding(matrix, labels, Path(trainer.default_root_dir))
@@ -163,10 +169,9 @@ class Pictures(L.Callback):
             )
 
     def _attention(
-        self, pl_module: GPTModule
+        self, model: GPT, pl_module: GPTModule
     ) -> tuple[dict[tuple[int, int], np.ndarray], list[str]]:
         """Attention weights (T, T) by (layer, head), both counted from 0, and the labels of the T tokens."""
-        model = pl_module.model
         n_tokens = min(self.max_tokens, model.config.context_length)
         ids = self.ids
         if ids is None:
@@ -196,9 +201,9 @@ class Pictures(L.Callback):
         return text
 
 
-def _is_shown(trainer: L.Trainer) -> bool:
-    """Whether this is the first process, which draws, and some logger takes images."""
-    return trainer.is_global_zero and any(True for _ in run_loggers(trainer))
+def _takes_images(trainer: L.Trainer) -> bool:
+    """Whether some logger takes images; every process has the same loggers."""
+    return any(True for _ in run_loggers(trainer))
 
 
 def write_embedding(matrix: Tensor, labels: list[str], run: Path) -> None:

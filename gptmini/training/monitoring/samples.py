@@ -47,13 +47,16 @@ class Samples(L.Callback):
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Draw the samples and log them, on the first process alone and unless the validation loss is not finite."""
-        if not trainer.is_global_zero or not math.isfinite(pl_module.newest_evaluation.loss):
+        if not math.isfinite(pl_module.newest_evaluation.loss):
+            return
+        model = pl_module.whole_model()
+        if model is None:
             return
 
         # All samples are drawn side by side, as one batch; their pieces come in turns.
         texts = list(self.prompts)
         pieces = generate_stream(
-            pl_module.model,
+            model,
             self.tokenizer,
             self.prompts,
             seed=self.seed,

@@ -6,14 +6,13 @@ import time
 import lightning as L
 import torch
 from torch import Tensor
-from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from gptmini.checks import UserError, number, whole
 from gptmini.hardware import peak_flops, peak_memory, wait_for
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import log
-from gptmini.training.monitoring.measures import StepTimes, by_kind
+from gptmini.training.monitoring.measures import StepTimes, by_kind, norms
 
 
 class Scalars(L.Callback):
@@ -217,13 +216,17 @@ class Scalars(L.Callback):
 
     def _weight_metrics(self, pl_module: GPTModule) -> dict[str, float]:
         """Norm of the weights of each kind of layer, and the norm of the step's update as a share of it."""
+        weights = by_kind(pl_module.model)
+        updates = {}
+        for kind, after in weights.items():
+            pairs = zip(after, self._before[kind], strict=True)
+            updates[kind] = [now - before for now, before in pairs]
+
         metrics = {}
-        for kind, weights in by_kind(pl_module.model).items():
-            norm = get_total_norm(weights).item()
-            pairs = zip(weights, self._before[kind], strict=True)
-            update = get_total_norm([after - before for after, before in pairs]).item()
+        update_norms = norms(updates, are_shares=pl_module.is_sharded)
+        for kind, norm in norms(weights, are_shares=pl_module.is_sharded).items():
             metrics[f"weights/norm/{kind}"] = norm
-            metrics[f"weights/update_ratio/{kind}"] = update / norm if norm else 0.0
+            metrics[f"weights/update_ratio/{kind}"] = update_norms[kind] / norm if norm else 0.0
         return metrics
 
     def _work_metrics(self, pl_module: GPTModule) -> dict[str, float]:

@@ -157,6 +157,7 @@ ALLOWED = {
     "trainer.devices": (1, lambda folder, out: micro_steps_since(folder) == 6),
     "trainer.num_nodes": (1, lambda folder, out: micro_steps_since(folder) == 6),
     "trainer.strategy": ("auto", lambda folder, out: micro_steps_since(folder) == 6),
+    "trainer.checkpoint_activations": (True, lambda folder, out: micro_steps_since(folder) == 6),
     "trainer.timeout": (60, lambda folder, out: micro_steps_since(folder) == 6),
     "trainer.compile": (False, lambda folder, out: ", eager, " in out),
     "trainer.threads": (2, lambda folder, out: torch.get_num_threads() == 2),

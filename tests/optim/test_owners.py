@@ -1,0 +1,55 @@
+"""Matrices that their owners orthogonalize are those of one process, bit for bit, at the stated exchanges."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.debug import CommDebugMode
+
+from forked import in_processes
+from gptmini.optim.muon import orthogonalize
+from gptmini.optim.owners import by_owner
+
+N_ROWS, N_COLUMNS = 13, 18  # neither is a multiple of the numbers of processes
+PLACEMENTS = {"all": (Replicate(), 1), "rows": (Shard(1), 2), "columns": (Shard(2), 2)}
+
+
+def shared(matrices, placement):
+    """What this process gets of matrices that are orthogonalized by their owners, and the number of collectives."""
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    whole = DTensor.from_local(matrices, mesh, [Replicate()])
+    local = whole.redistribute(placements=[placement]).to_local()
+
+    calls = []
+
+    def five_steps(own):
+        calls.append(len(own))
+        return orthogonalize(own, ns_steps=5)
+
+    with CommDebugMode() as counted:
+        result = by_owner(local, five_steps, mesh, placement=placement, shape=(N_ROWS, N_COLUMNS))
+    spread = DTensor.from_local(
+        result, mesh, [placement], shape=matrices.shape, stride=matrices.stride()
+    )
+    return spread.full_tensor().tolist(), counted.get_total_counts(), sum(calls)
+
+
+@pytest.mark.parametrize("kept", PLACEMENTS)
+@pytest.mark.parametrize(("n_matrices", "n_ranks"), [(1, 2), (3, 4), (5, 2), (6, 3)])
+def test_owners_compute_what_one_process_computes(kept, n_matrices, n_ranks, tmp_path):
+    torch.manual_seed(0)
+    matrices = torch.randn(n_matrices, N_ROWS, N_COLUMNS)
+    placement, n_collectives = PLACEMENTS[kept]
+    expected = orthogonalize(matrices, ns_steps=5)
+
+    results = in_processes(n_ranks, partial(shared, matrices, placement), folder=tmp_path)
+    for result, counted, _ in results:
+        assert torch.equal(torch.tensor(result), expected)
+        assert counted == n_collectives
+
+    # Every matrix is orthogonalized once, and no process has more of them than its share.
+    shares = [n_own for _, _, n_own in results]
+    assert sum(shares) == n_matrices
+    assert max(shares) == -(-n_matrices // n_ranks)

@@ -1,0 +1,209 @@
+"""DDP and FSDP2 on any number of processes train what one process trains, and their checkpoints are the same."""
+
+import math
+import os
+from functools import partial
+
+import lightning as L
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from forked import in_processes
+from gptmini.launch import further_environment
+from gptmini.model.checkpoint import read_checkpoint
+from gptmini.model.training_state import TrainingState
+from gptmini.training import RunCheckpoints
+from gptmini.training.sharding import gathered
+
+N_STEPS = 6
+
+
+class Losses(L.Callback):
+    """Keeps the loss of every step and of every validation."""
+
+    def __init__(self):
+        self.train = []
+        self.val = []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            mean = pl_module.step_loss.clone()
+            if trainer.world_size > 1:
+                torch.distributed.all_reduce(mean)
+            self.train.append(float(mean) / trainer.world_size)
+
+    def on_validation_end(self, trainer, pl_module):
+        self.val.append(pl_module.newest_evaluation.loss)
+
+
+def trained(train, n_ranks, **settings):
+    """Losses and weights of a run, of which this is one process."""
+    if n_ranks > 1:
+        rank = torch.distributed.get_rank()
+        os.environ.update(further_environment(rank, n_ranks, port=1))
+    losses = Losses()
+    callbacks = [losses, RunCheckpoints(every_steps=2)]
+    trainer = train("modern", devices=n_ranks, callbacks=callbacks, **settings)
+    weights = {}
+    for name, weight in trainer.lightning_module.model.named_parameters():
+        weights[name] = gathered(weight.detach()).tolist()
+    return losses.train, losses.val, weights
+
+
+@pytest.mark.parametrize("n_micro_steps", [1, 2])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize(
+    ("strategy", "n_ranks"), [("ddp", 2), ("ddp", 4), ("fsdp2", 2), ("fsdp2", 4)]
+)
+def test_every_strategy_trains_what_one_process_trains(
+    train, tmp_path, optimizer, strategy, n_ranks, n_micro_steps
+):
+    # In float64 the order in which gradients are added up does not show.
+    options = {"optimizer": optimizer, "dtype": torch.float64, "max_steps": N_STEPS}
+    alone = trained(train, 1, folder=tmp_path / "alone", **options)
+    assert len(alone[0]) == N_STEPS
+
+    batch_size = 8 // n_ranks // n_micro_steps
+    together = partial(
+        trained,
+        train,
+        n_ranks,
+        folder=tmp_path / "together",
+        strategy=strategy,
+        batch_size=batch_size,
+        **options,
+    )
+    for losses, val_losses, weights in in_processes(n_ranks, together, folder=tmp_path):
+        torch.testing.assert_close(losses, alone[0], atol=1e-12, rtol=0)
+        torch.testing.assert_close(val_losses, alone[1], atol=1e-12, rtol=0)
+        assert weights.keys() == alone[2].keys()
+        for name, weight in weights.items():
+            torch.testing.assert_close(weight, alone[2][name], atol=1e-11, rtol=0)
+
+    # The checkpoint holds the same names, and numbers that differ as little.
+    of_one = read_checkpoint(tmp_path / "alone" / "checkpoints" / "last.ckpt")
+    path = tmp_path / "together" / "checkpoints" / "last.ckpt"
+    of_many = read_checkpoint(path)
+    torch.testing.assert_close(of_many["state_dict"], of_one["state_dict"], atol=1e-11, rtol=0)
+    (moments,), (expected,) = of_many["optimizer_states"], of_one["optimizer_states"]
+    torch.testing.assert_close(moments["state"], expected["state"], atol=1e-11, rtol=0)
+    assert TrainingState.parse(of_many, path).step == N_STEPS
+
+
+def continued(train, n_ranks, path, **settings):
+    """Go on from a checkpoint as one process of a run; return the weights."""
+    state = TrainingState.parse(read_checkpoint(path), path)
+    return trained(train, n_ranks, state=state, **settings)[2]
+
+
+def test_a_checkpoint_moves_between_strategies_and_numbers_of_processes(train, tmp_path):
+    """Two steps by one process, two by four of FSDP2, two by two of DDP: the weights of six steps by one."""
+    options = {"optimizer": "muon", "dtype": torch.float64, "max_steps": 6}
+    _, _, expected = trained(train, 1, folder=tmp_path / "alone", **options)
+
+    # The run is as long, and stops early: its schedule is that of six steps.
+    folder = tmp_path / "moved"
+    trained(train, 1, folder=folder, watch=stopping_after(2), **options)
+    path = folder / "checkpoints" / "last.ckpt"
+    first = partial(
+        continued,
+        train,
+        4,
+        path,
+        folder=folder,
+        strategy="fsdp2",
+        watch=stopping_after(4),
+        **options,
+    )
+    (tmp_path / "first").mkdir()
+    in_processes(4, first, folder=tmp_path / "first")
+    assert read_checkpoint(path)["global_step"] == 4
+
+    second = partial(continued, train, 2, path, folder=folder, strategy="ddp", **options)
+    (tmp_path / "second").mkdir()
+    for weights in in_processes(2, second, folder=tmp_path / "second"):
+        for name, weight in weights.items():
+            torch.testing.assert_close(weight, expected[name], atol=1e-11, rtol=0)
+
+
+def stopping_after(step):
+    """Let a module end its run after a step."""
+
+    def watch(module):
+        end = module.on_train_batch_end
+
+        def on_train_batch_end(*arguments):
+            end(*arguments)
+            module.trainer.should_stop |= module.trainer.global_step >= step
+
+        module.on_train_batch_end = on_train_batch_end
+
+    return watch
+
+
+class Traffic(L.Callback):
+    """Records the collectives of one optimizer step by torch's profiler: names, and how many numbers each sends."""
+
+    def __init__(self):
+        self.sent = []
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        if batch_idx == 0:
+            self._profiler = profile(activities=[ProfilerActivity.CPU], record_shapes=True)
+            self._profiler.start()
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        if trainer.global_step != 1:
+            return
+        self._profiler.stop()
+        for event in self._profiler.events():
+            if event.name.startswith("gloo:"):
+                (shape,) = event.input_shapes
+                self.sent.append((event.name.removeprefix("gloo:"), shape))
+
+
+def traffic(train, n_ranks, **settings):
+    """The collectives of one step of this process, each with the shape of what it sends; and sizes of the model."""
+    os.environ.update(further_environment(torch.distributed.get_rank(), n_ranks, port=1))
+    seen = Traffic()
+    trainer = train(
+        "modern", devices=n_ranks, callbacks=[seen], max_steps=1, optimizer="muon", **settings
+    )
+    model = trainer.lightning_module.model
+    n_block = sum(weight.numel() for weight in model.blocks[0].parameters())
+    n_all = sum(weight.numel() for weight in model.parameters())
+    return seen.sent, n_block, n_all
+
+
+def sizes(sent, name, n_dims):
+    """How many numbers each collective of a kind sends; tensors of n_dims dimensions alone."""
+    return [math.prod(shape) for kind, shape in sent if kind == name and len(shape) == n_dims]
+
+
+def test_ddp_sends_gradients_once_and_each_shape_of_matrices_once(train, tmp_path):
+    settings = {"folder": tmp_path, "strategy": "ddp", "batch_size": 1}  # four micro-steps
+    step = partial(traffic, train, 2, **settings)
+    for sent, _, n_all in in_processes(2, step, folder=tmp_path):
+        gradients = [size for size in sizes(sent, "all_reduce", 1) if size > 100]
+        assert gradients == [n_all]
+        # Of the blocks: queries, keys and values; the outputs of the attention; both matrices of the MLP.
+        assert len(sizes(sent, "all_gather", 3)) == 3
+
+
+def test_fsdp2_reduces_gradients_once_and_exchanges_each_shape_of_matrices_twice(train, tmp_path):
+    settings = {"folder": tmp_path, "strategy": "fsdp2", "batch_size": 1}  # four micro-steps
+    step = partial(traffic, train, 2, **settings)
+    n_blocks = 2
+    for sent, n_block, n_all in in_processes(2, step, folder=tmp_path):
+        # gloo has no reduce-scatter of its own, and reduces all.
+        gradients = [size for size in sizes(sent, "all_reduce", 1) if size > 100]
+        n_rest = n_all - n_blocks * n_block
+        assert sorted(gradients) == sorted([n_block, n_block, n_rest])
+
+        # In each micro-step a block is gathered forwards and backwards, and the rest once; each process sends a half.
+        gathered_numbers = sum(sizes(sent, "all_gather", 1))
+        assert gathered_numbers == 4 * (2 * n_blocks * n_block + n_rest) // 2
+
+        # As under DDP, but for the two matrices of the MLP, of which rows are divided in one and columns in the other.
+        assert len(sizes(sent, "all_gather", 3)) == 2 * 4
