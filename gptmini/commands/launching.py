@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini import processors
 from gptmini.checks import UserError
-from gptmini.commands.configuration import CONFIGS
+from gptmini.commands.automatic import AUTO, asks_for_auto, settle_auto
+from gptmini.commands.configuration import CONFIGS, key_typed
 from gptmini.commands.errors import (
     MISUSE,
     explain,
@@ -24,7 +25,7 @@ from gptmini.commands.errors import (
     print_mistake,
 )
 from gptmini.commands.initial import remembering_sources, take_from_source
-from gptmini.commands.jobs import Checked, check_jobs, parse_flags
+from gptmini.commands.jobs import Checked, check_jobs, compose_checked, parse_flags
 from gptmini.commands.quoting import expand_home
 from gptmini.commands.showing import show_help, show_stored
 from gptmini.commands.signals import passing_signals_on
@@ -85,6 +86,8 @@ def run_configured(
         checked = Checked()
         if not only_shows:
             _check_launch(flags)
+            if command == "train" and asks_for_auto(flags.overrides):
+                _settle_auto(flags)
             checked = check_jobs(command, flags, check)
         _launch(command, task, flags, arguments, checked)
 
@@ -97,6 +100,15 @@ def _check_launch(flags: argparse.Namespace) -> None:
             f"{launch.by} starts the processes of one run, and -m asks for several; start each run by itself, or the "
             f"sweep without {launch.by}"
         )
+
+
+def _settle_auto(flags: argparse.Namespace) -> None:
+    """Replace resume=auto by the run that this job has begun, if there is one; UserError as for settle_auto."""
+    if flags.multirun:
+        raise UserError("resume=auto goes on with one run, and -m asks for several")
+    others = [override for override in flags.overrides if key_typed(override) != "resume"]
+    config = compose_checked("train", others, flags.config_dir)
+    flags.overrides = settle_auto(flags.overrides, Path(config.runs_dir) / config.name)
 
 
 @dataclass(frozen=True)
@@ -158,6 +170,9 @@ class _Job:
         if self.checked.check_composed is not None:
             self.checked.check_composed(config)
         expand_home(config)
+        # Of a job that has begun no run yet; its overrides keep what was typed.
+        if self.command == "train" and config.resume == AUTO:
+            config.resume = None
         if self.command == "train" and config.resume is not None:
             config = stored_config(str(config.resume), overrides, self.flags.config_dir)
         take_from_source(self.command, config, overrides, self.flags.config_dir)

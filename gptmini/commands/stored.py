@@ -71,7 +71,8 @@ def run_to_resume(command: str, overrides: Sequence[str]) -> str | None:
     for override in parse_overrides(overrides):
         if override.key_or_group == "resume" and not override.is_delete():
             run = override.value()
-    return None if run is None else str(run)
+    # A run of resume=auto is settled by then, unless the job begins a new one.
+    return None if run in (None, "auto") else str(run)
 
 
 def stored_config(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini.commands.announcements import Announcer
+from gptmini.commands.automatic import asks_for_auto, job_of_auto, may_requeue, requeue
 from gptmini.commands.configuration import key_typed, plain_tree
 from gptmini.commands.errors import MISUSE, explain, naming_keys, one_line_errors, print_mistake
 from gptmini.commands.initial import initial_model, settle_origin
@@ -96,11 +97,13 @@ def _train_in(
     from gptmini.training.run import open_run
 
     console = make_console(config.console)
+    is_auto = config.resume is None and asks_for_auto(overrides)
     with open_run(
         config.resume,
         runs_dir=config.runs_dir,
         name=config.name,
         label=label,
+        job=job_of_auto(this_launch()) if is_auto else None,
     ) as run:
         # A resumed run writes into its own folder; only data_dir= leads elsewhere.
         folders = {"data_dir": config.data_dir}
@@ -396,6 +399,8 @@ def fit_and_announce(
             folder=run.folder,
         )
 
+    if ending.saved and may_requeue(group.launch, run.folder, ending.reason):
+        announcer.say("requeue", requeue(group.launch))
     stopping.pass_on()
     return TrainingResult(
         folder=run.folder,

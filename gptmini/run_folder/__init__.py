@@ -9,6 +9,7 @@ from gptmini.run_folder.folder import (
     read_config,
     write_config,
 )
+from gptmini.run_folder.jobs import find_jobs_run
 from gptmini.run_folder.latest import check_run_name, link_latest, seen_from_here
 from gptmini.run_folder.resuming import adopt, find_training_state, remove_left_overs
 
@@ -17,6 +18,7 @@ __all__ = [
     "check_run_name",
     "check_version",
     "find_checkpoint",
+    "find_jobs_run",
     "find_run",
     "find_runs",
     "find_training_state",

@@ -3,13 +3,14 @@
 import datetime
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from gptmini import __version__
 from gptmini.checks import UserError
 from gptmini.files import makes_hard_links, naming, replacing
+from gptmini.run_folder.jobs import write_job
 from gptmini.run_folder.latest import POINTER, check_latest, link_latest
 
 STAMP = "%Y-%m-%d_%H-%M-%S"  # the time in the name of a run's folder
@@ -21,7 +22,15 @@ OLDEST_RESUMABLE = (0, 2)
 LONGEST_LABEL = 60
 
 
-def new_run_folder(root: str | Path, name: str, config: str, label: str = "") -> Path:
+def new_run_folder(
+    root: str | Path,
+    name: str,
+    config: str,
+    label: str = "",
+    *,
+    job: str | None = None,
+    overrides: Sequence[str] = (),
+) -> Path:
     """Make a run's folder, write its config.yaml, and let root/latest lead to it.
 
     Args:
@@ -29,6 +38,8 @@ def new_run_folder(root: str | Path, name: str, config: str, label: str = "") ->
         name: the run's name.
         config: the run's configuration in YAML.
         label: what tells the run from others, in any characters; empty for none.
+        job: what names the job that may be started again, and then goes on with this run; None for no such job.
+        overrides: what was typed, which the job must type again.
 
     Returns root/name/<time> or root/name/<time>_<label>, with _2 and so on at the end where another run has that name.
     Raises UserError: root/latest exists, and no earlier run has made it.
@@ -47,6 +58,9 @@ def new_run_folder(root: str | Path, name: str, config: str, label: str = "") ->
             attempt += 1
             folder = folder.with_name(f"{stamp}_{attempt}")
 
+    # A job that is killed after this note, and before the configuration is there, has begun no run yet.
+    if job is not None:
+        write_job(job, folder, list(overrides))
     # The configuration is written first: a run without one cannot be resumed, and latest must not lead to it.
     write_config(config, folder)
     link_latest(root, folder)

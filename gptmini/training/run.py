@@ -89,8 +89,9 @@ class NewRun(Run):
 
     resumed = False
 
-    def __init__(self, runs_dir: str, name: str, label: str) -> None:
+    def __init__(self, runs_dir: str, name: str, label: str, job: str | None = None) -> None:
         super().__init__()
+        self._job = job
         self.root = Path(runs_dir)
         self.folder = self.root
         self._name = name
@@ -98,7 +99,14 @@ class NewRun(Run):
 
     def begin(self, config: str, overrides: Sequence[str]) -> None:
         """Make and lock the folder, and open the log."""
-        self.folder = new_run_folder(self.root, self._name, config, self._label)
+        self.folder = new_run_folder(
+            self.root,
+            self._name,
+            config,
+            self._label,
+            job=self._job,
+            overrides=overrides,
+        )
         self.notes = notes_on_links(self.root, self.folder)
         self._lock()
         self._open_log()
@@ -203,7 +211,9 @@ class SharedRun(Run):
         self._open_log(Path(os.devnull))
 
 
-def open_run(resume: str | None, *, runs_dir: str, name: str, label: str = "") -> Run:
+def open_run(
+    resume: str | None, *, runs_dir: str, name: str, label: str = "", job: str | None = None
+) -> Run:
     """Return the run that a configuration asks for: a new one, or the one that resume leads to.
 
     Args:
@@ -211,11 +221,12 @@ def open_run(resume: str | None, *, runs_dir: str, name: str, label: str = "") -
         runs_dir: the folder of all runs, for a new run.
         name: the run's name, which is the folder below runs_dir that a new run is made in.
         label: what tells a new run from others; ends the name of its folder.
+        job: what names the job that goes on with a new run when it is started again; None for no such job.
 
     Raises UserError: the run to resume cannot go on, as for ResumedRun.
     """
     if resume is None:
-        return NewRun(runs_dir, name, label)
+        return NewRun(runs_dir, name, label, job)
     return ResumedRun(Path(resume), name)
 
 
