@@ -101,11 +101,13 @@ def _of_torchrun(environment: Mapping[str, str], by: str, job: str | None) -> La
     rank = _number(environment, "RANK")
     n_ranks = _number(environment, "WORLD_SIZE")
     devices = _number(environment, "LOCAL_WORLD_SIZE")
+
     if devices < 1 or n_ranks % devices:
         raise UserError(
             f"every machine must have as many processes as this one, got {devices} here and "
             f"{n_ranks} in all; give torchrun the same --nproc_per_node everywhere"
         )
+
     return Launch(
         by=by,
         rank=rank,
@@ -122,12 +124,15 @@ def _of_srun(environment: Mapping[str, str], n_tasks: int, job: str | None) -> L
     """The launch that the variables of a task of srun describe."""
     n_nodes = _number(environment, "SLURM_STEP_NUM_NODES", _number(environment, "SLURM_NNODES", 1))
     shares = environment.get("SLURM_STEP_TASKS_PER_NODE", "")
+
+    # As 3(x2) for two machines with three tasks each; with 3,2 a machine has fewer.
     is_even = re.fullmatch(r"\d+(\(x\d+\))?", shares) is not None or not shares
     if not is_even or n_nodes < 1 or n_tasks % n_nodes:
         raise UserError(
             f"every machine must have as many tasks as the others, got {n_tasks} on {n_nodes} machines "
             f"({shares or 'unknown shares'}); give srun --ntasks-per-node"
         )
+
     return Launch(
         by="srun",
         rank=_number(environment, "SLURM_PROCID"),

@@ -8,10 +8,9 @@ from pathlib import Path
 from gptmini.checks import UserError
 from gptmini.commands.configuration import key_typed, parse_overrides
 from gptmini.commands.quoting import override_of
-from gptmini.commands.stored import RESUMABLE
+from gptmini.commands.stored import AUTO, RESUMABLE
 from gptmini.launch import Launch, this_launch
 
-AUTO = "auto"
 # Signals by which a job of SLURM is told that its time ends. A job that its user cancels is sent SIGTERM.
 ENDS_OF_TIME = ("SIGUSR1", "SIGUSR2")
 PATIENCE = 60  # seconds that scontrol may take
@@ -53,6 +52,8 @@ def settle_auto(overrides: Sequence[str], runs: Path) -> list[str]:
                 "leave resume=auto out to begin a new run"
             )
         settled.append(override)
+
+    # A key that a resumed run takes may be left out: the run keeps its value.
     keys = [key_typed(override) for override in typed]
     for override in before:
         if key_typed(override) not in (*keys, *RESUMABLE):

@@ -7,6 +7,7 @@ from gptmini.commands.errors import explain, ran_out_of_memory
 from gptmini.commands.jobs import compose_checked
 from gptmini.commands.quoting import in_hydras_grammar, is_sweep
 from gptmini.commands.train import TrainingResult, train
+from gptmini.launch import this_launch
 
 
 def train_from_python(overrides: Sequence[str]) -> TrainingResult:
@@ -56,6 +57,13 @@ def _train_in_grammar(overrides: Sequence[str]) -> TrainingResult:
                 f"{override} stands for several runs, and gptmini.train does one; "
                 "call it for each value, or put quotation marks around a text with commas"
             )
+
+    launch = this_launch()
+    if launch.by is not None:
+        raise UserError(
+            f"gptmini.train trains in one process, and {launch.by} has started several; "
+            "use the command gptmini train"
+        )
 
     config = compose_checked("train", overrides)
     if config.trainer.devices not in (1, "auto"):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini import processors
 from gptmini.checks import UserError
-from gptmini.commands.automatic import AUTO, asks_for_auto, settle_auto
+from gptmini.commands.automatic import asks_for_auto, settle_auto
 from gptmini.commands.configuration import CONFIGS, key_typed
 from gptmini.commands.errors import (
     MISUSE,
@@ -30,7 +30,7 @@ from gptmini.commands.quoting import expand_home
 from gptmini.commands.showing import show_help, show_stored
 from gptmini.commands.signals import passing_signals_on
 from gptmini.commands.start_up import starting_up
-from gptmini.commands.stored import run_to_resume, stored_config
+from gptmini.commands.stored import AUTO, run_to_resume, stored_config
 from gptmini.commands.sweeps import (
     Assignment,
     JobResult,

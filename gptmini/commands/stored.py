@@ -55,6 +55,7 @@ RESUMABLE = (
     "console",
 )
 
+AUTO = "auto"  # the value of resume that stands for the run which this job has begun
 # Resumable keys whose only new value is null, which turns the callback off.
 ONLY_OFF = ("callbacks.samples", "callbacks.pictures")
 
@@ -71,8 +72,8 @@ def run_to_resume(command: str, overrides: Sequence[str]) -> str | None:
     for override in parse_overrides(overrides):
         if override.key_or_group == "resume" and not override.is_delete():
             run = override.value()
-    # A run of resume=auto is settled by then, unless the job begins a new one.
-    return None if run in (None, "auto") else str(run)
+    # Where resume=auto has found the run of an earlier start, it is replaced by that run before; else a run begins.
+    return None if run in (None, AUTO) else str(run)
 
 
 def stored_config(

@@ -198,7 +198,7 @@ def main(arguments: list[str] | None = None) -> None:
         train_further(launch)
         return
 
-    with dismissing_others(launch):
+    with one_line_errors(), dismissing_others(launch):
         run_configured("train", run_job, arguments=arguments, check=check_job)
 
 
@@ -267,7 +267,7 @@ def train_further(launch: Launch) -> None:
         try:
             config = OmegaConf.create(orders.config)
             assert isinstance(config, DictConfig)
-            _follow(Group(launch, meeting), orders, config)
+            code = _follow(Group(launch, meeting), orders, config)
         except BaseException as error:
             meeting.tell_failure(error)
             if explain(error) is not None:
@@ -275,10 +275,11 @@ def train_further(launch: Launch) -> None:
             raise
         finally:
             leave_group()
+    sys.exit(code)
 
 
-def _follow(group: "Group", orders: "Orders", config: "DictConfig") -> None:
-    """Train as a further process: with the configuration, the folder and the checkpoint of the first one."""
+def _follow(group: "Group", orders: "Orders", config: "DictConfig") -> int:
+    """Train with the configuration, the folder and the checkpoint of the first process; return the exit code."""
     began = time.monotonic()
     plan = check_configuration(config)
     started()
@@ -305,11 +306,11 @@ def _follow(group: "Group", orders: "Orders", config: "DictConfig") -> None:
             announcer,
             began=began,
         )
-    sys.exit(result.exit_code)
+    return result.exit_code
 
 
 def orders_of(run: "Run", config: "DictConfig") -> "Orders":
-    """What the further processes of a run must know, which has begun."""
+    """What the further processes of a run must know of it once its folder is made."""
     from omegaconf import OmegaConf
 
     from gptmini.training.meeting import Orders

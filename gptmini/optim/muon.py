@@ -44,9 +44,8 @@ class _Batch(NamedTuple):
     """What matrices have in common that are orthogonalized together."""
 
     shape: tuple[int, int]  # of a whole matrix, transposed where there are more rows than columns
-    mesh: (
-        DeviceMesh | None
-    )  # devices among which the matrices are divided; None if this one has the whole of them
+    # Devices among which the matrices are divided; None if this device has the whole of them.
+    mesh: DeviceMesh | None
     placement: Placement  # how (n, rows, columns) is divided
 
 

@@ -148,12 +148,14 @@ class TokenDataModule(L.LightningDataModule):
             )
             for excerpt in excerpts
         )
+
         rank = self.trainer.global_rank
         n_ranks = self.trainer.world_size
         if self.in_step:
             own = _in_step(batches, rank, n_ranks)
         else:
             own = itertools.islice(batches, rank, None, n_ranks)
+
         while True:
             self.store.check_size("val")
             batch = next(own, None)

@@ -28,12 +28,8 @@ FIRST_PORT = 15000
 ANSWER = 300.0
 # How long a process that has lost another one waits for the word of the others. Each of them notices the loss itself.
 ROLL_CALL = 5.0
-
-
 # What the first process tells the others instead of orders, where there is nothing to train.
 DISMISSED = {"dismissed": True}
-
-
 # Parts of the messages by which gloo tells of a process that is gone, or that did not come in time. gloo has no class
 # of its own for them.
 GLOO_LOSSES = (
@@ -45,8 +41,13 @@ GLOO_LOSSES = (
 )
 
 
-class LostStore(Exception):
-    """The process that keeps the messages is gone."""
+class LostStore(UserError):
+    """The process that keeps the messages of a run is gone."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the process that keeps the messages of the run does not answer; start the run again"
+        )
 
 
 class FurtherProcessFailed(UserError):
@@ -62,9 +63,8 @@ class Orders:
     folder: str  # the run's folder
     checkpoint: str | None  # file that training goes on from; None for the first step
     resumed: bool  # whether the run goes on with what an earlier process began
-    path: list[
-        str
-    ]  # where Python looks for modules: a class of the user's own must be found in every process
+    # Folders in which Python looks for modules: a class of the user's own must be found in every process.
+    path: list[str]
 
 
 class Meeting:
@@ -87,7 +87,7 @@ class Meeting:
         try:
             self._store.set(name, json.dumps(value))
         except (DistError, RuntimeError) as error:
-            raise LostStore from error
+            raise LostStore() from error
 
     def heard(self, name: str) -> Any:
         """Return the value of a message, None if nobody has left it yet; LostStore if the store is gone."""
@@ -96,7 +96,7 @@ class Meeting:
                 return None
             return json.loads(self._store.get(name))
         except (DistError, RuntimeError) as error:
-            raise LostStore from error
+            raise LostStore() from error
 
     def hear(self, name: str) -> Any:
         """Wait for a message, however long that takes, and return its value; LostStore if the store is gone."""
@@ -258,6 +258,8 @@ def join_meeting(launch: Launch) -> Meeting:
     assert launch.devices is not None
     assert launch.nodes is not None
     address, port = meeting_place(launch)
+
+    # Where torchrun does not keep the store, the first process does.
     torchrun_keeps_it = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     try:
         store = TCPStore(
@@ -270,7 +272,8 @@ def join_meeting(launch: Launch) -> Meeting:
             multi_tenant=True,
         )
     except (DistError, RuntimeError) as error:
-        raise LostStore from error
+        raise LostStore() from error
+
     return Meeting(launch, launch.devices * launch.nodes, store)
 
 
@@ -298,7 +301,7 @@ def meeting_place(launch: Launch) -> tuple[str, int]:
 
 def is_loss(error: BaseException) -> bool:
     """Whether an error says that another process of the run is gone, or did not come in time."""
-    if isinstance(error, DistError):
+    if isinstance(error, DistError | LostStore):
         return True
     text = str(error)
     return isinstance(error, RuntimeError) and any(words in text for words in GLOO_LOSSES)

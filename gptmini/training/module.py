@@ -78,6 +78,7 @@ class GPTModule(L.LightningModule):
         self.compiles = compile
         # FSDP2 compiles each block, and chooses the precision, in configure_model.
         self.is_sharded = settings.strategy == "fsdp2"
+        self.reduces_once = self.is_sharded and sharding.reduces_once(model)
         self.compute_loss = self._loss_function(
             compile=compile and not self.is_sharded,
             rounds_weights=precision == "bf16_stream" and not self.is_sharded,
@@ -228,7 +229,7 @@ class GPTModule(L.LightningModule):
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Seed dropout from its position: hash(seed, step, micro-step, rank); reduce gradients once a step."""
         micro_step = batch_idx % self.trainer.accumulate_grad_batches
-        if self.is_sharded:
+        if self.reduces_once:
             is_last = micro_step == self.trainer.accumulate_grad_batches - 1
             sharding.reduce_gradients(self.model, is_last=is_last)
         if not self.model.config.dropout:

@@ -217,8 +217,9 @@ class Group:
         try:
             self.meeting.join_group(own, seconds)
         except RuntimeError as error:
+            reason = " ".join(str(error).split())
             raise FurtherProcessFailed(
-                f"the processes of the run did not find each other: {error}"
+                f"the processes of the run did not find each other: {reason}"
             ) from error
 
 

@@ -9,8 +9,7 @@ from gptmini.launch import HOW, Launch
 MOST_THREADS = 1024  # torch starts as many threads as it is told, until the system refuses
 # Most sequences in a step. With at most as many steps, the numbers of all sequences of a run fit into 64 bits.
 LARGEST_BATCH = 2**31
-# Longest trainer.timeout: torch counts it in milliseconds of 32 bits somewhere on its way.
-LONGEST_TIMEOUT = 86400 * 7
+LONGEST_TIMEOUT = 86400 * 7  # a week, in seconds: whoever asks for more has mistaken the unit
 STRATEGIES = ("auto", "ddp", "fsdp2")
 
 
@@ -87,8 +86,13 @@ class TrainerSettings:
                 "srun gptmini train ..., or give trainer.devices for this machine alone"
             )
 
-        devices = launch.devices or 1 if self.devices == "auto" else self.devices
-        nodes = launch.nodes or 1 if self.num_nodes == "auto" else self.num_nodes
+        devices = self.devices
+        if devices == "auto":
+            devices = launch.devices or 1
+        nodes = self.num_nodes
+        if nodes == "auto":
+            nodes = launch.nodes or 1
+
         wanted = {"trainer.devices": devices, "trainer.num_nodes": nodes}
         started = {"trainer.devices": launch.devices, "trainer.num_nodes": launch.nodes}
         if launch.starts_all and wanted != started:

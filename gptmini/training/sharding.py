@@ -86,11 +86,14 @@ def is_sharded(model: GPT) -> bool:
     return isinstance(model, FSDPModule)
 
 
+def reduces_once(model: GPT) -> bool:
+    """Whether gradients of a model are reduced once a step, not in each micro-step."""
+    return model.n_parameters <= REDUCED_ONCE
+
+
 def reduce_gradients(model: GPT, *, is_last: bool) -> None:
-    """Say whether the next backward pass is the last one of its step, after which gradients are reduced."""
+    """Say whether the next backward pass is the last one of its step, after which alone gradients are reduced."""
     assert isinstance(model, FSDPModule)
-    if sum(parameter.numel() for parameter in model.parameters()) > REDUCED_ONCE:
-        return
     model.set_requires_gradient_sync(is_last)
     model.set_is_last_backward(is_last)
 
