@@ -117,19 +117,14 @@ class Agreeing(L.Callback):
         module.stop_request = lambda: (0, False)
 
 
-def test_one_rank_of_ddp_equals_none(run, monkeypatch):
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_one_rank_of_several_equals_none(run, strategy):
     plain = Losses()
     one_rank = Losses()
     run(callbacks=[plain])
 
-    trainer = L.Trainer
-
-    def with_ddp(**options):
-        return trainer(strategy="ddp", **options)
-
-    monkeypatch.setattr("gptmini.training.trainer.Trainer", with_ddp)
     try:
-        run(callbacks=[one_rank, Agreeing()])
+        run(strategy=strategy, callbacks=[one_rank, Agreeing()])
     finally:
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()

@@ -131,7 +131,7 @@ def test_the_largest_batch_that_fits_is_found_in_time_and_its_memory_given_back(
     size = choose_batch_size(
         model,
         global_batch_size=4096,
-        devices=1,
+        n_ranks=1,
         device=device,
         precision="bf16",
         compile=False,
