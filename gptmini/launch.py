@@ -13,6 +13,8 @@ from gptmini.checks import UserError
 
 # Set by gptmini for the processes that it starts itself. The other variables of such a process are those of torchrun.
 OWN = "GPTMINI_LAUNCHED"
+# Set by a sweep for the process of a run: what names the run in all its starts.
+TRIAL = "GPTMINI_TRIAL"
 # Job names by which SLURM users, and Lightning, know a shell in which commands are typed.
 INTERACTIVE = ("bash", "interactive")
 # torchrun's run id where the user gives none, and starts no agent of one machine alone.
@@ -145,7 +147,10 @@ def _of_srun(environment: Mapping[str, str], n_tasks: int, job: str | None) -> L
 
 
 def _job(environment: Mapping[str, str]) -> str | None:
-    """What names a job in all its starts: the SLURM job, or torchrun's run id if the user has given one."""
+    """What names a job in all its starts: a sweep, the SLURM job, or torchrun's run id if the user has given one."""
+    if environment.get(TRIAL):
+        return environment[TRIAL]
+
     task = environment.get("SLURM_ARRAY_TASK_ID")
     if "SLURM_JOB_ID" in environment and task is not None:
         return f"slurm-{environment.get('SLURM_ARRAY_JOB_ID')}_{task}"

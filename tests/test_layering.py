@@ -24,6 +24,7 @@ BELOW = {  # the rooms that a room may import, files and checks apart
     "hub_errors": set(),
     "processors": set(),
     "launch": set(),
+    "search": set(),
     "attention": set(),
     "optim": set(),
     "tokenizer": set(),
@@ -60,6 +61,7 @@ HOMES = {  # the only room that may import a library, or print
     "argparse": "commands",
     "print": "commands",
     "matplotlib": "report",
+    "optuna": "search",
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 SCRIPT_FILES = sorted(SCRIPTS.rglob("*.py"))

@@ -11,6 +11,8 @@ from gptmini.commands.errors import MISUSE, one_line_errors, print_mistake
 
 COMMANDS = {
     "train": "train a GPT on a text, or go on with a run",
+    "sweep": "train a run for each of many values, and find the best",
+    "runs": "a table of all runs",
     "prepare": "tokenise a text without training on it",
     "sample": "continue prompts with a trained model",
     "evaluate": "loss, perplexity and bits per byte of a trained model on held-out text",

@@ -310,7 +310,7 @@ def command_line(name: str, *arguments: str) -> str:
     """
     script = Path(sys.argv[0])
     installed = Path(sys.executable).with_name("gptmini")
-    if script.resolve() == CLONE / "scripts" / "train.py":
+    if script.resolve().parent == CLONE / "scripts":
         program = [_called(sys.executable), str(script.with_name(f"{name}.py"))]
     elif installed.is_file():
         program = [_called(str(installed)), name]

@@ -128,13 +128,22 @@ def compose_checked(
     if run is not None:
         return stored_config(run, overrides, config_dir)
 
+    config = composed(command, overrides, config_dir)
+    expand_home(config)
+    take_from_source(command, config, overrides, config_dir)
+    return config
+
+
+def composed(command: str, overrides: Sequence[str], config_dir: str | None = None) -> "DictConfig":
+    """Compose a configuration from overrides in Hydra's grammar as it stands in the files.
+
+    Raises UserError: a key that the chosen groups do not define, or a value that must be given and is not.
+    """
     check_own_files(command, overrides, config_dir)
     check_composed = check_overrides(command, overrides, config_dir)
     with composer(config_dir) as compose:
         config = compose(command, list(overrides))
     check_composed(config)
-    expand_home(config)
-    take_from_source(command, config, overrides, config_dir)
     return config
 
 
@@ -179,12 +188,12 @@ def _expand(overrides: list[str], config_dir: str | None) -> list[list[str]]:
             if isinstance(interval, IntervalSweep):
                 values = [interval.start, interval.end]
             else:
-                values = _values_of_sweep(override)
+                values = values_of_sweep(override)
             choices[key] = [f"{key}={value}" for value in values]
     return [list(job) for job in itertools.product(*choices.values())]
 
 
-def _values_of_sweep(override: "Override") -> list[str]:
+def values_of_sweep(override: "Override") -> list[str]:
     """The values that an override sweeps over; UserError for a range that does not go anywhere."""
     try:
         return list(override.sweep_string_iterator())

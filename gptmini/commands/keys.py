@@ -27,8 +27,12 @@ if TYPE_CHECKING:
 # Groups whose members are parts by name, to which a user adds parts of their own with +GROUP.NAME.
 PART_GROUPS = ("callbacks", "logger")
 
-# What keys begin with that lie in a mapping whose names are the user's: the sources of a mixture.
-NAMED_BY_USER = "data.sources."
+# Groups whose options call nothing: recipes, and what gptmini sweep alone reads.
+WITHOUT_CALLS = ("experiment", "launcher", "sweep")
+
+# What keys begin with that lie in a mapping whose names are the user's: the sources of a mixture, what a sweep varies,
+# and options of SLURM.
+NAMED_BY_USER = ("data.sources.", "sweep.params.", "launcher.options.")
 
 # The parts of Hydra's own configuration that a user may change; gptmini sets the others, such as Hydra's log files.
 HYDRA_GROUPS = ("hydra.launcher", "hydra.sweeper", "hydra.sweep", "hydra.job", "hydra.verbose")

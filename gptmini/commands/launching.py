@@ -26,12 +26,7 @@ from gptmini.commands.errors import (
 )
 from gptmini.commands.initial import remembering_sources, take_from_source
 from gptmini.commands.jobs import Checked, check_jobs, compose_checked, parse_flags
-from gptmini.commands.quoting import expand_home
-from gptmini.commands.showing import show_help, show_stored
-from gptmini.commands.signals import passing_signals_on
-from gptmini.commands.start_up import starting_up
-from gptmini.commands.stored import AUTO, run_to_resume, stored_config
-from gptmini.commands.sweeps import (
+from gptmini.commands.multirun import (
     Assignment,
     JobResult,
     Outcome,
@@ -40,6 +35,11 @@ from gptmini.commands.sweeps import (
     table,
     write_result,
 )
+from gptmini.commands.quoting import expand_home
+from gptmini.commands.showing import show_help, show_stored
+from gptmini.commands.signals import passing_signals_on
+from gptmini.commands.start_up import starting_up
+from gptmini.commands.stored import AUTO, run_to_resume, stored_config
 from gptmini.launch import this_launch
 
 if TYPE_CHECKING:
@@ -69,8 +69,13 @@ def run_configured(
     """
     if arguments is None:
         arguments = sys.argv[1:]
+    with one_line_errors():
+        dispatch(command, task, check=check, arguments=arguments)
 
-    with one_line_errors(), starting_up(), remembering_sources():
+
+def dispatch(command: str, task: Callable, *, check: Callable | None, arguments: list[str]) -> None:
+    """Do what run_configured does, but raise the mistake of a user instead of telling it."""
+    with starting_up(), remembering_sources():
         # While Hydra is imported to read the flags, there is time to see what else runs.
         before = processors.usage()
         flags = parse_flags(arguments)

@@ -13,7 +13,15 @@ from gptmini.commands.configuration import (
     items_of,
     read_yaml,
 )
-from gptmini.commands.keys import HYDRA_GROUPS, PART_GROUPS, belongs, keys_of, nearest
+from gptmini.commands.keys import (
+    HYDRA_GROUPS,
+    NAMED_BY_USER,
+    PART_GROUPS,
+    WITHOUT_CALLS,
+    belongs,
+    keys_of,
+    nearest,
+)
 
 # The key that a value is computed from, as in ${width}, ${sizes.width}, ${widths[0]} and ${oc.select:width,64}.
 INTERPOLATED = re.compile(r"\$\{(?:oc\.select:\s*)?(\w+(?:\.\w+)*)(?=[}\[,])")
@@ -71,7 +79,7 @@ def _check_classes(files: Sequence[UsedFile]) -> None:
 
     for file in files:
         group = file.package
-        needs_class = group in groups_of_gptmini() and group not in ("experiment", *PART_GROUPS)
+        needs_class = group in groups_of_gptmini() and group not in (*WITHOUT_CALLS, *PART_GROUPS)
         if file.is_own and needs_class and f"{group}._target_" not in named:
             raise UserError(
                 f"{file.path} must name a class, _target_, or begin from an option of {group} "
@@ -159,7 +167,8 @@ def _check_mapping(file: UsedFile, tree: dict, prefix: str, keys: _Keys) -> None
             continue
         if isinstance(value, dict) and _has_own_class(key, value, keys):
             continue
-        if belongs(key, keys.free):
+        has_users_names = f"{key}." in NAMED_BY_USER and isinstance(value, dict)
+        if belongs(key, keys.free) or has_users_names:
             continue
 
         if "." in str(name):

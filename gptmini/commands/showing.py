@@ -52,7 +52,7 @@ def show_help(command: str, overrides: Sequence[str], config_dir: str | None) ->
 
     tree = plain_tree(config)
     hydra = tree.pop("hydra")
-    groups = _groups_of("train")
+    groups = _groups_of("train" if command == "prepare" else command)
     if command == "prepare":
         tree = {name: value for name, value in tree.items() if name in OF_PREPARE}
         groups = [group for group in groups if group in OF_PREPARE]

@@ -19,6 +19,7 @@ from gptmini.commands.configuration import (
 )
 from gptmini.commands.keys import (
     PART_GROUPS,
+    WITHOUT_CALLS,
     belongs,
     is_hydras,
     names_of_parts,
@@ -276,7 +277,7 @@ def _parts_to_call(tree: dict) -> set[str]:
     """
     parts = set()
     for folder in CONFIGS.iterdir():
-        if folder.is_dir() and folder.name not in ("experiment", *PART_GROUPS):
+        if folder.is_dir() and folder.name not in (*WITHOUT_CALLS, *PART_GROUPS):
             parts.add(folder.name)
     for group in PART_GROUPS:
         for name, part in parts_of(tree, group).items():

@@ -14,6 +14,7 @@ from gptmini.commands.configuration import key_typed, plain_tree
 from gptmini.commands.errors import MISUSE, explain, naming_keys, one_line_errors, print_mistake
 from gptmini.commands.initial import initial_model, settle_origin
 from gptmini.commands.launching import run_configured
+from gptmini.commands.multirun import Outcome
 from gptmini.commands.plan import (
     Fitted,
     Plan,
@@ -24,7 +25,6 @@ from gptmini.commands.plan import (
 )
 from gptmini.commands.progress import ProgressLine
 from gptmini.commands.start_up import started, starting_up
-from gptmini.commands.sweeps import Outcome
 from gptmini.commands.tokens import open_tokens
 from gptmini.launch import Launch, this_launch
 
@@ -157,6 +157,7 @@ def run_job(
     best = result.best
     return Outcome(
         loss=None if best is None else best.loss,
+        bits_per_byte=None if best is None else best.bits_per_byte,
         step=None if best is None else best.step,
         folder=str(result.folder),
         stopped_by=result.stopped_by,

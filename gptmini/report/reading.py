@@ -37,11 +37,9 @@ def read_overrides(folder: Path) -> list[str]:
         parse_session_start_info_plugin_data,
     )
 
-    entries = read_events(folder, images=1).summary_metadata
-    if SESSION_START_INFO_TAG not in entries:
+    content = _first_metadata(folder, SESSION_START_INFO_TAG)
+    if content is None:
         return []
-
-    content = entries[SESSION_START_INFO_TAG].plugin_data.content
     try:
         start = parse_session_start_info_plugin_data(content)
     except (DecodeError, HParamsError):
@@ -58,6 +56,43 @@ def read_overrides(folder: Path) -> list[str]:
         ) from None
 
 
+def _first_metadata(folder: Path, tag: str) -> bytes | None:
+    """What the first event with a tag says to its plugin; None if there is none.
+
+    A run describes itself before its first step, so that a look at the beginning of a file of many events is enough.
+    """
+    from google.protobuf.message import DecodeError
+    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+
+    # pyrefly: ignore[missing-module-attribute]
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    # A resumed run describes itself anew, in a newer file.
+    for path in sorted(_event_files(folder), reverse=True):
+        for record in RawEventFileLoader(str(path)).Load():
+            try:
+                event = Event.FromString(record)
+            except DecodeError:
+                raise _not_tensorboards(folder) from None
+            for value in event.summary.value:
+                if value.tag == tag:
+                    return value.metadata.plugin_data.content
+    return None
+
+
+def _event_files(folder: Path) -> list[Path]:
+    """The event files of a run; UserError for one that is no file, such as a pipe that would never end."""
+    paths = list(folder.glob(EVENT_FILES))
+    for path in paths:
+        if not path.is_file():
+            raise UserError(f"{path} must be a file of events; move it away")
+    return paths
+
+
+def _not_tensorboards(folder: Path) -> UserError:
+    return UserError(f"an event file in {folder} holds what TensorBoard never wrote; move it away")
+
+
 def read_events(folder: Path, *, images: int = 0) -> "EventAccumulator":
     """Read all events of a run with TensorBoard's own reader.
 
@@ -70,17 +105,12 @@ def read_events(folder: Path, *, images: int = 0) -> "EventAccumulator":
     from google.protobuf.message import DecodeError
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    for path in folder.glob(EVENT_FILES):
-        if not path.is_file():
-            raise UserError(f"{path} must be a file of events; move it away")
-
+    _event_files(folder)
     kept = {"scalars": 0, "tensors": 0, "images": images}
     try:
         return EventAccumulator(str(folder), size_guidance=kept).Reload()
     except DecodeError:
-        raise UserError(
-            f"an event file in {folder} holds what TensorBoard never wrote; move it away"
-        ) from None
+        raise _not_tensorboards(folder) from None
 
 
 def tags_of(events: "EventAccumulator") -> dict[str, list[str]]:

@@ -1,8 +1,9 @@
 """A run's folder, runs/<name>/<time>/: made, found and locked, led to by runs/latest, and gone on with."""
 
-from gptmini.run_folder.finding import find_checkpoint, find_run, find_runs, named_run
+from gptmini.run_folder.finding import every_run, find_checkpoint, find_run, find_runs, named_run
 from gptmini.run_folder.folder import (
     check_version,
+    is_trained,
     locked,
     new_run_folder,
     notes_on_links,
@@ -17,11 +18,13 @@ __all__ = [
     "adopt",
     "check_run_name",
     "check_version",
+    "every_run",
     "find_checkpoint",
     "find_jobs_run",
     "find_run",
     "find_runs",
     "find_training_state",
+    "is_trained",
     "link_latest",
     "locked",
     "named_run",

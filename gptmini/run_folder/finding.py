@@ -82,6 +82,22 @@ def find_runs(path: str | Path) -> list[Path]:
     return [find_run(path)]
 
 
+def every_run(folder: str | Path) -> list[Path]:
+    """Return every run in a folder of all runs, or in that of one name, oldest first; an empty list if it holds none.
+
+    Raises UserError: there is no such folder.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise UserError(f"{folder} must be a folder of runs, and there is no such folder")
+    runs = _runs_in(folder)
+    for name in folder.iterdir():
+        is_latest = name.name == "latest"
+        if name.is_dir() and not is_latest:
+            runs += _runs_in(name)
+    return sorted(runs, key=_begun)
+
+
 def find_checkpoint(path: str | Path) -> Path:
     """Return a checkpoint file as it is, and for a run its best.ckpt, or else its last.ckpt.
 

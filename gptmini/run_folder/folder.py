@@ -139,11 +139,30 @@ def notes_on_links(root: str | Path, folder: Path) -> list[str]:
     return [f"the file system of {root} does not make every link: {' and '.join(instead)}"]
 
 
+def is_trained(folder: Path) -> bool:
+    """Whether a process trains a run now."""
+    from filelock import FileLock, Timeout
+
+    path = folder / ".lock"
+    if not path.exists():
+        return False
+    try:
+        with FileLock(path).acquire(timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, doing: str = "trained") -> Iterator[None]:
     """Lock a run folder during the block, so that one process at a time writes it.
 
     The lock of a process that was killed is free again.
+
+    Args:
+        folder: of a run, or of a sweep.
+        doing: what the other process does with it, for the error message.
+
     Raises UserError: another process has locked the folder; its id is named.
     """
     from filelock import FileLock, Timeout
@@ -154,7 +173,7 @@ def locked(folder: Path) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout:
         process = path.read_text() or "unknown"
-        raise UserError(f"{folder} is being trained by process {process}; stop it first") from None
+        raise UserError(f"{folder} is being {doing} by process {process}; stop it first") from None
 
     try:
         with naming(path):

@@ -163,7 +163,9 @@ def defined_keys():
     for path in CONFIGS.rglob("*.yaml"):
         group = path.parent.name
         prefix = "" if path.parent == CONFIGS or group == "experiment" else f"{group}."
-        yield from leaves(yaml.safe_load(path.read_text()), prefix)
+        for key in leaves(yaml.safe_load(path.read_text()), prefix):
+            if not key.startswith("sweep.params."):  # keys of gptmini train
+                yield key
 
 
 def micro_steps(checkpoint):
@@ -269,6 +271,26 @@ def test_changing_a_key_changes_what_it_is_for(world, observe_once, short, watch
 
 
 TRIED_ELSEWHERE = {
+    # In test_sweep.py and tests/search.
+    "sweep.name",
+    "sweep.sampler",
+    "sweep.trials",
+    "sweep.seed",
+    "sweep.retries",
+    "sweep.pruner",
+    "sweep.pruner_startup",
+    "sweep.pruner_warmup",
+    "launcher.cluster",
+    "launcher.jobs",
+    "launcher.gpus",
+    "launcher.partition",
+    "launcher.account",
+    "launcher.qos",
+    "launcher.timeout_min",
+    "launcher.cpus",
+    "launcher.memory_gb",
+    "launcher.setup",
+    "launcher.options",
     # In test_processes.py.
     "trainer.strategy",
     "trainer.timeout",

@@ -10,9 +10,10 @@ from hydra.utils import instantiate
 
 from gptmini.checks import UserError
 from gptmini.commands import configuration
-from gptmini.commands.jobs import compose_checked
+from gptmini.commands.jobs import compose_checked, composed
 from gptmini.commands.plan import check_configuration
 from gptmini.model import GPT
+from gptmini.search import LauncherSettings, SearchSettings
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 OPTIONS = sorted(
@@ -32,6 +33,12 @@ NEEDED |= {"hub": "data.dataset=folder", "mixture": "data.sources={a: {path: my.
 @pytest.mark.parametrize(("group", "option"), OPTIONS)
 def test_every_option_composes(group, option):
     needed = NEEDED[option].split("; ") if option in NEEDED else []
+    if group in ("sweep", "launcher"):
+        config = composed("sweep", [f"{group}={option}"])
+        assert SearchSettings(**{k: v for k, v in config.sweep.items() if k != "params"}).seed == 1
+        assert LauncherSettings(**config.launcher).gpus == 1
+        return
+
     roots = ["train", "prepare"] if group in ("data", "tokenizer") else ["train"]
     for root in roots:
         config = compose_checked(root, [f"{group}={option}", *needed])

@@ -23,6 +23,7 @@ class Outcome:
     """What a training run hands back to the sweep that it is a job of."""
 
     loss: float | None  # lowest validation loss, in nats per token; None if none was saved
+    bits_per_byte: float | None  # at the same validation
     step: int | None  # optimizer steps done before that validation
     folder: str  # the run's folder
     stopped_by: str | None  # a signal's name or the time limit; None if nothing stopped the run
@@ -167,7 +168,7 @@ def table(
     rows = [[*names.values(), "best loss", "step", "time", "ending", "folder"]]
     for result in sorted(by_number.values(), key=_rank):
         values = varied_values(result.overrides, varied)
-        cells = [_cut(values.get(key, "")) for key in varied]
+        cells = [cut(values.get(key, "")) for key in varied]
         cells += _figures(result)
         cells.append(result.ending if result.number in reported else silent)
         cells.append("" if result.outcome is None else result.outcome.folder)
@@ -177,6 +178,11 @@ def table(
     endings = {row[-2] for row in rows[1:]}
     if endings == {"done"}:
         rows = [[*row[:-2], row[-1]] for row in rows]
+    return aligned(rows)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The cells of a table as lines, each column as wide as its widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
@@ -203,7 +209,7 @@ def _figures(result: JobResult) -> list[str]:
     return [loss, step, time]
 
 
-def _cut(value: str) -> str:
+def cut(value: str) -> str:
     """A value that fits into a column."""
     if len(value) <= LONGEST_CELL:
         return value

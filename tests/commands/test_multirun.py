@@ -11,10 +11,9 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from gptmini.checks import UserError
-from gptmini.commands import sweeps
+from gptmini.commands import multirun
 from gptmini.commands.jobs import _expand
-from gptmini.commands.signals import passing_signals_on
-from gptmini.commands.sweeps import (
+from gptmini.commands.multirun import (
     JobResult,
     Outcome,
     label_of,
@@ -23,6 +22,7 @@ from gptmini.commands.sweeps import (
     table,
     write_result,
 )
+from gptmini.commands.signals import passing_signals_on
 from gptmini.training import Scalars
 from run_folders import last
 
@@ -35,6 +35,7 @@ def result(number, lr, n_layers, loss=None, **more):
     if loss is not None or "stopped_by" in more:
         outcome = Outcome(
             loss=loss,
+            bits_per_byte=None,
             step=None if loss is None else 40,
             folder=f"runs/x/{number}",
             stopped_by=more.pop("stopped_by", None),
@@ -210,6 +211,6 @@ def test_a_signal_that_is_turned_off_stays_off_in_the_process_of_a_job(monkeypat
 
 @pytest.mark.parametrize("value", ["x", "{}", "[1]"])
 def test_a_variable_that_no_sweep_has_set_is_refused(monkeypatch, value):
-    monkeypatch.setenv(sweeps.JOB_VARIABLE, value)
+    monkeypatch.setenv(multirun.JOB_VARIABLE, value)
     with pytest.raises(UserError, match="GPTMINI_JOB must be what a sweep sets for its jobs"):
-        sweeps.Assignment.take()
+        multirun.Assignment.take()

@@ -1,0 +1,370 @@
+"""The process that a sweep's user has started: it begins runs, waits for them, and tells what came of them."""
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gptmini import processors
+from gptmini.commands.announcements import as_argument, command_line
+from gptmini.commands.configuration import key_typed
+from gptmini.commands.multirun import label_of
+from gptmini.commands.signals import passing_signals_on
+from gptmini.commands.sweep_space import Space
+from gptmini.commands.sweep_table import Row, best_of, lines_of, write_csv
+from gptmini.commands.trials import TrialJob
+
+if TYPE_CHECKING:
+    from submitit import Job
+
+    from gptmini.search import Launcher, Result, SearchSettings, Study, TrialFolder
+
+POLL = 0.5  # seconds between two looks at the runs
+# Seconds until a run that was asked to end is asked again. One that still imports its libraries hears nothing.
+ASK_AGAIN = 2.0
+STATES = {"COMPLETE": "done", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "waiting"}
+
+
+@dataclass
+class Active:
+    """A trial that is being trained."""
+
+    number: int
+    folder: "TrialFolder"
+    job: "Job | None"  # None for a run of this machine that an earlier start of the sweep has begun
+    gpus: str | None
+    asked_at: float | None = None  # when the run was asked to end, in seconds of time.monotonic
+    is_pruned: bool = False
+
+
+class Driver:
+    """Trains the trials of a sweep, several at a time, until none is left or a signal comes.
+
+    Args:
+        folder: of the sweep, which this process has locked.
+        study: which values are tried.
+        launcher: starts the runs.
+        space: what is varied, and what holds for every run.
+        settings: how the sweep chooses values.
+        identity: tells this sweep from others that had the same folder.
+        by_bits: whether runs are compared by bits per byte instead of by their loss.
+        config_dir: a folder of the user's own that adds options to the groups.
+    """
+
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        study: "Study",
+        launcher: "Launcher",
+        space: Space,
+        settings: "SearchSettings",
+        identity: str,
+        by_bits: bool,
+        config_dir: str | None,
+    ) -> None:
+        self.folder = folder
+        self.study = study
+        self._launcher = launcher
+        self._space = space
+        self._settings = settings
+        self._identity = identity
+        self._by_bits = by_bits
+        self._config_dir = config_dir
+        self._keys = [dimension.key for dimension in space.dimensions]
+        self._active: dict[int, Active] = {}
+        self._left: list[
+            int
+        ] = []  # trials that an earlier start of the sweep has begun, and nobody trains
+        self._told: list[Row] = []  # what the table showed last
+        self._starts: dict[int, int] = {}  # of each trial, by this process
+
+    def run(self) -> int:
+        """Train what is left of the sweep; return the number of the signal that has ended it, 0 for none."""
+        settings = self._launcher.settings
+        _say(
+            "sweep",
+            f"{self.folder}: {self.study.n_trials} trials ({self.study.sampler} of {', '.join(self._keys)}), "
+            f"{settings.jobs} at once, {settings.cluster}",
+        )
+        with passing_signals_on() as signals:
+            self._take_up()
+            is_told = False
+            while True:
+                self._settle_all(stopping=bool(signals.first))
+                if not signals.first:
+                    self._start_more()
+                elif not is_told:
+                    is_told = True
+                    self._say_stopping()
+
+                if signals.first and settings.cluster == "slurm":
+                    break  # its jobs need no process of the user's
+                if signals.first:
+                    self._ask_to_end(self._active.values())
+                if not self._active and (signals.first or not self._has_more()):
+                    break
+                time.sleep(POLL)
+        return signals.first
+
+    def say_ending(self) -> bool:
+        """Print the table and the best trial; return whether every trial has finished."""
+        rows = list(self._rows())
+        if rows != self._told:
+            self._say_table(rows)
+        best = best_of(rows, by_bits=self._by_bits)
+        if best is not None:
+            figure = f"{best.bits_per_byte:.4f} bits per byte"
+            if not self._by_bits:
+                figure = f"val loss {best.loss:.4f}, {figure}"
+            overrides = self._space.overrides(best.texts)
+            _say("best", f"{figure}, step {best.step}: trial {best.number}, {best.run}")
+            _say("train", command_line("train", *overrides, *self._own_folder()))
+
+        n_done = len([row for row in rows if row.state in ("done", "pruned")])
+        return n_done == self.study.n_trials
+
+    def _has_more(self) -> bool:
+        """Whether a trial is left to be begun."""
+        return bool(self._left) or len(self.study) < self.study.n_trials
+
+    def _take_up(self) -> None:
+        """Look at every trial that an earlier start of the sweep has begun, and not seen the end of."""
+        from gptmini.search import TrialFolder
+
+        for trial in self.study.trials:
+            if trial.state.name != "RUNNING":
+                continue
+            folder = TrialFolder(self.folder, trial.number)
+            job = self._launcher.job_of(folder.read_job())
+            is_pruned = "pruned_at" in self.study.facts_of(trial.number)
+            active = Active(trial.number, folder, job, gpus=None, is_pruned=is_pruned)
+            if folder.read_result() is not None or self._is_alive(active) or is_pruned:
+                active.gpus = folder.read_order().environment.get("CUDA_VISIBLE_DEVICES")
+                self._launcher.keep_gpus(active.gpus)
+                self._active[trial.number] = active
+            else:
+                self._left.append(trial.number)
+
+    def _start_more(self) -> None:
+        """Begin trials until as many run as may run at once; those that were cut off come first."""
+        while len(self._active) < self._launcher.settings.jobs and self._has_more():
+            number = self._left.pop(0) if self._left else self.study.begin()
+            self._start(number)
+
+    def _start(self, number: int) -> None:
+        """Start the process of a trial, which begins the trial's run or goes on with it."""
+        from gptmini.search import Order, TrialFolder
+
+        folder = TrialFolder(self.folder, number)
+        texts = self.study.texts(number)
+        overrides = [*self._space.overrides(texts), *self._threads()]
+        label = label_of([f"{key}={text}" for key, text in texts.items()], self._keys)
+        gpus = self._launcher.take_gpus()
+        folder.write_order(
+            Order(
+                arguments=[*overrides, "resume=auto", *self._own_folder()],
+                label=f"trial-{number}_{label}",
+                job=self._job_name(number),
+                folder=str(Path.cwd()),
+                environment=self._environment(gpus),
+            )
+        )
+
+        job = self._launcher.submit(TrialJob(str(self.folder.absolute()), number))
+        folder.write_job(str(job.job_id))
+        self._starts[number] = self._starts.get(number, 0) + 1
+        self._active[number] = Active(number, folder, job, gpus)
+        values = " ".join(f"{key}={text}" for key, text in texts.items())
+        again = "" if self._run_of(number) is None else ", which goes on"
+        _say("started", f"trial {number}: {values}{again}")
+
+    def _environment(self, gpus: str | None) -> dict[str, str | None]:
+        """Variables for the process of a run. submitit hides every GPU from a local one."""
+        if self._launcher.settings.cluster != "local":
+            return {}
+        return {"CUDA_VISIBLE_DEVICES": gpus or os.environ.get("CUDA_VISIBLE_DEVICES")}
+
+    def _threads(self) -> list[str]:
+        """The threads of each run where several share this machine, unless the user says how many."""
+        settings = self._launcher.settings
+        typed = [key_typed(line) for line in self._space.fixed]
+        if settings.cluster != "local" or settings.jobs == 1 or "trainer.threads" in typed:
+            return []
+        return [f"trainer.threads={max(1, processors.n_processors() // settings.jobs)}"]
+
+    def _own_folder(self) -> list[str]:
+        if self._config_dir is None:
+            return []
+        return ["--config-dir", as_argument(Path(self._config_dir).absolute())]
+
+    def _job_name(self, number: int) -> str:
+        """What names a trial in all its starts."""
+        return f"sweep-{self._identity}-trial-{number}"
+
+    def _settle_all(self, *, stopping: bool) -> None:
+        """Look at every trial that is being trained, and print the table if one has finished."""
+        finished = [
+            active
+            for active in list(self._active.values())
+            if self._settle(active, stopping=stopping)
+        ]
+        if finished:
+            self._say_table(list(self._rows()))
+
+    def _settle(self, active: Active, *, stopping: bool) -> bool:
+        """Look at a trial: whether it has finished, has to be started again, or is to be pruned.
+
+        stopping says whether the sweep ends, so that nothing is started again. Returns whether the trial has finished.
+        """
+        is_local = self._launcher.settings.cluster == "local"
+        is_alive = self._is_alive(active)
+        result = active.folder.read_result()
+        if is_alive and (result is None or is_local):
+            self._consider_pruning(active)
+            return False
+
+        del self._active[active.number]
+        self._launcher.give_back(active.gpus)
+        if result is not None:
+            self._tell(active.number, result)
+            return True
+        if active.is_pruned:
+            self.study.prune(active.number)
+            _say("pruned", f"trial {active.number}")
+            return True
+        if stopping:
+            return False
+
+        n_starts = self._starts.get(active.number, 0)
+        if n_starts > self._settings.retries:
+            reason = f"its process was killed {n_starts} times"
+            self.study.fail(active.number, reason)
+            _say("failed", f"trial {active.number}: {reason}")
+            return True
+        _say("killed", f"trial {active.number} was not finished; it is started again")
+        self._left.append(active.number)
+        return False
+
+    def _tell(self, number: int, result: "Result") -> None:
+        """Write down the result of a run that has ended by itself."""
+        value = result.bits_per_byte if self._by_bits else result.loss
+        if result.reason is not None or value is None:
+            reason = result.reason or "it has no value"
+            self.study.fail(number, reason)
+            _say("failed", f"trial {number}: {reason}")
+            return
+        self.study.report(number, self._points_of(number))
+        self.study.finish(number, value)
+
+    def _is_alive(self, active: Active) -> bool:
+        """Whether a process trains a trial, or a job that will is in a queue."""
+        if active.job is not None and not active.job.done():
+            return True
+        return active.folder.process() is not None
+
+    def _consider_pruning(self, active: Active) -> None:
+        """Tell Optuna of the newest validations, and ask a run to end that does worse than the others."""
+        if self._settings.pruner is None:
+            return
+        if active.is_pruned:
+            self._ask_to_end([active])
+            return
+        self.study.report(active.number, self._points_of(active.number))
+        if self.study.should_prune(active.number):
+            points = self._points_of(active.number)
+            self.study.note(active.number, pruned_at=points[-1][0])
+            active.is_pruned = True
+
+    def _ask_to_end(self, actives: Any) -> None:
+        """Ask runs to save their step and end."""
+        now = time.monotonic()
+        for active in actives:
+            if active.asked_at is None or now - active.asked_at >= ASK_AGAIN:
+                active.asked_at = now
+                self._launcher.ask_to_end(active.folder.process(), active.job)
+
+    def _run_of(self, number: int) -> Path | None:
+        """The folder of a trial's run; None if the run has not begun."""
+        from gptmini.run_folder import find_jobs_run
+
+        found = find_jobs_run(self.folder.parent, self._job_name(number))
+        return None if found is None else found[0]
+
+    def _points_of(self, number: int) -> list[tuple[int, float]]:
+        """The validations of a trial's run so far, as (step, value) points."""
+        from gptmini.report.scalar_table import FILE, read_rows
+
+        run = self._run_of(number)
+        if run is None or not (run / FILE).is_file():
+            return []
+        _, rows = read_rows(run / FILE)
+        tag = "val/bits_per_byte" if self._by_bits else "val/loss"
+        return [(step, float(row[tag])) for step, row in sorted(rows.items()) if tag in row]
+
+    def _rows(self) -> Iterator[Row]:
+        """The rows of the table: every trial that has begun."""
+        from gptmini.search import TrialFolder
+
+        for trial in self.study.trials:
+            if trial.state.name == "WAITING":
+                continue
+            number = trial.number
+            result = TrialFolder(self.folder, number).read_result()
+            state = STATES[trial.state.name]
+            if number in self._active:
+                state = "running"
+            reason = trial.user_attrs.get("reason")
+            texts = self.study.texts(number)
+            if result is not None and result.loss is not None:
+                yield Row(
+                    number=number,
+                    state="done" if result.reason is None else "failed",
+                    texts=texts,
+                    loss=result.loss,
+                    bits_per_byte=result.bits_per_byte,
+                    step=result.step,
+                    seconds=result.seconds,
+                    run=result.run,
+                    reason=reason,
+                )
+                continue
+
+            run = self._run_of(number)
+            points = self._points_of(number)
+            step, value = min(points, key=lambda point: point[1]) if points else (None, None)
+            yield Row(
+                number=number,
+                state=state,
+                texts=texts,
+                loss=None if self._by_bits else value,
+                bits_per_byte=value if self._by_bits else None,
+                step=step,
+                run=None if run is None else str(run),
+                reason=reason,
+            )
+
+    def _say_table(self, rows: list[Row]) -> None:
+        """Print the table, and write it as table.csv."""
+        self._told = rows
+        write_csv(self.folder / "table.csv", rows, self._keys)
+        for i, line in enumerate(lines_of(rows, self._keys, by_bits=self._by_bits)):
+            _say("sweep" if i == 0 else "", line)
+
+    def _say_stopping(self) -> None:
+        if self._launcher.settings.cluster == "slurm":
+            jobs = ", ".join(
+                str(active.job.job_id) for active in self._active.values() if active.job
+            )
+            _say(
+                "stopped",
+                f"the jobs {jobs} go on without the sweep; the same command takes them up again",
+            )
+        else:
+            _say("stopped", "the runs are saved; the same command goes on with the sweep")
+
+
+def _say(topic: str, line: str) -> None:
+    print(f"{topic:8} {line}", flush=True)
