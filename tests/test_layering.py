@@ -62,6 +62,7 @@ HOMES = {  # the only room that may import a library, or print
     "print": "commands",
     "matplotlib": "report",
     "optuna": "search",
+    "submitit": "search",
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 SCRIPT_FILES = sorted(SCRIPTS.rglob("*.py"))

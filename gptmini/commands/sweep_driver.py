@@ -17,9 +17,8 @@ from gptmini.commands.sweep_table import Row, best_of, lines_of, write_csv
 from gptmini.commands.trials import TrialJob
 
 if TYPE_CHECKING:
-    from submitit import Job
-
     from gptmini.search import Launcher, Result, SearchSettings, Study, TrialFolder
+    from gptmini.search.launchers import Job
 
 POLL = 0.5  # seconds between two looks at the runs
 # Seconds until a run that was asked to end is asked again. One that still imports its libraries hears nothing.

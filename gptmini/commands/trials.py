@@ -30,9 +30,9 @@ class TrialJob:
 
     def checkpoint(self) -> Any:
         """What submitit puts into the queue of SLURM again when the time of a job ends: the same call."""
-        from submitit.helpers import DelayedSubmission
+        from gptmini.search.launchers import again
 
-        return DelayedSubmission(self)
+        return again(self)
 
 
 def _train(folder: Any) -> None:

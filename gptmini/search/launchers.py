@@ -160,6 +160,13 @@ class Launcher:
         return executor
 
 
+def again(job: Callable[[], None]) -> Any:
+    """What a job's method checkpoint returns so that submitit puts the same call into the queue of SLURM again."""
+    from submitit.helpers import DelayedSubmission
+
+    return DelayedSubmission(job)
+
+
 @contextmanager
 def _turning_off_interrupts() -> Iterator[None]:
     """Let processes that the block starts take no notice of a Ctrl-C."""

@@ -56,6 +56,7 @@ SHORTENED = {
         "callbacks.samples.max_new_tokens=4",
     ],
     "sample": ["--max-new-tokens", "4"],
+    "sweep": ["trainer.max_steps=4", "trainer.global_batch_size=4", "callbacks.pictures=null"],
     "evaluate": ["--max-tokens", "512"],
 }
 WILD = ("optimizer=adamw", "optimizer.lr=1e30")  # Muon's steps and RMS norms bear any rate
