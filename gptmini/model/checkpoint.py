@@ -1,7 +1,8 @@
 """The checkpoint file: tensors and plain JSON types, written whole or not at all, checked before it is read.
 
 Layout: {"gptmini": {"format", "config", "tokenizer", ...}, "state_dict": {"model.<name>": tensor}, ...}. Sampling needs
-these two entries; further entries hold what the trainer needs to go on, such as the state of the optimizer.
+these two entries; further entries hold what the trainer needs to go on, such as the state of the optimizer. Of a model
+that is too large for one file, the tensors lie in a folder beside the file, as gptmini/model/shards.py describes.
 """
 
 import math
@@ -19,6 +20,7 @@ from gptmini.checks import UserError
 from gptmini.files import flush_file, flush_folder, replace_by_link, replacing
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT
+from gptmini.model.shards import check_shards, is_of_shards, read_rest, read_shards
 
 FORMAT = 1  # number of the layout; read_checkpoint refuses any other
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # dtypes of a GPT's weights
@@ -71,11 +73,14 @@ def read_checkpoint(path: Path, *, mapped: bool = False) -> dict:
     """Read a checkpoint onto the CPU without running any code in the file.
 
     With mapped, tensors stay in the file until they are used: who needs the weights alone does not read the state of
-    the optimizer, which is twice as large. The file must not change meanwhile.
+    the optimizer, which is twice as large. The file must not change meanwhile. Of shards, the optimizer's are left out.
 
     Raises UserError: another format, damage, or pickled code.
     """
-    checkpoint = load_plain(path, mapped=mapped)
+    if is_of_shards(path):
+        checkpoint = read_shards(path, only_weights=mapped)
+    else:
+        checkpoint = load_plain(path, mapped=mapped)
     _check_format(checkpoint, path)
     return checkpoint
 
@@ -85,7 +90,10 @@ def read_header(path: Path) -> dict:
 
     Raises UserError: another format, damage, or pickled code.
     """
-    checkpoint = load_plain(path, mapped=True, whole=False)
+    if is_of_shards(path):
+        checkpoint = read_rest(path)
+    else:
+        checkpoint = load_plain(path, mapped=True, whole=False)
     _check_format(checkpoint, path)
     return checkpoint["gptmini"]
 
@@ -167,8 +175,12 @@ def step_of(path: Path) -> float:
     The checksums of the whole file are checked, but its tensors are not read into memory.
     """
     try:
-        check_archive(path)
-        checkpoint = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        if is_of_shards(path):
+            checkpoint = read_rest(path)
+            check_shards(path, checkpoint)
+        else:
+            check_archive(path)
+            checkpoint = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
         step = checkpoint["global_step"]
     except Exception:  # of any class; read_checkpoint tells how a file is damaged
         return math.inf

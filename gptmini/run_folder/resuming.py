@@ -1,5 +1,6 @@
 """From which checkpoint a resumed run goes on, and what becomes of the run's other files."""
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,9 +88,16 @@ def adopt(path: Path, step: int) -> list[Path]:
 def remove_left_overs(folder: Path) -> None:
     """Remove the temporary files that a process left which was killed while it wrote a run folder, which is locked.
 
-    The temporary file of a report stays: a report takes no lock, and may be written at this moment.
+    So are folders of shards that no checkpoint names. The temporary file of a report stays: a report takes no lock, and
+    may be written at this moment.
     """
     for pattern in LEFT_OVERS:
         for left_over in folder.glob(pattern):
             if left_over.is_file():
                 left_over.unlink()
+            elif left_over.is_dir() and not left_over.is_symlink():
+                shutil.rmtree(left_over, ignore_errors=True)
+    if any((folder / "checkpoints").glob("*.shards")):
+        from gptmini.model.shards import remove_unnamed
+
+        remove_unnamed(folder / "checkpoints")

@@ -11,9 +11,13 @@ from lightning.pytorch.strategies import DDPStrategy
 from gptmini.checks import UserError, whole
 from gptmini.files import replace_by_link
 from gptmini.model.checkpoint import write_checkpoint
+from gptmini.model.shards import remove_unnamed, write_shards
 from gptmini.training.meeting import is_loss
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import say
+
+# Parameters of which fp32 weights with AdamW's moments are 24 GB. A run of an earlier version has no such key.
+SHARDS_ABOVE = 2 * 10**9
 
 
 class Stop(SystemExit):
@@ -59,7 +63,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """
 
     keeps_errors = False
+    writes_names = True  # whether this process gives files their names; of several that write shards only the first
     error: OSError | None = None  # of the newest save; None if it succeeded
+    shards_above: int | None = (
+        None  # parameters above which tensors are written as shards; None: never
+    )
     last_step: int | None = None  # step of this process's newest last.ckpt; None if it saved none
     best_step: int | None = None  # step of this process's newest best.ckpt; None if it saved none
     shared_step: int | None = None  # step at which last.ckpt was made from best.ckpt; None: never
@@ -78,7 +86,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             if file.name == "last.ckpt":
                 self._save_last(checkpoint, file)
             else:
-                write_checkpoint(checkpoint, file)
+                self._write(checkpoint, file)
             if file.name == "best.ckpt":
                 self.best_step = checkpoint["global_step"]
             if file.name == "last.ckpt":
@@ -94,7 +102,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         previous = path.with_name("previous.ckpt")
         step = checkpoint["global_step"]
         if self.best_step != step:
-            write_checkpoint(checkpoint, path, previous=previous)
+            self._write(checkpoint, path, previous=previous)
+            return
+        if not self.writes_names:
             return
 
         # If last.ckpt is best.ckpt already, linking again would lose the older previous.ckpt.
@@ -104,6 +114,20 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             replace_by_link(path, previous)
         replace_by_link(best, path)
         self.shared_step = step
+        if self.divides(checkpoint):
+            remove_unnamed(path.parent)
+
+    def _write(self, checkpoint: dict, path: Path, *, previous: Path | None = None) -> None:
+        """Write a checkpoint as one file, or its tensors as shards if they are many."""
+        if self.divides(checkpoint):
+            write_shards(checkpoint, path, previous=previous)
+        else:
+            write_checkpoint(checkpoint, path, previous=previous)
+
+    def divides(self, checkpoint: dict) -> bool:
+        """Whether the tensors of a checkpoint are written as shards."""
+        n_parameters = sum(weight.numel() for weight in checkpoint["state_dict"].values())
+        return self.shards_above is not None and n_parameters > self.shards_above
 
 
 class RunCheckpoints(L.Callback):
@@ -112,11 +136,26 @@ class RunCheckpoints(L.Callback):
     A checkpoint is written last: the events of its step are flushed and the validation of its step is done before it.
     """
 
-    def __init__(self, every_steps: int) -> None:
-        """Save last.ckpt each time every_steps optimizer steps are done; UserError unless that is an int above 0."""
+    def __init__(self, every_steps: int, shards_above: int = SHARDS_ABOVE) -> None:
+        """Save last.ckpt at an interval.
+
+        Args:
+            every_steps: optimizer steps from one save to the next.
+            shards_above: number of parameters above which the tensors of a checkpoint are shards in a folder.
+
+        Raises UserError: an argument is no whole number, or too low.
+        """
         self.every_steps = whole("every_steps", every_steps)
+        self.shards_above = whole("shards_above", shards_above, least=0)
         self.best: Best | None = None
         self._last_step: int | None = None  # step of the last.ckpt that this process saved
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
+        """Say from which number of parameters on tensors are shards."""
+        files = trainer.strategy.checkpoint_io
+        assert isinstance(files, AtomicCheckpointIO)
+        files.shards_above = self.shards_above
+        files.writes_names = trainer.is_global_zero
 
     def state_dict(self) -> dict:
         """Return the best validation, which a resumed run must know."""

@@ -5,6 +5,7 @@ read from a checkpoint, and then divided. Functions that say so are collective: 
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,18 +38,44 @@ class ShardedStrategy(ModelParallelStrategy):
         """Return the whole weights on the first process, and nothing on the others; collective."""
         module = self.lightning_module
         assert module is not None
-        return whole_tensors(dict(module.named_parameters()), keep=self.is_global_zero)
+        parameters = dict(module.named_parameters())
+        if self._writes_shards:
+            return parameters
+        return whole_tensors(parameters, keep=self.is_global_zero)
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Return the whole moments by the names of their parameters on the first process; collective."""
         module = self.lightning_module
         assert module is not None
+        if self._writes_shards:
+            named = module.named_parameters()
+            return {
+                "state": {name: optimizer.state[p] for name, p in named if p in optimizer.state}
+            }
+
         state = {}
         for name, parameter in module.named_parameters():
             if parameter in optimizer.state:
                 moments = whole_tensors(optimizer.state[parameter], keep=self.is_global_zero)
                 state[name] = moments
         return {"state": state if self.is_global_zero else {}}
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None
+    ) -> None:
+        """Write a checkpoint: whole by the first process, or by every process its share; collective."""
+        if self._writes_shards:
+            self.checkpoint_io.save_checkpoint(checkpoint, self.broadcast(filepath))
+        else:
+            super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    @property
+    def _writes_shards(self) -> bool:
+        """Whether a checkpoint holds each process's share of a tensor instead of whole tensors."""
+        module = self.lightning_module
+        assert module is not None
+        most = getattr(self.checkpoint_io, "shards_above", None)
+        return most is not None and sum(p.numel() for p in module.parameters()) > most
 
 
 def shard(model: GPT, mesh: DeviceMesh, *, precision: str, compile: bool) -> None:
