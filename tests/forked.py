@@ -51,3 +51,23 @@ def _run(queue, rank, n_ranks, store, function, arguments):
         queue.put((rank, result, None))
     except BaseException:
         queue.put((rank, None, traceback.format_exc()))
+
+
+def forked(function, *arguments):
+    """Call a function in a process that is forked from this one, so that what it sets up ends with it."""
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    process = context.Process(target=_call, args=(queue, function, arguments), daemon=True)
+    process.start()
+    result, error = queue.get()
+    assert error is None, error
+    process.join(SECONDS)
+    return result
+
+
+def _call(queue, function, arguments):
+    try:
+        torch.set_num_threads(1)
+        queue.put((function(*arguments), None))
+    except BaseException:
+        queue.put((None, traceback.format_exc()))

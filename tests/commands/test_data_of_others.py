@@ -34,7 +34,13 @@ def test_a_mixture_is_trained_on_and_its_passes_are_told(script, short, tmp_path
     (tmp_path / "other.txt").write_text(text[: len(text) // 4].upper())
     overrides = [line for line in short if not line.startswith("data")]
     sources = "data.sources={a: {path: my.txt, weight: 3}, b: {path: other.txt, weight: 1}}"
-    steps = ("trainer.max_steps=999", "trainer.val_tokens=200")
+    steps = (
+        "trainer.max_steps=999",
+        "trainer.val_tokens=200",
+        "trainer.val_every_steps=500",
+        "callbacks.scalars.every_steps=100",
+        "callbacks.checkpoints.every_steps=500",
+    )
     result = script("train", *overrides, "data=mixture", sources, *steps)
     assert result.code == 0, result.err
     assert re.search(r"^ +a: 3 of 4 windows, [\d,]+ tokens, \S+ passes$", result.out, re.MULTILINE)

@@ -165,13 +165,15 @@ def further_process_of(process):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hangs"])
 def test_a_run_that_loses_a_process_is_saved_and_names_it(short, start, number):
     """The first process has complete weights: not one step is lost."""
-    run = start(*PROGRAM, *short, *ENDLESS, "trainer.devices=2", "trainer.timeout=15")
+    run = start(*PROGRAM, *short, *ENDLESS, "trainer.devices=2", "trainer.timeout=8")
     first_step(run)
     lost = further_process_of(run)
     os.kill(lost, number)
     printed = run.communicate(timeout=PATIENCE)[0]
     assert run.returncode == 1
-    pattern = r"stopped  by the loss of a process \(process 1 does not answer, after it reported step \d+\)"
+    # Under load, process 1 may not have reported a step when it is lost.
+    reported = r"(?:after it reported step \d+|before its first step)"
+    pattern = rf"stopped  by the loss of a process \(process 1 does not answer, {reported}\)"
     found = re.search(
         pattern + r" at step (\d+); saved as runs/smoke/\S+/last.ckpt\nnext  ", printed
     )

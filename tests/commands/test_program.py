@@ -72,7 +72,7 @@ def test_it_names_its_version(program):
 
 def test_an_unknown_command_is_told_in_one_line(program):
     code, out, err = program("trian")
-    known = "train, prepare, sample, evaluate, export, import, report"
+    known = "train, sweep, runs, prepare, sample, evaluate, export, import, report"
     assert (code, out) == (2, "")
     assert err == f"error: gptmini has no command trian; it has {known}\n"
 

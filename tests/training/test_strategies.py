@@ -173,7 +173,8 @@ def traffic(train, n_ranks, **settings):
     model = trainer.lightning_module.model
     n_block = sum(weight.numel() for weight in model.blocks[0].parameters())
     n_all = sum(weight.numel() for weight in model.parameters())
-    return seen.sent, n_block, n_all
+    n_matrices = sum(weight.numel() for weight in model.blocks.parameters() if weight.dim() == 2)
+    return seen.sent, n_block, n_all, n_matrices
 
 
 def sizes(sent, name, n_dims):
@@ -184,18 +185,20 @@ def sizes(sent, name, n_dims):
 def test_ddp_sends_gradients_once_and_each_shape_of_matrices_once(train, tmp_path):
     settings = {"folder": tmp_path, "strategy": "ddp", "batch_size": 1}  # four micro-steps
     step = partial(traffic, train, 2, **settings)
-    for sent, _, n_all in in_processes(2, step, folder=tmp_path):
+    for sent, _, n_all, n_matrices in in_processes(2, step, folder=tmp_path):
         gradients = [size for size in sizes(sent, "all_reduce", 1) if size > 100]
         assert gradients == [n_all]
         # Of the blocks: queries, keys and values; the outputs of the attention; both matrices of the MLP.
         assert len(sizes(sent, "all_gather", 3)) == 3
+        # Each process sends what it owns, which is half of the matrices.
+        assert sum(sizes(sent, "all_gather", 3)) == n_matrices // 2
 
 
 def test_fsdp2_reduces_gradients_once_and_exchanges_each_shape_of_matrices_twice(train, tmp_path):
     settings = {"folder": tmp_path, "strategy": "fsdp2", "batch_size": 1}  # four micro-steps
     step = partial(traffic, train, 2, **settings)
     n_blocks = 2
-    for sent, n_block, n_all in in_processes(2, step, folder=tmp_path):
+    for sent, n_block, n_all, n_matrices in in_processes(2, step, folder=tmp_path):
         # gloo has no reduce-scatter of its own, and reduces all.
         gradients = [size for size in sizes(sent, "all_reduce", 1) if size > 100]
         n_rest = n_all - n_blocks * n_block
@@ -207,3 +210,5 @@ def test_fsdp2_reduces_gradients_once_and_exchanges_each_shape_of_matrices_twice
 
         # As under DDP, but for the two matrices of the MLP, of which rows are divided in one and columns in the other.
         assert len(sizes(sent, "all_gather", 3)) == 2 * 4
+        # There and back, each process sends its half of every matrix.
+        assert sum(sizes(sent, "all_gather", 3)) == 2 * n_matrices // 2
