@@ -21,9 +21,13 @@ LAYOUT = {
     },
     "How fast is it?": {
         "tokens per second": ["^work/tokens_per_second$"],
-        "milliseconds of a step": ["^work/ms/"],
+        "milliseconds of a step": ["^work/ms/", "^work/slowest_ms$"],
         "peak memory, GB": ["^work/memory_gb$"],
         "model FLOP utilisation": ["^work/mfu$"],
+        "slowest process: number, and time over the mean": [
+            "^work/slowest_rank$",
+            "^work/slowest_ratio$",
+        ],
     },
     "How far is it?": {
         "tokens seen": ["^train/tokens$"],

@@ -13,6 +13,7 @@ from gptmini.hardware import peak_flops, peak_memory, wait_for
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import log
 from gptmini.training.monitoring.measures import StepTimes, by_kind, norms
+from gptmini.training.monitoring.stragglers import OwnTime, slowest_of
 
 
 class Scalars(L.Callback):
@@ -71,7 +72,10 @@ class Scalars(L.Callback):
         else:
             peak = 1e12 * self.peak_tflops
         self._peak = None if peak is None else peak * trainer.world_size  # of all devices together
+        self._own = OwnTime(pl_module.device) if trainer.world_size > 1 else None
+        self._own_steps = 0  # optimizer steps that the own time is of
         self._begin_step(trainer, pl_module)
+        self._begin_own_time()
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: GPTModule, batch: tuple, batch_idx: int
@@ -79,10 +83,15 @@ class Scalars(L.Callback):
         """Close the data phase. If a validation ran since the last micro-step, its time is not counted as data."""
         self._mark("between" if self._validated else "data")
         self._validated = False
+        # Under FSDP2 the forward pass gathers weights, for which it waits.
+        if self._own is not None and pl_module.is_sharded:
+            self._own.end()
 
     def on_before_backward(self, trainer: L.Trainer, pl_module: GPTModule, loss: Tensor) -> None:
         """Close the forward phase: the loss is computed."""
         self._mark("forward")
+        if self._own is not None:
+            self._own.end()
 
     def on_after_backward(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Close the backward phase: the gradients are computed."""
@@ -123,18 +132,23 @@ class Scalars(L.Callback):
         self._ended = now
 
         if not step_done:
+            self._begin_own_time()
             return
+        self._own_steps += 1
         self._count_step(pl_module)
         if self._due(trainer.global_step, pl_module):
             log(trainer, self._metrics(trainer, pl_module))
             self._start_interval()
             self._ended = time.perf_counter()  # the time of logging is not counted as training
         self._begin_step(trainer, pl_module)
+        self._begin_own_time()
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Keep the validation's time out of the training speed and out of the data phase."""
         self._ended = None
         self._validated = True
+        if self._own is not None:
+            self._own.discard()
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Log the validation, and begin the next step."""
@@ -144,6 +158,12 @@ class Scalars(L.Callback):
             metrics["val/gap"] = evaluation.loss - self.train_loss
         log(trainer, metrics)
         self._begin_step(trainer, pl_module)
+        self._begin_own_time()
+
+    def _begin_own_time(self) -> None:
+        """Begin to time what this process does before it waits for others, where there are any."""
+        if self._own is not None:
+            self._own.begin()
 
     def _due(self, step: int, pl_module: GPTModule) -> bool:
         """Whether a step is logged; the first one is, so that a user soon sees that the run works."""
@@ -241,6 +261,10 @@ class Scalars(L.Callback):
         assert self._times is not None  # as for every step that is logged
         for part, milliseconds in self._times.milliseconds().items():
             metrics[f"work/ms/{part}"] = milliseconds
+
+        if self._own is not None and self._own_steps:
+            metrics |= slowest_of(self._own.seconds(), self._own_steps, pl_module.device)
+            self._own_steps = 0
 
         memory = peak_memory(pl_module.device)
         if memory is not None:
