@@ -45,7 +45,9 @@ class GPTModule(L.LightningModule):
     """
 
     # Figures of the newest optimizer step. They stay on the device, so that the host need not wait for them.
-    step_loss: Tensor  # mean over the micro-steps, in nats per token
+    step_loss: (
+        Tensor  # mean over the micro-steps, once the step is done over all ranks, in nats per token
+    )
     grad_norm: Tensor  # norm of the whole gradient before clipping
     # 1.0 if the step is not applied, because some rank's loss or gradient is not finite; else 0.0.
     not_finite: Tensor
@@ -280,17 +282,23 @@ class GPTModule(L.LightningModule):
         self.is_stepping = True
 
     def _agree(self) -> None:
-        """Have all ranks leave out a step that is not finite on one of them, and stop when one of them is asked to."""
-        # Ranks share the gradient but not the loss, which may be infinite on one of them alone.
-        # One all-reduce answers both questions. It is torch's own, because Lightning's adds a barrier.
-        on_cuda = self.device.type == "cuda"
-        request = torch.tensor(self.stop_request(), dtype=torch.float32, pin_memory=on_cuda)  # (2,)
-        request = request.to(self.device, non_blocking=True)
-        flags = torch.cat((self.not_finite.unsqueeze(0), request))  # (3,)
-        torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MAX)
+        """Have all ranks know the mean loss, leave out a step that is not finite on one, and stop when one is asked.
 
-        self.not_finite = flags[0]
-        self._request = flags[1:]
+        Ranks share the gradient but not the loss, which may be infinite on one of them alone. Every rank has the sums of
+        its curves from the same losses, so that a checkpoint, which holds the first rank's, is that of all.
+        """
+        on_cuda = self.device.type == "cuda"
+        request = torch.tensor(self.stop_request(), dtype=self.step_loss.dtype, pin_memory=on_cuda)
+        request = request.to(self.device, non_blocking=True)  # (2,)
+        own = torch.stack((self.step_loss, self.not_finite.to(request), *request)).unsqueeze(0)
+
+        # One collective for all of this. It is torch's own, because Lightning's adds a barrier.
+        all_ranks = own.new_empty((self.trainer.world_size, own.shape[1]))  # (ranks, 4)
+        torch.distributed.all_gather_into_tensor(all_ranks, own)
+
+        self.step_loss = all_ranks[:, 0].mean()
+        self.not_finite = all_ranks[:, 1].amax().float()
+        self._request = all_ranks[:, 2:].amax(dim=0).float()
 
     def optimizer_step(
         self,

@@ -10,7 +10,7 @@ from torch import Tensor
 class Outcome:
     """One optimizer step as the host knows it.
 
-    On several ranks the flags (bad, signal, late) hold for all ranks together, and loss and grad_norm are this rank's.
+    On several ranks all of this holds for all of them together.
     """
 
     step: int  # optimizer steps done, this one included

@@ -83,7 +83,9 @@ def test_the_page_of_a_run_has_everything_and_needs_nothing_else(two_runs, scrip
     ]
     n_charts = sum(len(charts) for charts in LAYOUT.values())
     drawings = [r for r in page.references if r.startswith("data:image/svg+xml;")]
-    assert len(drawings) == n_charts - 2  # no step was bad, and no peak is known
+    assert (
+        len(drawings) == n_charts - 3
+    )  # no step was bad, no peak is known, and there is one process
     pictures = [r for r in page.references if r.startswith("data:image/png;")]
     assert len(pictures) == 3 * 2  # three of the first validation, three of the last
 

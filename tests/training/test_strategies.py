@@ -28,10 +28,7 @@ class Losses(L.Callback):
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
-            mean = pl_module.step_loss.clone()
-            if trainer.world_size > 1:
-                torch.distributed.all_reduce(mean)
-            self.train.append(float(mean) / trainer.world_size)
+            self.train.append(float(pl_module.step_loss))
 
     def on_validation_end(self, trainer, pl_module):
         self.val.append(pl_module.newest_evaluation.loss)

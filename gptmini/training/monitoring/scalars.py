@@ -42,12 +42,15 @@ class Scalars(L.Callback):
         self._ended: float | None = None
         self._times: StepTimes | None = None  # of the running step, if it will be logged
         self._validated = False  # whether a validation ran since the last micro-step
+        # Time of this process before it waits for others, and the optimizer steps in it; None where there are no others.
+        self._own: OwnTime | None = None
+        self._own_steps = 0
         self._start_interval()
 
     def state_dict(self) -> dict:
         """Sums since the last logged step, and the newest point of train/loss, from which a resumed run's curves go on.
 
-        The sums are those of this process; a checkpoint holds the first process's.
+        They are the same on all ranks.
         """
         return {
             "loss": float(self._losses),
@@ -72,8 +75,8 @@ class Scalars(L.Callback):
         else:
             peak = 1e12 * self.peak_tflops
         self._peak = None if peak is None else peak * trainer.world_size  # of all devices together
-        self._own = OwnTime(pl_module.device) if trainer.world_size > 1 else None
-        self._own_steps = 0  # optimizer steps that the own time is of
+        if trainer.world_size > 1:
+            self._own = OwnTime(pl_module.device)
         self._begin_step(trainer, pl_module)
         self._begin_own_time()
 
@@ -217,7 +220,7 @@ class Scalars(L.Callback):
         n_applied = int(self._steps)
         # Where no step was applied, the curve shows the loss of the newest step, which is not finite.
         loss = self._losses / n_applied if n_applied else pl_module.step_loss
-        self.train_loss = float(trainer.strategy.reduce(loss, reduce_op="mean"))
+        self.train_loss = float(loss)
 
         metrics = {
             "train/loss": self.train_loss,

@@ -18,7 +18,11 @@ from pathlib import Path
 from gptmini.checks import UserError
 from gptmini.commands.errors import Parser
 
-TRAIN = Path(__file__).resolve().parent.parent / "train.py"
+from .outcomes import RUNNER, differing_bits, outcome, reached
+from .processes import kill_processes
+from .sweeps import kill_sweeps
+
+TRAIN = Path(__file__).resolve().parent.parent.parent / "train.py"
 INTERVAL = 20  # steps between checkpoints
 STEPS_A_KILL = 60  # so many that the run is not over before its last kill
 KINDS = ("start-up", "training", "write")  # when a kill falls, in turns
@@ -46,24 +50,6 @@ OVERRIDES = (
     "callbacks.pictures=null",
 )
 
-# Runs scripts/train.py, and writes the newest step to a file: a process that is killed cannot tell its step itself.
-RUNNER = """
-import os, runpy, sys
-from gptmini.training import GPTModule
-
-script, counter, *arguments = sys.argv[1:]
-sys.argv[:] = [script, *arguments]
-file = os.open(counter, os.O_WRONLY | os.O_CREAT)
-end = GPTModule.on_train_batch_end
-
-def count(module, *batch):
-    os.pwrite(file, module.trainer.global_step.to_bytes(8, "little"), 0)
-    return end(module, *batch)
-
-GPTModule.on_train_batch_end = count
-runpy.run_path(script, run_name="__main__")
-"""
-
 
 @dataclass
 class Tally:
@@ -79,6 +65,10 @@ def main() -> None:
     """Print kills, torn files, lost steps and differing bits; exit with 1 if a file is torn or a bit differs."""
     arguments = parse_arguments()
     random_ = random.Random(arguments.seed)
+    if arguments.of != "run":
+        kill_others = kill_processes if arguments.of == "processes" else kill_sweeps
+        with tempfile.TemporaryDirectory() as root:
+            sys.exit(0 if kill_others(arguments.kills, Path(root), random_) else 1)
     options = [*OVERRIDES, f"trainer.max_steps={arguments.kills * STEPS_A_KILL}"]
     n_copies = 4 * arguments.kills
 
@@ -136,6 +126,13 @@ def parse_arguments() -> argparse.Namespace:
         type=int,
         default=50,
         help="how often the run is killed (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--of",
+        choices=("run", "processes", "sweep"),
+        default="run",
+        help="what is killed: a run of one process, processes of runs of two under every launcher, or a sweep "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--seed",
@@ -227,14 +224,6 @@ def kill_once(folder: Path, process: subprocess.Popen, kind: str, fraction: floa
     return not had_ended
 
 
-def reached(folder: Path) -> int:
-    """Return the newest step that the training process of a folder has finished."""
-    path = folder / "counter"
-    if not path.exists():
-        return 0
-    return int.from_bytes(path.read_bytes(), "little")
-
-
 def newest(folder: Path) -> tuple[int, int]:
     """Return the step of the newest checkpoint below a folder, and how many checkpoints cannot be read."""
     from gptmini.model.checkpoint import read_checkpoint
@@ -248,61 +237,6 @@ def newest(folder: Path) -> tuple[int, int]:
             n_torn += 1
             print(f"torn: {error}")
     return max(steps), n_torn
-
-
-def outcome(folder: Path) -> dict:
-    """Return what the run below a folder ended with: every tensor, and every point of its curves but the speed."""
-    import logging
-
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    from gptmini.model.checkpoint import read_checkpoint
-
-    runs = []
-    for path in folder.glob("runs/*/*/config.yaml"):
-        if path.parent.parent.name != "latest":
-            runs.append(path.parent)
-    (run,) = runs
-
-    last = read_checkpoint(run / "checkpoints" / "last.ckpt")
-    values = {"steps": last["global_step"]}
-    for name, tensor in last["state_dict"].items():
-        values[f"weights {name}"] = tensor
-    for name, moments in last["optimizer_states"][0]["state"].items():
-        for moment, tensor in moments.items():
-            values[f"optimizer {name} {moment}"] = tensor
-
-    # TensorBoard would warn of every point that a resumed run wrote again.
-    logging.getLogger("tensorboard").setLevel(logging.ERROR)
-    events = EventAccumulator(str(run), size_guidance={"scalars": 0, "tensors": 0}).Reload()
-    for tag in events.Tags()["scalars"]:
-        if not tag.startswith("work/"):  # time and memory differ from run to run
-            values[tag] = [(point.step, point.value) for point in events.Scalars(tag)]
-    samples = events.Tensors("samples/text_summary")
-    values["samples"] = [(text.step, text.tensor_proto.string_val[0]) for text in samples]
-    return values
-
-
-def differing_bits(one: dict, other: dict) -> int:
-    """Count the bits in which the tensors of two outcomes differ.
-
-    A value that one outcome lacks, and a value that is no tensor and differs, counts as one bit and is printed.
-    """
-    import torch
-
-    bits = 0
-    for name in one.keys() | other.keys():
-        a = one.get(name)
-        b = other.get(name)
-        are_tensors = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
-        if are_tensors and a.shape == b.shape:
-            x = a.contiguous().flatten().view(torch.uint8)  # (bytes of a,)
-            y = b.contiguous().flatten().view(torch.uint8)  # (bytes of b,)
-            bits += sum(int(byte).bit_count() for byte in (x ^ y)[x != y])
-        elif a != b:
-            bits += 1
-            print(f"differs: {name}\n  {a}\n  {b}")
-    return bits
 
 
 def damage(path: Path, n: int, random_: random.Random) -> tuple[int, int]:

@@ -1,0 +1,84 @@
+"""What a run came to: its newest step while it trains, and every tensor and point of its curves at its end."""
+
+from pathlib import Path
+
+# Runs scripts/train.py, and writes the newest step to a file: a process that is killed cannot tell its step itself.
+RUNNER = """
+import os, runpy, sys
+from gptmini.training import GPTModule
+
+script, counter, *arguments = sys.argv[1:]
+sys.argv[:] = [script, *arguments]
+file = os.open(counter, os.O_WRONLY | os.O_CREAT)
+end = GPTModule.on_train_batch_end
+
+def count(module, *batch):
+    os.pwrite(file, module.trainer.global_step.to_bytes(8, "little"), 0)
+    return end(module, *batch)
+
+GPTModule.on_train_batch_end = count
+runpy.run_path(script, run_name="__main__")
+"""
+
+
+def reached(folder: Path) -> int:
+    """Return the newest step that the training process of a folder has finished."""
+    path = folder / "counter"
+    if not path.exists():
+        return 0
+    return int.from_bytes(path.read_bytes(), "little")
+
+
+def outcome(folder: Path) -> dict:
+    """Return what the run below a folder ended with: every tensor, and every point of its curves but the speed."""
+    import logging
+
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from gptmini.model.checkpoint import read_checkpoint
+
+    runs = []
+    for path in folder.glob("runs/*/*/config.yaml"):
+        if path.parent.parent.name != "latest":
+            runs.append(path.parent)
+    (run,) = runs
+
+    last = read_checkpoint(run / "checkpoints" / "last.ckpt")
+    values = {"steps": last["global_step"]}
+    for name, tensor in last["state_dict"].items():
+        values[f"weights {name}"] = tensor
+    for name, moments in last["optimizer_states"][0]["state"].items():
+        for moment, tensor in moments.items():
+            values[f"optimizer {name} {moment}"] = tensor
+
+    # TensorBoard would warn of every point that a resumed run wrote again.
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)
+    events = EventAccumulator(str(run), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+    for tag in events.Tags()["scalars"]:
+        if not tag.startswith("work/"):  # time and memory differ from run to run
+            values[tag] = [(point.step, point.value) for point in events.Scalars(tag)]
+    samples = events.Tensors("samples/text_summary")
+    values["samples"] = [(text.step, text.tensor_proto.string_val[0]) for text in samples]
+    return values
+
+
+def differing_bits(one: dict, other: dict) -> int:
+    """Count the bits in which the tensors of two outcomes differ.
+
+    A value that one outcome lacks, and a value that is no tensor and differs, counts as one bit and is printed.
+    """
+    import torch
+
+    bits = 0
+    for name in one.keys() | other.keys():
+        a = one.get(name)
+        b = other.get(name)
+        are_tensors = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+        if are_tensors and a.shape == b.shape:
+            x = a.contiguous().flatten().view(torch.uint8)  # (bytes of a,)
+            y = b.contiguous().flatten().view(torch.uint8)  # (bytes of b,)
+            bits += sum(int(byte).bit_count() for byte in (x ^ y)[x != y])
+        elif a != b:
+            bits += 1
+            print(f"differs: {name}\n  {a}\n  {b}")
+    return bits
