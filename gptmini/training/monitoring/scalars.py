@@ -42,7 +42,7 @@ class Scalars(L.Callback):
         self._ended: float | None = None
         self._times: StepTimes | None = None  # of the running step, if it will be logged
         self._validated = False  # whether a validation ran since the last micro-step
-        # Time of this process before it waits for others, and the optimizer steps in it; None where there are no others.
+        # Time of this process before it waits for others, and the optimizer steps in it; None if there are no others.
         self._own: OwnTime | None = None
         self._own_steps = 0
         self._start_interval()
