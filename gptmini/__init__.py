@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gptmini.attention import CausalMultiHeadAttention
     from gptmini.checks import UserError
-    from gptmini.commands.train import TrainingResult
+    from gptmini.commands.fitting import TrainingResult
     from gptmini.evaluation import evaluate
     from gptmini.generation import generate, generate_stream
     from gptmini.loading import load

@@ -21,7 +21,7 @@ INTERACTIVE = ("bash", "interactive")
 NO_ID = "none"
 # Variables that number a process or a machine, and that only a program which starts processes sets.
 NUMBERS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK")
-HOW = "start a run on several machines with torchrun or srun, as docs/scaling.md shows"
+HOW_TO_START = "start a run on several machines with torchrun or srun, as docs/scaling.md shows"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ def this_launch(environment: Mapping[str, str] = os.environ) -> Launch:
     for name in NUMBERS:
         if _number(environment, name, 0) > 0:
             raise UserError(
-                f"{name}={environment[name]} says that this is a further process of a run; {HOW}"
+                f"{name}={environment[name]} says that this is a further process of a run; {HOW_TO_START}"
             )
     return Launch(job=job)
 

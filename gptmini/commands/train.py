@@ -1,55 +1,36 @@
 """Train a GPT: gptmini train [KEY=VALUE ...]; --help lists groups and keys."""
 
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from gptmini.commands.announcements import Announcer
-from gptmini.commands.automatic import asks_for_auto, job_of_auto, may_requeue, requeue
+from gptmini.commands.automatic import asks_for_auto, job_of_auto
 from gptmini.commands.configuration import key_typed, plain_tree
-from gptmini.commands.errors import MISUSE, explain, naming_keys, one_line_errors, print_mistake
+from gptmini.commands.errors import naming_keys, one_line_errors
+from gptmini.commands.fitting import (
+    TrainingResult,
+    fit_and_announce,
+    make_console,
+    open_announcer,
+    prepare_process,
+)
 from gptmini.commands.initial import initial_model, settle_origin
+from gptmini.commands.joining import dismissing_others, orders_of, train_further
 from gptmini.commands.launching import run_configured
 from gptmini.commands.multirun import Outcome
-from gptmini.commands.plan import (
-    Fitted,
-    Plan,
-    build,
-    check_configuration,
-    check_text,
-    open_loggers,
-)
+from gptmini.commands.plan import Plan, build, check_configuration, check_text, open_loggers
 from gptmini.commands.progress import ProgressLine
-from gptmini.commands.start_up import started, starting_up
+from gptmini.commands.start_up import started
 from gptmini.commands.tokens import open_tokens
-from gptmini.launch import Launch, this_launch
+from gptmini.launch import this_launch
 
 # A mistake in a key is told before torch and Lightning are imported, which takes seconds.
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-    from rich.console import Console
 
     from gptmini.training import GPTModule
-    from gptmini.training.checkpointing import Best
-    from gptmini.training.meeting import Orders
     from gptmini.training.processes import Group
-    from gptmini.training.run import Run
     from gptmini.training.trainer import Logger
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingResult:
-    """The outcome of a run."""
-
-    folder: Path  # the run's folder
-    steps: int  # optimizer steps done in all, those before a resumption included
-    best: "Best | None"  # the validation with the lowest loss; None if none was saved
-    stopped_by: str | None = None  # a signal's name or the time limit; None if nothing stopped it
-    exit_code: int = 0  # the command's: 128 + the number of a signal that stopped the run
 
 
 def train(
@@ -143,7 +124,7 @@ def _train_in(
             plan,
             fitted,
             run,
-            [*loggers, announcer.console],
+            loggers,
             announcer,
             began=began,
         )
@@ -163,22 +144,6 @@ def run_job(
         stopped_by=result.stopped_by,
         exit_code=result.exit_code,
     )
-
-
-@contextmanager
-def dismissing_others(launch: Launch) -> Iterator[None]:
-    """Let the processes that torchrun or srun has started end too, if the block ends before there is a run."""
-    if not launch.starts_all:
-        yield
-        return
-
-    from gptmini.training.processes import meet
-
-    meeting = meet(launch)
-    try:
-        yield
-    finally:
-        meeting.dismiss()
 
 
 def check_job(config: "DictConfig") -> None:
@@ -201,16 +166,6 @@ def main(arguments: list[str] | None = None) -> None:
 
     with one_line_errors(), dismissing_others(launch):
         run_configured("train", run_job, arguments=arguments, check=check_job)
-
-
-def prepare_process(plan: Plan) -> None:
-    """Set what holds for the whole process: memory that is kept for reuse, threads, and how matrices are multiplied."""
-    from gptmini.hardware import keep_freed_memory, use_tf32, use_threads
-
-    keep_freed_memory()
-    if plan.hardware.tf32:
-        use_tf32()
-    use_threads(plan.settings.threads, n_processes=plan.settings.devices_here)
 
 
 def log_setup(
@@ -244,216 +199,6 @@ def log_setup(
         logger.save()
 
 
-def train_further(launch: Launch) -> None:
-    """Train as a further process of a run, which the first process has checked, named and written down.
-
-    This process prints nothing, unless it has a bug: the first process tells the user what goes wrong here.
-    """
-    with one_line_errors(), starting_up():
-        from omegaconf import DictConfig, OmegaConf
-
-        from gptmini.training.meeting import LostStore, join_meeting
-        from gptmini.training.processes import Group, leave_group
-        from gptmini.training.stopping import LOSS
-
-        try:
-            meeting = join_meeting(launch)
-            orders = meeting.hear_orders()
-        except LostStore:
-            sys.exit(LOSS)
-        if orders is None:
-            return
-
-        sys.path.extend(folder for folder in orders.path if folder not in sys.path)
-        try:
-            config = OmegaConf.create(orders.config)
-            assert isinstance(config, DictConfig)
-            code = _follow(Group(launch, meeting), orders, config)
-        except BaseException as error:
-            meeting.tell_failure(error)
-            if explain(error) is not None:
-                sys.exit(MISUSE)
-            raise
-        finally:
-            leave_group()
-    sys.exit(code)
-
-
-def _follow(group: "Group", orders: "Orders", config: "DictConfig") -> int:
-    """Train with the configuration, the folder and the checkpoint of the first process; return the exit code."""
-    began = time.monotonic()
-    plan = check_configuration(config)
-    started()
-    prepare_process(plan)
-
-    from gptmini.training.run import SharedRun
-
-    checkpoint = None if orders.checkpoint is None else Path(orders.checkpoint)
-    with SharedRun(Path(orders.folder), checkpoint, resumed=orders.resumed) as run:
-        store, _ = open_tokens(config, run.state, orders.overrides)
-        origin = settle_origin(config)
-        initial = initial_model(origin) if run.state is None else None
-        fitted = build(plan, store, run.state, initial=initial, origin=origin)
-        run.begin(orders.config, orders.overrides)
-
-        announcer = open_announcer(make_console("quiet"), run, plan, None)
-        loggers = open_loggers(plan, run, announcer)
-        result = fit_and_announce(
-            group,
-            plan,
-            fitted,
-            run,
-            [*loggers, announcer.console],
-            announcer,
-            began=began,
-        )
-    return result.exit_code
-
-
-def orders_of(run: "Run", config: "DictConfig") -> "Orders":
-    """What the further processes of a run must know of it once its folder is made."""
-    from omegaconf import OmegaConf
-
-    from gptmini.training.meeting import Orders
-
-    return Orders(
-        config=OmegaConf.to_yaml(config),
-        overrides=list(run.overrides),
-        folder=str(run.folder),
-        checkpoint=None if run.state is None else str(run.state.path),
-        resumed=run.resumed,
-        path=list(sys.path),
-    )
-
-
-def fit_and_announce(
-    group: "Group",
-    plan: Plan,
-    fitted: Fitted,
-    run: "Run",
-    loggers: "Sequence[Logger]",
-    announcer: Announcer,
-    *,
-    began: float,
-) -> TrainingResult:
-    """Train until the last step, or until a signal, the time limit or a callback ends the run; say how it ended.
-
-    Args:
-        group: the processes of the run, which begin to train together.
-        plan: the checked configuration.
-        fitted: the plan built for the run's text.
-        run: the run, whose folder exists.
-        loggers: all loggers of the run, the one of the console included.
-        announcer: says how the run ended.
-        began: when the command began, in seconds of time.monotonic. The time limit counts from then.
-    """
-    from gptmini.training import (
-        ContentionNotice,
-        RunCheckpoints,
-        Samples,
-        Stopping,
-        build_trainer,
-    )
-    from gptmini.training.stopping import LOSS
-
-    seconds_left = plan.max_seconds
-    if seconds_left is not None:
-        seconds_left -= time.monotonic() - began
-    stopping = Stopping(seconds_left, plan.settings.max_bad_steps, group.meeting)
-    trainer = build_trainer(
-        fitted.module.settings,
-        run.folder,
-        device=plan.hardware.device,
-        precision=plan.hardware.precision,
-        callbacks=[*fitted.callbacks, ContentionNotice(), stopping],
-        loggers=loggers,
-        state=run.state,
-        begins_trained=fitted.module.origin is not None,
-        launch=group.launch,
-    )
-    group.come_together(plan.hardware.device, plan.settings.timeout)
-
-    try:
-        ending = stopping.fit_until_stopped(trainer, fitted.module, fitted.data)
-    finally:
-        finish_loggers(loggers)
-
-    checkpoints = _first(fitted.callbacks, RunCheckpoints)
-    best = None if checkpoints is None else checkpoints.best
-    if ending.reason is not None:
-        announcer.say_stop(ending, trainer.global_step, run)
-        if group.launch.is_further and ending.code == LOSS and ending.speaks:
-            last = run.folder / "checkpoints" / "last.ckpt"
-            print_mistake(f"the run ended by {ending.reason}; go on from {last}")
-    else:
-        announcer.say_done(
-            trainer,
-            run,
-            n_steps=trainer.global_step - run.step,
-            seconds=time.monotonic() - began,
-        )
-        samples = _first(fitted.callbacks, Samples)
-        announcer.say_results(
-            fitted.module,
-            best=best,
-            keeps_best=checkpoints is not None,
-            samples=[] if samples is None else samples.texts,
-            folder=run.folder,
-        )
-
-    if ending.saved and may_requeue(group.launch, run.folder, ending.reason):
-        announcer.say("requeue", requeue(group.launch))
-    stopping.pass_on()
-    return TrainingResult(
-        folder=run.folder,
-        steps=trainer.global_step,
-        best=best,
-        stopped_by=ending.reason,
-        exit_code=ending.code,
-    )
-
-
-def finish_loggers(loggers: "Sequence[Logger]") -> None:
-    """End the entry of each logger that keeps one for the whole process.
-
-    Without that, Weights & Biases would add the next run of the process to the entry of this run.
-    """
-    for logger in loggers:
-        experiment = getattr(logger, "experiment", None)
-        end = getattr(experiment, "finish", None)
-        if end is not None:
-            end()
-
-
-def make_console(kind: str) -> "Console":
-    """The console of a run; kind is auto, lines or quiet. A further process takes quiet."""
-    from gptmini.training.monitoring.console import LastingConsole
-
-    return LastingConsole(
-        quiet=kind == "quiet",
-        force_terminal=False if kind == "lines" else None,
-        soft_wrap=True,
-        highlight=False,
-    )
-
-
-def open_announcer(console: "Console", run: "Run", plan: Plan, config_dir: str | None) -> Announcer:
-    """The announcer of a run that has begun, which writes to the console and to the run's train.log."""
-    from rich.console import Console
-
-    from gptmini.training.monitoring.console import ConsoleLogger, past_validations
-
-    log = Console(file=run.log, soft_wrap=True, highlight=False)
-    console_logger = ConsoleLogger(
-        console,
-        log,
-        plan.settings.max_steps,
-        past_validations(run.curves),
-        plan.settings.validation_due,
-    )
-    return Announcer(console_logger, config_dir)
-
-
 def stored_yaml(config: "DictConfig") -> str:
     """The configuration in YAML as the run folder keeps it: without the run or checkpoint that it resumes."""
     from omegaconf import OmegaConf
@@ -464,8 +209,3 @@ def stored_yaml(config: "DictConfig") -> str:
 def without_resume(overrides: Sequence[str]) -> list[str]:
     """The overrides that say what a run is, without resume=, which says where it goes on."""
     return [line for line in overrides if key_typed(line) != "resume"]
-
-
-def _first(callbacks: Sequence[Any], kind: type) -> Any:
-    """The first callback of a kind, or None."""
-    return next((callback for callback in callbacks if isinstance(callback, kind)), None)

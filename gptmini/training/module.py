@@ -282,10 +282,10 @@ class GPTModule(L.LightningModule):
         self.is_stepping = True
 
     def _agree(self) -> None:
-        """Have all ranks know the mean loss, leave out a step that is not finite on one, and stop if one is asked.
+        """Have all ranks know the mean loss, leave out a step that is bad on one of them, and stop if one is asked.
 
-        Ranks share the gradient but not the loss, which may be infinite on one of them alone. Every rank has the sums of
-        its curves from the same losses, so that a checkpoint, which holds the first rank's, is that of all.
+        Ranks share the gradient but not the loss, which may be infinite on one of them alone. Every rank sums its
+        curves from the same losses, so that a checkpoint, which holds the first rank's sums, holds those of all.
         """
         on_cuda = self.device.type == "cuda"
         request = torch.tensor(self.stop_request(), dtype=self.step_loss.dtype, pin_memory=on_cuda)

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 from gptmini.checks import UserError, number, shown, whole
-from gptmini.launch import HOW, Launch
+from gptmini.launch import HOW_TO_START, Launch
 
 MOST_THREADS = 1024  # torch starts as many threads as it is told, until the system refuses
 # Most sequences in a step. With at most as many steps, the numbers of all sequences of a run fit into 64 bits.
@@ -102,7 +102,7 @@ class TrainerSettings:
             )
         if not launch.starts_all and nodes != 1:
             raise UserError(
-                f"trainer.num_nodes must be 1 for a run that was started alone, got {nodes}; {HOW}"
+                f"trainer.num_nodes must be 1 for a run that was started alone, got {nodes}; {HOW_TO_START}"
             )
         return replace(self, devices=devices, num_nodes=nodes)
 

@@ -60,7 +60,7 @@ TRAINING = [
         r"has the key data\.path; data=shakespeare and data=text and data=tokens have it",
     ),
     (["optimizer=adamw", "optimizer.momentum=0.9"], r"optimizer\.momentum; optimizer=muon has it"),
-    (["model=tyny"], "error: model must be one of gpt2, modern, tiny, got tyny$"),
+    (["model=tyny"], "error: model must be one of gpt2, modern, tiny, xl, got tyny$"),
     (["experiment=none"], "experiment must be one of .*nanogpt_cpu.*, got none$"),
     (["trainer.max_steps"], "what is typed must be KEY=VALUE, got trainer.max_steps$"),
     (

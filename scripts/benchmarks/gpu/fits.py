@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from gptmini.commands.fitting import prepare_process
 from gptmini.commands.jobs import compose_checked
 from gptmini.commands.plan import build, check_configuration
-from gptmini.commands.train import prepare_process
 from gptmini.data.store import Excerpt, Source
 from gptmini.hardware import peak_flops, peak_memory
 from gptmini.tokenizer import CharTokenizer
