@@ -129,6 +129,11 @@ class Driver:
         """Whether a trial is left to be begun."""
         return bool(self._left) or len(self.study) < self.study.n_trials
 
+    def _has_room(self) -> bool:
+        """Whether another run may be started beside those that are being trained."""
+        is_below = len(self._active) < self._launcher.settings.jobs
+        return is_below and self._launcher.has_free_gpus()
+
     def _take_up(self) -> None:
         """Look at every trial that an earlier start of the sweep has begun, and not seen the end of."""
         from gptmini.search import TrialFolder
@@ -149,7 +154,7 @@ class Driver:
 
     def _start_more(self) -> None:
         """Begin trials until as many run as may run at once; those that were cut off come first."""
-        while len(self._active) < self._launcher.settings.jobs and self._has_more():
+        while self._has_room() and self._has_more():
             number = self._left.pop(0) if self._left else self.study.begin()
             self._start(number)
 
@@ -262,7 +267,7 @@ class Driver:
         """Whether a process trains a trial, or a job that will is in a queue."""
         if active.job is not None and not active.job.done():
             return True
-        return active.folder.process() is not None
+        return active.folder.is_locked()
 
     def _consider_pruning(self, active: Active) -> None:
         """Tell Optuna of the newest validations, and ask a run to end that does worse than the others."""

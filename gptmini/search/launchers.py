@@ -77,6 +77,10 @@ class Launcher:
             raise UserError("launcher=slurm needs SLURM, and there is no srun here")
         self._folder = folder
 
+    def has_free_gpus(self) -> bool:
+        """Whether another run can have GPUs of its own, or needs none; runs of an earlier start may have them still."""
+        return not self._has_gpus or len(self._free) >= self.settings.gpus
+
     def take_gpus(self) -> str | None:
         """Take the GPUs of another run, as a value of CUDA_VISIBLE_DEVICES; None where there are none to share."""
         if not self._has_gpus:

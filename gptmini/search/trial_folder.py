@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gptmini.checks import UserError
 from gptmini.files import replacing
 
+T = TypeVar("T")
 # Seconds that a process waits for the lock of its trial, which the sweep holds for an instant when it looks.
 PATIENCE = 10.0
 
@@ -38,6 +39,13 @@ class Result:
     step: int | None = None  # of that validation
 
 
+@dataclass(frozen=True)
+class _Job:
+    """The job of a cluster that trains a trial."""
+
+    job: str
+
+
 class TrialFolder:
     """The folder of a trial; every file in it is written whole or not at all."""
 
@@ -56,7 +64,7 @@ class TrialFolder:
 
     def read_order(self) -> Order:
         """Read what is to be trained."""
-        return Order(**self._read(self.path / "order.json"))
+        return self._read(self.path / "order.json", Order)
 
     def write_result(self, result: Result) -> None:
         """Write what came of the trial."""
@@ -66,16 +74,16 @@ class TrialFolder:
         """Read what came of the trial; None if its run has not ended by itself."""
         if not self.result_file.is_file():
             return None
-        return Result(**self._read(self.result_file))
+        return self._read(self.result_file, Result)
 
     def write_job(self, job: str) -> None:
         """Write which job of a cluster was asked for last."""
-        self._write(self.path / "job.json", {"job": job})
+        self._write(self.path / "job.json", asdict(_Job(job)))
 
     def read_job(self) -> str | None:
         """Read which job of a cluster was asked for last; None if none was."""
         path = self.path / "job.json"
-        return self._read(path)["job"] if path.is_file() else None
+        return self._read(path, _Job).job if path.is_file() else None
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
@@ -97,19 +105,24 @@ class TrialFolder:
         finally:
             lock.release()
 
-    def process(self) -> int | None:
-        """The process of this machine that trains the trial now; None if there is none."""
+    def is_locked(self) -> bool:
+        """Whether a process trains the trial now."""
         from filelock import FileLock, Timeout
 
         if not self._lock_file.exists():
-            return None
+            return False
         try:
             with FileLock(self._lock_file).acquire(timeout=0):
-                return None
+                return False
         except Timeout:
+            return True
+
+    def process(self) -> int | None:
+        """The process that trains the trial now; None if there is none, or if it has not written its number yet."""
+        if self.is_locked():
             with suppress(ValueError, OSError):
                 return int((self.path / "process").read_text())
-            return None
+        return None
 
     @property
     def _lock_file(self) -> Path:
@@ -121,8 +134,8 @@ class TrialFolder:
             file.write(json.dumps(facts).encode())
 
     @staticmethod
-    def _read(path: Path) -> dict[str, Any]:
+    def _read(path: Path, kind: type[T]) -> T:
         try:
-            return json.loads(path.read_bytes())
+            return kind(**json.loads(path.read_bytes()))
         except (ValueError, TypeError):
             raise UserError(f"{path} is not what a sweep writes; remove it") from None

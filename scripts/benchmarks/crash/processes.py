@@ -20,7 +20,7 @@ from .outcomes import RUNNER, differing_bits, outcome, reached
 
 TRAIN = Path(__file__).resolve().parent.parent.parent / "train.py"
 INTERVAL = 20  # steps between checkpoints
-N_STEPS = 600
+N_STEPS = 1500
 MAX_RESTARTS = 3
 PATIENCE = 90  # seconds that what is left of a job may take to end by itself
 KINDS = ("torchrun, a rank", "torchrun, its agent", "srun, a task", "gptmini's own, a rank")

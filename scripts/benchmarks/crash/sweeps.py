@@ -60,6 +60,9 @@ def kill_sweeps(n_kills: int, root: Path, random_: random.Random) -> bool:
     n_runs = len(list(folder.glob("runs/sweep/*/config.yaml")))
     kills = ", ".join(f"{number} of {whom}" for whom, number in by_whom.items())
     same = found == expected
+    for one, other in zip(found, expected, strict=False):
+        if one != other:
+            print("  differs:", one, other)
     print(f"sweep                    {kills}, {n_starts} starts, {n_runs} runs")
     print(f"  table                  {len(found)} trials, {'the same' if same else 'another one'}")
     return same and n_runs == len(expected) == 12
