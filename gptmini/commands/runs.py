@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gptmini.checks import UserError
-from gptmini.commands.errors import Parser, one_line_errors, path_argument
-from gptmini.commands.multirun import aligned, cut
+from gptmini.commands.errors import Parser, one_line_errors, path_argument, print_mistake
+from gptmini.commands.multirun import aligned
 from gptmini.commands.start_up import starting_up
 
 if TYPE_CHECKING:
@@ -57,6 +57,9 @@ def main(arguments: list[str] | None = None) -> None:
         runs.sort(key=_rank)
     for line in aligned([HEADING, *map(_cells, runs)]):
         print(line)
+    for run in runs:
+        if run.reason is not None:
+            print_mistake(run.reason)
 
 
 def _rank(run: "Overview") -> float:
@@ -71,7 +74,7 @@ def _cells(run: "Overview") -> list[str]:
         steps = str(run.step) if run.max_steps is None else f"{run.step} of {run.max_steps}"
     return [
         f"{run.folder.parent.name}/{run.folder.name}",
-        cut(run.state),
+        run.state,
         steps,
         "" if run.loss is None else f"{run.loss:.4f}",
         "" if run.bits_per_byte is None else f"{run.bits_per_byte:.4f}",

@@ -17,6 +17,7 @@ class PassedSignals:
 
     def __init__(self) -> None:
         self.first = 0  # number of the first signal that came; 0 for none
+        self.n_signals = 0  # how many came
         self._process: subprocess.Popen | None = None
 
     def pass_on_to(self, process: subprocess.Popen) -> None:
@@ -27,6 +28,7 @@ class PassedSignals:
 
     def note(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal."""
+        self.n_signals += 1
         if not self.first:
             self.first = number
         self._pass_on(number)

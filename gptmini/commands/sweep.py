@@ -49,7 +49,7 @@ CHANGE_TOKENS = ("data", "tokenizer", "experiment", "init_from")
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line; overrides holds what is no option."""
-    parser = Parser(prog="gptmini sweep", add_help=False)
+    parser = Parser(prog="gptmini sweep", add_help=False, allow_abbrev=False)
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--jobs", type=int, action=Once)
     parser.add_argument("--config-dir", action=Once)
@@ -66,6 +66,11 @@ def main(arguments: list[str] | None = None) -> None:
     with one_line_errors(), starting_up(), remembering_sources():
         options = parse(arguments)
         own = in_hydras_grammar(line for line in options.overrides if is_own(line))
+        for line in own:
+            if line.lstrip("+~").startswith("sweep.params"):
+                raise UserError(
+                    f"what is varied is typed by itself, as optimizer.lr=0.1,0.2; got {line}"
+                )
         if options.help:
             show_help("sweep", own, options.config_dir)
             return
@@ -100,7 +105,7 @@ def _described(overrides: Sequence[str], config_dir: str | None) -> Described:
     from gptmini.search import LauncherSettings, SearchSettings
 
     config = plain_tree(composed("sweep", overrides, config_dir), resolve=True)
-    params = config["sweep"].pop("params") or {}
+    params = config["sweep"].pop("params", None) or {}
     if not isinstance(params, dict):
         raise UserError(f"sweep.params must hold values by key, got {params!r}")
     try:
@@ -140,7 +145,13 @@ def _run(described: Described, space: Space, config: "DictConfig", config_dir: s
         raise UserError(
             "a sweep compares the best validations of its runs, which callbacks.checkpoints keeps"
         )
-    device = check_configuration(config).hardware.device
+    plan = check_configuration(config)
+    device = plan.hardware.device
+    needed = plan.settings.devices_here
+    if device == "cuda" and 0 < described.launcher.gpus < needed:
+        raise UserError(
+            f"trainer.devices={needed} needs launcher.gpus={needed}, got {described.launcher.gpus}"
+        )
     folder = Path(config.runs_dir) / config.name / "sweep"
     launcher = Launcher(described.launcher, folder / "jobs", _gpus() if device == "cuda" else ())
     started()
@@ -151,7 +162,7 @@ def _run(described: Described, space: Space, config: "DictConfig", config_dir: s
         identity = _identify(folder, described.search, space, config)
         driver = Driver(
             folder=folder,
-            study=Study(folder, space.dimensions, described.search),
+            study=Study(folder, space.dimensions, described.search, config.trainer.max_steps),
             launcher=launcher,
             space=space,
             settings=described.search,
@@ -170,7 +181,7 @@ def _run(described: Described, space: Space, config: "DictConfig", config_dir: s
 
 
 def _changes_tokens(key: str) -> bool:
-    return key.partition(".")[0] in CHANGE_TOKENS
+    return key.lstrip("+").partition(".")[0] in CHANGE_TOKENS
 
 
 def _gpus() -> list[str]:

@@ -3,15 +3,18 @@
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini import processors
+from gptmini.checks import UserError
 from gptmini.commands.announcements import as_argument, command_line
 from gptmini.commands.configuration import key_typed
 from gptmini.commands.multirun import label_of
 from gptmini.commands.signals import passing_signals_on
+from gptmini.commands.stored import RESUMABLE
 from gptmini.commands.sweep_space import Space
 from gptmini.commands.sweep_table import Row, best_of, lines_of, write_csv
 from gptmini.commands.trials import TrialJob
@@ -21,8 +24,9 @@ if TYPE_CHECKING:
     from gptmini.search.launchers import Job
 
 POLL = 0.5  # seconds between two looks at the runs
-# Seconds until a run that was asked to end is asked again. One that still imports its libraries hears nothing.
-ASK_AGAIN = 2.0
+# Seconds until a run that was asked to end is asked again. One that still imports its libraries hears nothing, and a
+# cluster takes its time.
+ASK_AGAIN = {"local": 2.0, "slurm": 60.0}
 STATES = {"COMPLETE": "done", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "waiting"}
 
 
@@ -101,6 +105,9 @@ class Driver:
 
                 if signals.first and settings.cluster == "slurm":
                     break  # its jobs need no process of the user's
+                if signals.n_signals > 1:
+                    self._say_left()
+                    break
                 if signals.first:
                     self._ask_to_end(self._active.values())
                 if not self._active and (signals.first or not self._has_more()):
@@ -115,19 +122,29 @@ class Driver:
             self._say_table(rows)
         best = best_of(rows, by_bits=self._by_bits)
         if best is not None:
-            figure = f"{best.bits_per_byte:.4f} bits per byte"
-            if not self._by_bits:
-                figure = f"val loss {best.loss:.4f}, {figure}"
+            figures = []
+            if best.loss is not None:
+                figures.append(f"val loss {best.loss:.4f}")
+            if best.bits_per_byte is not None:
+                figures.append(f"{best.bits_per_byte:.4f} bits per byte")
+            figure = ", ".join(reversed(figures) if self._by_bits else figures)
             overrides = self._space.overrides(best.texts)
-            _say("best", f"{figure}, step {best.step}: trial {best.number}, {best.run}")
+            place = best.run or "whose folder is gone"
+            _say("best", f"{figure}, step {best.step}: trial {best.number}, {place}")
             _say("train", command_line("train", *overrides, *self._own_folder()))
 
-        n_done = len([row for row in rows if row.state in ("done", "pruned")])
-        return n_done == self.study.n_trials
+        n_failed = len([row for row in rows if row.state == "failed"])
+        if n_failed:
+            _say(
+                "failed",
+                f"{n_failed} of {len(rows)}, which are not tried again; name=OTHER begins anew",
+            )
+        all_done = all(row.state in ("done", "pruned") for row in rows)
+        return all_done and len(rows) >= self.study.n_trials
 
     def _has_more(self) -> bool:
         """Whether a trial is left to be begun."""
-        return bool(self._left) or len(self.study) < self.study.n_trials
+        return bool(self._left) or self.study.n_begun < self.study.n_trials
 
     def _has_room(self) -> bool:
         """Whether another run may be started beside those that are being trained."""
@@ -142,12 +159,13 @@ class Driver:
             if trial.state.name != "RUNNING":
                 continue
             folder = TrialFolder(self.folder, trial.number)
-            job = self._launcher.job_of(folder.read_job())
+            cluster = self._launcher.settings.cluster
+            job = self._launcher.job_of(folder.read_job(cluster))
             is_pruned = "pruned_at" in self.study.facts_of(trial.number)
             active = Active(trial.number, folder, job, gpus=None, is_pruned=is_pruned)
             if folder.read_result() is not None or self._is_alive(active) or is_pruned:
-                active.gpus = folder.read_order().environment.get("CUDA_VISIBLE_DEVICES")
-                self._launcher.keep_gpus(active.gpus)
+                before = folder.read_order().environment.get("CUDA_VISIBLE_DEVICES")
+                active.gpus = self._launcher.keep_gpus(before)
                 self._active[trial.number] = active
             else:
                 self._left.append(trial.number)
@@ -167,7 +185,10 @@ class Driver:
         overrides = [*self._space.overrides(texts), *self._threads()]
         label = label_of([f"{key}={text}" for key, text in texts.items()], self._keys)
         gpus = self._launcher.take_gpus()
-        folder.write_order(
+        has_begun = self._run_of(number) is not None
+        if has_begun:
+            overrides = self._going_on(folder.read_order().arguments)
+        folder.prepare_start(
             Order(
                 arguments=[*overrides, "resume=auto", *self._own_folder()],
                 label=f"trial-{number}_{label}",
@@ -178,12 +199,19 @@ class Driver:
         )
 
         job = self._launcher.submit(TrialJob(str(self.folder.absolute()), number))
-        folder.write_job(str(job.job_id))
+        folder.write_job(self._launcher.settings.cluster, str(job.job_id))
         self._starts[number] = self._starts.get(number, 0) + 1
         self._active[number] = Active(number, folder, job, gpus)
         values = " ".join(f"{key}={text}" for key, text in texts.items())
-        again = "" if self._run_of(number) is None else ", which goes on"
+        again = ", which goes on" if has_begun else ""
         _say("started", f"trial {number}: {values}{again}")
+
+    def _going_on(self, before: list[str]) -> list[str]:
+        """The overrides of a run that goes on: those with which it began, as typed then, and new resumable ones."""
+        n_typed = before.index("resume=auto")
+        newer = [line for line in self._space.fixed if key_typed(line) in RESUMABLE]
+        kept = [line for line in before[:n_typed] if line not in newer]
+        return [*kept, *newer, *self._threads()]
 
     def _environment(self, gpus: str | None) -> dict[str, str | None]:
         """Variables for the process of a run. submitit hides every GPU from a local one."""
@@ -244,11 +272,15 @@ class Driver:
 
         n_starts = self._starts.get(active.number, 0)
         if n_starts > self._settings.retries:
-            reason = f"its process was killed {n_starts} times"
+            trouble = active.folder.read_trouble()
+            reason = f"its process ended {n_starts} times before it was done"
+            if trouble is not None:
+                reason = f"{trouble} ({n_starts} times)"
             self.study.fail(active.number, reason)
             _say("failed", f"trial {active.number}: {reason}")
             return True
-        _say("killed", f"trial {active.number} was not finished; it is started again")
+        trouble = active.folder.read_trouble() or "its process was killed"
+        _say("again", f"trial {active.number} is not done: {trouble}")
         self._left.append(active.number)
         return False
 
@@ -261,11 +293,30 @@ class Driver:
             _say("failed", f"trial {number}: {reason}")
             return
         self.study.report(number, self._points_of(number))
+        strange = self._trained_on_other_text(number)
+        if strange is not None:
+            self.study.fail(number, strange)
+            _say("failed", f"trial {number}: {strange}")
+            return
         self.study.finish(number, value)
+
+    def _trained_on_other_text(self, number: int) -> str | None:
+        """Why a trial cannot be compared with those that are done: its text has changed since; None if it can be."""
+        from gptmini.model.checkpoint import read_header
+
+        run = self._run_of(number)
+        if run is None or self._by_bits:
+            return None
+        text = read_header(run / "checkpoints" / "last.ckpt")["data"]["fingerprint"]
+        self.study.note(number, text=text)
+        for other in self.study.trials:
+            if other.state.name == "COMPLETE" and other.user_attrs.get("text") not in (None, text):
+                return f"its text is another one than that of trial {other.number}: it has changed"
+        return None
 
     def _is_alive(self, active: Active) -> bool:
         """Whether a process trains a trial, or a job that will is in a queue."""
-        if active.job is not None and not active.job.done():
+        if active.job is not None and self._launcher.is_alive(active.job):
             return True
         return active.folder.is_locked()
 
@@ -285,8 +336,9 @@ class Driver:
     def _ask_to_end(self, actives: Any) -> None:
         """Ask runs to save their step and end."""
         now = time.monotonic()
+        patience = ASK_AGAIN[self._launcher.settings.cluster]
         for active in actives:
-            if active.asked_at is None or now - active.asked_at >= ASK_AGAIN:
+            if active.asked_at is None or now - active.asked_at >= patience:
                 active.asked_at = now
                 self._launcher.ask_to_end(active.folder.process(), active.job)
 
@@ -304,9 +356,12 @@ class Driver:
         run = self._run_of(number)
         if run is None or not (run / FILE).is_file():
             return []
-        _, rows = read_rows(run / FILE)
         tag = "val/bits_per_byte" if self._by_bits else "val/loss"
-        return [(step, float(row[tag])) for step, row in sorted(rows.items()) if tag in row]
+        # The table is a look at a run; a damaged file there must not end the sweep.
+        with suppress(UserError, ValueError, OSError):
+            _, rows = read_rows(run / FILE)
+            return [(step, float(row[tag])) for step, row in sorted(rows.items()) if tag in row]
+        return []
 
     def _rows(self) -> Iterator[Row]:
         """The rows of the table: every trial that has begun."""
@@ -325,18 +380,17 @@ class Driver:
             if result is not None and result.loss is not None:
                 yield Row(
                     number=number,
-                    state="done" if result.reason is None else "failed",
+                    state="done" if trial.state.name == "RUNNING" else state,
                     texts=texts,
                     loss=result.loss,
                     bits_per_byte=result.bits_per_byte,
                     step=result.step,
                     seconds=result.seconds,
-                    run=result.run,
+                    run=self._shown_run(number),
                     reason=reason,
                 )
                 continue
 
-            run = self._run_of(number)
             points = self._points_of(number)
             step, value = min(points, key=lambda point: point[1]) if points else (None, None)
             yield Row(
@@ -346,9 +400,14 @@ class Driver:
                 loss=None if self._by_bits else value,
                 bits_per_byte=value if self._by_bits else None,
                 step=step,
-                run=None if run is None else str(run),
+                run=self._shown_run(number),
                 reason=reason,
             )
+
+    def _shown_run(self, number: int) -> str | None:
+        """The folder of a trial's run as text; None if there is none, or if it is gone."""
+        run = self._run_of(number)
+        return None if run is None else str(run)
 
     def _say_table(self, rows: list[Row]) -> None:
         """Print the table, and write it as table.csv."""
@@ -367,7 +426,11 @@ class Driver:
                 f"the jobs {jobs} go on without the sweep; the same command takes them up again",
             )
         else:
-            _say("stopped", "the runs are saved; the same command goes on with the sweep")
+            _say("stopped", "its runs are told to save and end; the same command goes on")
+
+    def _say_left(self) -> None:
+        names = ", ".join(str(number) for number in self._active)
+        _say("stopped", f"at once: the trials {names} may be training still")
 
 
 def _say(topic: str, line: str) -> None:

@@ -1,11 +1,18 @@
 """The space of a sweep, from the files and the command line: what is varied, and what holds for every run."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gptmini.checks import UserError
-from gptmini.commands.configuration import as_typed, composer, key_typed
+from gptmini.commands.configuration import (
+    as_typed,
+    composer,
+    key_typed,
+    parse_overrides,
+    quoted,
+)
 from gptmini.commands.jobs import values_of_sweep
 from gptmini.commands.quoting import in_hydras_grammar
 
@@ -16,6 +23,8 @@ if TYPE_CHECKING:
 
 # Groups and keys that are the sweep's own; every other one is for gptmini train.
 OWN = ("sweep", "launcher")
+# Values of one key that can be listed; more would take minutes to check.
+MOST_VALUES = 1000
 # Keys that name the place of all runs of a sweep.
 PLACES = ("name", "runs_dir")
 
@@ -61,33 +70,48 @@ def space_of(params: Mapping[str, Any], typed: Sequence[str], config_dir: str | 
         _line(key, values) for key, values in params.items() if key_typed(key) not in keys_typed
     ]
     lines = in_hydras_grammar([*described, *typed], multirun=True)
+    parse_overrides(lines)  # tells mistakes in words of its own
 
-    dimensions = []
-    fixed = []
+    dimensions: dict[str, Dimension] = {}
+    fixed: dict[str, str] = {}
     with composer(config_dir):
         # A parser with a loader of configurations can list the options of a group for glob(*).
         parser = OverridesParser.create(GlobalHydra.instance().config_loader())
         for override in parser.parse_overrides(lines):
             _check(override)
+            key = override.get_key_element()
+            # Of two overrides of one key the later counts, as it does for Hydra.
+            dimensions.pop(key, None)
+            fixed.pop(key, None)
             if override.is_sweep_override():
-                dimensions.append(_dimension(override))
+                dimensions[key] = _dimension(override)
             else:
-                fixed.append(as_typed(override))
+                fixed[key] = as_typed(override)
 
     if not dimensions:
         raise UserError(
             "a sweep must vary something, as in optimizer.lr=0.01,0.02; sweep=NAME takes a space from a file"
         )
-    return Space(dimensions, fixed)
+    return Space(list(dimensions.values()), list(fixed.values()))
 
 
 def _line(key: str, values: object) -> str:
-    """An entry of sweep.params as it is typed."""
-    if values is None or type(values) is bool:
-        return f"{key}={str(values).lower().replace('none', 'null')}"
+    """An entry of sweep.params as it is typed: a text is typed as it stands, a list is a choice of its values."""
     if isinstance(values, list):
-        return f"{key}=choice({','.join(map(str, values))})"
-    return f"{key}={values}"
+        return f"{key}=choice({','.join(map(_value, values))})"
+    return f"{key}={values if isinstance(values, str) else _value(values)}"
+
+
+def _value(value: object) -> str:
+    """A value of YAML in Hydra's grammar; UserError for a mapping or a list, which no sweep varies."""
+    if value is None or type(value) is bool:
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int | float):
+        return str(value)
+    if not isinstance(value, str):
+        raise UserError(f"sweep.params must hold numbers and texts, got {value!r}")
+    is_plain = re.fullmatch(r"[\w.+/-]+", value) is not None
+    return value if is_plain else quoted(value)
 
 
 def _check(override: "Override") -> None:
@@ -103,14 +127,26 @@ def _check(override: "Override") -> None:
 
 def _dimension(override: "Override") -> "Dimension":
     """The dimension that the override of a sweep describes."""
-    from hydra.core.override_parser.types import IntervalSweep
+    from hydra.core.override_parser.types import IntervalSweep, RangeSweep
 
     from gptmini.search import Dimension
 
     value = override.value()
     key = override.get_key_element()
+    unknown = sorted(str(tag) for tag in getattr(value, "tags", ()) if tag != "log")
+    if unknown:
+        raise UserError(f"the tag of {key} must be log, got {unknown[0]}")
+    if isinstance(value, RangeSweep) and value.step:
+        n_values = ((value.stop or 0) - (value.start or 0)) / value.step
+        if n_values > MOST_VALUES:
+            raise UserError(
+                f"{key} must have at most {MOST_VALUES:,} values, got {n_values:,.0f}; an interval has any number"
+            )
     if not isinstance(value, IntervalSweep):
-        return Dimension(key, texts=tuple(map(str, values_of_sweep(override))))
+        texts = tuple(map(str, values_of_sweep(override)))
+        if not texts:
+            raise UserError(f"{as_typed(override)} stands for no value")
+        return Dimension(key, texts=texts)
 
     assert value.start is not None
     assert value.end is not None

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gptmini.commands.errors import MISUSE, explain
+from gptmini.checks import UserError
+from gptmini.commands.errors import explain
 from gptmini.commands.launching import dispatch
 from gptmini.commands.multirun import Assignment, Outcome
 from gptmini.launch import TRIAL
@@ -56,16 +57,13 @@ def _train(folder: Any) -> None:
     began = time.monotonic()
     try:
         dispatch("train", run_job, arguments=order.arguments, check=check_job)
-    except SystemExit as ending:
-        if ending.code == MISUSE:
-            seconds = time.monotonic() - began
-            reason = "its command line was refused"
-            folder.write_result(Result(seconds=seconds, reason=reason))
-        raise
     except Exception as error:
-        seconds = time.monotonic() - began
-        reason = explain(error) or f"{type(error).__name__}: {error}"
-        folder.write_result(Result(seconds=seconds, reason=" ".join(reason.split())))
+        reason = " ".join((explain(error) or f"{type(error).__name__}: {error}").split())
+        # A mistake would come again. A full disk, or memory that another program has, may pass.
+        if type(error) is UserError:
+            folder.write_result(Result(seconds=time.monotonic() - began, reason=reason))
+        else:
+            folder.write_trouble(reason)
         raise
 
     outcome = assignment.read()

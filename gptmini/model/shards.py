@@ -11,8 +11,10 @@ import json
 import math
 import secrets
 import shutil
+import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,7 @@ def write_shards(checkpoint: dict, path: Path, *, previous: Path | None = None) 
     """
     tensors: dict[str, Tensor] = {}
     rest = _without_tensors(checkpoint, "", tensors)
+    json.dumps(rest)  # an error must come here, where no process waits for another one
     is_divided = any(hasattr(tensor, "placements") for tensor in tensors.values())
     is_writer = not is_divided or dist.get_rank() == 0
 
@@ -68,6 +71,8 @@ def write_shards(checkpoint: dict, path: Path, *, previous: Path | None = None) 
         dist.broadcast_object_list(errors)
     if errors[0] is not None:
         raise errors[0]
+    if is_writer:
+        remove_unnamed(path.parent)
 
 
 def _name(
@@ -75,6 +80,7 @@ def _name(
 ) -> OSError | None:
     """Give a new folder of shards its name, and write the file that names it; return what went wrong."""
     try:
+        flush_folder(temporary)
         temporary.rename(folder)
         flush_folder(path.parent)
         with replacing(path) as file:
@@ -83,7 +89,6 @@ def _name(
             if previous is not None and path.exists():
                 replace_by_link(path, previous)
         flush_folder(path.parent)
-        remove_unnamed(path.parent)
     except OSError as error:
         return error
     return None
@@ -135,7 +140,8 @@ def read_shards(path: Path, *, only_weights: bool = False) -> dict:
     try:
         known = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
         tensors = {name: _room_for(known[name]) for name in wanted}
-        dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
+        with _without_hints():
+            dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
     except (OSError, MemoryError):
         raise
     except Exception as error:
@@ -157,7 +163,8 @@ def check_shards(path: Path, contents: Mapping[str, Any]) -> None:
                 f"{path} is damaged: the CRC-32 of {shard.relative_to(path.parent)} does not match"
             )
     known = {Path(name).name for name in contents[CHECKSUMS]}
-    strange = sorted(shard.name for shard in folder.iterdir() if shard.name not in known)
+    shards = folder.glob("*.safetensors")
+    strange = sorted(shard.name for shard in shards if shard.name not in known)
     if strange:
         raise UserError(
             f"{path} is damaged: {folder.name} holds {strange[0]}, which is not its own"
@@ -168,11 +175,13 @@ def remove_unnamed(folder: Path) -> None:
     """Remove the folders of shards that no checkpoint in a folder names, as a killed process leaves them."""
     named = set()
     for path in folder.glob("*.ckpt"):
-        if is_of_shards(path):
-            try:
+        try:
+            if is_of_shards(path):
                 named.add(read_rest(path)[FOLDER])
-            except UserError:
-                return  # a damaged file may have named any of them
+        except (UserError, OSError):
+            # A damaged file may have named any of them. One that was set aside nobody goes on from.
+            if not path.name.startswith("set-aside-"):
+                return
     for shards in folder.glob(f"*{SUFFIX}"):
         if shards.is_dir() and shards.name not in named:
             shutil.rmtree(shards, ignore_errors=True)
@@ -186,7 +195,8 @@ def _write_tensors(tensors: dict[str, Tensor], folder: Path, *, is_divided: bool
 
     try:
         writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
-        dcp.save(tensors, storage_writer=writer, no_dist=not is_divided)
+        with _without_hints():
+            dcp.save(tensors, storage_writer=writer, no_dist=not is_divided)
     except CheckpointException as failure:
         causes = [error for error, _ in failure.failures.values()]
         for cause in causes:
@@ -195,18 +205,37 @@ def _write_tensors(tensors: dict[str, Tensor], folder: Path, *, is_divided: bool
         raise causes[0] from failure
 
 
-def _checksums_of(folder: Path, *, is_divided: bool) -> dict[str, int]:
-    """The CRC-32 of each shard, of which the processes of a group each read some; collective where there are any."""
-    shards = sorted(folder.glob("*.safetensors"))
-    if not is_divided:
-        return {shard.name: _checksum(shard) for shard in shards}
+@contextmanager
+def _without_hints() -> Iterator[None]:
+    """Silence torch's hint that a process by itself saves and loads by itself."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
 
-    own = {
-        shard.name: _checksum(shard) for shard in shards[dist.get_rank() :: dist.get_world_size()]
-    }
-    found: list[dict[str, int]] = [{}] * dist.get_world_size()
-    dist.all_gather_object(found, own)
-    return {name: checksum for each in found for name, checksum in each.items()}
+
+def _checksums_of(folder: Path, *, is_divided: bool) -> dict[str, int]:
+    """The CRC-32 of each shard, by its file's name; collective where each process has written its own shard.
+
+    Raises OSError: a shard cannot be read; in a group every process raises it.
+    """
+    if not is_divided:
+        return {shard.name: _checksum(shard) for shard in folder.glob("*.safetensors")}
+
+    # torch numbers shards by the processes that write them, from 1.
+    own = {}
+    error = None
+    try:
+        for shard in folder.glob(f"shard-{dist.get_rank() + 1:05d}-*.safetensors"):
+            own[shard.name] = _checksum(shard)
+    except OSError as raised:
+        error = raised
+
+    found: list[tuple[dict[str, int], OSError | None]] = [({}, None)] * dist.get_world_size()
+    dist.all_gather_object(found, (own, error))
+    for _, of_other in found:
+        if of_other is not None:
+            raise of_other
+    return {name: checksum for each, _ in found for name, checksum in each.items()}
 
 
 def _checksum(path: Path) -> int:
@@ -218,19 +247,23 @@ def _checksum(path: Path) -> int:
 
 
 def _room_for(description: Any) -> Tensor:
-    """An empty tensor of the size of a stored one, whose shards must hold each number once."""
+    """A tensor of the size of a stored one, whose shards must hold as many numbers as it has."""
     n_stored = sum(math.prod(chunk.sizes) for chunk in description.chunks)
     if n_stored != math.prod(description.size):
         raise ValueError("the shards of a tensor overlap, or leave a part of it out")
-    return torch.empty(description.size, dtype=description.properties.dtype)
+    return torch.zeros(description.size, dtype=description.properties.dtype)
 
 
 def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     """A value with a mention in the place of each tensor, which tensors gains by its name."""
     if isinstance(value, Tensor):
+        if name in tensors:
+            raise UserError(f"two tensors of the checkpoint have the name {name}")
         tensors[name] = value.detach()
         return {TENSOR: name}
     if isinstance(value, dict):
+        if not all(type(key) is str for key in value):
+            raise UserError(f"a checkpoint of shards needs texts for keys, got others in {name}")
         return {
             key: _without_tensors(inner, f"{name}.{key}".removeprefix("."), tensors)
             for key, inner in value.items()

@@ -18,20 +18,21 @@ class Overview:
     """One run in a table of runs."""
 
     folder: Path
-    state: str  # running, done, stopped, or what keeps it from being read
+    state: str  # running, done, stopped or damaged
     changed: list[str]  # what was typed for it, KEY=VALUE each
     step: int | None = None  # newest logged optimizer step
     max_steps: int | None = None
     loss: float | None = None  # lowest validation loss, in nats per token
     bits_per_byte: float | None = None  # at the same validation
+    reason: str | None = None  # why it cannot be read; None if it can
 
 
 def overview_of(folder: Path) -> Overview:
     """Read what there is to say of a run, whatever state it is in."""
     try:
         return _overview_of(folder)
-    except UserError as error:
-        return Overview(folder=folder, state=str(error), changed=[])
+    except (UserError, OSError, ValueError) as error:
+        return Overview(folder=folder, state="damaged", changed=[], reason=str(error))
 
 
 def _overview_of(folder: Path) -> Overview:

@@ -90,6 +90,8 @@ def every_run(folder: str | Path) -> list[Path]:
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"{folder} must be a folder of runs, and there is no such folder")
+    if (folder / "config.yaml").is_file() and not (folder / "config.yaml").is_symlink():
+        return [folder]
     runs = _runs_in(folder)
     for name in folder.iterdir():
         is_latest = name.name == "latest"

@@ -18,6 +18,8 @@ FIRST_VERSION = "0.1.0"  # the only version of gptmini that did not write its ve
 # First major and minor version whose runs can be resumed. Older runs name modules that have moved since, and store the
 # optimizer's state by number instead of by name.
 OLDEST_RESUMABLE = (0, 2)
+# Seconds that a process waits for the lock of a run, which a table of runs holds for an instant.
+PATIENCE = 0.5
 # Characters of a label. With the time before them they fit into a line of TensorBoard's list of runs.
 LONGEST_LABEL = 60
 
@@ -151,6 +153,8 @@ def is_trained(folder: Path) -> bool:
             return False
     except Timeout:
         return True
+    except OSError:  # a run of somebody else, who has not allowed to write there
+        return False
 
 
 @contextmanager
@@ -170,7 +174,7 @@ def locked(folder: Path, doing: str = "trained") -> Iterator[None]:
     path = folder / ".lock"
     lock = FileLock(path)
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=PATIENCE)
     except Timeout:
         process = path.read_text() or "unknown"
         raise UserError(f"{folder} is being {doing} by process {process}; stop it first") from None

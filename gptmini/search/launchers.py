@@ -4,20 +4,24 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gptmini.checks import UserError, number, whole
+from gptmini.checks import UserError, number, text, whole
 
 if TYPE_CHECKING:
     from submitit import Job
 
 CLUSTERS = ("local", "slurm")
-# submitit ends a local job after so many minutes; a run has its own limit, trainer.max_time.
+# Minutes of a year, after which submitit ends a local job; a run has its own limit, trainer.max_time.
 YEAR = 60 * 24 * 365
+# States of a job that may be gone, and the seconds after which it is taken to be.
+DOUBTFUL = ("UNKNOWN", "PREEMPTED")
+GRACE = 300
 # How often a job of SLURM may come to the end of its time and go on in another one.
 MOST_TIMEOUTS = 1000
 PATIENCE = 60  # seconds that scancel may take
@@ -50,6 +54,14 @@ class LauncherSettings:
         for name in ("timeout_min", "cpus"):
             whole(f"launcher.{name}", getattr(self, name), null="what the cluster gives")
         number("launcher.memory_gb", self.memory_gb, above=0, null="what the cluster gives")
+        for name in ("partition", "account", "qos"):
+            if getattr(self, name) is not None:
+                text(f"launcher.{name}", getattr(self, name))
+        is_list = isinstance(self.setup, list | tuple)
+        if not is_list or not all(type(line) is str for line in self.setup):
+            raise UserError(f"launcher.setup must be a list of lines, got {self.setup!r}")
+        if self.options is not None and not isinstance(self.options, dict):
+            raise UserError(f"launcher.options must hold options by name, got {self.options!r}")
 
 
 class Launcher:
@@ -76,6 +88,7 @@ class Launcher:
         if settings.cluster == "slurm" and shutil.which("srun") is None:
             raise UserError("launcher=slurm needs SLURM, and there is no srun here")
         self._folder = folder
+        self._doubtful: dict[str, float] = {}  # by job, since when SLURM has not known it
 
     def has_free_gpus(self) -> bool:
         """Whether another run can have GPUs of its own, or needs none; runs of an earlier start may have them still."""
@@ -88,10 +101,13 @@ class Launcher:
         taken = [self._free.pop(0) for _ in range(self.settings.gpus)]
         return ",".join(taken)
 
-    def keep_gpus(self, taken: str | None) -> None:
-        """Take the GPUs on which a run of an earlier start still trains."""
-        if self._has_gpus and taken is not None:
-            self._free = [gpu for gpu in self._free if gpu not in taken.split(",")]
+    def keep_gpus(self, taken: str | None) -> str | None:
+        """Take those free GPUs on which a run of an earlier start still trains; return them, None if there are none."""
+        if not self._has_gpus or taken is None:
+            return None
+        kept = [gpu for gpu in self._free if gpu in taken.split(",")]
+        self._free = [gpu for gpu in self._free if gpu not in kept]
+        return ",".join(kept) or None
 
     def give_back(self, taken: str | None) -> None:
         """Give back the GPUs of a run that has ended."""
@@ -99,11 +115,21 @@ class Launcher:
             self._free += taken.split(",")
 
     def submit(self, job: Callable[[], None]) -> "Job":
-        """Start a job, which must be a callable that another process can import."""
+        """Start a job, which must be a callable that another process can import.
+
+        Raises UserError: SLURM does not take the job.
+        """
+        from submitit.core.utils import FailedJobError
+
         executor = self._executor()
         # A Ctrl-C is for the sweep, which tells its runs to end. submitit would kill a run after a second.
-        with _turning_off_interrupts():
-            return executor.submit(job)
+        try:
+            with _turning_off_interrupts():
+                return executor.submit(job)
+        except (FailedJobError, subprocess.CalledProcessError) as error:
+            raise UserError(
+                f"SLURM does not take the job: {' '.join(str(error).split())}"
+            ) from None
 
     def job_of(self, job_id: str | None) -> "Job | None":
         """The job of an earlier start of the sweep, whose state the cluster knows; None on this machine."""
@@ -112,6 +138,19 @@ class Launcher:
         from submitit import SlurmJob
 
         return SlurmJob(self._folder, job_id)
+
+    def is_alive(self, job: "Job") -> bool:
+        """Whether a job is in a queue or runs, as far as the cluster knows.
+
+        SLURM forgets jobs, and submitit takes a job that it knows nothing of for one that still runs.
+        """
+        if job.done():
+            return False
+        if self.settings.cluster == "local" or job.state not in DOUBTFUL:
+            self._doubtful.pop(job.job_id, None)
+            return True
+        since = self._doubtful.setdefault(job.job_id, time.monotonic())
+        return time.monotonic() - since < GRACE
 
     def ask_to_end(self, process: int | None, job: "Job | None") -> None:
         """Send SIGTERM to a run, which saves its step and ends; one that has ended already is left alone.
@@ -122,7 +161,7 @@ class Launcher:
         """
         if self.settings.cluster == "local":
             if process is not None:
-                with suppress(ProcessLookupError):
+                with suppress(ProcessLookupError, PermissionError):
                     os.kill(process, signal.SIGTERM)
             return
         scancel = shutil.which("scancel")

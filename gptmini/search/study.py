@@ -84,12 +84,17 @@ class Study:
         folder: of the journal; only one process at a time may use it.
         dimensions: what is varied.
         settings: how values are chosen.
+        max_steps: optimizer steps of a whole run.
 
     Raises UserError: the journal is damaged.
     """
 
     def __init__(
-        self, folder: Path, dimensions: Sequence[Dimension], settings: SearchSettings
+        self,
+        folder: Path,
+        dimensions: Sequence[Dimension],
+        settings: SearchSettings,
+        max_steps: int,
     ) -> None:
         import optuna
         from optuna.storages import JournalStorage
@@ -100,13 +105,14 @@ class Study:
         self._settings = settings
         self._sampler = settings.sampler_for(dimensions)
 
+        pruner = _pruner_of(settings, max_steps)
         path = folder / "journal.log"
         _mend(path)
         try:
             self._study = optuna.create_study(
                 storage=JournalStorage(JournalFileBackend(str(path))),
                 study_name=NAME,
-                pruner=_pruner_of(settings),
+                pruner=pruner,
                 direction="minimize",
                 load_if_exists=True,
             )
@@ -115,7 +121,8 @@ class Study:
         if self._sampler == "grid":
             self._enqueue_grid()
 
-    def __len__(self) -> int:
+    @property
+    def n_begun(self) -> int:
         """Number of trials that have begun."""
         return len([trial for trial in self.trials if trial.state.name != "WAITING"])
 
@@ -231,7 +238,7 @@ class Study:
             self._study.enqueue_trial(point)
 
 
-def _pruner_of(settings: SearchSettings) -> "BasePruner":
+def _pruner_of(settings: SearchSettings, max_steps: int) -> "BasePruner":
     """Optuna's pruner of a sweep's settings."""
     from optuna.pruners import HyperbandPruner, MedianPruner, NopPruner
 
@@ -241,9 +248,8 @@ def _pruner_of(settings: SearchSettings) -> "BasePruner":
             n_warmup_steps=settings.pruner_warmup,
         )
     if settings.pruner == "hyperband":
-        return HyperbandPruner(
-            min_resource=max(1, settings.pruner_warmup), bootstrap_count=settings.pruner_startup
-        )
+        least = max(1, settings.pruner_warmup)
+        return HyperbandPruner(min_resource=least, max_resource=max(least, max_steps))
     return NopPruner()
 
 

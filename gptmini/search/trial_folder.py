@@ -1,6 +1,7 @@
 """The folder of one trial of a sweep: what is to be trained, who trains it, and what came of it."""
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +27,10 @@ class Order:
     folder: str  # in which the sweep was started, where relative paths begin
     environment: dict[str, str | None]  # variables to set; None for one that is not to be there
 
+    def __post_init__(self) -> None:
+        """Raise TypeError for values of other types."""
+        _check_types(self, arguments=list, label=str, job=str, folder=str, environment=dict)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
@@ -38,12 +43,39 @@ class Result:
     bits_per_byte: float | None = None  # at the same validation
     step: int | None = None  # of that validation
 
+    def __post_init__(self) -> None:
+        """Raise TypeError for values of other types, and for numbers that are not finite."""
+        nothing = type(None)
+        _check_types(
+            self,
+            seconds=(float, int),
+            reason=(str, nothing),
+            run=(str, nothing),
+            loss=(float, nothing),
+            bits_per_byte=(float, nothing),
+            step=(int, nothing),
+        )
+
+
+def _check_types(facts: object, **types: Any) -> None:
+    """Raise TypeError unless each field of facts is of its type, and finite if it is a number."""
+    for name, kind in types.items():
+        value = getattr(facts, name)
+        is_number = isinstance(value, float | int)
+        if not isinstance(value, kind) or (is_number and not math.isfinite(value)):
+            raise TypeError(f"{name} must not be {value!r}")
+
 
 @dataclass(frozen=True)
 class _Job:
     """The job of a cluster that trains a trial."""
 
+    cluster: str  # local or slurm
     job: str
+
+    def __post_init__(self) -> None:
+        """Raise TypeError for values of other types."""
+        _check_types(self, cluster=str, job=str)
 
 
 class TrialFolder:
@@ -56,11 +88,6 @@ class TrialFolder:
     def result_file(self) -> Path:
         """The file whose existence says that the trial's run has ended by itself."""
         return self.path / "result.json"
-
-    def write_order(self, order: Order) -> None:
-        """Write what is to be trained."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._write(self.path / "order.json", asdict(order))
 
     def read_order(self) -> Order:
         """Read what is to be trained."""
@@ -76,14 +103,34 @@ class TrialFolder:
             return None
         return self._read(self.result_file, Result)
 
-    def write_job(self, job: str) -> None:
-        """Write which job of a cluster was asked for last."""
-        self._write(self.path / "job.json", asdict(_Job(job)))
+    def write_trouble(self, reason: str) -> None:
+        """Write why a start of the trial has failed that may succeed when it is tried again."""
+        with replacing(self.path / "trouble.txt") as file:
+            file.write(reason.encode("utf-8"))
 
-    def read_job(self) -> str | None:
-        """Read which job of a cluster was asked for last; None if none was."""
+    def read_trouble(self) -> str | None:
+        """Read why the newest start of the trial has failed; None if nothing is known of that."""
+        path = self.path / "trouble.txt"
+        return path.read_text(encoding="utf-8") if path.is_file() else None
+
+    def prepare_start(self, order: Order) -> None:
+        """Write what is to be trained, and remove what an earlier start has left."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        for name in ("process", "trouble.txt", "job.json"):
+            (self.path / name).unlink(missing_ok=True)
+        self._write(self.path / "order.json", asdict(order))
+
+    def write_job(self, cluster: str, job: str) -> None:
+        """Write which job of which cluster was asked for last."""
+        self._write(self.path / "job.json", asdict(_Job(cluster=cluster, job=job)))
+
+    def read_job(self, cluster: str) -> str | None:
+        """Read which job of a cluster was asked for last; None if none was, or one of another cluster."""
         path = self.path / "job.json"
-        return self._read(path, _Job).job if path.is_file() else None
+        if not path.is_file():
+            return None
+        found = self._read(path, _Job)
+        return found.job if found.cluster == cluster else None
 
     @contextmanager
     def locked(self) -> Iterator[bool]:

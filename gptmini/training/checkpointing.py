@@ -260,7 +260,8 @@ class RunCheckpoints(L.Callback):
         finally:
             files.keeps_errors = False
 
-        error = files.error
+        # Of several processes perhaps one alone has written; all must know whether that succeeded.
+        error = trainer.strategy.broadcast(files.error)
         if error is None:
             if name == "last":
                 self._last_step = trainer.global_step

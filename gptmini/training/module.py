@@ -290,11 +290,14 @@ class GPTModule(L.LightningModule):
         on_cuda = self.device.type == "cuda"
         request = torch.tensor(self.stop_request(), dtype=self.step_loss.dtype, pin_memory=on_cuda)
         request = request.to(self.device, non_blocking=True)  # (2,)
-        own = torch.stack((self.step_loss, self.not_finite.to(request), *request)).unsqueeze(0)
+        own = torch.stack((self.step_loss, self.not_finite.to(request), *request)).unsqueeze(
+            0
+        )  # (1, 4)
 
         # One collective for all of this. It is torch's own, because Lightning's adds a barrier.
-        all_ranks = own.new_empty((self.trainer.world_size, own.shape[1]))  # (ranks, 4)
-        torch.distributed.all_gather_into_tensor(all_ranks, own)
+        of_ranks = [torch.empty_like(own) for _ in range(self.trainer.world_size)]
+        torch.distributed.all_gather(of_ranks, own)
+        all_ranks = torch.cat(of_ranks)  # (ranks, 4)
 
         self.step_loss = all_ranks[:, 0].mean()
         self.not_finite = all_ranks[:, 1].amax().float()

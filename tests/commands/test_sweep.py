@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -180,6 +181,10 @@ def test_what_is_tried_cannot_change_amid_a_sweep(script, short, forked):
         (["name=a,b", RATES], "name must be the same for all runs of a sweep"),
         (["callbacks.checkpoints=null", RATES], "which callbacks.checkpoints keeps"),
         (["--multirun", RATES], "unrecognized arguments: --multirun"),
+        (["--job", "2", RATES], "unrecognized arguments: --job"),
+        (["optimizer.lr=tag(lgo,interval(0.1,1))"], "the tag of optimizer.lr must be log, got lgo"),
+        (["model.n_layers=range(1,10000000)"], "model.n_layers must have at most 1,000 values"),
+        (["sweep.params.seed=3", RATES], "what is varied is typed by itself"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_trained(script, short, typed, message):
@@ -205,6 +210,56 @@ def test_a_file_of_ones_own_describes_a_space(script, short, forked, tmp_path):
     result = script("sweep", "--config-dir", "mine", "sweep=rates", *short)
     assert result.code == 2
     assert "rates.yaml has the key sweep.trails" in result.err
+
+
+def test_of_two_overrides_of_a_key_the_later_counts(script, short, forked):
+    assert script("sweep", *short, RATES, "optimizer.lr=0.02,0.05", "seed=1,2", "seed=3").code == 0
+    assert [row["optimizer.lr"] for row in rows()] == ["0.02", "0.05"]
+    assert "seed" not in rows()[0]
+
+
+def test_a_trial_on_another_text_is_not_compared(script, short, forked, tmp_path):
+    drawn = (*short, "optimizer.lr=interval(0.01,0.02)", "sweep.sampler=random")
+    assert script("sweep", *drawn, "sweep.trials=1").code == 0
+    (tmp_path / "my.txt").write_text("Another text.\n" * 200)
+    result = script("sweep", *drawn, "sweep.trials=2")
+    assert result.code == 1
+    assert "failed   trial 1: its text is another one than that of trial 0" in result.out
+
+
+def test_a_folder_that_is_copied_names_its_own_runs(script, short, forked, tmp_path):
+    assert script("sweep", *short, RATES).code == 0
+    shutil.copytree("runs", "copy")
+    shutil.rmtree("runs")
+    result = script("sweep", *short, RATES, "runs_dir=copy")
+    assert result.code == 0, result.err
+    assert ", copy/sweep/" in result.out
+    assert "started" not in result.out
+
+    # A best run that is gone is told.
+    best = min(rows_in("copy"), key=lambda row: float(row["loss"]))
+    shutil.rmtree(best["run"])
+    result = script("sweep", *short, RATES, "runs_dir=copy")
+    assert result.code == 0, result.err
+    assert "whose folder is gone" in result.out
+
+
+def rows_in(folder):
+    with Path(folder, "sweep", "sweep", "table.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_full_disk_is_tried_again_and_a_mistake_is_not(script, short, forked, monkeypatch):
+    from gptmini.commands import fitting
+
+    def full(*arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(fitting, "finish_loggers", full)
+    result = script("sweep", *short, RATES, "sweep.retries=1")
+    assert result.code == 1
+    assert result.out.count("again    trial 0 is not done: ") == 1
+    assert "No space left on device (2 times)" in rows()[0]["reason"]
 
 
 def test_a_sweep_is_compared_whole(script, short, forked):
@@ -245,6 +300,8 @@ def test_kills_at_random_instants_lose_and_double_nothing(script, short, forked,
             process = subprocess.Popen(command, stdout=out, stderr=out)
             time.sleep(chance.uniform(3, 12))
             victims = processes(tmp_path.resolve())
+            if not victims:
+                break
             # All of them, the sweep alone, or one that trains.
             how = chance.choice(["all", "sweep", "one"])
             if how == "all":

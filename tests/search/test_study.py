@@ -25,7 +25,7 @@ SETTINGS = {
 
 def study_in(folder, *dimensions, **settings):
     folder.mkdir(exist_ok=True)
-    return Study(folder, dimensions, SearchSettings(**SETTINGS | settings))
+    return Study(folder, dimensions, SearchSettings(**SETTINGS | settings), max_steps=100)
 
 
 def try_all(study):
@@ -34,10 +34,10 @@ def try_all(study):
     for trial in study.trials:
         if trial.state.name == "RUNNING":
             study.finish(trial.number, loss_of(study.texts(trial.number)))
-    while len(study) < study.n_trials:
+    while study.n_begun < study.n_trials:
         number = study.begin()
         study.finish(number, loss_of(study.texts(number)))
-    for number in range(len(study)):
+    for number in range(study.n_begun):
         values.append((study.texts(number), study.trials[number].value))
     return values
 
@@ -122,6 +122,23 @@ def test_the_median_of_others_prunes_a_trial_that_does_worse(tmp_path):
     study.report(number, [(11, 1.6)])
     study.prune(number)
     assert study.trials[number].state.name == "PRUNED"
+
+
+def test_hyperband_prunes_a_trial_that_does_worse(tmp_path):
+    study = study_in(tmp_path, LAYERS, pruner="hyperband", sampler="random", trials=40)
+    pruned = set()
+    for _ in range(40):
+        number = study.begin()
+        loss = 1.0 if number % 2 else 9.0
+        for step in (1, 3, 9, 27, 81):
+            study.report(number, [(step, loss)])
+            if study.should_prune(number):
+                pruned.add(loss)
+                study.prune(number)
+                break
+        else:
+            study.finish(number, loss)
+    assert 9.0 in pruned
 
 
 @pytest.mark.parametrize(

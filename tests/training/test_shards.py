@@ -217,6 +217,25 @@ def test_folders_that_nothing_names_are_removed(path):
     assert len(folders(path)) == 2
 
 
+def test_a_damaged_file_that_was_set_aside_does_not_keep_folders(path):
+    path.with_name("set-aside-last-inf.ckpt").write_text("{")
+    write_shards(make() | {"global_step": 4}, path)
+    assert len(folders(path)) == 1
+
+    # What another damaged file has named is not known, so that every folder stays.
+    path.with_name("best.ckpt").write_text("{")
+    write_shards(make() | {"global_step": 5}, path)
+    assert len(folders(path)) == 2
+
+
+def test_names_that_collide_and_keys_that_are_no_texts_are_refused(tmp_path):
+    path = tmp_path / "last.ckpt"
+    twice = {"a.b": torch.ones(1), "a": {"b": torch.ones(1)}}
+    for callbacks in (twice, {3: torch.ones(1)}):
+        with pytest.raises(UserError, match=r"two tensors of the checkpoint|needs texts for keys"):
+            write_shards(make() | {"global_step": 4, "callbacks": callbacks}, path)
+
+
 def test_tensors_in_the_state_of_callbacks_are_kept(tmp_path):
     path = tmp_path / "last.ckpt"
     kept = {"Mine": {"mean": torch.arange(3.0), "names": ["a", {"b": torch.tensor(7)}], "n": None}}

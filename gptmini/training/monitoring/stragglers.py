@@ -66,10 +66,10 @@ def slowest_of(seconds: float, n_steps: int, device: torch.device) -> dict[str, 
     Returns scalars by tag: the number of the slowest process, its milliseconds a step, and its ratio to the mean.
     """
     own = torch.tensor([seconds], dtype=torch.float32, device=device)
-    all_times = torch.zeros(dist.get_world_size(), dtype=torch.float32, device=device)
-    dist.all_gather_into_tensor(all_times, own)
+    of_ranks = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(of_ranks, own)
 
-    times = all_times.tolist()
+    times = torch.cat(of_ranks).tolist()
     slowest = max(range(len(times)), key=times.__getitem__)
     mean = sum(times) / len(times)
     return {

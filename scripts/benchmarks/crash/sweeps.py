@@ -24,6 +24,7 @@ OPTIONS = (
     "sweep.sampler=random",
     "sweep.trials=12",
 )
+UNFINISHED = 1  # exit code of a sweep of which a trial has failed
 WHOM = ("the sweep", "a run", "everything")
 
 
@@ -53,7 +54,11 @@ def kill_sweeps(n_kills: int, root: Path, random_: random.Random) -> bool:
                 by_whom[whom] += 1
                 if whom != "a run":
                     break
-        if process.wait() == 0:
+        code = process.wait()
+        if code == UNFINISHED:
+            print((folder / "output.txt").read_text())
+            return False
+        if code == 0:
             break
 
     found = table_of(folder)
@@ -65,7 +70,8 @@ def kill_sweeps(n_kills: int, root: Path, random_: random.Random) -> bool:
             print("  differs:", one, other)
     print(f"sweep                    {kills}, {n_starts} starts, {n_runs} runs")
     print(f"  table                  {len(found)} trials, {'the same' if same else 'another one'}")
-    return same and n_runs == len(expected) == 12
+    has_killed = sum(by_whom.values()) == n_kills
+    return has_killed and same and n_runs == len(expected) == 12
 
 
 def begin(folder: Path) -> subprocess.Popen:
