@@ -1,7 +1,6 @@
 """gptmini sweep trains a run for each value, whatever kills it, and says which is the best."""
 
 import csv
-import json
 import multiprocessing
 import os
 import random
@@ -328,22 +327,39 @@ def test_kills_at_random_instants_lose_and_double_nothing(script, short, forked,
     assert len(runs) == 3
 
 
-SLURM = {
-    # Starts the script that submitit has written, as SLURM would on another machine, and prints the job's number.
-    "sbatch": """#!{python}
+# A pretended SLURM: programs of its names on the path, which keep the process of each job in a file.
+JOBS = """#!{python}
 import os, re, subprocess, sys
-script = open(sys.argv[-1]).read()
-number = str(1000 + len(os.listdir("{state}")))
-out = re.search(r"#SBATCH --output=(\\S+)", script)[1].replace("%j", number).replace("%t", "0")
-environment = os.environ | {{
-    "SLURM_JOB_ID": number, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_JOB_NAME": "submitit",
-    "SLURM_NTASKS": "1", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_JOB_NUM_NODES": "1",
-}}
-process = subprocess.Popen(["bash", sys.argv[-1]], env=environment, stdout=open(out, "w"), stderr=subprocess.STDOUT,
-                           start_new_session=True)
-open("{state}/" + number, "w").write(str(process.pid))
-open("{state}/../script-" + number, "w").write(script)
+state = "{state}"
+
+def start(script, number):
+    out = re.search(r"#SBATCH --output=(\\S+)", open(script).read())[1]
+    environment = os.environ | dict(
+        SLURM_JOB_ID=number, SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="1", SLURM_JOB_NAME="submitit",
+        SLURM_NTASKS="1", SLURM_LOCALID="0", SLURM_NODEID="0", SLURM_JOB_NUM_NODES="1",
+    )
+    process = subprocess.Popen(
+        ["bash", script], env=environment, stdout=open(out.replace("%j", number), "a"),
+        stderr=subprocess.STDOUT, start_new_session=True,
+    )
+    open(state + "/" + number, "w").write(str(process.pid))
+"""
+SLURM = {
+    # Starts the script that submitit has written, and prints the job's number.
+    "sbatch": JOBS
+    + """
+number = str(1000 + len(os.listdir(state)))
+script = state + "/../script-" + number
+open(script, "w").write(open(sys.argv[-1]).read())
+start(script, number)
 print("Submitted batch job " + number)
+""",
+    # Starts a job's script again, under its old number.
+    "scontrol": JOBS
+    + """
+assert sys.argv[1] == "requeue"
+open(state + "/../requeued", "a").write(sys.argv[2] + " ")
+start(state + "/../script-" + sys.argv[2], sys.argv[2])
 """,
     # Runs Python, which comes after its options.
     "srun": """#!{python}
@@ -358,25 +374,29 @@ print("JobID|State|NodeList")
 for number in os.listdir("{state}"):
     pid = open("{state}/" + number).read()
     state = "RUNNING" if os.path.exists("/proc/" + pid) else "COMPLETED"
-    print(f"{{number}}|{{state}}|here")
+    print(number + "|" + state + "|here")
 """,
-    "scancel": """#!{python}
-""",
+    "scancel": "#!{python}\n",
 }
 
 
-def test_jobs_of_slurm_train_the_runs(script, short, monkeypatch, tmp_path):
+@pytest.fixture
+def slurm(script, monkeypatch, tmp_path):  # script chooses the working folder
+    """The folder of a pretended SLURM."""
     programs = tmp_path / "bin"
     programs.mkdir()
     state = tmp_path / "slurm" / "jobs"
     state.mkdir(parents=True)
     for name, text in SLURM.items():
         path = programs / name
-        path.write_text(text.format(python=sys.executable, state=state))
+        path.write_text(text.replace("{python}", sys.executable).replace("{state}", str(state)))
         path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    return state.parent
 
-    slurm = (
+
+def test_jobs_of_slurm_train_the_runs(script, short, slurm, tmp_path):
+    asks = (
         "launcher=slurm",
         "launcher.partition=gpu",
         "launcher.account=lab",
@@ -387,12 +407,12 @@ def test_jobs_of_slurm_train_the_runs(script, short, monkeypatch, tmp_path):
         "launcher.setup=['export FROM_SETUP=1']",
         "launcher.options={constraint: h100}",
     )
-    result = script("sweep", *short, RATES, *slurm)
+    result = script("sweep", *short, RATES, *asks)
     assert result.code == 0, result.err
     assert [row["state"] for row in rows()] == ["done", "done"]
 
     # submitit has asked for what was typed.
-    asked = (tmp_path / "slurm" / "script-1000").read_text()
+    asked = (slurm / "script-1000").read_text()
     for option in (
         "--partition=gpu",
         "--account=lab",
@@ -409,6 +429,36 @@ def test_jobs_of_slurm_train_the_runs(script, short, monkeypatch, tmp_path):
     # The jobs took their values from the sweep: each run folder keeps what was typed.
     labels = [Path(row["run"]).name.partition("_trial-")[2] for row in rows()]
     assert labels == ["0_lr-0.01", "1_lr-0.03"]
-    assert json.loads(
-        next((tmp_path / "runs/sweep/sweep/trials/0000").glob("job.json")).read_text()
-    )
+
+
+def wait_for(condition, seconds=90):
+    """Wait until something holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_job_whose_time_ends_goes_on_and_one_outlives_the_sweep(short, slurm, tmp_path):
+    steps = ("trainer.max_steps=300", "trainer.val_every_steps=300", "trainer.threads=1")
+    space = (*short, "optimizer.lr=0.01,0.03", *steps, "callbacks.checkpoints.every_steps=10")
+    command = [sys.executable, "-m", "gptmini", "sweep", *space, "launcher=slurm", "--jobs", "1"]
+    with (tmp_path / "log").open("w") as out:
+        sweep = subprocess.Popen(command, stdout=out, stderr=out)
+    process = tmp_path / "runs/sweep/sweep/trials/0000/process"
+    wait_for(lambda: list(tmp_path.glob("runs/sweep/*_trial-0_*/checkpoints/last.ckpt")))
+
+    # The sweep ends; its job goes on, and is told that its time is over, as submitit asks SLURM to tell it.
+    sweep.send_signal(signal.SIGINT)
+    assert sweep.wait(timeout=60) == 130
+    assert "go on without the sweep" in (tmp_path / "log").read_text()
+    os.kill(int(process.read_text()), signal.SIGUSR2)
+    wait_for((slurm / "requeued").exists)
+    assert (slurm / "requeued").read_text() == "1000 "
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "started  trial 0" not in done.stdout  # its job was taken up
+    assert [row["state"] for row in rows()] == ["done", "done"]
+    assert len([run for run in Path("runs/sweep").glob("2*") if run.is_dir()]) == 2
+    assert last(Path(rows()[0]["run"]))["global_step"] == 300
