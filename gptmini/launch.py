@@ -28,9 +28,8 @@ HOW_TO_START = "start a run on several machines with torchrun or srun, as docs/s
 class Launch:
     """Which process of a run this one is, and who has started it."""
 
-    by: str | None = (
-        None  # gptmini, torchrun or srun; None: the user, who has started this process alone
-    )
+    # gptmini, torchrun or srun; None: the user, who has started this process alone.
+    by: str | None = None
     rank: int = 0  # number of this process in the run, from 0
     local_rank: int = 0  # number of this process on its machine, from 0
     node: int = 0  # number of this machine, from 0

@@ -2,19 +2,17 @@
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini import processors
-from gptmini.checks import UserError
 from gptmini.commands.announcements import as_argument, command_line
 from gptmini.commands.configuration import key_typed
 from gptmini.commands.multirun import label_of
-from gptmini.commands.signals import passing_signals_on
+from gptmini.commands.signals import PassedSignals, passing_signals_on
 from gptmini.commands.stored import RESUMABLE
+from gptmini.commands.sweep_observer import Observer
 from gptmini.commands.sweep_space import Space
 from gptmini.commands.sweep_table import Row, best_of, lines_of, write_csv
 from gptmini.commands.trials import TrialJob
@@ -27,7 +25,6 @@ POLL = 0.5  # seconds between two looks at the runs
 # Seconds until a run that was asked to end is asked again. One that still imports its libraries hears nothing, and a
 # cluster takes its time.
 ASK_AGAIN = {"local": 2.0, "slurm": 60.0}
-STATES = {"COMPLETE": "done", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "waiting"}
 
 
 @dataclass
@@ -73,14 +70,13 @@ class Driver:
         self._launcher = launcher
         self._space = space
         self._settings = settings
-        self._identity = identity
+        self._seen = Observer(folder, study, identity, by_bits=by_bits)
         self._by_bits = by_bits
         self._config_dir = config_dir
         self._keys = [dimension.key for dimension in space.dimensions]
         self._active: dict[int, Active] = {}
-        self._left: list[
-            int
-        ] = []  # trials that an earlier start of the sweep has begun, and nobody trains
+        # Trials that an earlier start of the sweep has begun, and nobody trains.
+        self._left: list[int] = []
         self._told: list[Row] = []  # what the table showed last
         self._starts: dict[int, int] = {}  # of each trial, by this process
 
@@ -94,30 +90,32 @@ class Driver:
         )
         with passing_signals_on() as signals:
             self._take_up()
-            is_told = False
-            while True:
-                self._settle_all(stopping=bool(signals.first))
-                if not signals.first:
-                    self._start_more()
-                elif not is_told:
-                    is_told = True
-                    self._say_stopping()
-
-                if signals.first and settings.cluster == "slurm":
-                    break  # its jobs need no process of the user's
-                if signals.n_signals > 1:
-                    self._say_left()
-                    break
-                if signals.first:
-                    self._ask_to_end(self._active.values())
-                if not self._active and (signals.first or not self._has_more()):
+            while not signals.first:
+                self._settle_all(stopping=False)
+                self._start_more()
+                if not self._active and not self._has_more():
                     break
                 time.sleep(POLL)
+            if signals.first:
+                self._end_runs(signals)
         return signals.first
+
+    def _end_runs(self, signals: PassedSignals) -> None:
+        """Let the runs of this machine save and end; jobs of a cluster go on, and need no process of the user."""
+        self._say_stopping()
+        if self._launcher.settings.cluster == "slurm":
+            return
+        while self._active:
+            if signals.n_signals > 1:
+                self._say_left()
+                return
+            self._ask_to_end(self._active.values())
+            time.sleep(POLL)
+            self._settle_all(stopping=True)
 
     def say_ending(self) -> bool:
         """Print the table and the best trial; return whether every trial has finished."""
-        rows = list(self._rows())
+        rows = self._seen.rows(self._active)
         if rows != self._told:
             self._say_table(rows)
         best = best_of(rows, by_bits=self._by_bits)
@@ -164,8 +162,10 @@ class Driver:
             is_pruned = "pruned_at" in self.study.facts_of(trial.number)
             active = Active(trial.number, folder, job, gpus=None, is_pruned=is_pruned)
             if folder.read_result() is not None or self._is_alive(active) or is_pruned:
-                before = folder.read_order().environment.get("CUDA_VISIBLE_DEVICES")
-                active.gpus = self._launcher.keep_gpus(before)
+                order = folder.read_order()
+                if order is not None:
+                    before = order.environment.get("CUDA_VISIBLE_DEVICES")
+                    active.gpus = self._launcher.keep_gpus(before)
                 self._active[trial.number] = active
             else:
                 self._left.append(trial.number)
@@ -185,14 +185,15 @@ class Driver:
         overrides = [*self._space.overrides(texts), *self._threads()]
         label = label_of([f"{key}={text}" for key, text in texts.items()], self._keys)
         gpus = self._launcher.take_gpus()
-        has_begun = self._run_of(number) is not None
-        if has_begun:
-            overrides = self._going_on(folder.read_order().arguments)
+        has_begun = self._seen.run_of(number) is not None
+        before = folder.read_order()
+        if has_begun and before is not None:
+            overrides = self._going_on(before.arguments)
         folder.prepare_start(
             Order(
                 arguments=[*overrides, "resume=auto", *self._own_folder()],
                 label=f"trial-{number}_{label}",
-                job=self._job_name(number),
+                job=self._seen.job_name(number),
                 folder=str(Path.cwd()),
                 environment=self._environment(gpus),
             )
@@ -232,10 +233,6 @@ class Driver:
             return []
         return ["--config-dir", as_argument(Path(self._config_dir).absolute())]
 
-    def _job_name(self, number: int) -> str:
-        """What names a trial in all its starts."""
-        return f"sweep-{self._identity}-trial-{number}"
-
     def _settle_all(self, *, stopping: bool) -> None:
         """Look at every trial that is being trained, and print the table if one has finished."""
         finished = [
@@ -244,7 +241,7 @@ class Driver:
             if self._settle(active, stopping=stopping)
         ]
         if finished:
-            self._say_table(list(self._rows()))
+            self._say_table(self._seen.rows(self._active))
 
     def _settle(self, active: Active, *, stopping: bool) -> bool:
         """Look at a trial: whether it has finished, has to be started again, or is to be pruned.
@@ -292,7 +289,7 @@ class Driver:
             self.study.fail(number, reason)
             _say("failed", f"trial {number}: {reason}")
             return
-        self.study.report(number, self._points_of(number))
+        self.study.report(number, self._seen.points_of(number))
         strange = self._trained_on_other_text(number)
         if strange is not None:
             self.study.fail(number, strange)
@@ -304,7 +301,7 @@ class Driver:
         """Why a trial cannot be compared with those that are done: its text has changed since; None if it can be."""
         from gptmini.model.checkpoint import read_header
 
-        run = self._run_of(number)
+        run = self._seen.run_of(number)
         if run is None or self._by_bits:
             return None
         text = read_header(run / "checkpoints" / "last.ckpt")["data"]["fingerprint"]
@@ -327,9 +324,9 @@ class Driver:
         if active.is_pruned:
             self._ask_to_end([active])
             return
-        self.study.report(active.number, self._points_of(active.number))
+        self.study.report(active.number, self._seen.points_of(active.number))
         if self.study.should_prune(active.number):
-            points = self._points_of(active.number)
+            points = self._seen.points_of(active.number)
             self.study.note(active.number, pruned_at=points[-1][0])
             active.is_pruned = True
 
@@ -341,73 +338,6 @@ class Driver:
             if active.asked_at is None or now - active.asked_at >= patience:
                 active.asked_at = now
                 self._launcher.ask_to_end(active.folder.process(), active.job)
-
-    def _run_of(self, number: int) -> Path | None:
-        """The folder of a trial's run; None if the run has not begun."""
-        from gptmini.run_folder import find_jobs_run
-
-        found = find_jobs_run(self.folder.parent, self._job_name(number))
-        return None if found is None else found[0]
-
-    def _points_of(self, number: int) -> list[tuple[int, float]]:
-        """The validations of a trial's run so far, as (step, value) points."""
-        from gptmini.report.scalar_table import FILE, read_rows
-
-        run = self._run_of(number)
-        if run is None or not (run / FILE).is_file():
-            return []
-        tag = "val/bits_per_byte" if self._by_bits else "val/loss"
-        # The table is a look at a run; a damaged file there must not end the sweep.
-        with suppress(UserError, ValueError, OSError):
-            _, rows = read_rows(run / FILE)
-            return [(step, float(row[tag])) for step, row in sorted(rows.items()) if tag in row]
-        return []
-
-    def _rows(self) -> Iterator[Row]:
-        """The rows of the table: every trial that has begun."""
-        from gptmini.search import TrialFolder
-
-        for trial in self.study.trials:
-            if trial.state.name == "WAITING":
-                continue
-            number = trial.number
-            result = TrialFolder(self.folder, number).read_result()
-            state = STATES[trial.state.name]
-            if number in self._active:
-                state = "running"
-            reason = trial.user_attrs.get("reason")
-            texts = self.study.texts(number)
-            if result is not None and result.loss is not None:
-                yield Row(
-                    number=number,
-                    state="done" if trial.state.name == "RUNNING" else state,
-                    texts=texts,
-                    loss=result.loss,
-                    bits_per_byte=result.bits_per_byte,
-                    step=result.step,
-                    seconds=result.seconds,
-                    run=self._shown_run(number),
-                    reason=reason,
-                )
-                continue
-
-            points = self._points_of(number)
-            step, value = min(points, key=lambda point: point[1]) if points else (None, None)
-            yield Row(
-                number=number,
-                state=state,
-                texts=texts,
-                loss=None if self._by_bits else value,
-                bits_per_byte=value if self._by_bits else None,
-                step=step,
-                run=self._shown_run(number),
-                reason=reason,
-            )
-
-    def _shown_run(self, number: int) -> str | None:
-        """The folder of a trial's run as text; None if there is none, or if it is gone."""
-        run = self._run_of(number)
-        return None if run is None else str(run)
 
     def _say_table(self, rows: list[Row]) -> None:
         """Print the table, and write it as table.csv."""

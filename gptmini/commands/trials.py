@@ -42,6 +42,7 @@ def _train(folder: Any) -> None:
     from gptmini.search import Result
 
     order = folder.read_order()
+    assert order is not None  # the sweep has written it before it started this process
     os.chdir(order.folder)
     _leave_terminal()
     for name, value in order.environment.items():

@@ -72,9 +72,8 @@ class Rules:
     temperature: float = 1.0  # at least 0; at 0 the most probable token is taken
     top_k: int | None = None  # number of most probable tokens to keep
     top_p: float | None = None  # probability that the smallest set of tokens to keep has together
-    min_p: float | None = (
-        None  # least probability to keep, as a share of that of the most probable token
-    )
+    # Least probability to keep, as a share of that of the most probable token.
+    min_p: float | None = None
 
     def __post_init__(self) -> None:
         """Check each value."""

@@ -89,9 +89,10 @@ class TrialFolder:
         """The file whose existence says that the trial's run has ended by itself."""
         return self.path / "result.json"
 
-    def read_order(self) -> Order:
-        """Read what is to be trained."""
-        return self._read(self.path / "order.json", Order)
+    def read_order(self) -> Order | None:
+        """Read what is to be trained; None if nothing says so."""
+        path = self.path / "order.json"
+        return self._read(path, Order) if path.is_file() else None
 
     def write_result(self, result: Result) -> None:
         """Write what came of the trial."""

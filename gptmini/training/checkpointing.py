@@ -65,9 +65,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     keeps_errors = False
     writes_names = True  # whether this process gives files their names; of several that write shards only the first
     error: OSError | None = None  # of the newest save; None if it succeeded
-    shards_above: int | None = (
-        None  # parameters above which tensors are written as shards; None: never
-    )
+    # Number of parameters above which tensors are written as shards; None: never.
+    shards_above: int | None = None
     last_step: int | None = None  # step of this process's newest last.ckpt; None if it saved none
     best_step: int | None = None  # step of this process's newest best.ckpt; None if it saved none
     shared_step: int | None = None  # step at which last.ckpt was made from best.ckpt; None: never

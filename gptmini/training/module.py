@@ -45,9 +45,8 @@ class GPTModule(L.LightningModule):
     """
 
     # Figures of the newest optimizer step. They stay on the device, so that the host need not wait for them.
-    step_loss: (
-        Tensor  # mean over the micro-steps, once the step is done over all ranks, in nats per token
-    )
+    # Mean over the micro-steps, and once the step is done over all ranks, in nats per token.
+    step_loss: Tensor
     grad_norm: Tensor  # norm of the whole gradient before clipping
     # 1.0 if the step is not applied, because some rank's loss or gradient is not finite; else 0.0.
     not_finite: Tensor
@@ -290,9 +289,8 @@ class GPTModule(L.LightningModule):
         on_cuda = self.device.type == "cuda"
         request = torch.tensor(self.stop_request(), dtype=self.step_loss.dtype, pin_memory=on_cuda)
         request = request.to(self.device, non_blocking=True)  # (2,)
-        own = torch.stack((self.step_loss, self.not_finite.to(request), *request)).unsqueeze(
-            0
-        )  # (1, 4)
+        own = torch.stack((self.step_loss, self.not_finite.to(request), *request))
+        own = own.unsqueeze(0)  # (1, 4)
 
         # One collective for all of this. It is torch's own, because Lightning's adds a barrier.
         of_ranks = [torch.empty_like(own) for _ in range(self.trainer.world_size)]

@@ -58,9 +58,8 @@ class Stopping(L.Callback):
         self, max_seconds: float | None, max_bad_steps: int, meeting: Meeting | None = None
     ) -> None:
         self.meeting = meeting
-        self._told_at = (
-            0.0  # when the meeting was told of the newest step, in seconds of time.monotonic
-        )
+        # When the meeting was told of the newest step, in seconds of time.monotonic.
+        self._told_at = 0.0
         self.deadline: float | None = None
         if max_seconds is not None:
             self.deadline = time.monotonic() + max_seconds
