@@ -18,36 +18,16 @@ from pathlib import Path
 from gptmini.checks import UserError
 from gptmini.commands.errors import Parser
 
-from .outcomes import RUNNER, differing_bits, outcome, reached
+from .outcomes import INTERVAL, OVERRIDES, RUNNER, differing_bits, outcome, reached
 from .processes import kill_processes
 from .sweeps import kill_sweeps
 
 TRAIN = Path(__file__).resolve().parent.parent.parent / "train.py"
-INTERVAL = 20  # steps between checkpoints
 STEPS_A_KILL = 60  # so many that the run is not over before its last kill
 KINDS = ("start-up", "training", "write")  # when a kill falls, in turns
 RESUME = "resume=runs/latest"
 ROOM_ON_DISK = (
     1_000_000  # bytes of the largest file that a run without room may write; a checkpoint has 5 MB
-)
-
-# A small default run whose checkpoints, 5 MB, take long enough to be hit while they are written.
-OVERRIDES = (
-    "model.d_model=64",
-    "model.n_layers=2",
-    "model.n_heads=2",
-    "model.context_length=32",
-    "model.dropout=0.1",
-    "trainer.global_batch_size=4",
-    "trainer.batch_size=2",
-    "trainer.val_every_steps=100",
-    "trainer.val_tokens=512",
-    "trainer.threads=1",
-    "trainer.device=cpu",
-    "callbacks.scalars.every_steps=5",
-    f"callbacks.checkpoints.every_steps={INTERVAL}",
-    "callbacks.samples.max_new_tokens=8",
-    "callbacks.pictures=null",
 )
 
 

@@ -2,6 +2,27 @@
 
 from pathlib import Path
 
+INTERVAL = 20  # steps between checkpoints
+
+# A small default run whose checkpoints, 5 MB, take long enough to be hit while they are written.
+OVERRIDES = (
+    "model.d_model=64",
+    "model.n_layers=2",
+    "model.n_heads=2",
+    "model.context_length=32",
+    "model.dropout=0.1",
+    "trainer.global_batch_size=4",
+    "trainer.batch_size=2",
+    "trainer.val_every_steps=100",
+    "trainer.val_tokens=512",
+    "trainer.threads=1",
+    "trainer.device=cpu",
+    "callbacks.scalars.every_steps=5",
+    f"callbacks.checkpoints.every_steps={INTERVAL}",
+    "callbacks.samples.max_new_tokens=8",
+    "callbacks.pictures=null",
+)
+
 # Runs scripts/train.py, and writes the newest step to a file: a process that is killed cannot tell its step itself.
 RUNNER = """
 import os, runpy, sys

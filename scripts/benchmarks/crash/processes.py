@@ -16,32 +16,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from .outcomes import RUNNER, differing_bits, outcome, reached
+from .outcomes import INTERVAL, OVERRIDES, RUNNER, differing_bits, outcome, reached
 
 TRAIN = Path(__file__).resolve().parent.parent.parent / "train.py"
-INTERVAL = 20  # steps between checkpoints
 N_STEPS = 1500
 MAX_RESTARTS = 3
 PATIENCE = 90  # seconds that what is left of a job may take to end by itself
 KINDS = ("torchrun, a rank", "torchrun, its agent", "srun, a task", "gptmini's own, a rank")
 OPTIONS = (
-    "model.d_model=64",
-    "model.n_layers=2",
-    "model.n_heads=2",
-    "model.context_length=32",
-    "model.dropout=0.1",
-    "trainer.global_batch_size=4",
-    "trainer.batch_size=2",
-    "trainer.val_every_steps=100",
-    "trainer.val_tokens=512",
-    "trainer.threads=1",
-    "trainer.device=cpu",
+    *OVERRIDES,
     "trainer.timeout=20",
     f"trainer.max_steps={N_STEPS}",
-    "callbacks.scalars.every_steps=5",
-    f"callbacks.checkpoints.every_steps={INTERVAL}",
-    "callbacks.samples.max_new_tokens=8",
-    "callbacks.pictures=null",
     "resume=auto",
 )
 
