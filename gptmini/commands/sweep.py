@@ -19,6 +19,7 @@ from gptmini.commands.showing import show_help
 from gptmini.commands.start_up import started, starting_up
 from gptmini.commands.sweep_driver import Driver
 from gptmini.commands.sweep_space import Space, is_own, space_of
+from gptmini.commands.tokens import open_tokens
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -159,6 +160,9 @@ def _run(described: Described, space: Space, config: "DictConfig", config_dir: s
     with naming_keys(runs_dir=config.runs_dir):
         folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, "run"):
+        # The runs of this machine would otherwise all begin with the same work. On a cluster, it is theirs.
+        if described.launcher.cluster == "local":
+            _prepare(config)
         identity = _identify(folder, described.search, space, config)
         driver = Driver(
             folder=folder,
@@ -178,6 +182,18 @@ def _run(described: Described, space: Space, config: "DictConfig", config_dir: s
     if is_whole:
         return 0
     return UNFINISHED
+
+
+def _prepare(config: "DictConfig") -> None:
+    """Prepare the text of a configuration, unless it is prepared; UserError for a text that cannot be trained on."""
+    from gptmini.data import Watcher
+
+    watcher = Watcher(
+        on_note=lambda note: print(f"{'data':8} {note}", flush=True),
+        on_warning=lambda note: print(f"{'warning':8} {note}", flush=True),
+    )
+    with naming_keys(data_dir=config.data_dir):
+        open_tokens(config, None, watcher=watcher)
 
 
 def _changes_tokens(key: str) -> bool:

@@ -195,6 +195,14 @@ def test_mistakes_are_told_before_anything_is_trained(script, short, typed, mess
     assert not list(Path().glob("runs/*/sweep/trials"))
 
 
+def test_a_text_without_a_word_is_told_before_anything_is_trained(script, short, tmp_path):
+    (tmp_path / "my.txt").write_text("")
+    result = script("sweep", *short, RATES)
+    assert result.code == 2
+    assert result.err == "error: my.txt must hold text, got none\n"
+    assert not list(Path().glob("runs/*/sweep/*.yaml"))
+
+
 def test_a_file_of_ones_own_describes_a_space(script, short, forked, tmp_path):
     own = tmp_path / "mine" / "sweep"
     own.mkdir(parents=True)
