@@ -45,7 +45,9 @@ def check_own_keys(files: Sequence[UsedFile]) -> None:
     _check_classes(files)
     keys = _Keys()
     # An option of a sweep that lacks its defaults is told what it lacks, not that its keys are unknown.
-    for group in (*PART_GROUPS, "sweep", "launcher"):
+    packages = {file.package for file in files if file.is_own}
+    of_sweeps = [group for group in ("sweep", "launcher") if group in packages]
+    for group in (*PART_GROUPS, *of_sweeps):
         for path in (CONFIGS / group).glob("*.yaml"):
             keys.add(f"{group}.", read_yaml(path))
     for file in files:

@@ -10,6 +10,7 @@ from hydra.utils import instantiate
 
 from gptmini.checks import UserError
 from gptmini.commands import configuration
+from gptmini.commands.configuration import plain_tree
 from gptmini.commands.jobs import compose_checked, composed
 from gptmini.commands.plan import check_configuration
 from gptmini.model import GPT
@@ -34,9 +35,10 @@ NEEDED |= {"hub": "data.dataset=folder", "mixture": "data.sources={a: {path: my.
 def test_every_option_composes(group, option):
     needed = NEEDED[option].split("; ") if option in NEEDED else []
     if group in ("sweep", "launcher"):
-        config = composed("sweep", [f"{group}={option}"])
-        assert SearchSettings(**{k: v for k, v in config.sweep.items() if k != "params"}).seed == 1
-        assert LauncherSettings(**config.launcher).gpus == 1
+        tree = plain_tree(composed("sweep", [f"{group}={option}"]))
+        tree["sweep"].pop("params")
+        assert SearchSettings(**tree["sweep"]).seed == 1
+        assert LauncherSettings(**tree["launcher"]).gpus == 1
         return
 
     roots = ["train", "prepare"] if group in ("data", "tokenizer") else ["train"]

@@ -139,14 +139,14 @@ def test_tokens_that_differ_are_compared_by_bits_per_byte(script, short, forked)
 
 def test_a_pruner_ends_a_run_that_does_worse(script, short, forked):
     values = "optimizer.lr=0.02,0.03,1e-9"
-    steps = ("trainer.max_steps=400", "trainer.val_every_steps=20", "optimizer=adamw")
+    steps = ("trainer.max_steps=200", "trainer.val_every_steps=10", "optimizer=adamw")
     pruner = ("sweep.pruner=median", "sweep.pruner_startup=2")
     result = script("sweep", *short, values, *steps, *pruner, "callbacks.samples=null")
     assert result.code == 0, result.err
     assert [row["state"] for row in rows()] == ["done", "done", "pruned"]
-    assert int(rows()[2]["step"]) < 400
+    assert int(rows()[2]["step"]) < 200
     # The run is saved where it was ended.
-    assert last(Path(rows()[2]["run"]))["global_step"] < 400
+    assert last(Path(rows()[2]["run"]))["global_step"] < 200
 
 
 def test_what_is_tried_cannot_change_amid_a_sweep(script, short, forked):
@@ -301,7 +301,7 @@ def test_kills_at_random_instants_lose_and_double_nothing(script, short, forked,
     # Processes of their own, started as a user starts them, by submitit.
     command = [sys.executable, "-m", "gptmini", "sweep", *space, "--jobs", "2", "name=killed"]
     chance = random.Random(1)
-    for _ in range(3):
+    for _ in range(2):
         log = tmp_path / "log"
         with log.open("w") as out:
             process = subprocess.Popen(command, stdout=out, stderr=out)
