@@ -114,9 +114,11 @@ def stranger(tmp_path_factory):
         patch.setattr(sys, "argv", ["scripts/export.py", "runs/default", "gpt2-folder"])
         runpy.run_path("scripts/export.py", run_name="__main__")
 
-    # The run that docs/watching.md reports on: pytest-xdist may type that command before the one that trains it.
+    # What docs/watching.md and docs/sweeping.md report on: pytest-xdist may type that command before the one that
+    # trains it.
     (first,) = (folder / "runs" / "default").iterdir()
-    shutil.copytree(first, folder / "runs" / "demo" / first.name)
+    for copy in ("demo/first", "rates/first", "rates/second"):
+        shutil.copytree(first, folder / "runs" / copy)
     return folder
 
 
