@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini import processors
+from gptmini.checks import UserError
 from gptmini.commands.announcements import as_argument, command_line
 from gptmini.commands.configuration import key_typed
 from gptmini.commands.multirun import label_of
@@ -304,7 +305,11 @@ class Driver:
         run = self._seen.run_of(number)
         if run is None or self._by_bits:
             return None
-        text = read_header(run / "checkpoints" / "last.ckpt")["data"]["fingerprint"]
+        # A damaged checkpoint is told when it is used; the run's loss is known.
+        try:
+            text = read_header(run / "checkpoints" / "last.ckpt")["data"]["fingerprint"]
+        except (UserError, OSError, KeyError, TypeError):
+            return None
         self.study.note(number, text=text)
         for other in self.study.trials:
             if other.state.name == "COMPLETE" and other.user_attrs.get("text") not in (None, text):

@@ -234,6 +234,19 @@ def test_a_trial_on_another_text_is_not_compared(script, short, forked, tmp_path
     assert "failed   trial 1: its text is another one than that of trial 0" in result.out
 
 
+def test_a_checkpoint_that_is_damaged_later_costs_no_loss(script, short, forked, monkeypatch):
+    def train_and_damage(job):
+        job()
+        (checkpoint,) = Path("runs/sweep").glob("*trial*/checkpoints/last.ckpt")
+        checkpoint.write_bytes(b"")
+
+    monkeypatch.setattr(Launcher, "submit", lambda self, job: Forked(lambda: train_and_damage(job)))
+    drawn = ("optimizer.lr=interval(0.01,0.02)", "sweep.sampler=random", "sweep.trials=1")
+    result = script("sweep", *short, *drawn)
+    assert result.code == 0, result.err
+    assert [row["state"] for row in rows()] == ["done"]
+
+
 def test_a_folder_that_is_copied_names_its_own_runs(script, short, forked, tmp_path):
     assert script("sweep", *short, RATES).code == 0
     shutil.copytree("runs", "copy")
