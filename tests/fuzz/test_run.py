@@ -109,7 +109,7 @@ def test_a_damaged_configuration_is_refused_or_resumed_as_it_reads(run, damage):
 
 
 @pytest.mark.slow
-@fuzz(200)
+@fuzz(100)
 @given(data=st.data())
 def test_a_configuration_that_holds_junk_is_refused_or_resumed_as_it_reads(run, data):
     original = yaml.safe_load(run.text)
