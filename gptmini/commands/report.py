@@ -1,12 +1,17 @@
 """A run, or several beside each other, as one self-contained HTML page: gptmini report RUN [options]."""
 
 import argparse
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gptmini.checks import UserError
 from gptmini.commands.errors import Parser, one_line_errors, path_argument
 from gptmini.commands.named import say_which
 from gptmini.commands.start_up import started, starting_up
+
+if TYPE_CHECKING:
+    from gptmini.report.reported_run import ReportedRun
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -49,14 +54,13 @@ def main(arguments: list[str] | None = None) -> None:
     from gptmini.files import replacing
     from gptmini.report.page import page_of
     from gptmini.report.reported_run import ReportedRun, give_names
-    from gptmini.run_folder import find_run, find_runs
+    from gptmini.run_folder import find_run
 
     started()
     if options.compare is None:
-        folders = [find_run(options.run)]
+        runs = [ReportedRun(find_run(options.run))]
     else:
-        folders = [folder for path in options.compare for folder in find_runs(path)]
-    runs = [ReportedRun(folder) for folder in folders]
+        runs = [run for path in options.compare for run in _runs_of(path)]
     give_names(runs)
 
     if options.out is not None:
@@ -79,3 +83,28 @@ def main(arguments: list[str] | None = None) -> None:
     if options.compare is None:
         say_which(options.run, runs[0].folder)
     print(f"{out}, {out.stat().st_size / 1e6:.1f} MB")
+
+
+def _runs_of(path: str) -> "list[ReportedRun]":
+    """The runs that a path after --compare stands for.
+
+    Of a folder of runs, those that have nothing to show yet, or are damaged, are left out, and the user is told.
+
+    Raises UserError: the path stands for no run, or for none that can be shown.
+    """
+    from gptmini.report.reported_run import ReportedRun
+    from gptmini.run_folder import find_runs
+
+    runs = []
+    mistakes = []
+    for folder in find_runs(path):
+        try:
+            runs.append(ReportedRun(folder))
+        except UserError as error:
+            mistakes.append(error)
+
+    if not runs:
+        raise mistakes[0]
+    for mistake in mistakes:
+        print(f"left out: {mistake}", file=sys.stderr)
+    return runs

@@ -243,3 +243,13 @@ def test_a_folder_of_runs_means_the_newest_and_compared_all(two_runs, script, wa
     start = cells.index("seed")
     assert [cell for cell in cells[start:] if cell][1:4] == ["2", "3", "1"]
     assert script("report", "--compare", "runs").code == 2
+
+    # Of those, one that has nothing to show yet is left out.
+    (two_runs / "runs" / "b" / "begun").mkdir()
+    (two_runs / "runs" / "b" / "begun" / "config.yaml").write_text("seed: 4")
+    said = script("report", "--compare", "runs/b")
+    assert said.code == 0
+    assert (
+        said.err == "left out: runs/b/begun has nothing to show yet: its event files hold nothing\n"
+    )
+    assert script("report", "--compare", "runs/b/begun").code == 2
