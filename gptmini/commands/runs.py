@@ -22,6 +22,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         prog="gptmini runs",
         description="List the runs in a folder: what was changed, how far each is, and how well it does.",
     )
+
     parser.add_argument(
         "folder",
         nargs="?",
@@ -52,9 +53,11 @@ def main(arguments: list[str] | None = None) -> None:
         raise UserError(
             f"{options.folder} holds no run; gptmini train begins one, and runs_dir= names its place"
         )
+
     runs = [overview_of(folder) for folder in folders]
     if options.sort == "loss":
         runs.sort(key=_rank)
+
     for line in aligned([HEADING, *map(_cells, runs)]):
         print(line)
     for run in runs:

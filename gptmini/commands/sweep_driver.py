@@ -1,19 +1,14 @@
 """The process that a sweep's user has started: it begins runs, waits for them, and tells what came of them."""
 
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gptmini import processors
 from gptmini.checks import UserError
-from gptmini.commands.announcements import as_argument, command_line
-from gptmini.commands.configuration import key_typed
-from gptmini.commands.multirun import label_of
 from gptmini.commands.signals import PassedSignals, passing_signals_on
-from gptmini.commands.stored import RESUMABLE
 from gptmini.commands.sweep_observer import Observer
+from gptmini.commands.sweep_orders import Orders
 from gptmini.commands.sweep_space import Space
 from gptmini.commands.sweep_table import Row, best_of, lines_of, write_csv
 from gptmini.commands.trials import TrialJob
@@ -69,11 +64,10 @@ class Driver:
         self.folder = folder
         self.study = study
         self._launcher = launcher
-        self._space = space
         self._settings = settings
         self._seen = Observer(folder, study, identity, by_bits=by_bits)
+        self._orders = Orders(space, launcher.settings, config_dir)
         self._by_bits = by_bits
-        self._config_dir = config_dir
         self._keys = [dimension.key for dimension in space.dimensions]
         self._active: dict[int, Active] = {}
         # Trials that an earlier start of the sweep has begun, and nobody trains.
@@ -89,14 +83,17 @@ class Driver:
             f"{self.folder}: {self.study.n_trials} trials ({self.study.sampler} of {', '.join(self._keys)}), "
             f"{settings.jobs} at once, {settings.cluster}",
         )
+
         with passing_signals_on() as signals:
             self._take_up()
+
             while not signals.first:
                 self._settle_all(stopping=False)
                 self._start_more()
                 if not self._active and not self._has_more():
                     break
                 time.sleep(POLL)
+
             if signals.first:
                 self._end_runs(signals)
         return signals.first
@@ -127,10 +124,9 @@ class Driver:
             if best.bits_per_byte is not None:
                 figures.append(f"{best.bits_per_byte:.4f} bits per byte")
             figure = ", ".join(reversed(figures) if self._by_bits else figures)
-            overrides = self._space.overrides(best.texts)
             place = best.run or "whose folder is gone"
             _say("best", f"{figure}, step {best.step}: trial {best.number}, {place}")
-            _say("train", command_line("train", *overrides, *self._own_folder()))
+            _say("train", self._orders.command_for(best.texts))
 
         n_failed = len([row for row in rows if row.state == "failed"])
         if n_failed:
@@ -179,26 +175,20 @@ class Driver:
 
     def _start(self, number: int) -> None:
         """Start the process of a trial, which begins the trial's run or goes on with it."""
-        from gptmini.search import Order, TrialFolder
+        from gptmini.search import TrialFolder
 
         folder = TrialFolder(self.folder, number)
         texts = self.study.texts(number)
-        overrides = [*self._space.overrides(texts), *self._threads()]
-        label = label_of([f"{key}={text}" for key, text in texts.items()], self._keys)
         gpus = self._launcher.take_gpus()
         has_begun = self._seen.run_of(number) is not None
-        before = folder.read_order()
-        if has_begun and before is not None:
-            overrides = self._going_on(before.arguments)
-        folder.prepare_start(
-            Order(
-                arguments=[*overrides, "resume=auto", *self._own_folder()],
-                label=f"trial-{number}_{label}",
-                job=self._seen.job_name(number),
-                folder=str(Path.cwd()),
-                environment=self._environment(gpus),
-            )
+        order = self._orders.order_of(
+            number,
+            texts,
+            before=folder.read_order() if has_begun else None,
+            job=self._seen.job_name(number),
+            gpus=gpus,
         )
+        folder.prepare_start(order)
 
         job = self._launcher.submit(TrialJob(str(self.folder.absolute()), number))
         folder.write_job(self._launcher.settings.cluster, str(job.job_id))
@@ -207,32 +197,6 @@ class Driver:
         values = " ".join(f"{key}={text}" for key, text in texts.items())
         again = ", which goes on" if has_begun else ""
         _say("started", f"trial {number}: {values}{again}")
-
-    def _going_on(self, before: list[str]) -> list[str]:
-        """The overrides of a run that goes on: those with which it began, as typed then, and new resumable ones."""
-        n_typed = before.index("resume=auto")
-        newer = [line for line in self._space.fixed if key_typed(line) in RESUMABLE]
-        kept = [line for line in before[:n_typed] if line not in newer]
-        return [*kept, *newer, *self._threads()]
-
-    def _environment(self, gpus: str | None) -> dict[str, str | None]:
-        """Variables for the process of a run. submitit hides every GPU from a local one."""
-        if self._launcher.settings.cluster != "local":
-            return {}
-        return {"CUDA_VISIBLE_DEVICES": gpus or os.environ.get("CUDA_VISIBLE_DEVICES")}
-
-    def _threads(self) -> list[str]:
-        """The threads of each run where several share this machine, unless the user says how many."""
-        settings = self._launcher.settings
-        typed = [key_typed(line) for line in self._space.fixed]
-        if settings.cluster != "local" or settings.jobs == 1 or "trainer.threads" in typed:
-            return []
-        return [f"trainer.threads={max(1, processors.n_processors() // settings.jobs)}"]
-
-    def _own_folder(self) -> list[str]:
-        if self._config_dir is None:
-            return []
-        return ["--config-dir", as_argument(Path(self._config_dir).absolute())]
 
     def _settle_all(self, *, stopping: bool) -> None:
         """Look at every trial that is being trained, and print the table if one has finished."""

@@ -61,26 +61,19 @@ def best_of(rows: Sequence[Row], *, by_bits: bool) -> Row | None:
 
 def write_csv(path: Path, rows: Sequence[Row], keys: Sequence[str]) -> None:
     """Write every trial in the order of their numbers, with all that is known of it."""
-    names = ["trial", "state", "loss", "bits_per_byte", "step", "seconds", *keys, "run", "reason"]
+    figures = ["loss", "bits_per_byte", "step", "seconds"]
+    columns = ["trial", "state", *figures, *keys, "run", "reason"]
+
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
+    writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore")
+    writer.writeheader()
     for row in sorted(rows, key=lambda row: row.number):
-        seconds = None if row.seconds is None else round(row.seconds, 1)
-        values = [row.texts[key] for key in keys]
-        writer.writerow(
-            [
-                row.number,
-                row.state,
-                row.loss,
-                row.bits_per_byte,
-                row.step,
-                seconds,
-                *values,
-                row.run,
-                row.reason,
-            ]
-        )
+        # The names of Row's fields are those of the columns, but for the trial's number.
+        cells = vars(row) | row.texts | {"trial": row.number}
+        if row.seconds is not None:
+            cells["seconds"] = round(row.seconds, 1)
+        writer.writerow(cells)
+
     with replacing(path) as file:
         file.write(text.getvalue().encode("utf-8"))
 

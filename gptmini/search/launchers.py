@@ -49,11 +49,13 @@ class LauncherSettings:
             raise UserError(
                 f"launcher.cluster must be one of {', '.join(CLUSTERS)}, got {self.cluster!r}"
             )
+
         whole("launcher.jobs", self.jobs)
         whole("launcher.gpus", self.gpus, least=0)
         for name in ("timeout_min", "cpus"):
             whole(f"launcher.{name}", getattr(self, name), null="what the cluster gives")
         number("launcher.memory_gb", self.memory_gb, above=0, null="what the cluster gives")
+
         for name in ("partition", "account", "qos"):
             if getattr(self, name) is not None:
                 text(f"launcher.{name}", getattr(self, name))

@@ -86,6 +86,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 self._save_last(checkpoint, file)
             else:
                 self._write(checkpoint, file)
+
             if file.name == "best.ckpt":
                 self.best_step = checkpoint["global_step"]
             if file.name == "last.ckpt":
