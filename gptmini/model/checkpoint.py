@@ -69,18 +69,24 @@ def write_checkpoint(checkpoint: dict, path: Path, *, previous: Path | None = No
     flush_folder(path.parent)
 
 
-def read_checkpoint(path: Path, *, mapped: bool = False) -> dict:
+def read_checkpoint(path: Path, *, mapped: bool = False, is_checked: bool = False) -> dict:
     """Read a checkpoint onto the CPU without running any code in the file.
 
-    With mapped, tensors stay in the file until they are used: who needs the weights alone does not read the state of
-    the optimizer, which is twice as large. The file must not change meanwhile. Of shards, the optimizer's are left out.
+    Of shards, the tensors in the optimizer's state are StoredTensor, which read_stored reads.
+
+    Args:
+        path: the checkpoint's file.
+        mapped: whether tensors stay in the file until they are used: who needs the weights alone does not read the
+            state of the optimizer, which is twice as large. The file must not change meanwhile. Of shards, the
+            optimizer's are left out.
+        is_checked: whether the checksums were compared before, as by another process of the run.
 
     Raises UserError: another format, damage, or pickled code.
     """
     if is_of_shards(path):
-        checkpoint = read_shards(path, only_weights=mapped)
+        checkpoint = read_shards(path, only_weights=mapped, is_checked=is_checked)
     else:
-        checkpoint = load_plain(path, mapped=mapped)
+        checkpoint = load_plain(path, mapped=mapped, whole=not is_checked)
     _check_format(checkpoint, path)
     return checkpoint
 

@@ -15,6 +15,7 @@ import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,16 @@ TENSOR = "$tensor"  # the key of a mapping in the JSON that stands for a tensor
 FOLDER = "shards"  # the key of the folder's name
 CHECKSUMS = "checksums"  # the key of the CRC-32 of each shard, by its file's name
 BLOCK = 2**24  # bytes that a checksum is computed of at once
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor of a checkpoint that is still in its folder of shards; read_stored reads it, or a share of it."""
+
+    folder: Path
+    name: str  # under which the folder has it
+    shape: torch.Size
+    dtype: torch.dtype
 
 
 def write_shards(checkpoint: dict, path: Path, *, previous: Path | None = None) -> None:
@@ -119,36 +130,60 @@ def read_rest(path: Path) -> dict:
     return contents
 
 
-def read_shards(path: Path, *, only_weights: bool = False) -> dict:
+def read_shards(path: Path, *, only_weights: bool = False, is_checked: bool = False) -> dict:
     """Read a checkpoint onto the CPU, whatever number of processes has written it.
 
-    With only_weights, the optimizer's state is left out.
+    The optimizer's state, which is larger than the weights, is left where it is: its tensors are StoredTensor, but for
+    single numbers.
+
+    Args:
+        path: the checkpoint's file.
+        only_weights: whether the optimizer's state is left out.
+        is_checked: whether the checksums were compared before, as by another process of the run.
+
     Raises UserError: damage, or a shard that is missing.
     """
-    import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint import HuggingFaceStorageReader
 
     contents = read_rest(path)
-    check_shards(path, contents)
+    if not is_checked:
+        check_shards(path, contents)
     folder = path.with_name(contents.pop(FOLDER))
     contents.pop(CHECKSUMS)
     if only_weights:
         contents["optimizer_states"] = []
 
-    wanted = list(_names_in(contents))
-    # A folder of unknown origin can make safetensors and torch raise an error of any class.
-    try:
+    later = set(_names_in(contents.get("optimizer_states")))
+    with _telling_damage(folder):
         known = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
-        tensors = {name: _room_for(known[name]) for name in wanted}
-        with _without_hints():
-            dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
-    except (OSError, MemoryError):
-        raise
-    except Exception as error:
-        raise UserError(
-            f"{path} is damaged: {folder.name} does not hold its tensors ({type(error).__name__})"
-        ) from error
+        tensors: dict[str, Tensor | StoredTensor] = {}
+        rooms = []
+        for name in _names_in(contents):
+            stored = _described(known[name], folder, name)
+            if name in later and stored.shape:
+                tensors[name] = stored
+            else:
+                room = torch.zeros(stored.shape, dtype=stored.dtype)
+                tensors[name] = room
+                rooms.append((stored, room))
+
+    read_stored(rooms)
     return _with_tensors(contents, tensors)
+
+
+def read_stored(rooms: Sequence[tuple[StoredTensor, Tensor]]) -> None:
+    """Read tensors of a folder of shards into tensors of their shapes.
+
+    Where such a tensor is divided among processes, each reads the share that it holds.
+    Raises UserError: the folder does not hold them.
+    """
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint import HuggingFaceStorageReader
+
+    for folder in {stored.folder for stored, _ in rooms}:
+        wanted = {stored.name: room for stored, room in rooms if stored.folder == folder}
+        with _telling_damage(folder), _raising_causes(folder):
+            dcp.load(wanted, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
 
 
 def check_shards(path: Path, contents: Mapping[str, Any]) -> None:
@@ -162,6 +197,7 @@ def check_shards(path: Path, contents: Mapping[str, Any]) -> None:
             raise UserError(
                 f"{path} is damaged: the CRC-32 of {shard.relative_to(path.parent)} does not match"
             )
+
     known = {Path(name).name for name in contents[CHECKSUMS]}
     shards = folder.glob("*.safetensors")
     strange = sorted(shard.name for shard in shards if shard.name not in known)
@@ -191,26 +227,43 @@ def _write_tensors(tensors: dict[str, Tensor], folder: Path, *, is_divided: bool
     """Write each process's share of tensors into a new folder; OSError if any process could not."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint import HuggingFaceStorageWriter
-    from torch.distributed.checkpoint.api import CheckpointException
 
-    try:
+    with _raising_causes(folder):
         writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
-        with _without_hints():
-            dcp.save(tensors, storage_writer=writer, no_dist=not is_divided)
-    except CheckpointException as failure:
-        causes = [error for error, _ in failure.failures.values()]
-        for cause in causes:
-            if isinstance(cause, OSError):
-                raise OSError(cause.errno, cause.strerror, str(folder)) from failure
-        raise causes[0] from failure
+        dcp.save(tensors, storage_writer=writer, no_dist=not is_divided)
 
 
 @contextmanager
-def _without_hints() -> Iterator[None]:
-    """Silence torch's hint that a process by itself saves and loads by itself."""
+def _telling_damage(folder: Path) -> Iterator[None]:
+    """Make a UserError of what safetensors and torch raise, of any class, for a folder of unknown origin."""
+    try:
+        yield
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise UserError(
+            f"{folder} is damaged: it does not hold the tensors of its checkpoint ({type(error).__name__})"
+        ) from error
+
+
+@contextmanager
+def _raising_causes(folder: Path) -> Iterator[None]:
+    """Raise what went wrong in any process in the place of torch's CheckpointException, which is no Exception.
+
+    Torch's hint that a process by itself saves and loads by itself is silenced.
+    """
+    from torch.distributed.checkpoint.api import CheckpointException
+
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        yield
+        try:
+            yield
+        except CheckpointException as failure:
+            causes = [error for error, _ in failure.failures.values()]
+            for cause in causes:
+                if isinstance(cause, OSError):
+                    raise OSError(cause.errno, cause.strerror, str(folder)) from failure
+            raise causes[0] from failure
 
 
 def _checksums_of(folder: Path, *, is_divided: bool) -> dict[str, int]:
@@ -246,12 +299,12 @@ def _checksum(path: Path) -> int:
     return checksum
 
 
-def _room_for(description: Any) -> Tensor:
-    """A tensor of the size of a stored one, whose shards must hold as many numbers as it has."""
+def _described(description: Any, folder: Path, name: str) -> StoredTensor:
+    """A stored tensor as torch describes it; its shards must hold as many numbers as it has."""
     n_stored = sum(math.prod(chunk.sizes) for chunk in description.chunks)
     if n_stored != math.prod(description.size):
         raise ValueError("the shards of a tensor overlap, or leave a part of it out")
-    return torch.zeros(description.size, dtype=description.properties.dtype)
+    return StoredTensor(folder, name, torch.Size(description.size), description.properties.dtype)
 
 
 def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
@@ -261,6 +314,7 @@ def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
             raise UserError(f"two tensors of the checkpoint have the name {name}")
         tensors[name] = value.detach()
         return {TENSOR: name}
+
     if isinstance(value, dict):
         if not all(type(key) is str for key in value):
             raise UserError(f"a checkpoint of shards needs texts for keys, got others in {name}")
@@ -268,6 +322,7 @@ def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
             key: _without_tensors(inner, f"{name}.{key}".removeprefix("."), tensors)
             for key, inner in value.items()
         }
+
     if isinstance(value, list | tuple):
         return [
             _without_tensors(inner, f"{name}.{index}", tensors) for index, inner in enumerate(value)
@@ -292,7 +347,7 @@ def _names_in(value: Any) -> Iterator[str]:
             yield from _names_in(inner)
 
 
-def _with_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+def _with_tensors(value: Any, tensors: Mapping[str, Tensor | StoredTensor]) -> Any:
     """A value with tensors in the place of their mentions."""
     if _is_mention(value):
         return tensors[value[TENSOR]]

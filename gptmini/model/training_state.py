@@ -8,6 +8,7 @@ from torch import Tensor
 from gptmini.checks import UserError
 from gptmini.model.checkpoint import build_model, is_dense
 from gptmini.model.gpt import GPT
+from gptmini.model.shards import StoredTensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,8 @@ class TrainingState:
     validated_step: int  # newest step that a validation followed
     bad_steps: int  # steps that were not applied, because loss or gradient was not finite
     bad_steps_in_a_row: int  # bad steps since the last step that was applied
-    optimizer: dict[str, dict[str, Tensor]]  # by a parameter's name, its moments and step count
+    # By a parameter's name, its moments and step count; moments in shards are read later.
+    optimizer: dict[str, dict[str, Tensor | StoredTensor]]
     callbacks: dict[str, dict]  # by a callback's state_key, its state_dict()
 
     @classmethod
@@ -94,8 +96,9 @@ class TrainingState:
         for name, moments in self.optimizer.items():
             if type(name) is not str:
                 return False
-            if not all(is_dense(tensor) for tensor in moments.values()):
-                return False
+            for tensor in moments.values():
+                if not isinstance(tensor, StoredTensor) and not is_dense(tensor):
+                    return False
             if moments["step"] != n_applied:
                 return False
         return True

@@ -15,6 +15,7 @@ from gptmini.data.store import TokenStore, tokens_per_byte_of
 from gptmini.evaluation import Evaluation, sum_of_nats, token_losses
 from gptmini.model import GPT, rounded_training_loss, training_loss
 from gptmini.model.checkpoint import WEIGHTS_PREFIX, header
+from gptmini.model.shards import StoredTensor, read_stored
 from gptmini.model.training_state import TrainingState
 from gptmini.optim import leave_out, set_learning_rate
 from gptmini.optim.muon import MOMENTS, MuonAdamW
@@ -106,7 +107,7 @@ class GPTModule(L.LightningModule):
         self.bad_steps_in_a_row = 0
         self.validated_step = 0
         # Moments that the optimizer starts from, by the name of their parameter in a checkpoint's state_dict.
-        self.moments: dict[str, dict[str, Tensor]] = {}
+        self.moments: dict[str, dict[str, Tensor | StoredTensor]] = {}
         if state is not None:
             self.bad_steps = state.bad_steps
             self.bad_steps_in_a_row = state.bad_steps_in_a_row
@@ -114,7 +115,7 @@ class GPTModule(L.LightningModule):
             self.moments = state.optimizer
 
         # An optimizer is built here so that bad settings or a foreign state are refused before a run folder is made.
-        self.peak_lr: float = self.configure_optimizers().param_groups[0]["peak_lr"]
+        self.peak_lr: float = self._checked_optimizer().param_groups[0]["peak_lr"]
 
     def _loss_function(
         self, *, compile: bool, rounds_weights: bool
@@ -160,6 +161,13 @@ class GPTModule(L.LightningModule):
 
         Raises UserError: the optimizer refuses its settings, or the moments are not those of its parameters.
         """
+        optimizer = self._checked_optimizer()
+        if self.moments:
+            self._restore_moments(optimizer)
+        return optimizer
+
+    def _checked_optimizer(self) -> torch.optim.Optimizer:
+        """Build the optimizer without its moments, and compare these with its parameters; UserError as above."""
         optimizer = self.make_optimizer(self.model)
         if not self.moments:  # a new run, or a resumed one that has applied no step yet
             return optimizer
@@ -175,18 +183,27 @@ class GPTModule(L.LightningModule):
         groups = [group for group in optimizer.param_groups for _ in group["params"]]
         for name, group in zip(names, groups, strict=True):
             self._check_moments(name, MOMENTS[group.get("kind", "adamw")])
+        return optimizer
+
+    def _restore_moments(self, optimizer: torch.optim.Optimizer) -> None:
+        """Give the optimizer the moments of a checkpoint, or this process's share of them."""
+        numbered: dict[int, dict[str, Tensor]] = {}
+        rooms = []  # what is still in shards, and where it is read to
+        for number, name in enumerate(self._names(optimizer)):
+            parameter = self.parameters_by_name[name.removeprefix(WEIGHTS_PREFIX)]
+            numbered[number] = {}
+            for moment, tensor in self.moments[name].items():
+                if isinstance(tensor, StoredTensor):
+                    share = torch.zeros_like(parameter.detach(), dtype=tensor.dtype)
+                    rooms.append((tensor, share))
+                else:
+                    share = sharding.share_like(tensor, parameter)
+                numbered[number][moment] = share
+        read_stored(rooms)
 
         # Only moments are restored. The settings in param_groups stay those of the configuration.
-        numbered = {}
-        for number, name in enumerate(names):
-            parameter = self.parameters_by_name[name.removeprefix(WEIGHTS_PREFIX)]
-            numbered[number] = {
-                moment: sharding.share_like(tensor, parameter)
-                for moment, tensor in self.moments[name].items()
-            }
         settings = optimizer.state_dict()["param_groups"]
         optimizer.load_state_dict({"state": numbered, "param_groups": settings})
-        return optimizer
 
     def _names(self, optimizer: torch.optim.Optimizer) -> list[str]:
         """Return the names of the optimizer's parameters in a checkpoint's state_dict, in the order of its groups."""

@@ -191,7 +191,7 @@ class SharedRun(Run):
 
     Args:
         folder: the run's folder.
-        checkpoint: the file that training goes on from; None for the first step.
+        checkpoint: the file that training goes on from, which the first process has checked; None for the first step.
         resumed: whether the run goes on with what an earlier process began.
 
     Raises UserError: the checkpoint cannot be read.
@@ -203,7 +203,8 @@ class SharedRun(Run):
         self.root = folder.parent.parent
         self.resumed = resumed
         if checkpoint is not None:
-            self.state = TrainingState.parse(read_checkpoint(checkpoint), checkpoint)
+            contents = read_checkpoint(checkpoint, is_checked=True)
+            self.state = TrainingState.parse(contents, checkpoint)
 
     def begin(self, config: str, overrides: Sequence[str]) -> None:
         """Keep the overrides; there is nothing to write."""

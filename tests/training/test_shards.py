@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 
 import gptmini
 from forked import in_processes
 from gptmini.checks import UserError
 from gptmini.model import shards
 from gptmini.model.checkpoint import read_checkpoint, read_header, step_of, write_checkpoint
-from gptmini.model.shards import write_shards
+from gptmini.model.shards import StoredTensor, read_stored, write_shards
 from gptmini.model.training_state import TrainingState
 from gptmini.run_folder import find_training_state
 from gptmini.training import RunCheckpoints
@@ -36,11 +37,23 @@ def folders(path):
     return sorted(path.parent.glob("*.shards"))
 
 
+def moments_of(checkpoint):
+    """The optimizer's moments in a checkpoint, also those that are still in their shards."""
+    (state,) = checkpoint["optimizer_states"]
+    moments = {}
+    for name, tensors in state["state"].items():
+        moments[name] = dict(tensors)
+        for moment, tensor in tensors.items():
+            if isinstance(tensor, StoredTensor):
+                moments[name][moment] = torch.zeros(tensor.shape, dtype=tensor.dtype)
+                read_stored([(tensor, moments[name][moment])])
+    return moments
+
+
 def same(left, right, atol=0.0):
     """Whether the checkpoints hold the same weights and moments."""
     torch.testing.assert_close(left["state_dict"], right["state_dict"], atol=atol, rtol=0)
-    (moments,), (expected,) = left["optimizer_states"], right["optimizer_states"]
-    torch.testing.assert_close(moments["state"], expected["state"], atol=atol, rtol=0)
+    torch.testing.assert_close(moments_of(left), moments_of(right), atol=atol, rtol=0)
 
 
 def test_shards_of_two_processes_are_read_by_one_and_by_four(train, tmp_path, monkeypatch):
@@ -135,6 +148,50 @@ def test_every_flipped_byte_is_refused(path):
     assert step_of(path) == 3
 
 
+def test_moments_stay_in_their_shards_until_they_are_needed(train, tmp_path):
+    trained(train, 1, folder=tmp_path, optimizer="adamw", max_steps=2)
+    path = tmp_path / "checkpoints" / "last.ckpt"
+    checkpoint = read_checkpoint(path)
+    (state,) = checkpoint["optimizer_states"]
+    for name, moments in state["state"].items():
+        assert moments["step"].item() == 2
+        for moment in ("exp_avg", "exp_avg_sq"):
+            assert isinstance(moments[moment], StoredTensor)
+            assert moments[moment].shape == checkpoint["state_dict"][name].shape
+            assert moments[moment].dtype == checkpoint["state_dict"][name].dtype
+
+    # What is gone when it is needed is told by the name of its folder.
+    (folder,) = {moments["exp_avg"].folder for moments in state["state"].values()}
+    for shard in folder.iterdir():
+        with safe_open(shard, framework="pt") as opened:
+            names = [name for name in opened.keys() if name.startswith("state_dict")]  # noqa: SIM118 - no mapping
+            kept = {name: opened.get_tensor(name) for name in names}
+        save_file(kept, shard)
+    with pytest.raises(UserError, match=rf"{folder.name} is damaged: it does not hold the tensors"):
+        moments_of(checkpoint)
+
+
+def test_checksums_that_another_process_has_compared_are_not_compared_again(path, tmp_path):
+    contents = json.loads(path.read_text())
+    contents["checksums"] = dict.fromkeys(contents["checksums"], 0)
+    path.write_text(json.dumps(contents))
+    with pytest.raises(UserError, match="is damaged: the CRC-32 of"):
+        read_checkpoint(path)
+    assert read_checkpoint(path, is_checked=True)["global_step"] == 3
+
+    # The same for a checkpoint in one file: a flipped bit of a weight is read as it is.
+    whole = tmp_path / "whole.ckpt"
+    write_checkpoint(make(), whole)
+    content = bytearray(whole.read_bytes())
+    content[len(content) // 2] ^= 1
+    whole.write_bytes(content)
+    with pytest.raises(UserError, match="is damaged: the CRC-32 of"):
+        read_checkpoint(whole)
+    assert (
+        read_checkpoint(whole, is_checked=True)["state_dict"].keys() == make()["state_dict"].keys()
+    )
+
+
 def test_what_is_missing_or_strange_is_told(path):
     folder = folders(path)[0]
     (shard,) = folder.iterdir()
@@ -160,7 +217,7 @@ def test_what_is_missing_or_strange_is_told(path):
         ({"shards": "../step"}, "it names no folder of shards"),
         ({"shards": 3}, "it names no folder of shards"),
         ({"checksums": []}, "it names no folder of shards"),
-        ({"state_dict": {"w": {"$tensor": "nowhere"}}}, "does not hold its tensors"),
+        ({"state_dict": {"w": {"$tensor": "nowhere"}}}, "does not hold the tensors"),
         ({"state_dict": {"w": {"$tensor": [1]}}}, "weights"),
         ({"state_dict": 3}, "is not a gptmini checkpoint"),
         ({"gptmini": {"format": 9}}, "has checkpoint format 9"),
