@@ -106,7 +106,7 @@ OVERRIDES = st.tuples(
 
 
 @pytest.mark.slow
-@fuzz(100)
+@fuzz(60)
 @given(overrides=st.lists(OVERRIDES.map("".join), min_size=1, max_size=2))
 def test_overrides_of_junk_make_a_configuration_or_are_refused_in_one_line(run, overrides):
     refused(lambda: train.check_configuration(jobs.compose_checked("train", overrides)))
