@@ -134,6 +134,9 @@ class Driver:
                 "failed",
                 f"{n_failed} of {len(rows)}, which are not tried again; name=OTHER begins anew",
             )
+        n_given_up = len([row for row in rows if row.state == "waiting" and row.reason])
+        if n_given_up:
+            _say("gave up", f"{n_given_up} of {len(rows)}; the same command tries them again")
         all_done = all(row.state in ("done", "pruned") for row in rows)
         return all_done and len(rows) >= self.study.n_trials
 
@@ -190,6 +193,7 @@ class Driver:
         )
         folder.prepare_start(order)
 
+        self.study.take_up(number)
         job = self._launcher.submit(TrialJob(str(self.folder.absolute()), number))
         folder.write_job(self._launcher.settings.cluster, str(job.job_id))
         self._starts[number] = self._starts.get(number, 0) + 1
@@ -238,8 +242,8 @@ class Driver:
             reason = f"its process ended {n_starts} times before it was done"
             if trouble is not None:
                 reason = f"{trouble} ({n_starts} times)"
-            self.study.fail(active.number, reason)
-            _say("failed", f"trial {active.number}: {reason}")
+            self.study.give_up(active.number, reason)
+            _say("gave up", f"trial {active.number}: {reason}")
             return True
         trouble = active.folder.read_trouble() or "its process was killed"
         _say("again", f"trial {active.number} is not done: {trouble}")

@@ -22,7 +22,7 @@ class Row:
     step: int | None = None  # of that validation
     seconds: float | None = None  # of the start that has ended the run; None while it runs
     run: str | None = None  # the run's folder
-    reason: str | None = None  # why it failed
+    reason: str | None = None  # why it failed, or waits for the next start of the sweep
 
 
 def lines_of(rows: Sequence[Row], keys: Sequence[str], *, by_bits: bool) -> list[str]:

@@ -204,6 +204,15 @@ class Study:
         self.note(number, reason=reason)
         self._study.tell(number, state=TrialState.FAIL)
 
+    def give_up(self, number: int, reason: str) -> None:
+        """Write down why a trial is not tried again in this start of the sweep; it stays one that has begun."""
+        self.note(number, reason=reason)
+
+    def take_up(self, number: int) -> None:
+        """Forget why a trial was given up by an earlier start of the sweep."""
+        if self.facts_of(number).get("reason") is not None:
+            self.note(number, reason=None)
+
     def _open(self, number: int) -> "Trial":
         """A running trial as Optuna's object that draws, reports and notes."""
         from optuna.trial import Trial

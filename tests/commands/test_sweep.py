@@ -275,11 +275,20 @@ def test_a_full_disk_is_tried_again_and_a_mistake_is_not(script, short, forked, 
     def full(*arguments, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(fitting, "finish_loggers", full)
-    result = script("sweep", *short, RATES, "sweep.retries=1")
+    with monkeypatch.context() as patch:
+        patch.setattr(fitting, "finish_loggers", full)
+        result = script("sweep", *short, RATES, "sweep.retries=1")
     assert result.code == 1
     assert result.out.count("again    trial 0 is not done: ") == 1
+    assert result.out.endswith("gave up  2 of 2; the same command tries them again\n")
+    assert [row["state"] for row in rows()] == ["waiting", "waiting"]
     assert "No space left on device (2 times)" in rows()[0]["reason"]
+
+    # When there is room again, the same command goes on with both.
+    result = script("sweep", *short, RATES, "sweep.retries=1")
+    assert result.code == 0, result.err
+    assert [(row["state"], row["reason"]) for row in rows()] == [("done", "")] * 2
+    assert len([run for run in Path("runs/sweep").glob("2*") if run.is_dir()]) == 2
 
 
 def test_a_sweep_is_compared_whole(script, short, forked):
