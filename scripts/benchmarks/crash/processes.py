@@ -20,7 +20,7 @@ from .outcomes import INTERVAL, OVERRIDES, RUNNER, differing_bits, outcome, reac
 
 TRAIN = Path(__file__).resolve().parent.parent.parent / "train.py"
 N_STEPS = 1500
-MAX_RESTARTS = 3
+MAX_RESTARTS = 20  # kills after which torchrun gives a job up
 PATIENCE = 90  # seconds that what is left of a job may take to end by itself
 KINDS = ("torchrun, a rank", "torchrun, its agent", "srun, a task", "gptmini's own, a rank")
 OPTIONS = (
