@@ -23,7 +23,8 @@ OVERRIDES = (
     "callbacks.pictures=null",
 )
 
-# Runs scripts/train.py, and writes the newest step to a file: a process that is killed cannot tell its step itself.
+# Runs scripts/train.py, and writes the newest step, and which process has done it, to a file: a process that is killed
+# cannot tell its step itself.
 RUNNER = """
 import os, runpy, sys
 from gptmini.training import GPTModule
@@ -34,7 +35,8 @@ file = os.open(counter, os.O_WRONLY | os.O_CREAT)
 end = GPTModule.on_train_batch_end
 
 def count(module, *batch):
-    os.pwrite(file, module.trainer.global_step.to_bytes(8, "little"), 0)
+    step = module.trainer.global_step.to_bytes(8, "little")
+    os.pwrite(file, step + os.getpid().to_bytes(8, "little"), 0)
     return end(module, *batch)
 
 GPTModule.on_train_batch_end = count
@@ -44,10 +46,19 @@ runpy.run_path(script, run_name="__main__")
 
 def reached(folder: Path) -> int:
     """Return the newest step that the training process of a folder has finished."""
+    return _counter(folder)[0]
+
+
+def newest_trainer(folder: Path) -> int:
+    """Return the id of the process that has finished the newest step in a folder; 0 if none has."""
+    return _counter(folder)[1]
+
+
+def _counter(folder: Path) -> tuple[int, int]:
+    """The newest step and its process, as RUNNER has written them."""
     path = folder / "counter"
-    if not path.exists():
-        return 0
-    return int.from_bytes(path.read_bytes(), "little")
+    content = path.read_bytes() if path.exists() else b""
+    return int.from_bytes(content[:8], "little"), int.from_bytes(content[8:], "little")
 
 
 def outcome(folder: Path) -> dict:

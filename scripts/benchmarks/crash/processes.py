@@ -16,7 +16,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from .outcomes import INTERVAL, OVERRIDES, RUNNER, differing_bits, outcome, reached
+from .outcomes import (
+    INTERVAL,
+    OVERRIDES,
+    RUNNER,
+    differing_bits,
+    newest_trainer,
+    outcome,
+    reached,
+)
 
 TRAIN = Path(__file__).resolve().parent.parent.parent / "train.py"
 N_STEPS = 1500
@@ -77,9 +85,10 @@ def kill_job(
             at = reached(folder)
             if victim is None:
                 break
+            ranks = set(processes_in(folder))
             with suppress(ProcessLookupError):
                 os.kill(victim, signal.SIGKILL)
-            lost.append(at - saved_after(folder, processes, at))
+            lost.append(at - saved_after(folder, processes, ranks, at))
         for process in processes:
             process.wait()
         if reached(folder) >= N_STEPS and all(process.returncode == 0 for process in processes):
@@ -172,13 +181,13 @@ def wait_for_steps(folder: Path, before: int, processes: list[subprocess.Popen])
         time.sleep(0.05)
 
 
-def saved_after(folder: Path, processes: list[subprocess.Popen], at: int) -> int:
-    """The step from which a run goes on that has lost a process at a step: of its checkpoint when nothing trains it."""
+def saved_after(folder: Path, processes: list[subprocess.Popen], ranks: set[int], at: int) -> int:
+    """The step from which a run goes on that has lost one of its ranks at a step: of its checkpoint at that time."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
-        # torchrun may have started the processes again, so that the counter falls back.
-        if reached(folder) < at:
-            return min(at, newest_step(folder))
+        # torchrun may have started other processes by itself, which train now.
+        if newest_trainer(folder) not in ranks:
+            break
         if all(process.poll() is not None for process in processes):
             break
         time.sleep(0.05)
