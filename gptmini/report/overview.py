@@ -9,8 +9,9 @@ from gptmini.report.reading import read_overrides
 from gptmini.report.scalar_table import FILE, read_rows
 from gptmini.run_folder import is_trained, read_config
 
-# Keys that say where a run lies and how it is shown; they change nothing that is trained.
-UNTOLD = ("name", "runs_dir", "data_dir", "console", "resume")
+# Keys that say where a run lies, how it is shown, and how many threads it has, which a sweep says of each of its runs;
+# they change nothing that is trained.
+UNTOLD = ("name", "runs_dir", "data_dir", "console", "resume", "trainer.threads")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,8 @@ def two_runs(script, short, once):
     """A run that is done, and one that was stopped after its first step."""
 
     def train():
-        assert script("train", *short, "name=done", "optimizer.lr=0.02").code == 0
+        kept_to_itself = ("name=done", "trainer.threads=1")
+        assert script("train", *short, *kept_to_itself, "optimizer.lr=0.02").code == 0
         assert script("train", *short, "name=cut", "trainer.max_time=1e-3").code == 0
 
     once("runs listed", train)
