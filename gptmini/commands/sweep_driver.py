@@ -114,8 +114,7 @@ class Driver:
     def say_ending(self) -> bool:
         """Print the table and the best trial; return whether every trial has finished."""
         rows = self._seen.rows(self._active)
-        if rows != self._told:
-            self._say_table(rows)
+        self._say_table(rows)
         best = best_of(rows, by_bits=self._by_bits)
         if best is not None:
             figures = []
@@ -313,7 +312,9 @@ class Driver:
                 self._launcher.ask_to_end(active.folder.process(), active.job)
 
     def _say_table(self, rows: list[Row]) -> None:
-        """Print the table, and write it as table.csv."""
+        """Print the table, and write it as table.csv, unless nothing in it has changed."""
+        if rows == self._told:
+            return
         self._told = rows
         write_csv(self.folder / "table.csv", rows, self._keys)
         for i, line in enumerate(lines_of(rows, self._keys, by_bits=self._by_bits)):
