@@ -160,7 +160,7 @@ def _run(described: Described, space: Space, config: "DictConfig", config_dir: s
     with naming_keys(runs_dir=config.runs_dir):
         folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, "run"):
-        # The runs of this machine would otherwise all begin with the same work. On a cluster, it is theirs.
+        # Runs that start together would each prepare the same text. The jobs of a cluster prepare it themselves.
         if described.launcher.cluster == "local":
             _prepare(config)
         identity = _identify(folder, described.search, space, config)

@@ -115,6 +115,7 @@ class Driver:
         """Print the table and the best trial; return whether every trial has finished."""
         rows = self._seen.rows(self._active)
         self._say_table(rows)
+
         best = best_of(rows, by_bits=self._by_bits)
         if best is not None:
             figures = []
@@ -122,9 +123,10 @@ class Driver:
                 figures.append(f"val loss {best.loss:.4f}")
             if best.bits_per_byte is not None:
                 figures.append(f"{best.bits_per_byte:.4f} bits per byte")
-            figure = ", ".join(reversed(figures) if self._by_bits else figures)
+            if self._by_bits:
+                figures.reverse()
             place = best.run or "whose folder is gone"
-            _say("best", f"{figure}, step {best.step}: trial {best.number}, {place}")
+            _say("best", f"{', '.join(figures)}, step {best.step}: trial {best.number}, {place}")
             _say("train", self._orders.command_for(best.texts))
 
         n_failed = len([row for row in rows if row.state == "failed"])
@@ -133,9 +135,11 @@ class Driver:
                 "failed",
                 f"{n_failed} of {len(rows)}, which are not tried again; name=OTHER begins anew",
             )
+
         n_given_up = len([row for row in rows if row.state == "waiting" and row.reason])
         if n_given_up:
             _say("gave up", f"{n_given_up} of {len(rows)}; the same command tries them again")
+
         all_done = all(row.state in ("done", "pruned") for row in rows)
         return all_done and len(rows) >= self.study.n_trials
 
@@ -238,12 +242,13 @@ class Driver:
         n_starts = self._starts.get(active.number, 0)
         if n_starts > self._settings.retries:
             trouble = active.folder.read_trouble()
-            reason = f"its process ended {n_starts} times before it was done"
+            reason = f"its process ended {n_starts} times before the run was done"
             if trouble is not None:
                 reason = f"{trouble} ({n_starts} times)"
             self.study.give_up(active.number, reason)
             _say("gave up", f"trial {active.number}: {reason}")
             return True
+
         trouble = active.folder.read_trouble() or "its process was killed"
         _say("again", f"trial {active.number} is not done: {trouble}")
         self._left.append(active.number)
@@ -258,29 +263,31 @@ class Driver:
             _say("failed", f"trial {number}: {reason}")
             return
         self.study.report(number, self._seen.points_of(number))
-        strange = self._trained_on_other_text(number)
-        if strange is not None:
-            self.study.fail(number, strange)
-            _say("failed", f"trial {number}: {strange}")
+        mistake = self._trained_on_other_text(number)
+        if mistake is not None:
+            self.study.fail(number, mistake)
+            _say("failed", f"trial {number}: {mistake}")
             return
         self.study.finish(number, value)
 
     def _trained_on_other_text(self, number: int) -> str | None:
-        """Why a trial cannot be compared with those that are done: its text has changed since; None if it can be."""
+        """Why a trial cannot be compared with those that are done, whose text was another one; None if it can be."""
         from gptmini.model.checkpoint import read_header
 
         run = self._seen.run_of(number)
         if run is None or self._by_bits:
             return None
-        # A damaged checkpoint is told when it is used; the run's loss is known.
+
+        # Whoever uses the checkpoint is told of its damage. The loss of the run is known without the checkpoint.
         try:
             text = read_header(run / "checkpoints" / "last.ckpt")["data"]["fingerprint"]
         except (UserError, OSError, KeyError, TypeError):
             return None
+
         self.study.note(number, text=text)
         for other in self.study.trials:
             if other.state.name == "COMPLETE" and other.user_attrs.get("text") not in (None, text):
-                return f"its text is another one than that of trial {other.number}: it has changed"
+                return f"the text has changed since trial {other.number} was trained"
         return None
 
     def _is_alive(self, active: Active) -> bool:

@@ -50,7 +50,7 @@ class Observer:
         if run is None or not (run / FILE).is_file():
             return []
         tag = "val/bits_per_byte" if self._by_bits else "val/loss"
-        # The table is a look at a run; a damaged file there must not end the sweep.
+        # The sweep only looks at metrics.csv here, so that a damaged one must not end the sweep.
         with suppress(UserError, ValueError, OSError):
             _, rows = read_rows(run / FILE)
             return [(step, float(row[tag])) for step, row in sorted(rows.items()) if tag in row]
@@ -85,7 +85,7 @@ class Observer:
             )
 
         points = self.points_of(number)
-        step, value = min(points, key=lambda point: point[1]) if points else (None, None)
+        step, value = min(points, key=lambda point: point[1], default=(None, None))
         return Row(
             number=number,
             state=state,

@@ -46,7 +46,7 @@ class Orders:
         Args:
             number: of the trial.
             texts: its values, by key.
-            before: what the trial was told when its run was begun, or went on, last; None where no run has begun.
+            before: what the trial was told at its newest start; None where no run has begun.
             job: names the trial in all its starts.
             gpus: those that it may use, as CUDA_VISIBLE_DEVICES names them; None for all.
         """

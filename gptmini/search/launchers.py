@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CLUSTERS = ("local", "slurm")
 # Minutes of a year, after which submitit ends a local job; a run has its own limit, trainer.max_time.
 YEAR = 60 * 24 * 365
-# States of a job that may be gone, and the seconds after which it is taken to be.
+# States of a job that SLURM may have forgotten, and the seconds in such a state after which the job is taken for ended.
 DOUBTFUL = ("UNKNOWN", "PREEMPTED")
 GRACE = 300
 # How often a job of SLURM may come to the end of its time and go on in another one.

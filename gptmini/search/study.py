@@ -205,7 +205,7 @@ class Study:
         self._study.tell(number, state=TrialState.FAIL)
 
     def give_up(self, number: int, reason: str) -> None:
-        """Write down why a trial is not tried again in this start of the sweep; it stays one that has begun."""
+        """Write down why this start of the sweep does not try a trial again; the next start takes the trial up."""
         self.note(number, reason=reason)
 
     def take_up(self, number: int) -> None:

@@ -167,7 +167,10 @@ class GPTModule(L.LightningModule):
         return optimizer
 
     def _checked_optimizer(self) -> torch.optim.Optimizer:
-        """Build the optimizer without its moments, and compare these with its parameters; UserError as above."""
+        """Build the optimizer without moments, after a check that those of a checkpoint belong to its parameters.
+
+        Raises UserError: the optimizer refuses its settings, or the moments are not those of its parameters.
+        """
         optimizer = self.make_optimizer(self.model)
         if not self.moments:  # a new run, or a resumed one that has applied no step yet
             return optimizer
@@ -309,7 +312,8 @@ class GPTModule(L.LightningModule):
         own = torch.stack((self.step_loss, self.not_finite.to(request), *request))
         own = own.unsqueeze(0)  # (1, 4)
 
-        # One collective for all of this. It is torch's own, because Lightning's adds a barrier.
+        # One collective for all of this. It is torch's own, because Lightning's adds a barrier; all_gather is the one
+        # that torch 2.11 has and torch 2.13 does not deprecate.
         of_ranks = [torch.empty_like(own) for _ in range(self.trainer.world_size)]
         torch.distributed.all_gather(of_ranks, own)
         all_ranks = torch.cat(of_ranks)  # (ranks, 4)

@@ -74,7 +74,7 @@ def slurm(rank, n_tasks, port):
 def test_every_launcher_trains_the_weights_of_one_process(script, short, start, tmp_path):
     """torchrun on one machine and on two pretended ones, and srun; each makes one run folder.
 
-    The test of a run that goes on with more processes has gptmini start them itself.
+    Runs whose processes gptmini starts itself are in the test of a run that goes on with more processes.
     """
     alone = script("train", *short, "name=straight").out
     straight = newest()

@@ -114,8 +114,8 @@ def stranger(tmp_path_factory):
         patch.setattr(sys, "argv", ["scripts/export.py", "runs/default", "gpt2-folder"])
         runpy.run_path("scripts/export.py", run_name="__main__")
 
-    # What docs/watching.md and docs/sweeping.md report on: pytest-xdist may type that command before the one that
-    # trains it.
+    # Runs that docs/watching.md and docs/sweeping.md report on: pytest-xdist may type the command that reports on a run
+    # before the command that trains it.
     (first,) = (folder / "runs" / "default").iterdir()
     for copy in ("demo/first", "rates/first", "rates/second"):
         shutil.copytree(first, folder / "runs" / copy)

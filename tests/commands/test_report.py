@@ -244,7 +244,7 @@ def test_a_folder_of_runs_means_the_newest_and_compared_all(two_runs, script, wa
     assert [cell for cell in cells[start:] if cell][1:4] == ["2", "3", "1"]
     assert script("report", "--compare", "runs").code == 2
 
-    # Of those, one that has nothing to show yet is left out.
+    # In a comparison, a run of the folder that has nothing to show yet is left out.
     (two_runs / "runs" / "b" / "begun").mkdir()
     (two_runs / "runs" / "b" / "begun" / "config.yaml").write_text("seed: 4")
     said = script("report", "--compare", "runs/b")

@@ -231,7 +231,7 @@ def test_a_trial_on_another_text_is_not_compared(script, short, forked, tmp_path
     (tmp_path / "my.txt").write_text("Another text.\n" * 200)
     result = script("sweep", *drawn, "sweep.trials=2")
     assert result.code == 1
-    assert "failed   trial 1: its text is another one than that of trial 0" in result.out
+    assert "failed   trial 1: the text has changed since trial 0 was trained" in result.out
 
 
 def test_a_checkpoint_that_is_damaged_later_costs_no_loss(script, short, forked, monkeypatch):
@@ -332,7 +332,7 @@ def test_kills_at_random_instants_lose_and_double_nothing(script, short, forked,
     chance = random.Random(1)
     with (tmp_path / "log").open("w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out)
-    # First one that trains, if it does already, then whatever is there.
+    # First one process that trains, if there is one yet, then all that are there.
     time.sleep(chance.uniform(4, 8))
     kill([pid for pid in processes(tmp_path.resolve()) if pid != process.pid][:1])
     time.sleep(chance.uniform(1, 4))

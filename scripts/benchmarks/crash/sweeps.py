@@ -24,7 +24,7 @@ OPTIONS = (
     "sweep.sampler=random",
     "sweep.trials=12",
 )
-UNFINISHED = 1  # exit code of a sweep of which a trial has failed
+UNFINISHED = 1  # exit code of a sweep of which a trial has failed or was given up
 WHOM = ("the sweep", "a run", "everything")
 
 
