@@ -5,12 +5,12 @@ whole or not at all, and several checkpoints of one step share a folder. Nothing
 
 The tensors are named by the way that leads to them: state_dict.<name>, optimizer_states.0.state.<name>.<moment>. Each
 process writes its share of them, so that no process holds them all.
+
+This file reads such checkpoints, and gptmini/model/shard_writing.py writes them.
 """
 
 import json
 import math
-import secrets
-import shutil
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,11 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from gptmini.checks import UserError
-from gptmini.files import flush_file, flush_folder, replace_by_link, replacing
 
 SUFFIX = ".shards"  # of the folders beside the files
 TENSOR = "$tensor"  # the key of a mapping in the JSON that stands for a tensor
@@ -41,68 +39,6 @@ class StoredTensor:
     name: str  # under which the folder has it
     shape: torch.Size
     dtype: torch.dtype
-
-
-def write_shards(checkpoint: dict, path: Path, *, previous: Path | None = None) -> None:
-    """Write a checkpoint whole or not at all: its tensors into a new folder, then the file that names the folder.
-
-    Collective where tensors are divided among processes, which must all see the folder. An old file at path is called
-    previous from then on. Folders that no checkpoint names any more are removed.
-
-    Raises OSError: no room, no permission; the old file is as it was. In a group every process raises it.
-    """
-    tensors: dict[str, Tensor] = {}
-    rest = _without_tensors(checkpoint, "", tensors)
-    json.dumps(rest)  # an error must come here, where no process waits for another one
-    is_divided = any(hasattr(tensor, "placements") for tensor in tensors.values())
-    is_writer = not is_divided or dist.get_rank() == 0
-
-    name = f"step-{checkpoint['global_step']}-{secrets.token_hex(4)}"
-    if is_divided:
-        names = [name]
-        dist.broadcast_object_list(names)
-        name = names[0]
-    folder = path.with_name(f"{name}{SUFFIX}")
-    temporary = path.with_name(f".{name}.tmp")
-
-    error = None
-    try:
-        _write_tensors(tensors, temporary, is_divided=is_divided)
-        checksums = _checksums_of(temporary, is_divided=is_divided)
-        if is_writer:
-            contents = rest | {FOLDER: folder.name, CHECKSUMS: checksums}
-            error = _name(temporary, folder, contents, path, previous)
-    finally:
-        if is_writer:
-            shutil.rmtree(temporary, ignore_errors=True)
-
-    # Nobody goes on before the first process has given the files their names.
-    errors = [error]
-    if is_divided:
-        dist.broadcast_object_list(errors)
-    if errors[0] is not None:
-        raise errors[0]
-    if is_writer:
-        remove_unnamed(path.parent)
-
-
-def _name(
-    temporary: Path, folder: Path, contents: dict, path: Path, previous: Path | None
-) -> OSError | None:
-    """Give a new folder of shards its name, and write the file that names it; return what went wrong."""
-    try:
-        flush_folder(temporary)
-        temporary.rename(folder)
-        flush_folder(path.parent)
-        with replacing(path) as file:
-            file.write(json.dumps(contents).encode())
-            flush_file(file)
-            if previous is not None and path.exists():
-                replace_by_link(path, previous)
-        flush_folder(path.parent)
-    except OSError as error:
-        return error
-    return None
 
 
 def is_of_shards(path: Path) -> bool:
@@ -182,7 +118,7 @@ def read_stored(rooms: Sequence[tuple[StoredTensor, Tensor]]) -> None:
 
     for folder in {stored.folder for stored, _ in rooms}:
         wanted = {stored.name: room for stored, room in rooms if stored.folder == folder}
-        with _telling_damage(folder), _raising_causes(folder):
+        with _telling_damage(folder), raising_causes(folder):
             dcp.load(wanted, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
 
 
@@ -193,7 +129,7 @@ def check_shards(path: Path, contents: Mapping[str, Any]) -> None:
         shard = folder / Path(name).name
         if not shard.is_file():
             raise UserError(f"{path} is damaged: {shard.relative_to(path.parent)} is missing")
-        if _checksum(shard) != checksum:
+        if checksum_of(shard) != checksum:
             raise UserError(
                 f"{path} is damaged: the CRC-32 of {shard.relative_to(path.parent)} does not match"
             )
@@ -205,32 +141,6 @@ def check_shards(path: Path, contents: Mapping[str, Any]) -> None:
         raise UserError(
             f"{path} is damaged: {folder.name} holds {strange[0]}, which is not its own"
         )
-
-
-def remove_unnamed(folder: Path) -> None:
-    """Remove the folders of shards that no checkpoint in a folder names, as a killed process leaves them."""
-    named = set()
-    for path in folder.glob("*.ckpt"):
-        try:
-            if is_of_shards(path):
-                named.add(read_rest(path)[FOLDER])
-        except (UserError, OSError):
-            # A damaged file may have named any of them. One that was set aside nobody goes on from.
-            if not path.name.startswith("set-aside-"):
-                return
-    for shards in folder.glob(f"*{SUFFIX}"):
-        if shards.is_dir() and shards.name not in named:
-            shutil.rmtree(shards, ignore_errors=True)
-
-
-def _write_tensors(tensors: dict[str, Tensor], folder: Path, *, is_divided: bool) -> None:
-    """Write each process's share of tensors into a new folder; OSError if any process could not."""
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint import HuggingFaceStorageWriter
-
-    with _raising_causes(folder):
-        writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
-        dcp.save(tensors, storage_writer=writer, no_dist=not is_divided)
 
 
 @contextmanager
@@ -247,7 +157,7 @@ def _telling_damage(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _raising_causes(folder: Path) -> Iterator[None]:
+def raising_causes(folder: Path) -> Iterator[None]:
     """Raise what went wrong in any process in the place of torch's CheckpointException, which is no Exception.
 
     Torch's hint that a process by itself saves and loads by itself is silenced.
@@ -266,32 +176,8 @@ def _raising_causes(folder: Path) -> Iterator[None]:
             raise causes[0] from failure
 
 
-def _checksums_of(folder: Path, *, is_divided: bool) -> dict[str, int]:
-    """The CRC-32 of each shard, by its file's name; collective where each process has written its own shard.
-
-    Raises OSError: a shard cannot be read; in a group every process raises it.
-    """
-    if not is_divided:
-        return {shard.name: _checksum(shard) for shard in folder.glob("*.safetensors")}
-
-    # torch numbers shards by the processes that write them, from 1.
-    own = {}
-    error = None
-    try:
-        for shard in folder.glob(f"shard-{dist.get_rank() + 1:05d}-*.safetensors"):
-            own[shard.name] = _checksum(shard)
-    except OSError as raised:
-        error = raised
-
-    found: list[tuple[dict[str, int], OSError | None]] = [({}, None)] * dist.get_world_size()
-    dist.all_gather_object(found, (own, error))
-    for _, of_other in found:
-        if of_other is not None:
-            raise of_other
-    return {name: checksum for each, _ in found for name, checksum in each.items()}
-
-
-def _checksum(path: Path) -> int:
+def checksum_of(path: Path) -> int:
+    """The CRC-32 of a file."""
     checksum = 0
     with path.open("rb") as file:
         while block := file.read(BLOCK):
@@ -305,29 +191,6 @@ def _described(description: Any, folder: Path, name: str) -> StoredTensor:
     if n_stored != math.prod(description.size):
         raise ValueError("the shards of a tensor overlap, or leave a part of it out")
     return StoredTensor(folder, name, torch.Size(description.size), description.properties.dtype)
-
-
-def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """A value with a mention in the place of each tensor, which tensors gains by its name."""
-    if isinstance(value, Tensor):
-        if name in tensors:
-            raise UserError(f"two tensors of the checkpoint have the name {name}")
-        tensors[name] = value.detach()
-        return {TENSOR: name}
-
-    if isinstance(value, dict):
-        if not all(type(key) is str for key in value):
-            raise UserError(f"a checkpoint of shards needs texts for keys, got others in {name}")
-        return {
-            key: _without_tensors(inner, f"{name}.{key}".removeprefix("."), tensors)
-            for key, inner in value.items()
-        }
-
-    if isinstance(value, list | tuple):
-        return [
-            _without_tensors(inner, f"{name}.{index}", tensors) for index, inner in enumerate(value)
-        ]
-    return value
 
 
 def _is_mention(value: Any) -> bool:

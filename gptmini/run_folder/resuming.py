@@ -98,6 +98,6 @@ def remove_left_overs(folder: Path) -> None:
             elif left_over.is_dir() and not left_over.is_symlink():
                 shutil.rmtree(left_over, ignore_errors=True)
     if any((folder / "checkpoints").glob("*.shards")):
-        from gptmini.model.shards import remove_unnamed
+        from gptmini.model.shard_writing import remove_unnamed
 
         remove_unnamed(folder / "checkpoints")

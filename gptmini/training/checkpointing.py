@@ -11,7 +11,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from gptmini.checks import UserError, whole
 from gptmini.files import replace_by_link
 from gptmini.model.checkpoint import write_checkpoint
-from gptmini.model.shards import remove_unnamed, write_shards
+from gptmini.model.shard_writing import remove_unnamed, write_shards
 from gptmini.training.meeting import is_loss
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import say

@@ -14,9 +14,10 @@ from safetensors.torch import save_file
 import gptmini
 from forked import in_processes
 from gptmini.checks import UserError
-from gptmini.model import shards
+from gptmini.model import shard_writing
 from gptmini.model.checkpoint import read_checkpoint, read_header, step_of, write_checkpoint
-from gptmini.model.shards import StoredTensor, read_stored, write_shards
+from gptmini.model.shard_writing import write_shards
+from gptmini.model.shards import StoredTensor, read_stored
 from gptmini.model.training_state import TrainingState
 from gptmini.run_folder import find_training_state
 from gptmini.training import RunCheckpoints
@@ -254,7 +255,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(path, monkeypatch):
     monkeypatch.undo()
 
     # The same where the small file finds no room.
-    monkeypatch.setattr(shards, "replacing", full)
+    monkeypatch.setattr(shard_writing, "replacing", full)
     with pytest.raises(OSError, match="No space left on device"):
         write_shards(make() | {"global_step": 4}, path)
     assert path.read_bytes() == before
