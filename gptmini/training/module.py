@@ -10,17 +10,16 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 
-from gptmini.checks import UserError
 from gptmini.data.store import TokenStore, tokens_per_byte_of
 from gptmini.evaluation import Evaluation, sum_of_nats, token_losses
 from gptmini.model import GPT, rounded_training_loss, training_loss
-from gptmini.model.checkpoint import WEIGHTS_PREFIX, header
-from gptmini.model.shards import StoredTensor, read_stored
+from gptmini.model.checkpoint import header
 from gptmini.model.training_state import TrainingState
 from gptmini.optim import leave_out, set_learning_rate
-from gptmini.optim.muon import MOMENTS, MuonAdamW
+from gptmini.optim.muon import MuonAdamW
 from gptmini.training import sharding
 from gptmini.training.batch_size import check_equal_on_all_ranks
+from gptmini.training.moments import Moments, check_moments, names_in, restore_moments
 from gptmini.training.outcomes import BadStep, Outcome, Outcomes
 from gptmini.training.recomputing import recompute_activations
 from gptmini.training.settings import TrainerSettings
@@ -107,7 +106,7 @@ class GPTModule(L.LightningModule):
         self.bad_steps_in_a_row = 0
         self.validated_step = 0
         # Moments that the optimizer starts from, by the name of their parameter in a checkpoint's state_dict.
-        self.moments: dict[str, dict[str, Tensor | StoredTensor]] = {}
+        self.moments: Moments = {}
         if state is not None:
             self.bad_steps = state.bad_steps
             self.bad_steps_in_a_row = state.bad_steps_in_a_row
@@ -163,7 +162,7 @@ class GPTModule(L.LightningModule):
         """
         optimizer = self._checked_optimizer()
         if self.moments:
-            self._restore_moments(optimizer)
+            restore_moments(self.moments, optimizer, self.parameters_by_name)
         return optimizer
 
     def _checked_optimizer(self) -> torch.optim.Optimizer:
@@ -172,65 +171,9 @@ class GPTModule(L.LightningModule):
         Raises UserError: the optimizer refuses its settings, or the moments are not those of its parameters.
         """
         optimizer = self.make_optimizer(self.model)
-        if not self.moments:  # a new run, or a resumed one that has applied no step yet
-            return optimizer
-
-        names = self._names(optimizer)
-        surplus = set(self.moments) - set(names)
-        if surplus:
-            raise UserError(
-                f"the optimizer trains no {surplus.pop()!r}, "
-                "of which the checkpoint holds its state"
-            )
-
-        groups = [group for group in optimizer.param_groups for _ in group["params"]]
-        for name, group in zip(names, groups, strict=True):
-            self._check_moments(name, MOMENTS[group.get("kind", "adamw")])
+        if self.moments:  # none in a new run, or in a resumed one that has applied no step yet
+            check_moments(self.moments, optimizer, self.parameters_by_name)
         return optimizer
-
-    def _restore_moments(self, optimizer: torch.optim.Optimizer) -> None:
-        """Give the optimizer the moments of a checkpoint, or this process's share of them."""
-        numbered: dict[int, dict[str, Tensor]] = {}
-        rooms = []  # what is still in shards, and where it is read to
-        for number, name in enumerate(self._names(optimizer)):
-            parameter = self.parameters_by_name[name.removeprefix(WEIGHTS_PREFIX)]
-            numbered[number] = {}
-            for moment, tensor in self.moments[name].items():
-                if isinstance(tensor, StoredTensor):
-                    share = torch.zeros_like(parameter.detach(), dtype=tensor.dtype)
-                    rooms.append((tensor, share))
-                else:
-                    share = sharding.share_like(tensor, parameter)
-                numbered[number][moment] = share
-        read_stored(rooms)
-
-        # Only moments are restored. The settings in param_groups stay those of the configuration.
-        settings = optimizer.state_dict()["param_groups"]
-        optimizer.load_state_dict({"state": numbered, "param_groups": settings})
-
-    def _names(self, optimizer: torch.optim.Optimizer) -> list[str]:
-        """Return the names of the optimizer's parameters in a checkpoint's state_dict, in the order of its groups."""
-        name_of = {}
-        for name, parameter in self.parameters_by_name.items():
-            name_of[parameter] = f"{WEIGHTS_PREFIX}{name}"
-
-        names = []
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                names.append(name_of[parameter])
-        return names
-
-    def _check_moments(self, name: str, moments: tuple[str, ...]) -> None:
-        """Raise UserError unless a parameter's moments are those of its optimizer, in its shape and dtype."""
-        parameter = self.model.get_parameter(name.removeprefix(WEIGHTS_PREFIX))
-        wanted = dict.fromkeys(moments, (parameter.shape, parameter.dtype))
-        wanted["step"] = (torch.Size(()), torch.float32)
-
-        found = {}
-        for moment, tensor in self.moments.get(name, {}).items():
-            found[moment] = (tensor.shape, tensor.dtype)
-        if found != wanted:
-            raise UserError(f"the optimizer's state of {name} must be {wanted}, got {found}")
 
     def on_fit_start(self) -> None:
         """Read each step late on a CUDA GPU and at once elsewhere; UserError if ranks differ in their batch_size."""
@@ -455,7 +398,7 @@ class GPTModule(L.LightningModule):
         # groups, and differ between Lightning's strategies.
         (optimizer,) = checkpoint["optimizer_states"]
         if not self.is_sharded:
-            names = self._names(self.trainer.optimizers[0])
+            names = names_in(self.trainer.optimizers[0], self.parameters_by_name)
             by_name = {names[number]: moments for number, moments in optimizer["state"].items()}
             optimizer = {"state": by_name}
         checkpoint["optimizer_states"] = [optimizer]

@@ -17,6 +17,7 @@ from gptmini.commands import jobs, train
 from gptmini.data.store import TokenStore
 from gptmini.run_folder import find_training_state
 from gptmini.training import RunCheckpoints, build_trainer
+from gptmini.training.moments import names_in
 
 pytestmark = pytest.mark.slow  # together they take minutes
 
@@ -41,7 +42,7 @@ def go_on(run, path):
 
     module = fitted.module
     optimizer = module.configure_optimizers()
-    names = module._names(optimizer)
+    names = names_in(optimizer, module.parameters_by_name)
     state_of = optimizer.state_dict()["state"]
     moments = {names[number]: state_of[number] for number in state_of}
     return kept.best, asdict(module.model.config), dict(module.state_dict()), moments
