@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gptmini.attention import CausalMultiHeadAttention
-    from gptmini.checks import UserError
     from gptmini.commands.fitting import TrainingResult
     from gptmini.evaluation import evaluate
     from gptmini.generation import generate, generate_stream
     from gptmini.loading import load
     from gptmini.model import GPT, GPTConfig
     from gptmini.preparing import prepare
+    from gptmini.user_error import UserError
 
 __version__ = "0.2.0"
 _HOMES = {
     "CausalMultiHeadAttention": "gptmini.attention",
     "GPT": "gptmini.model",
     "GPTConfig": "gptmini.model",
-    "UserError": "gptmini.checks",
+    "UserError": "gptmini.user_error",
     "evaluate": "gptmini.evaluation",
     "generate": "gptmini.generation",
     "generate_stream": "gptmini.generation",

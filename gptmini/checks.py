@@ -4,18 +4,12 @@ import re
 import sys
 from typing import Any, overload
 
+from gptmini.user_error import UserError as UserError
+
 # The escapes of a Python string that a typed text may hold: \n \r \t \\ \xHH \uHHHH and, up to U+10FFFF, \UHHHHHHHH.
 ESCAPES = re.compile(
     r"\\(?:[nrt\\]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U000[0-9a-fA-F]{5}|U0010[0-9a-fA-F]{4})"
 )
-
-
-class UserError(ValueError):
-    """A mistake that the user can mend.
-
-    Its text is one sentence: the requirement, every value involved, and the remedy where that is not obvious. A command
-    shows it as one line; every other exception is a bug, and keeps its traceback.
-    """
 
 
 @overload

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO, TextIO
 
-from gptmini.checks import UserError
+from gptmini.user_error import UserError
 
 # Seconds after the last write when a temporary folder counts as left behind by a process that was killed.
 ABANDONED = 3600

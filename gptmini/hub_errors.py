@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gptmini.checks import UserError
+from gptmini.user_error import UserError
 
 MOST_SHOWN = 200  # characters of the client's own sentence
 

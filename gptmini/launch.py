@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gptmini.checks import UserError
+from gptmini.user_error import UserError
 
 # Set by gptmini for the processes that it starts itself. The other variables of such a process are those of torchrun.
 OWN = "GPTMINI_LAUNCHED"

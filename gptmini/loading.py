@@ -9,12 +9,12 @@ from pathlib import Path
 from threading import Thread
 from typing import NamedTuple, TypeGuard
 
-from gptmini.checks import UserError
 from gptmini.model.checkpoint import build_model, config_of, read_checkpoint, read_header
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT
 from gptmini.run_folder import find_checkpoint
 from gptmini.tokenizer import Tokenizer, from_dict
+from gptmini.user_error import UserError
 
 
 class Source(NamedTuple):

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from gptmini.checks import UserError
 from gptmini.commands.errors import one_line_errors
+from gptmini.user_error import UserError
 
 FOLDER = Path(__file__).resolve().parent / "benchmarks"
 

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from gptmini.attention import functional
 from gptmini.attention.cache import LayerCache
 from gptmini.attention.rotary import Rotary, rotate
-from gptmini.checks import UserError
+from gptmini.user_error import UserError
 
 QK_NORM_EPS = 1e-6  # nanochat's; far below the mean square of any trained query or key
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from gptmini.attention import functional
 from gptmini.attention.causal import CausalMultiHeadAttention  # noqa: F401  shown here as rung 7
-from gptmini.checks import UserError
+from gptmini.user_error import UserError
 
 
 class SelfAttention(nn.Module):

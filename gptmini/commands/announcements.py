@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.checks import UserError
 from gptmini.commands.configuration import key_typed
 from gptmini.commands.quoting import override_of
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:  # importing Lightning takes seconds
     from gptmini.data import TokenStore

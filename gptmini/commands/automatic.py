@@ -5,11 +5,11 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from gptmini.checks import UserError
 from gptmini.commands.configuration import key_typed, parse_overrides
 from gptmini.commands.quoting import override_of
 from gptmini.commands.stored import AUTO, RESUMABLE
 from gptmini.launch import Launch, this_launch
+from gptmini.user_error import UserError
 
 # Signals by which a job of SLURM is told that its time ends. A job that its user cancels is sent SIGTERM.
 ENDS_OF_TIME = ("SIGUSR1", "SIGUSR2")

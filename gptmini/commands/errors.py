@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gptmini.checks import UserError
+from gptmini.user_error import UserError
 
 MISUSE = 2  # exit code of a mistake that the user can mend, as argparse's
 STDOUT = "stdout"  # the name that an error of writing there has

@@ -5,11 +5,11 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.checks import UserError
 from gptmini.commands.errors import Parser, one_line_errors, path_argument, path_of
 from gptmini.commands.evaluation_output import Measured, as_json, as_lines
 from gptmini.commands.named import say_which
 from gptmini.commands.start_up import started, starting_up
+from gptmini.user_error import UserError
 
 # A mistake in an option is told before torch is imported, which takes seconds.
 if TYPE_CHECKING:

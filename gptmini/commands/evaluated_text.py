@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gptmini.checks import UserError
 from gptmini.data import TextCorpus, TokenStore, find_prepared
 from gptmini.data.shards import Ids
 from gptmini.data.store import tokens_per_byte_of
@@ -17,6 +16,7 @@ from gptmini.model import GPT
 from gptmini.model.checkpoint import read_checkpoint
 from gptmini.run_folder import find_checkpoint
 from gptmini.tokenizer import Tokenizer, from_dict
+from gptmini.user_error import UserError
 
 
 class TrainedModel(NamedTuple):

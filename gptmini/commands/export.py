@@ -7,11 +7,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.checks import UserError
 from gptmini.commands.errors import Parser, one_line_errors, path_argument
 from gptmini.commands.named import say_which
 from gptmini.commands.sample import TEMPERATURE
 from gptmini.commands.start_up import started, starting_up
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from gptmini.interop import Training

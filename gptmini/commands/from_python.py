@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from gptmini.checks import UserError
 from gptmini.commands.errors import explain, ran_out_of_memory
 from gptmini.commands.fitting import TrainingResult
 from gptmini.commands.jobs import compose_checked
 from gptmini.commands.quoting import in_hydras_grammar, is_sweep
 from gptmini.commands.train import train
 from gptmini.launch import this_launch
+from gptmini.user_error import UserError
 
 
 def train_from_python(overrides: Sequence[str]) -> TrainingResult:

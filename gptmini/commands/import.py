@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.checks import UserError
 from gptmini.commands.errors import Parser, one_line_errors, path_argument, path_of
 from gptmini.commands.start_up import started, starting_up
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from gptmini.model import GPT

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gptmini import __version__
-from gptmini.checks import UserError
 from gptmini.commands.configuration import (
     as_typed,
     composer,
@@ -22,6 +21,7 @@ from gptmini.commands.keys import check_overrides
 from gptmini.commands.own_files import check_own_files
 from gptmini.commands.quoting import expand_home, in_hydras_grammar
 from gptmini.commands.stored import run_to_resume, stored_config
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override

@@ -6,7 +6,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gptmini.checks import UserError
 from gptmini.commands.configuration import (
     CONFIGS,
     as_typed,
@@ -19,6 +18,7 @@ from gptmini.commands.configuration import (
     read_yaml,
     state_of_gptminis_files,
 )
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini import processors
-from gptmini.checks import UserError
 from gptmini.commands.automatic import asks_for_auto, settle_auto
 from gptmini.commands.configuration import CONFIGS, key_typed
 from gptmini.commands.errors import (
@@ -41,6 +40,7 @@ from gptmini.commands.signals import passing_signals_on
 from gptmini.commands.start_up import starting_up
 from gptmini.commands.stored import AUTO, run_to_resume, stored_config
 from gptmini.launch import this_launch
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

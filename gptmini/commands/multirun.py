@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gptmini.checks import UserError
 from gptmini.files import replacing
 from gptmini.processors import users_environment
+from gptmini.user_error import UserError
 
 # Environment variable in which a sweep tells a job that has a process of its own what a command line does not say.
 JOB_VARIABLE = "GPTMINI_JOB"

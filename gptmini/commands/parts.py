@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gptmini.checks import UserError
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

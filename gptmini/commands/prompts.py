@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from gptmini.checks import UserError
+from gptmini.user_error import UserError
 
 
 def read_prompts(arguments: argparse.Namespace) -> list[str]:

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.checks import UserError
 from gptmini.commands.configuration import parser, quoted
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override

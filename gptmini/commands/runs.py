@@ -5,10 +5,10 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.checks import UserError
 from gptmini.commands.errors import Parser, one_line_errors, path_argument, print_mistake
 from gptmini.commands.multirun import aligned
 from gptmini.commands.start_up import starting_up
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from gptmini.report.overview import Overview

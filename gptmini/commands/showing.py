@@ -6,7 +6,6 @@ import string
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from gptmini.checks import UserError
 from gptmini.commands.comments import comments_of
 from gptmini.commands.configuration import (
     CONFIGS,
@@ -21,6 +20,7 @@ from gptmini.commands.configuration import (
 from gptmini.commands.keys import check_overrides
 from gptmini.commands.own_files import check_own_files
 from gptmini.commands.stored import run_to_resume, stored_config
+from gptmini.user_error import UserError
 
 WIDTH = 100  # columns of the help text
 # What the help of gptmini prepare shows. It accepts all that gptmini train does, and takes notice of these alone.

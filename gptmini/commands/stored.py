@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gptmini.checks import UserError
 from gptmini.commands.configuration import (
     CONFIGS,
     folders_of,
@@ -26,6 +25,7 @@ from gptmini.commands.keys import (
     own_parts_of,
     parts_of,
 )
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override

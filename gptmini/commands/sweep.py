@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gptmini.checks import UserError
 from gptmini.commands.configuration import items_of, key_typed, plain_tree, read_yaml
 from gptmini.commands.errors import Once, Parser, naming_keys, one_line_errors
 from gptmini.commands.initial import remembering_sources
@@ -20,6 +19,7 @@ from gptmini.commands.start_up import started, starting_up
 from gptmini.commands.sweep_driver import Driver
 from gptmini.commands.sweep_space import Space, is_own, space_of
 from gptmini.commands.tokens import open_tokens
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gptmini.checks import UserError
 from gptmini.commands.signals import PassedSignals, passing_signals_on
 from gptmini.commands.sweep_observer import Observer
 from gptmini.commands.sweep_orders import Orders
 from gptmini.commands.sweep_space import Space
 from gptmini.commands.sweep_table import Row, best_of, lines_of, write_csv
 from gptmini.commands.trials import TrialJob
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from gptmini.search import Launcher, Result, SearchSettings, Study, TrialFolder

@@ -5,8 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.checks import UserError
 from gptmini.commands.sweep_table import Row
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from gptmini.search import Study

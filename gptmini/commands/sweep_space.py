@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gptmini.checks import UserError
 from gptmini.commands.configuration import (
     as_typed,
     composer,
@@ -15,6 +14,7 @@ from gptmini.commands.configuration import (
 )
 from gptmini.commands.jobs import values_of_sweep
 from gptmini.commands.quoting import in_hydras_grammar
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override

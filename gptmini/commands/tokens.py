@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gptmini.checks import UserError
 from gptmini.commands.configuration import CONFIGS, key_typed, read_yaml
 from gptmini.commands.parts import build_from
 from gptmini.commands.plan import workers_of
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

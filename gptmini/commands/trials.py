@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gptmini.checks import UserError
 from gptmini.commands.errors import explain
 from gptmini.commands.launching import dispatch
 from gptmini.commands.multirun import Assignment, Outcome
 from gptmini.launch import TRIAL
+from gptmini.user_error import UserError
 
 
 @dataclass(frozen=True)

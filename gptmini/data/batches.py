@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gptmini.checks import UserError
 from gptmini.data.shards import Ids
+from gptmini.user_error import UserError
 
 # Of the Feistel network; four rounds make a permutation hard to tell from random (Luby and Rackoff 1988).
 ROUNDS = 6

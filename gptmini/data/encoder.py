@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gptmini.checks import UserError
+from gptmini.user_error import UserError
 
 
 class Encoder(Protocol):

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from gptmini.checks import UserError
 from gptmini.data.format import CHECKSUMS, COUNTS, FORMAT, OLD_FORMAT, SPLITS, digest_of_json
 from gptmini.files import flush_file, naming, new_folder, replacing
+from gptmini.user_error import UserError
 
 
 def find_prepared(folder: Path, near: Path) -> Path:

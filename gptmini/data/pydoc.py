@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-from gptmini.checks import UserError
 from gptmini.data.corpus import DigestOf, Document, check_fraction
 from gptmini.data.preparation.digests import sha256_of
 from gptmini.data.preparation.splits import split_of
+from gptmini.user_error import UserError
 
 # Folders of the standard library that hold no documentation: test suites, installed packages, and the topics,
 # which are read first and apart.

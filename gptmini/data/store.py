@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gptmini.checks import UserError
 from gptmini.data.encoder import Encoder
 from gptmini.data.format import BLOCK, OLD_FORMAT, SPLITS
 from gptmini.data.meta import read_meta, remedy
 from gptmini.data.shards import Ids, Shards
 from gptmini.data.stored_file import StoredFile
 from gptmini.files import allow_open_files
+from gptmini.user_error import UserError
 
 IDS_AT_ONCE = 2**22  # ids that are read at once, so that they stay in the processor's cache
 

@@ -4,9 +4,9 @@ import zlib
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from gptmini.checks import UserError
 from gptmini.data.format import BLOCK
 from gptmini.data.meta import remedy
+from gptmini.user_error import UserError
 
 
 class StoredFile(NamedTuple):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from gptmini.checks import UserError
 from gptmini.data.corpus import DigestOf, Document, check_fraction
 from gptmini.data.encoder import BuildEncoder, Encoder
 from gptmini.data.format import SPLITS
@@ -19,6 +18,7 @@ from gptmini.data.sources import find_files, note_on_held_out, without_held_out
 from gptmini.data.sources.standard_input import NAME as STANDARD_INPUT
 from gptmini.data.store import TokenStore
 from gptmini.data.token_layouts import TokenFile, read_header
+from gptmini.user_error import UserError
 
 IDS_AT_ONCE = 2**22  # ids that are counted at once
 VAL = re.compile(r"(^|[_-])val(idation)?([_-]|$)")  # in names of files that are held out

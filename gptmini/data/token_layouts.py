@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gptmini.checks import UserError
+from gptmini.user_error import UserError
 
 HEADER = 1024  # bytes
 # What a header begins with: magic number, version and number of ids.

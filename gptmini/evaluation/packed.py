@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gptmini.checks import UserError
 from gptmini.model import GPT, next_token_loss
 from gptmini.model.loss import row_pieces
+from gptmini.user_error import UserError
 
 LARGEST_EXPONENT = 709  # exp(709) is near the largest float64, and exp(710) overflows
 

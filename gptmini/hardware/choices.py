@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from gptmini import processors
-from gptmini.checks import UserError
+from gptmini.user_error import UserError
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = ("fp32", "bf16", "bf16_stream")

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gptmini.checks import UserError
 from gptmini.model.config import GPTConfig
 from gptmini.model.layers import RMS_NORM_EPS
+from gptmini.user_error import UserError
 
 EMBEDDING = "model.embed_tokens.weight"
 BF16_ROUNDING = 2**-8  # largest relative error of a number that is rounded to bf16

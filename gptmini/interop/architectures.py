@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
-from gptmini.checks import UserError
 from gptmini.model.config import GPTConfig
 from gptmini.model.layers import RMS_NORM_EPS
+from gptmini.user_error import UserError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gptmini.checks import UserError
 from gptmini.files import flush_file, new_folder
 from gptmini.interop.card import Training, model_card
 from gptmini.interop.hugging_face import to_hugging_face
@@ -16,6 +15,7 @@ from gptmini.interop.reading import GPT2_PREFIX, read_folder
 from gptmini.interop.tokenizer_json import write_tokenizer
 from gptmini.model.gpt import GPT
 from gptmini.tokenizer import Tokenizer
+from gptmini.user_error import UserError
 
 LARGEST_FILE = "5GB"  # of weights; more are divided among several files, as on the hub
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from gptmini.checks import UserError
 from gptmini.files import flush_file, naming, temporary_beside
 from gptmini.interop.architectures import ARCHITECTURES, is_conv1d
 from gptmini.interop.hugging_face import to_hugging_face
@@ -20,6 +19,7 @@ from gptmini.model.gpt import GPT
 from gptmini.model.layers import RMS_NORM_EPS
 from gptmini.tokenizer import END_OF_TEXT, BytePairTokenizer, Tokenizer
 from gptmini.tokenizer.letters import in_letters
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     import gguf

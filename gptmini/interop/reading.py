@@ -4,13 +4,13 @@ from pathlib import Path
 
 from torch import Tensor
 
-from gptmini.checks import UserError
 from gptmini.interop.hugging_face import from_hugging_face, our_config
 from gptmini.interop.json_files import read_json
 from gptmini.interop.tokenizer_reading import read_tokenizer
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT
 from gptmini.tokenizer import Tokenizer
+from gptmini.user_error import UserError
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

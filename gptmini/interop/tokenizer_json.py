@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.checks import UserError
 from gptmini.tokenizer import END_OF_TEXT, BytePairTokenizer, CharTokenizer, Tokenizer
 from gptmini.tokenizer.byte_pairs import BYTE_PATTERN
 from gptmini.tokenizer.letters import in_letters
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     import tokenizers

@@ -8,10 +8,10 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from gptmini.checks import UserError
 from gptmini.interop.apertus import extra_names
 from gptmini.interop.architectures import ARCHITECTURES, is_conv1d
 from gptmini.model.config import GPTConfig
+from gptmini.user_error import UserError
 
 SHOWN = 5  # names that an error gives
 

@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gptmini import __version__
-from gptmini.checks import UserError
 from gptmini.files import flush_file, flush_folder, replace_by_link, replacing
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT
 from gptmini.model.shards import check_shards, is_of_shards, read_rest, read_shards
+from gptmini.user_error import UserError
 
 FORMAT = 1  # number of the layout; read_checkpoint refuses any other
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # dtypes of a GPT's weights

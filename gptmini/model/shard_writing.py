@@ -12,7 +12,6 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from gptmini.checks import UserError
 from gptmini.files import flush_file, flush_folder, replace_by_link, replacing
 from gptmini.model.shards import (
     CHECKSUMS,
@@ -24,6 +23,7 @@ from gptmini.model.shards import (
     raising_causes,
     read_rest,
 )
+from gptmini.user_error import UserError
 
 
 def write_shards(checkpoint: dict, path: Path, *, previous: Path | None = None) -> None:

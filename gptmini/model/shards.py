@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gptmini.checks import UserError
+from gptmini.user_error import UserError
 
 SUFFIX = ".shards"  # of the folders beside the files
 TENSOR = "$tensor"  # the key of a mapping in the JSON that stands for a tensor

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from gptmini.checks import UserError
 from gptmini.model.checkpoint import build_model, is_dense
 from gptmini.model.gpt import GPT
 from gptmini.model.shards import StoredTensor
+from gptmini.user_error import UserError
 
 
 @dataclass(frozen=True, kw_only=True)

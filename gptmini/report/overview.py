@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from gptmini.checks import UserError
 from gptmini.report.reading import read_overrides
 from gptmini.report.scalar_table import FILE, read_rows
 from gptmini.run_folder import is_trained, read_config
+from gptmini.user_error import UserError
 
 # Keys that say where a run lies, how it is shown, and how many threads it has, which a sweep says of each of its runs;
 # they change nothing that is trained.

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.checks import UserError
 from gptmini.files import flush_file, naming, temporary_beside
 from gptmini.report.tags import BEGINNING, VALIDATION
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:  # TensorBoard takes long to import, and a new run reads nothing
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from gptmini.checks import UserError
 from gptmini.report.reading import read_events, tags_of
 from gptmini.report.tables import leaves
 from gptmini.run_folder import read_config
+from gptmini.user_error import UserError
 
 MOST_TEXTS = 20  # under one heading of a report
 

@@ -4,7 +4,7 @@ import csv
 import io
 from pathlib import Path
 
-from gptmini.checks import UserError
+from gptmini.user_error import UserError
 
 FILE = "metrics.csv"  # in the run's folder
 STEP = "step"  # heading of the first column

@@ -4,9 +4,9 @@ import re
 from datetime import datetime
 from pathlib import Path
 
-from gptmini.checks import UserError
 from gptmini.run_folder.folder import STAMP
 from gptmini.run_folder.latest import followed, seen_from_here
+from gptmini.user_error import UserError
 
 # The name of a run's folder: its time, the label of a job of a sweep, and a number where several runs began in the same
 # second.

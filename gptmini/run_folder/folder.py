@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gptmini import __version__
-from gptmini.checks import UserError
 from gptmini.files import makes_hard_links, naming, replacing
 from gptmini.run_folder.jobs import write_job
 from gptmini.run_folder.latest import POINTER, check_latest, link_latest
+from gptmini.user_error import UserError
 
 STAMP = "%Y-%m-%d_%H-%M-%S"  # the time in the name of a run's folder
 FIRST_VERSION = "0.1.0"  # the only version of gptmini that did not write its version into a run

@@ -5,8 +5,8 @@ import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gptmini.checks import UserError
 from gptmini.files import replacing
+from gptmini.user_error import UserError
 
 FOLDER = ".jobs"  # beside the runs of a name
 

@@ -4,8 +4,8 @@ import os
 import stat
 from pathlib import Path
 
-from gptmini.checks import UserError
 from gptmini.files import replace_by_symlink, replacing
+from gptmini.user_error import UserError
 
 LINKED = ("config.yaml", "train.log", "checkpoints")  # items that runs/latest links to
 POINTER = "run.txt"  # the file in runs/latest that names the run where there are no symbolic links

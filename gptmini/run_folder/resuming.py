@@ -4,8 +4,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.checks import UserError
 from gptmini.files import replace_by_link
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:  # importing torch takes seconds, and finding a run needs no torch
     from gptmini.model.training_state import TrainingState

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gptmini.checks import UserError
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from optuna.trial import Trial

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gptmini.checks import UserError
 from gptmini.files import replacing
+from gptmini.user_error import UserError
 
 T = TypeVar("T")
 # Seconds that a process waits for the lock of its trial, which the sweep holds for an instant when it looks.

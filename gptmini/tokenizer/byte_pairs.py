@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 import tiktoken
 
-from gptmini.checks import UserError
 from gptmini.tokenizer.pieces import MARK, MARKED_PATTERN, SEPARATOR, SPLIT_PATTERN, marked
 from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Part
+from gptmini.user_error import UserError
 
 BYTE_PATTERN = r"[\s\S]"  # each character a piece of its own, so that no merge could apply
 ALL_BYTES = [bytes([i]) for i in range(256)]

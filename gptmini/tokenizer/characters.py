@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from gptmini.checks import UserError
 from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Part
+from gptmini.user_error import UserError
 
 
 class CharTokenizer:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from gptmini.checks import UserError
 from gptmini.model import GPT, rounded_training_loss, training_loss
 from gptmini.training.recomputing import recompute_activations
 from gptmini.training.settings import divisors, share_of
+from gptmini.user_error import UserError
 
 # Most tokens in a micro-step on a CPU. A model of 124 M parameters takes 8.3 GB with 8192 tokens, about what a laptop
 # can spare.

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gptmini.checks import UserError
 from gptmini.data.batches import (
     cut_windows,
     divide_among,
@@ -21,6 +20,7 @@ from gptmini.data.batches import (
 from gptmini.data.store import TokenStore
 from gptmini.training.ahead import batches_ahead
 from gptmini.training.settings import TrainerSettings, micro_steps
+from gptmini.user_error import UserError
 
 # Devices that compute while the processor cuts batches. On a CPU both would compete for the same cores.
 CUT_AHEAD_FOR = ("cuda",)

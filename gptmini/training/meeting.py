@@ -17,8 +17,8 @@ import torch
 import torch.distributed
 from torch.distributed import DistError, PrefixStore, TCPStore
 
-from gptmini.checks import UserError
 from gptmini.launch import Launch
+from gptmini.user_error import UserError
 
 LOCALHOST = "127.0.0.1"
 POLL = 0.05  # seconds between two looks for a message

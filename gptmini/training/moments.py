@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from gptmini.checks import UserError
 from gptmini.model.checkpoint import WEIGHTS_PREFIX
 from gptmini.model.shards import StoredTensor, read_stored
 from gptmini.optim.muon import MOMENTS
 from gptmini.training import sharding
+from gptmini.user_error import UserError
 
 Moments = Mapping[str, Mapping[str, Tensor | StoredTensor]]
 

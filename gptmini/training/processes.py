@@ -14,7 +14,6 @@ import torch
 from lightning.fabric.plugins.environments import ClusterEnvironment, LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 
-from gptmini.checks import UserError
 from gptmini.launch import Launch, further_environment
 from gptmini.training.meeting import (
     LOCALHOST,
@@ -27,6 +26,7 @@ from gptmini.training.meeting import (
 )
 from gptmini.training.settings import TrainerSettings
 from gptmini.training.sharding import ShardedStrategy
+from gptmini.user_error import UserError
 
 # What makes NCCL's flight recorder write down the newest collectives of each process when one of them hangs. The names
 # are those of torch 2.11; torchfrtrace reads the files.

@@ -15,12 +15,12 @@ from typing import Any
 import lightning as L
 import torch
 
-from gptmini.checks import UserError
 from gptmini.training.checkpointing import AtomicCheckpointIO, Stop
 from gptmini.training.meeting import LostStore, Meeting, is_loss
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import log, say
 from gptmini.training.outcomes import BadStep
+from gptmini.user_error import UserError
 
 SHOWN = 8  # windows of a bad step that its line names: enough to find the text, and still one line
 # The signals that end a run once its step is done and saved; Windows lacks the last three. A terminal that is closed

@@ -14,7 +14,6 @@ from lightning import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.loggers.logger import Logger
 
-from gptmini.checks import UserError
 from gptmini.data.store import TokenStore
 from gptmini.launch import Launch, this_launch
 from gptmini.model import GPT, GPTConfig, check_seed, new_gpt
@@ -27,6 +26,7 @@ from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.module import GPTModule
 from gptmini.training.processes import environment_of, prepare_for_collectives, strategy_of
 from gptmini.training.settings import TrainerSettings, micro_steps
+from gptmini.user_error import UserError
 
 # gptmini's name of a precision to Lightning's. With bf16_stream Lightning's autocast serves validation: GPTModule turns
 # autocast off for the training loss.

@@ -14,12 +14,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gptmini.checks import UserError
 from gptmini.commands.errors import Parser
 from gptmini.commands.jobs import compose_checked
 from gptmini.commands.plan import check_configuration
 from gptmini.commands.tokens import open_tokens
 from gptmini.model import check_seed
+from gptmini.user_error import UserError
 
 TRAIN = Path(__file__).resolve().parent.parent / "train.py"
 UNWATCHED = ("callbacks.samples=null", "callbacks.pictures=null")  # a peer writes neither

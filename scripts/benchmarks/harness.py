@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from gptmini.checks import UserError
 from gptmini.commands.errors import Parser
 from gptmini.commands.evaluated_text import open_model, open_text
 from gptmini.commands.export import SAMPLING, training_of
 from gptmini.interop import write_folder
 from gptmini.model.checkpoint import read_checkpoint
 from gptmini.run_folder import find_checkpoint
+from gptmini.user_error import UserError
 
 # A task of lm-evaluation-harness on a local file, as its guide for new tasks describes them.
 TASK = """

@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 
 import gptmini
-from gptmini.checks import UserError
 from gptmini.commands.errors import Parser
 from gptmini.commands.export import SAMPLING, training_of
 from gptmini.interop import write_folder, write_gguf
@@ -24,6 +23,7 @@ from gptmini.model import GPT
 from gptmini.model.checkpoint import read_checkpoint
 from gptmini.run_folder import find_checkpoint
 from gptmini.tokenizer import Tokenizer
+from gptmini.user_error import UserError
 
 N_GREEDY = 64  # tokens that are drawn
 N_TEXTS = 1000  # texts whose ids are compared

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from gptmini.checks import UserError
 from gptmini.commands.errors import Parser
 from gptmini.data import TokenStore
 from gptmini.data.batches import gather
@@ -35,6 +34,7 @@ from gptmini.model.checkpoint import (
 from gptmini.model.step import DecodingStep
 from gptmini.run_folder import find_checkpoint
 from gptmini.tokenizer import CharTokenizer
+from gptmini.user_error import UserError
 
 # What GPT-2 and nanoGPT are made of, so that the same weights fit all three.
 CLASSIC = {

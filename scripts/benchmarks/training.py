@@ -16,7 +16,6 @@ from types import SimpleNamespace
 import lightning as L
 import torch
 
-from gptmini.checks import UserError
 from gptmini.commands.errors import Parser
 from gptmini.commands.jobs import compose_checked
 from gptmini.commands.plan import Fitted, Plan, build, check_configuration
@@ -29,6 +28,7 @@ from gptmini.tokenizer import from_dict
 from gptmini.training import GPTModule, build_trainer
 from gptmini.training.monitoring.measures import PARTS
 from gptmini.training.settings import TrainerSettings, micro_steps
+from gptmini.user_error import UserError
 
 WARM_UP = 10  # steps at the start of each turn that are not counted
 

@@ -7,11 +7,11 @@ import pytest
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from gptmini.checks import UserError
 from gptmini.commands.comments import comments_of
 from gptmini.commands.jobs import compose_checked
 from gptmini.commands.showing import show_help
 from gptmini.model.config import NAMES
+from gptmini.user_error import UserError
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 # Command lines that together choose most options of the groups.

@@ -10,7 +10,6 @@ import pytest
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from gptmini.checks import UserError
 from gptmini.commands import multirun
 from gptmini.commands.jobs import _expand
 from gptmini.commands.multirun import (
@@ -24,6 +23,7 @@ from gptmini.commands.multirun import (
 )
 from gptmini.commands.signals import passing_signals_on
 from gptmini.training import Scalars
+from gptmini.user_error import UserError
 from run_folders import last
 
 VARIED = ("optimizer.lr", "model.n_layers")

@@ -8,13 +8,13 @@ import pytest
 import torch
 from hydra.utils import instantiate
 
-from gptmini.checks import UserError
 from gptmini.commands import configuration
 from gptmini.commands.configuration import plain_tree
 from gptmini.commands.jobs import compose_checked, composed
 from gptmini.commands.plan import check_configuration
 from gptmini.model import GPT
 from gptmini.search import LauncherSettings, SearchSettings
+from gptmini.user_error import UserError
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 OPTIONS = sorted(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from gptmini.checks import UserError
 from gptmini.commands.configuration import CONFIGS
 from gptmini.commands.jobs import compose_checked
+from gptmini.user_error import UserError
 
 GLOBAL = "# @package _global_\n"
 STOP = "{_target_: lightning.pytorch.callbacks.EarlyStopping, monitor: val/loss}"

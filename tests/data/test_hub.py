@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from gptmini.checks import UserError
 from gptmini.data.hub import Choice, choose_files, has_files, hub_text, place_of
+from gptmini.user_error import UserError
 from toys import texts_of
 
 # Places of files in datasets on the hub, of the hub's own branch, and of FineWeb.

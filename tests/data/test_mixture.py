@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from gptmini import tokenizer
-from gptmini.checks import UserError
 from gptmini.data.mixture import Mixture
 from gptmini.data.preparation import Watcher, prepare
 from gptmini.data.store import Source, TokenStore, tokens_per_byte_of
 from gptmini.data.text_corpus import TextCorpus
+from gptmini.user_error import UserError
 from toys import change_meta
 
 OPTIONS = {"rebuild": tokenizer.from_dict, "n_workers": 1, "watcher": Watcher()}

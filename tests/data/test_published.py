@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gptmini.checks import UserError
 from gptmini.data import published
 from gptmini.data.published import pinned_text
+from gptmini.user_error import UserError
 from toys import texts_of
 
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"

@@ -13,10 +13,10 @@ import pytest
 
 import gptmini
 from gptmini import tokenizer
-from gptmini.checks import UserError
 from gptmini.data.preparation import prepare
 from gptmini.data.store import TokenStore
 from gptmini.data.text_corpus import TextCorpus
+from gptmini.user_error import UserError
 from toys import Documents, canonical, change_meta, documents_of
 
 CORPUS = Documents(["h\u00e9llo", "", "abc<|endoftext|>"], ["\u65e5"])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gptmini.checks import UserError
 from gptmini.data.text_corpus import TextCorpus
+from gptmini.user_error import UserError
 from toys import texts_of
 
 

@@ -5,10 +5,10 @@ import pytest
 import tiktoken
 
 from gptmini import tokenizer
-from gptmini.checks import UserError
 from gptmini.data.preparation import Watcher
 from gptmini.data.store import TokenStore
 from gptmini.data.token_files import TokenFiles
+from gptmini.user_error import UserError
 
 OPTIONS = {"rebuild": tokenizer.from_dict, "n_workers": 1, "watcher": Watcher()}
 TEXTS = ["h\u00e9llo", "abc", "\U0001f600", "more text"]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from gptmini.checks import UserError
 from gptmini.files import (
     ABANDONED,
     check_plain,
@@ -21,6 +20,7 @@ from gptmini.files import (
     replace_by_symlink,
     replacing,
 )
+from gptmini.user_error import UserError
 
 # Begins to replace a file, and kills itself.
 KILLED = """

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import gptmini
-from gptmini.checks import UserError
 from gptmini.commands import errors
+from gptmini.user_error import UserError
 
 resource = pytest.importorskip("resource")  # POSIX alone has it, as it has alarms
 

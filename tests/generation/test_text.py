@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gptmini.checks import UserError
 from gptmini.generation import TextStream, generate, generate_stream, prompt_ids
 from gptmini.tokenizer import CharTokenizer, byte
+from gptmini.user_error import UserError
 from sizes import TALKATIVE
 from toys import wide_gpt
 

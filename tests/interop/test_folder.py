@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from gptmini import tokenizer
-from gptmini.checks import UserError
 from gptmini.interop import Training, read_folder, write_folder
+from gptmini.user_error import UserError
 from sizes import GPT2, MODERN
 from tokenizer.texts import TRAIN, WORDS
 from toys import documents_of, wide_gpt
@@ -190,7 +190,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
 FULL = """
 import resource, signal, sys
 from pathlib import Path
-from gptmini.checks import UserError
+from gptmini.user_error import UserError
 from interop.test_folder import written
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))

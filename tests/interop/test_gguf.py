@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gptmini import tokenizer
-from gptmini.checks import UserError
 from gptmini.interop import to_hugging_face, write_gguf
+from gptmini.user_error import UserError
 from sizes import GPT2, MODERN
 from tokenizer.texts import TRAIN
 from toys import documents_of, wide_gpt

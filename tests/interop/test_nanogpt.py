@@ -6,8 +6,8 @@ import pickle
 import pytest
 import torch
 
-from gptmini.checks import UserError
 from gptmini.interop import read_nanogpt
+from gptmini.user_error import UserError
 from interop.nanogpt_files import write_nanogpt
 from tokenizer.conftest import TIKTOKEN_FILES
 

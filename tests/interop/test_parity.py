@@ -5,9 +5,9 @@ import os
 import pytest
 import torch
 
-from gptmini.checks import UserError
 from gptmini.interop.hugging_face import from_hugging_face, to_hugging_face
 from gptmini.model import GPT, GPTConfig
+from gptmini.user_error import UserError
 from sizes import GPT2, MODERN, SIZES, F, G
 from toys import wide_gpt
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from gptmini.checks import UserError
 from gptmini.model import GPTConfig
 from gptmini.model.adapting import adapted, freeze
+from gptmini.user_error import UserError
 from sizes import CONTEXT, GPT2, MODERN, PRESETS, B, T, V
 from toys import wide_gpt
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import gptmini
-from gptmini.checks import UserError
 from gptmini.commands.stored import stored_config
 from gptmini.run_folder import find_checkpoint, find_run, find_runs, link_latest
 from gptmini.training.run import open_run
+from gptmini.user_error import UserError
 
 # In the order in which the runs began. The times of their files say the opposite, as those of a copy may.
 TIMES = (

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gptmini.checks import UserError
 from gptmini.run_folder import find_checkpoint, find_run, link_latest, new_run_folder
 from gptmini.run_folder.latest import LINKED, POINTER
+from gptmini.user_error import UserError
 
 
 @pytest.fixture(autouse=True)

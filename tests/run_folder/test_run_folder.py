@@ -12,9 +12,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import gptmini
 from gptmini import run_folder
-from gptmini.checks import UserError
 from gptmini.run_folder.latest import FORBIDDEN
 from gptmini.training.monitoring import console
+from gptmini.user_error import UserError
 
 # A process that trains in a folder too.
 OTHER = """

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from gptmini.checks import UserError
 from gptmini.search import Launcher, LauncherSettings, Result, TrialFolder
+from gptmini.user_error import UserError
 
 
 def launcher(tmp_path, **settings):

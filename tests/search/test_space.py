@@ -4,8 +4,8 @@ import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from gptmini.checks import UserError
 from gptmini.search.space import Dimension, points_of_grid
+from gptmini.user_error import UserError
 
 
 def drawn(dimension, seed=0):

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from gptmini.checks import UserError
 from gptmini.search.space import Dimension
 from gptmini.search.study import SearchSettings, Study
+from gptmini.user_error import UserError
 
 RATE = Dimension("optimizer.lr", low=0.001, high=0.1, is_log=True)
 LAYERS = Dimension("model.n_layers", texts=("2", "4", "8"))

@@ -7,10 +7,10 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from gptmini.checks import UserError
 from gptmini.training import EventLogger, MetricsLogger, Scalars
 from gptmini.training.monitoring import metrics
 from gptmini.training.monitoring.metrics import dropping_later_rows
+from gptmini.user_error import UserError
 
 
 def read(folder):

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gptmini.checks import UserError
 from gptmini.training import OverfittingNotice
+from gptmini.user_error import UserError
 
 
 class Saying:

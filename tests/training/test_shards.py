@@ -13,7 +13,6 @@ from safetensors.torch import save_file
 
 import gptmini
 from forked import in_processes
-from gptmini.checks import UserError
 from gptmini.model import shard_writing
 from gptmini.model.checkpoint import read_checkpoint, read_header, step_of, write_checkpoint
 from gptmini.model.shard_writing import write_shards
@@ -21,6 +20,7 @@ from gptmini.model.shards import StoredTensor, read_stored
 from gptmini.model.training_state import TrainingState
 from gptmini.run_folder import find_training_state
 from gptmini.training import RunCheckpoints
+from gptmini.user_error import UserError
 from model.checkpoints import make, small
 from training.test_strategies import continued, stopping_after, trained
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from gptmini.checks import UserError
 from gptmini.data.batches import gather, step_sequences, window_starts
 from gptmini.data.preparation import prepare
 from gptmini.model import GPT
 from gptmini.optim.schedules import cosine
 from gptmini.tokenizer import byte
 from gptmini.training.monitoring.samples import Samples
+from gptmini.user_error import UserError
 from toys import Documents
 from training.runs import HELD_OUT, TEXT
 

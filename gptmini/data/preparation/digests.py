@@ -7,8 +7,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from gptmini.checks import UserError
 from gptmini.files import replacing
+from gptmini.user_error import UserError
 
 # Seconds after a file's last change in which its digest is not kept: a later change within the file system's
 # resolution of time would leave the stamp as it is. FAT has the coarsest, two seconds.

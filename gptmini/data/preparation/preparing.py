@@ -9,7 +9,6 @@ from threading import Event
 
 import numpy as np
 
-from gptmini.checks import UserError
 from gptmini.data.corpus import Corpus
 from gptmini.data.encoder import BuildEncoder, Encoder, dtype_of, end_of
 from gptmini.data.format import SPLITS
@@ -22,6 +21,7 @@ from gptmini.data.preparation.tasks import Task, cut_tasks, in_order
 from gptmini.data.preparation.watching import Progress, Watcher
 from gptmini.data.store import TokenStore
 from gptmini.files import flush_file, naming, new_folder, replacing
+from gptmini.user_error import UserError
 
 # Copies of the ids that are on disk at once: those of the tasks, and the files that they are put together to.
 COPIES = 2

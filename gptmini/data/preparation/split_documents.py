@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from gptmini.checks import UserError
 from gptmini.data.corpus import Corpus, Document, check_document
 from gptmini.data.preparation.splits import Census, Rule
 from gptmini.data.preparation.watching import Progress, Watcher
+from gptmini.user_error import UserError
 
 TELLING = 2**20  # bytes of text between two words on the progress
 

@@ -13,9 +13,9 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from gptmini.checks import UserError
 from gptmini.data.corpus import Document, check_document
 from gptmini.data.preparation.splits import hash_byte
+from gptmini.user_error import UserError
 
 # Bytes of text in a task. A kill costs the running tasks, each a few seconds; a task is held in memory whole.
 TASK = 2**24

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from gptmini.checks import UserError
+from gptmini.user_error import UserError
 
 BLOCK = 2**20  # bytes that are read at once
 SNIFFED = 2**16  # bytes around a mistake from which the encoding is guessed

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from gptmini.checks import UserError
 from gptmini.data.meta import is_prepared
 from gptmini.data.sources.formats import REFUSED, ending_of, format_of
 from gptmini.data.sources.standard_input import NAME as STANDARD_INPUT
 from gptmini.data.sources.standard_input import standard_input
+from gptmini.user_error import UserError
 
 SNIFFED = 2**13  # bytes at a file's beginning that tell whether it is text
 SHOWN = 3  # names that a note gives of what was left out

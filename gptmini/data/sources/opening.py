@@ -10,8 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import BinaryIO, NamedTuple, cast
 
-from gptmini.checks import UserError
 from gptmini.data.sources.formats import format_of
+from gptmini.user_error import UserError
 
 # What the standard library raises for a packed file that ends too soon or is damaged.
 DAMAGE = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)

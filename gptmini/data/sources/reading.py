@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from gptmini.checks import UserError
 from gptmini.data.sources.decoding import check_encoding, decoded
 from gptmini.data.sources.formats import format_of
 from gptmini.data.sources.opening import opened
 from gptmini.data.sources.records import json_texts, parquet_texts, table_texts
+from gptmini.user_error import UserError
 
 # Characters of a piece. A piece may be shorter, where a document ends, or longer, where white space is far away.
 PIECE = 2**20

@@ -7,8 +7,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from gptmini.checks import UserError
 from gptmini.files import naming
+from gptmini.user_error import UserError
 
 NAME = "-"  # the path that stands for standard input, as in other programs
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from gptmini.checks import UserError
 from gptmini.files import append_text, flush_file, naming, replacing, temporary_beside
 from gptmini.report.scalar_table import FILE, STEP, Rows, read_rows
 from gptmini.report.tags import VALIDATION
+from gptmini.user_error import UserError
 
 RETRY_SECONDS = 60.0  # between two attempts to write to a full disk
 

@@ -15,8 +15,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gptmini.checks import UserError
 from gptmini.commands.errors import Parser
+from gptmini.user_error import UserError
 
 from .outcomes import INTERVAL, OVERRIDES, RUNNER, differing_bits, outcome, reached
 from .processes import kill_processes

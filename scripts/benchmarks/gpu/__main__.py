@@ -18,9 +18,9 @@ from unittest.mock import patch
 
 import torch
 
-from gptmini.checks import UserError
 from gptmini.commands.errors import Parser
 from gptmini.hardware import keep_freed_memory
+from gptmini.user_error import UserError
 
 from .checks import run_checks
 from .kernels import measure_kernels

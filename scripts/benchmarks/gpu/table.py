@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gptmini.checks import UserError
 from gptmini.files import replacing
+from gptmini.user_error import UserError
 
 LONGEST_ERROR = 300  # characters of an error's message in a row
 

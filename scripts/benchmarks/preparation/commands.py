@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from gptmini.checks import UserError
+from gptmini.user_error import UserError
 
 from .texts import SEPARATOR
 

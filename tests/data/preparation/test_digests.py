@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from gptmini.checks import UserError
 from gptmini.data.preparation import digests
 from gptmini.data.preparation.digests import Digests, sha256_of
+from gptmini.user_error import UserError
 
 
 def aged(path, text, *, seconds=60):

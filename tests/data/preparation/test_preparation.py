@@ -15,10 +15,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gptmini import tokenizer
-from gptmini.checks import UserError
 from gptmini.data import Document
 from gptmini.data.preparation import Watcher, prepare
 from gptmini.data.text_corpus import TextCorpus
+from gptmini.user_error import UserError
 from toys import Documents
 
 

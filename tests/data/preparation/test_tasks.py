@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from gptmini.checks import UserError
 from gptmini.data import Document
 from gptmini.data.preparation.tasks import cut_tasks, in_order
+from gptmini.user_error import UserError
 
 
 @pytest.fixture

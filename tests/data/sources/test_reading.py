@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gptmini.checks import UserError
 from gptmini.data.sources import Reading, decoding, read_pieces, reading, records
 from gptmini.tokenizer import SPLIT_PATTERN, BytePairTokenizer
+from gptmini.user_error import UserError
 
 pyarrow = pytest.importorskip("pyarrow", reason="pip install 'gptmini[data]'")
 from pyarrow import parquet  # noqa: E402
