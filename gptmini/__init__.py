@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gptmini.evaluation import evaluate
     from gptmini.generation import generate, generate_stream
     from gptmini.loading import load
-    from gptmini.model import GPT, GPTConfig
+    from gptmini.model import GPT, GPTConfig, preset
     from gptmini.preparing import prepare
     from gptmini.user_error import UserError
 
@@ -27,6 +27,7 @@ _HOMES = {
     "generate_stream": "gptmini.generation",
     "load": "gptmini.loading",
     "prepare": "gptmini.preparing",
+    "preset": "gptmini.model",
 }
 __all__ = [
     "GPT",
@@ -39,6 +40,7 @@ __all__ = [
     "generate_stream",
     "load",
     "prepare",
+    "preset",
     "train",
 ]
 

@@ -16,6 +16,10 @@ from typing import BinaryIO, TextIO
 
 from gptmini.user_error import UserError
 
+PACKAGE = Path(__file__).resolve().parent
+# The folder of gptmini's configuration files: inside an installed package, and beside the package in a clone.
+CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.parent / "configs"
+
 # Seconds after the last write when a temporary folder counts as left behind by a process that was killed.
 ABANDONED = 3600
 

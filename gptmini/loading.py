@@ -1,4 +1,7 @@
-"""Model and tokenizer from what a user names: a run, a checkpoint, or an exported folder."""
+"""Model and tokenizer from what a user names: a run, a checkpoint, or an exported folder.
+
+What reads weights is imported by the functions that need it, so that OfModelSettings is checked without torch.
+"""
 
 import hashlib
 import re
@@ -7,14 +10,18 @@ from concurrent.futures import Future
 from functools import lru_cache, partial
 from pathlib import Path
 from threading import Thread
-from typing import NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
-from gptmini.model.checkpoint import build_model, config_of, read_checkpoint, read_header
+from pydantic.dataclasses import dataclass
+
 from gptmini.model.config import GPTConfig
-from gptmini.model.gpt import GPT
 from gptmini.run_folder import find_checkpoint
+from gptmini.settings import STRICT
 from gptmini.tokenizer import Tokenizer, from_dict
 from gptmini.user_error import UserError
+
+if TYPE_CHECKING:
+    from gptmini.model.gpt import GPT
 
 
 class Source(NamedTuple):
@@ -25,7 +32,7 @@ class Source(NamedTuple):
     tokenizer: Tokenizer
 
 
-def load(path: str | Path) -> tuple[GPT, Tokenizer]:
+def load(path: str | Path) -> "tuple[GPT, Tokenizer]":
     """Model and tokenizer of a run folder (its best checkpoint), of a checkpoint file, or of an exported folder.
 
     Model and tokenizer are ready to sample on the CPU. A folder of runs, as runs/NAME, means the newest run in it. An
@@ -33,10 +40,11 @@ def load(path: str | Path) -> tuple[GPT, Tokenizer]:
     Raises UserError: nothing there, not a checkpoint, damaged, or holding pickled code.
     """
     if is_exported(path):
-        # Imported here, because a run needs none of it.
         from gptmini.interop import read_folder
 
         return read_folder(Path(path))
+
+    from gptmini.model.checkpoint import read_checkpoint
 
     checkpoint = find_checkpoint(path)
     return model_and_tokenizer(read_checkpoint(checkpoint), checkpoint)
@@ -47,18 +55,20 @@ def is_exported(path: str | Path) -> bool:
     return (Path(path) / "config.json").is_file()
 
 
-def model_and_tokenizer(contents: dict, path: Path) -> tuple[GPT, Tokenizer]:
+def model_and_tokenizer(contents: dict, path: Path) -> "tuple[GPT, Tokenizer]":
     """The model and the tokenizer of a checkpoint that read_checkpoint has read from a path.
 
     Raises UserError: the weights do not fit the config, or the tokenizer does not fit the model.
     """
+    from gptmini.model.checkpoint import build_model
+
     model = build_model(contents)
     tokenizer = from_dict(contents["gptmini"].get("tokenizer", {}))
     _check_same_ids(path, tokenizer, model.config)
     return model, tokenizer
 
 
-def load_mapped(path: Path) -> GPT:
+def load_mapped(path: Path) -> "GPT":
     """The model of a checkpoint or of an exported folder, to be copied: the weights of a checkpoint stay in its file.
 
     Raises UserError: as load.
@@ -66,6 +76,9 @@ def load_mapped(path: Path) -> GPT:
     if is_exported(path):
         model, _ = load(path)
         return model
+
+    from gptmini.model.checkpoint import build_model, read_checkpoint
+
     return build_model(read_checkpoint(path, mapped=True))
 
 
@@ -75,11 +88,12 @@ def find_source(path: str | Path) -> Source:
     Raises UserError: as load, but that damage to the weights is not noticed.
     """
     if is_exported(path):
-        # Imported here, because a run needs none of it.
         from gptmini.interop.reading import read_sizes
 
         config, tokenizer = read_sizes(Path(path))
         return Source(Path(path), config, tokenizer)
+
+    from gptmini.model.checkpoint import config_of, read_header
 
     checkpoint = find_checkpoint(path)
     header = read_header(checkpoint)
@@ -137,7 +151,7 @@ def _digest(files: tuple[Path, ...], known_by: tuple) -> Future[str]:
 
 
 def of_model(documents: Iterable, *, path: str) -> Tokenizer:
-    """The tokenizer of a trained model: a builder of tokenizers for the configuration, which reads no documents.
+    """The tokenizer of a trained model: a builder of tokenizers, which reads no documents.
 
     Args:
         documents: what other builders learn from.
@@ -146,6 +160,17 @@ def of_model(documents: Iterable, *, path: str) -> Tokenizer:
     Raises UserError: as load.
     """
     return find_source(path).tokenizer
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class OfModelSettings:
+    """The tokenizer of a trained model, for a configuration."""
+
+    path: str  # as for load
+
+    def builder(self) -> partial:
+        """Return of_model with the path."""
+        return partial(of_model, path=self.path)
 
 
 def builder_of(tokenizer: Tokenizer) -> partial:

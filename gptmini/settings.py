@@ -7,7 +7,7 @@ pydantic.ValidationError, which a command tells in one line with the value's key
 
 from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 
 # No text for a number, no 1 for true, no infinity, and no key that the class does not have.
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
@@ -22,5 +22,24 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 # Two decay rates. YAML has lists and no tuples.
 Pair = Annotated[list[BelowOne], Field(min_length=2, max_length=2)]
+# What a random generator of torch takes.
+Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
+
+
+def _plain_name(name: str) -> str:
+    """Return the name of a file or folder; ValueError for a path."""
+    if name in ("", ".", "..") or set(name) & set("/\\\0"):
+        raise ValueError("must be a plain file name, without a path")
+    return name
+
+
 # The plain name of a file or folder, without a path.
-FileName = Annotated[str, Field(pattern=r"^(?!\.{1,2}$)[^/\\\x00]+$")]
+FileName = Annotated[str, AfterValidator(_plain_name)]
+
+
+def first_mistake(error: ValidationError) -> str:
+    """The first mistake of several in one line, for values that a file holds: the value's name, and what it must be."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    name = ".".join(str(part) for part in first["loc"])
+    reason = first["msg"].removeprefix("Value error, ")
+    return f"{name}: {reason}" if name else reason

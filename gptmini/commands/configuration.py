@@ -9,18 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gptmini.checks import UserError, shown, whole
+from gptmini.files import CONFIGS
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import Override
     from omegaconf import DictConfig
 
-PACKAGE = Path(__file__).resolve().parent.parent
-# An installed package holds its configs folder; in a clone that folder lies beside the package.
-CONFIG_PLACES = (PACKAGE / "configs", PACKAGE.parent / "configs")
 # How a value holds characters that Hydra's grammar does not have.
 QUOTES = "; a list or a mapping holds other characters in quotes: 'key=[\"a b\"]'"
-CONFIGS = next(folder for folder in CONFIG_PLACES if folder.is_dir())
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,42 @@
-"""The GPT: its configuration, its modules, its loss and its checkpoints."""
+"""The GPT: its configuration, its modules, its loss and its checkpoints.
 
-from gptmini.model.config import GPTConfig
-from gptmini.model.gpt import GPT, check_seed, new_gpt
-from gptmini.model.loss import next_token_loss, rounded_training_loss, training_loss
+The names of this room load when they are first used, so that a configuration is checked without torch.
+"""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gptmini.model.config import GPTConfig, ModelSettings
+    from gptmini.model.gpt import GPT, check_seed, new_gpt
+    from gptmini.model.loss import next_token_loss, rounded_training_loss, training_loss
+    from gptmini.model.presets import preset
+
+_HOMES = {
+    "GPT": "gptmini.model.gpt",
+    "GPTConfig": "gptmini.model.config",
+    "ModelSettings": "gptmini.model.config",
+    "check_seed": "gptmini.model.gpt",
+    "new_gpt": "gptmini.model.gpt",
+    "next_token_loss": "gptmini.model.loss",
+    "preset": "gptmini.model.presets",
+    "rounded_training_loss": "gptmini.model.loss",
+    "training_loss": "gptmini.model.loss",
+}
 __all__ = [
     "GPT",
     "GPTConfig",
+    "ModelSettings",
     "check_seed",
     "new_gpt",
     "next_token_loss",
+    "preset",
     "rounded_training_loss",
     "training_loss",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import torch
 
-from gptmini.checks import UserError, shown
 from gptmini.model.checkpoint import gpt_of_shapes
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT
+from gptmini.user_error import UserError
 
 # Settings that may change between a model and one that begins with its weights.
 ADAPTABLE = ("dropout", "context_length")
@@ -59,7 +59,7 @@ def freeze(model: GPT, prefixes: Sequence[str]) -> int:
     frozen = set()
     for prefix in prefixes:
         if type(prefix) is not str:
-            raise UserError(f"freeze must hold names of weights, got {shown(prefix)}")
+            raise UserError(f"freeze must hold names of weights, got {prefix!r}")
         found = [name for name in named if _begins_with(name, prefix)]
         if not found or _goes_beyond(prefix, model.config.n_layers):
             raise UserError(f"freeze={prefix} names no weights of this model{_hint(prefix, model)}")

@@ -9,7 +9,6 @@ import math
 import zipfile
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from gptmini import __version__
 from gptmini.files import flush_file, flush_folder, replace_by_link, replacing
-from gptmini.model.config import GPTConfig
+from gptmini.model.config import GPTConfig, config_from_file
 from gptmini.model.gpt import GPT
 from gptmini.model.shards import check_shards, is_of_shards, read_rest, read_shards
 from gptmini.user_error import UserError
@@ -225,10 +224,12 @@ def build_model(checkpoint: dict) -> GPT:
 
 def config_of(own: dict) -> GPTConfig:
     """The sizes in the entry "gptmini" of a checkpoint; UserError if they are no GPTConfig."""
-    settings: dict[str, Any] = own.get("config")  # pyrefly: ignore[bad-assignment]
+    settings = own.get("config")
+    if not isinstance(settings, dict):
+        raise UserError("the checkpoint must have a config")
     try:
-        return GPTConfig(**settings)
-    except TypeError as error:
+        return config_from_file(settings)
+    except (UserError, TypeError) as error:
         raise UserError(
             f"the checkpoint's config must have the fields of GPTConfig: {error}"
         ) from None

@@ -5,16 +5,17 @@ from collections.abc import Sequence
 from typing import cast
 
 import torch
+from pydantic import validate_call
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gptmini.attention import CausalMultiHeadAttention, Rotary, rotary_table
-from gptmini.checks import whole
 from gptmini.model.block import Block
 from gptmini.model.cache import GPTCache
 from gptmini.model.config import GPTConfig
 from gptmini.model.layers import NORM
 from gptmini.model.smear import Smear
+from gptmini.settings import STRICT, Seed
 
 GPT2_STD = 0.02  # Radford et al. 2019 keep the N(0, 0.02) of GPT
 
@@ -201,15 +202,15 @@ class GPT(nn.Module):
             nn.init.zeros_(self.unembedding.weight)
 
 
-def new_gpt(config: GPTConfig, seed: int) -> GPT:
+@validate_call(config=STRICT)
+def new_gpt(config: GPTConfig, seed: Seed) -> GPT:
     """GPT whose first weights follow from the seed alone, 0 to 2^63 - 1; torch's global generator stays as it was."""
-    check_seed(seed)
     with torch.random.fork_rng(devices=[]):
         # The CPU's generator alone: torch.manual_seed would reach every device.
         torch.default_generator.manual_seed(seed)
         return GPT(config)
 
 
-def check_seed(seed: int) -> None:
-    """Raise UserError unless seed is a whole number from 0 to 2^63 - 1."""
-    whole("seed", seed, least=0, most=2**63 - 1)
+@validate_call(config=STRICT)
+def check_seed(seed: Seed) -> None:
+    """Raise pydantic.ValidationError unless seed is a whole number from 0 to 2^63 - 1."""

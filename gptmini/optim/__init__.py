@@ -1,6 +1,37 @@
-"""Optimizers with their parameter groups, and schedules as functions of the step."""
+"""Optimizers with their parameter groups, and schedules as functions of the step.
 
-from gptmini.optim.groups import adamw, leave_out, muon, set_learning_rate
-from gptmini.optim.schedules import cosine, linear, trapezoid
+The names of this room load when they are first used, so that settings are checked without torch.
+"""
 
-__all__ = ["adamw", "cosine", "leave_out", "linear", "muon", "set_learning_rate", "trapezoid"]
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gptmini.optim.groups import leave_out, set_learning_rate
+    from gptmini.optim.schedules import CosineSchedule, LinearSchedule, TrapezoidSchedule
+    from gptmini.optim.settings import AdamWSettings, MuonSettings
+
+_HOMES = {
+    "AdamWSettings": "gptmini.optim.settings",
+    "CosineSchedule": "gptmini.optim.schedules",
+    "LinearSchedule": "gptmini.optim.schedules",
+    "MuonSettings": "gptmini.optim.settings",
+    "TrapezoidSchedule": "gptmini.optim.schedules",
+    "leave_out": "gptmini.optim.groups",
+    "set_learning_rate": "gptmini.optim.groups",
+}
+__all__ = [
+    "AdamWSettings",
+    "CosineSchedule",
+    "LinearSchedule",
+    "MuonSettings",
+    "TrapezoidSchedule",
+    "leave_out",
+    "set_learning_rate",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,62 +1,67 @@
 """Schedules of the learning rate: pure functions that map an optimizer step to a multiple of the peak rate.
 
-Every schedule takes these arguments:
-    step: optimizer step, counted from 0.
-    max_steps: number of steps of the run.
-    warmup_steps: the multiple rises linearly over these steps and is 1 on the next one.
-    final_fraction: multiple on the last step of the run, and on any step after it.
-
-A run that ends before its warm-up, or one step after it, only rises.
+A schedule is called with a step, counted from 0, and with max_steps, the number of steps of the run. A run that ends
+before its warm-up, or one step after it, only rises.
 """
 
 import math
 
-from gptmini.checks import number, whole
+from pydantic import NonNegativeInt
+from pydantic.dataclasses import dataclass
+
+from gptmini.settings import STRICT, Fraction
 
 
-def cosine(step: int, *, max_steps: int, warmup_steps: int, final_fraction: float) -> float:
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class _WarmedUp:
+    """What every schedule begins and ends with."""
+
+    warmup_steps: NonNegativeInt  # the multiple rises linearly over these steps and is 1 on the next one
+    final_fraction: Fraction  # multiple on the last step of the run, and on any step after it
+
+    def _warmup(self, step: int) -> float:
+        """Rise linearly to 1, which is reached at warmup_steps."""
+        return min(1.0, (step + 1) / (self.warmup_steps + 1))
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class CosineSchedule(_WarmedUp):
     """Fall from 1 to final_fraction along half a cosine (Loshchilov and Hutter 2017, without restarts)."""
-    done = _progress(step, max_steps, warmup_steps)
-    fall = final_fraction + (1 - final_fraction) * 0.5 * (1 + math.cos(math.pi * done))
-    return _warmup(step, warmup_steps) * fall
+
+    def __call__(self, step: int, *, max_steps: int) -> float:
+        """The multiple of the peak rate."""
+        done = _progress(step, max_steps, self.warmup_steps)
+        fall = self.final_fraction + (1 - self.final_fraction) * 0.5 * (1 + math.cos(math.pi * done))
+        return self._warmup(step) * fall
 
 
-def linear(step: int, *, max_steps: int, warmup_steps: int, final_fraction: float) -> float:
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class LinearSchedule(_WarmedUp):
     """Fall from 1 to final_fraction along a straight line."""
-    done = _progress(step, max_steps, warmup_steps)
-    fall = 1 - (1 - final_fraction) * done
-    return _warmup(step, warmup_steps) * fall
+
+    def __call__(self, step: int, *, max_steps: int) -> float:
+        """The multiple of the peak rate."""
+        done = _progress(step, max_steps, self.warmup_steps)
+        fall = 1 - (1 - self.final_fraction) * done
+        return self._warmup(step) * fall
 
 
-def trapezoid(
-    step: int,
-    *,
-    max_steps: int,
-    warmup_steps: int,
-    final_fraction: float,
-    decay_fraction: float,
-) -> float:
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class TrapezoidSchedule(_WarmedUp):
     """Stay at 1, then fall to final_fraction along a straight line over the last decay_fraction of all steps.
 
     Source: Hägele et al. 2024.
     """
-    decay_steps = round(decay_fraction * max_steps)
-    decay_start = max(warmup_steps, max_steps - 1 - decay_steps)
-    done = _progress(step, max_steps, decay_start)
-    fall = 1 - (1 - final_fraction) * done
-    return _warmup(step, warmup_steps) * fall
 
+    decay_fraction: Fraction
 
-def check(*, warmup_steps: int, final_fraction: float, decay_fraction: float = 0.0) -> None:
-    """Raise UserError unless each argument of a schedule is of the right type and range."""
-    number("final_fraction", final_fraction, least=0, most=1)
-    number("decay_fraction", decay_fraction, least=0, most=1)
-    whole("warmup_steps", warmup_steps, least=0)
-
-
-def _warmup(step: int, warmup_steps: int) -> float:
-    """Rise linearly to 1, which is reached at warmup_steps."""
-    return min(1.0, (step + 1) / (warmup_steps + 1))
+    def __call__(self, step: int, *, max_steps: int) -> float:
+        """The multiple of the peak rate."""
+        decay_steps = round(self.decay_fraction * max_steps)
+        decay_start = max(self.warmup_steps, max_steps - 1 - decay_steps)
+        done = _progress(step, max_steps, decay_start)
+        fall = 1 - (1 - self.final_fraction) * done
+        return self._warmup(step) * fall
 
 
 def _progress(step: int, max_steps: int, start: int) -> float:

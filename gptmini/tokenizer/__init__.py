@@ -1,6 +1,7 @@
 """Text to token ids and back: characters, bytes, byte pairs learned from a text, GPT-2's byte pairs.
 
-A builder (character, byte, bpe, gpt2) makes a tokenizer for the documents of a corpus.
+A builder (character, byte, bpe, gpt2) makes a tokenizer for the documents of a corpus. For each builder there is a
+class of settings, which a configuration names.
 """
 
 from gptmini.tokenizer.byte_pairs import BytePairTokenizer as BytePairTokenizer
@@ -9,8 +10,11 @@ from gptmini.tokenizer.byte_pairs import gpt2 as gpt2
 from gptmini.tokenizer.characters import CharTokenizer as CharTokenizer
 from gptmini.tokenizer.characters import character as character
 from gptmini.tokenizer.learning import bpe as bpe
-from gptmini.tokenizer.learning import check_vocab_size as check_vocab_size
 from gptmini.tokenizer.pieces import SPLIT_PATTERN as SPLIT_PATTERN
+from gptmini.tokenizer.settings import BytePairSettings as BytePairSettings
+from gptmini.tokenizer.settings import ByteSettings as ByteSettings
+from gptmini.tokenizer.settings import CharacterSettings as CharacterSettings
+from gptmini.tokenizer.settings import GPT2Settings as GPT2Settings
 from gptmini.tokenizer.stored import from_dict as from_dict
 from gptmini.tokenizer.tokenizer import END_OF_TEXT as END_OF_TEXT
 from gptmini.tokenizer.tokenizer import REPLACEMENT as REPLACEMENT

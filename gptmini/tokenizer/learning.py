@@ -2,14 +2,18 @@
 
 import random
 from collections.abc import Iterable, Iterator
+from typing import Annotated
 
-from gptmini.checks import UserError, shown, whole
+from pydantic import Field, PositiveInt, SkipValidation, validate_call
+
+from gptmini.settings import STRICT
 from gptmini.tokenizer.byte_pairs import ALL_BYTES, BytePairTokenizer
 from gptmini.tokenizer.letters import in_bytes
 from gptmini.tokenizer.pieces import SPLIT_PATTERN, in_short_runs
 from gptmini.tokenizer.tokenizer import Part
 
-LARGEST_BPE = 2**20  # ids; the trainer reserves 70 bytes for each before it begins
+# Ids: 256 bytes and end-of-text at least. The trainer reserves 70 bytes for each id before it begins.
+VocabSize = Annotated[int, Field(ge=257, le=2**20)]
 
 # Characters of a run of white space, or of a run of anything else. Learning takes time that grows with the square of a
 # piece's length, so that longer runs are cut. Encoding does not mind.
@@ -22,8 +26,12 @@ SLICE = 2**20
 SAMPLED_SLICE = 2**14
 
 
+@validate_call(config=STRICT)
 def bpe(
-    documents: Iterable[Part], *, vocab_size: int, train_bytes: int | None = None
+    documents: SkipValidation[Iterable[Part]],
+    *,
+    vocab_size: VocabSize,
+    train_bytes: PositiveInt | None = None,
 ) -> BytePairTokenizer:
     """Tokenizer with merges learned from the training split alone.
 
@@ -32,15 +40,13 @@ def bpe(
         vocab_size: counts the 256 bytes, the merges and end-of-text; a short text may yield fewer merges.
         train_bytes: most bytes of text to learn from; of a longer text a sample is drawn. None for no limit.
 
-    Raises UserError: vocab_size leaves no room for the bytes, or is beyond what training reserves memory for; or
-    train_bytes is not a whole number of at least 1.
+    Raises pydantic.ValidationError: vocab_size leaves no room for the bytes, or is beyond what training reserves memory
+    for; or train_bytes is not a whole number of at least 1.
     Source: Sennrich et al. 2016, section 3.2, on bytes as in Radford et al. 2019, section 2.2; trained by tokenizers.
     """
     from tokenizers import Tokenizer as Trainable
     from tokenizers import models, pre_tokenizers, trainers
 
-    check_vocab_size(vocab_size)
-    whole("train_bytes", train_bytes, null="all of the text")
     learner = Trainable(models.BPE())
     # GPT-2's rule, and a letter for each byte.
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -105,12 +111,3 @@ def in_slices(text: str, most: int) -> Iterator[str]:
         yield text[start:end]
         start = end
     yield text[start:]
-
-
-def check_vocab_size(vocab_size: int) -> None:
-    """Raise UserError unless bpe can learn a vocabulary of this size."""
-    if type(vocab_size) is not int or not 257 <= vocab_size <= LARGEST_BPE:
-        raise UserError(
-            f"vocab_size must be from 257 (bytes, end of text) to {LARGEST_BPE}, "
-            f"got {shown(vocab_size)}"
-        )

@@ -2,20 +2,16 @@
 
 import base64
 
-from gptmini.checks import UserError, shown
 from gptmini.tokenizer.byte_pairs import BytePairTokenizer
 from gptmini.tokenizer.characters import CharTokenizer
 from gptmini.tokenizer.tokenizer import Tokenizer
+from gptmini.user_error import UserError
 
 
 def from_dict(state: dict) -> Tokenizer:
     """Rebuild a tokenizer from its to_dict(); UserError for another kind, or fields that make no tokenizer."""
     try:
-        if state["kind"] == CharTokenizer.kind:
-            return CharTokenizer(state["characters"], end_of_text=state["end_of_text"])
-        if state["kind"] == BytePairTokenizer.kind:
-            ranks = [base64.b64decode(token, validate=True) for token in state["ranks"]]
-            return BytePairTokenizer(state["pattern"], ranks)
+        return _rebuilt(state)
     except ValueError as error:  # a UserError of the tokenizer, or an error of base64
         raise UserError(" ".join(str(error).split())) from None
     except Exception as error:  # of any class: the fields may come from a stranger's file
@@ -23,7 +19,24 @@ def from_dict(state: dict) -> Tokenizer:
             f"a tokenizer must have kind and its fields, got {type(error).__name__}: {error}"
         ) from None
 
+
+def _rebuilt(state: dict) -> Tokenizer:
+    """The tokenizer of a state; an error of any class for a state that makes none."""
+    kind = state["kind"]
+    if kind == CharTokenizer.kind:
+        return CharTokenizer(state["characters"], end_of_text=state["end_of_text"])
+    if kind == BytePairTokenizer.kind:
+        return BytePairTokenizer(state["pattern"], _decoded_ranks(state["ranks"]))
     raise UserError(
-        f"tokenizer kind must be {CharTokenizer.kind} or {BytePairTokenizer.kind}, "
-        f"got {shown(state['kind'])}"
+        f"tokenizer kind must be {CharTokenizer.kind} or {BytePairTokenizer.kind}, got {kind!r}"
     )
+
+
+def _decoded_ranks(ranks: list[str]) -> list[bytes]:
+    """The byte strings that a state holds in base64.
+
+    A file can hold one long text once and name it many times, so that texts are compared before any is decoded.
+    """
+    if len(set(ranks)) != len(ranks):
+        raise UserError(f"ranks must be distinct, and some of {len(ranks)} are given twice")
+    return [base64.b64decode(token, validate=True) for token in ranks]

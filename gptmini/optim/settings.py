@@ -1,0 +1,71 @@
+"""The settings of the optimizers. This module imports no torch, so that a wrong value is told before torch is imported."""
+
+from dataclasses import field
+from typing import TYPE_CHECKING
+
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic.dataclasses import dataclass
+from typing_extensions import TypedDict
+
+from gptmini.settings import STRICT, Pair, Rate
+
+if TYPE_CHECKING:
+    import torch
+
+    from gptmini.optim.muon import MuonAdamW
+
+
+class RateFactors(TypedDict, total=False):
+    """Factors on the learning rate of each kind of weights; 1 for a kind that is left out."""
+
+    __pydantic_config__ = STRICT
+
+    matrices: Rate  # of two dimensions, in the blocks
+    embedding: Rate  # of tokens and of positions
+    unembedding: Rate  # also where it is the embedding of tokens
+    scalars: Rate  # gains, biases and everything else
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class AdamWSettings:
+    """AdamW with weight decay on matrices alone, in one fused kernel.
+
+    Source: Loshchilov and Hutter 2019; decay on matrices alone as in Brown et al. 2020, appendix B.
+    """
+
+    lr: Rate  # peak learning rate; a schedule multiplies it
+    betas: Pair  # decay rates of the first and of the second moment
+    eps: NonNegativeFloat  # added to the root of the second moment
+    weight_decay: NonNegativeFloat  # a step shrinks every matrix by the factor 1 - lr * weight_decay
+    lr_scale: RateFactors = field(default_factory=RateFactors)
+
+    def build(self, model: "torch.nn.Module") -> "torch.optim.AdamW":
+        """Build the optimizer of a model's trained parameters; those of two and more dimensions count as matrices."""
+        from gptmini.optim.groups import adamw
+
+        return adamw(model, self)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class MuonSettings:
+    """Muon for the matrices in a GPT's blocks, and AdamW without weight decay for all other parameters."""
+
+    lr: Rate  # peak learning rate of Muon; a schedule multiplies it, as it does the three rates of AdamW
+    embedding_lr: Rate  # peak learning rate of the token and position embeddings
+    # Peak learning rate of the unembedding, and of the token embedding where the two are tied.
+    unembedding_lr: Rate
+    scalar_lr: Rate  # peak learning rate of gains, biases and every other parameter
+    momentum: Pair  # Muon's momentum on the first step, and from momentum_warmup_steps on
+    momentum_warmup_steps: NonNegativeInt  # optimizer steps over which the momentum changes linearly
+    ns_steps: PositiveInt  # iterations of Newton-Schulz in each orthogonalization
+    weight_decay: NonNegativeFloat  # a step shrinks Muon's matrices by the factor 1 - lr * weight_decay
+    cautious: bool  # decay only those numbers that the step itself moves towards 0 (Chen et al. 2025)
+    betas: Pair  # decay rates of AdamW's two moments
+    eps: NonNegativeFloat  # that AdamW adds to the root of the second moment
+    lr_scale: RateFactors = field(default_factory=RateFactors)
+
+    def build(self, model: "torch.nn.Module") -> "MuonAdamW":
+        """Build the optimizer of a GPT's trained parameters."""
+        from gptmini.optim.groups import muon
+
+        return muon(model, self)

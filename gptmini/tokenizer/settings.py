@@ -1,0 +1,53 @@
+"""The settings of the tokenizers, each of which gives the builder that makes the tokenizer of a text.
+
+Prepared tokens are known by the name of the builder and its keywords, so that both stay as they are.
+"""
+
+from functools import partial
+
+from pydantic import PositiveInt
+from pydantic.dataclasses import dataclass
+
+from gptmini.settings import STRICT
+from gptmini.tokenizer.byte_pairs import byte, gpt2
+from gptmini.tokenizer.characters import character
+from gptmini.tokenizer.learning import VocabSize, bpe
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class BytePairSettings:
+    """Byte pairs that are learned from the training split; the arguments are those of bpe."""
+
+    vocab_size: VocabSize
+    train_bytes: PositiveInt | None = None
+
+    def builder(self) -> partial:
+        """Return bpe with these settings."""
+        return partial(bpe, vocab_size=self.vocab_size, train_bytes=self.train_bytes)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ByteSettings:
+    """The 256 bytes."""
+
+    def builder(self) -> partial:
+        """Return byte, which has no settings."""
+        return partial(byte)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class CharacterSettings:
+    """The characters of the text."""
+
+    def builder(self) -> partial:
+        """Return character, which has no settings."""
+        return partial(character)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class GPT2Settings:
+    """GPT-2's byte pairs."""
+
+    def builder(self) -> partial:
+        """Return gpt2, which has no settings."""
+        return partial(gpt2)
