@@ -39,7 +39,12 @@ FileName = Annotated[str, AfterValidator(_plain_name)]
 
 def first_mistake(error: ValidationError) -> str:
     """The first mistake of several in one line, for values that a file holds: the value's name, and what it must be."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    name = ".".join(str(part) for part in first["loc"])
+    first = error.errors(include_url=False)[0]
     reason = first["msg"].removeprefix("Value error, ")
-    return f"{name}: {reason}" if name else reason
+    if not first["loc"]:  # a rule between several values, which names them itself
+        return reason
+
+    name = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "missing":
+        return f"{name}: {reason}"
+    return f"{name}: {reason}, got {first['input']!r:.80}"

@@ -21,9 +21,13 @@ if TYPE_CHECKING:
 
 # Variable of the environment that holds, as JSON, the path that each name of init_from stands for in a command.
 FOUND = "GPTMINI_INIT_FROM"
-GPT_CONFIG = "gptmini.model.GPTConfig"
+GPT_CONFIG = "gptmini.model.ModelSettings"
 # What the configurations of tokenizers call that are not learned from a text.
-NOT_LEARNED = ("gptmini.tokenizer.byte", "gptmini.tokenizer.gpt2", "gptmini.loading.of_model")
+NOT_LEARNED = (
+    "gptmini.tokenizer.ByteSettings",
+    "gptmini.tokenizer.GPT2Settings",
+    "gptmini.loading.OfModelSettings",
+)
 
 
 def take_from_source(
@@ -66,10 +70,9 @@ def take_from_source(
                 f"the weights of init_from={source.path} must have init_digest={config.init_digest}, got {digest}"
             )
     config.init_from = str(source.path)
-    config.model = {"_target_": GPT_CONFIG, "_partial_": True, **settings}
+    config.model = {"_target_": GPT_CONFIG, **settings}
     config.tokenizer = {
-        "_target_": "gptmini.loading.of_model",
-        "_partial_": True,
+        "_target_": "gptmini.loading.OfModelSettings",
         "path": str(source.path),
     }
 
@@ -243,7 +246,7 @@ def _check_tokenizer(config: "DictConfig", source: "Source") -> None:
     """Raise UserError unless the tokenizer that was asked for is that of a source, and not learned from the text."""
     is_same = False
     if config.tokenizer.get("_target_") in NOT_LEARNED:
-        builder = build_from(config.tokenizer)
+        builder = build_from(config.tokenizer).builder()
         is_same = builder([]).to_dict() == source.tokenizer.to_dict()
     if not is_same:
         raise UserError(

@@ -15,9 +15,20 @@ if TYPE_CHECKING:
 
 def build_from(config: "DictConfig") -> Any:
     """The object that a part of a configuration describes."""
+    from hydra.errors import InstantiationException
     from hydra.utils import instantiate
+    from pydantic import ValidationError
 
-    return instantiate(config, _convert_="all")
+    from gptmini.settings import first_mistake
+
+    try:
+        return instantiate(config, _convert_="all")
+    except InstantiationException as error:
+        if isinstance(error.__cause__, ValidationError):
+            raise UserError(
+                f"{config._get_full_key(None)}.{first_mistake(error.__cause__)}"
+            ) from None
+        raise
 
 
 def build_parts(config: "DictConfig", group: str) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """What a run is made of: a configuration, checked and built as far as possible without the text, then with the text."""
 
-import inspect
 import json
 import re
 import tempfile
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from gptmini.commands.announcements import Announcer
     from gptmini.data import TokenStore
     from gptmini.hardware import Hardware
-    from gptmini.model import GPT, GPTConfig
+    from gptmini.model import GPT, GPTConfig, ModelSettings
     from gptmini.model.training_state import TrainingState
     from gptmini.tokenizer import Tokenizer
     from gptmini.training import GPTModule, TokenDataModule, TrainerSettings
@@ -42,9 +41,9 @@ class Plan:
     hardware: "Hardware"
     seed: int
     freeze: Sequence[str]  # beginnings of names of weights that training leaves as they are
-    model: "Callable[..., GPTConfig]"  # a partial that waits for vocab_size
+    model: "ModelSettings"
     optimizer: "Callable[[torch.nn.Module], torch.optim.Optimizer]"
-    schedule: "partial[float]"
+    schedule: "Callable[..., float]"
     callbacks: Mapping[str, "Callback | partial"]  # by name; a partial waits for the tokenizer
     loggers: Mapping[str, "Logger | partial"]  # by name; a partial waits for the run's folder
 
@@ -100,7 +99,7 @@ def check_configuration(config: "DictConfig") -> Plan:
         seed=config.seed,
         freeze=_prefixes_of(config),
         model=build_from(config.model),
-        optimizer=build_from(config.optimizer),
+        optimizer=build_from(config.optimizer).build,
         schedule=build_from(config.schedule),
         callbacks=build_parts(config, "callbacks"),
         loggers=build_parts(config, "logger"),
@@ -108,7 +107,7 @@ def check_configuration(config: "DictConfig") -> Plan:
 
     # Some parts wait for the text or the run. Their arguments are tried out now, before minutes go into reading text.
     _try_out_partials(plan)
-    _try_out_tokenizer(build_from(config.tokenizer))
+    build_from(config.tokenizer)
     _try_out_loggers(plan.loggers)
     return plan
 
@@ -154,7 +153,7 @@ def check_text(config: "DictConfig") -> None:
     OmegaConf.resolve(config)
     workers_of(config)
     build_from(config.data)
-    _try_out_tokenizer(build_from(config.tokenizer))
+    build_from(config.tokenizer)
 
 
 def workers_of(config: "DictConfig") -> int:
@@ -207,7 +206,7 @@ def build(
 
     tokenizer = from_dict(store.tokenizer_state)
     store.check_vocabulary(tokenizer.n_vocab)
-    sizes = plan.model(vocab_size=tokenizer.n_vocab)
+    sizes = plan.model.with_vocab_size(tokenizer.n_vocab)
     callbacks = make_callbacks(plan.callbacks, tokenizer, sizes)
     # A run without a step done begins again, with callbacks that have seen nothing.
     if state is not None and state.step > 0:
@@ -301,36 +300,11 @@ def _check_writable(config: "DictConfig") -> None:
 
 
 def _try_out_partials(plan: Plan) -> None:
-    """Raise UserError unless model, optimizer and schedule take the arguments that they will be called with.
-
-    Typed arguments were compared with the keys of the configuration files; those of a stored configuration were not.
-    """
-    import torch
-
+    """Raise UserError unless the weights to freeze are there."""
     from gptmini.model.adapting import freeze
     from gptmini.model.checkpoint import gpt_of_shapes
-    from gptmini.optim import schedules
 
-    try:
-        sizes = plan.model(vocab_size=1)
-        plan.optimizer(torch.nn.Linear(1, 1))
-        schedules.check(**plan.schedule.keywords)
-    except TypeError as error:
-        raise UserError(f"the configuration does not fit: {error}") from None
-    freeze(gpt_of_shapes(sizes), plan.freeze)
-
-
-def _try_out_tokenizer(builder: partial) -> None:
-    """Raise UserError unless a builder of tokenizers takes the arguments that it will be called with."""
-    from gptmini.tokenizer import bpe, check_vocab_size
-
-    # A builder is called with the documents of a corpus.
-    try:
-        inspect.signature(builder.func).bind((), **builder.keywords)
-    except TypeError as error:
-        raise UserError(f"the configuration does not fit: {error}") from None
-    if builder.func is bpe:
-        check_vocab_size(builder.keywords["vocab_size"])
+    freeze(gpt_of_shapes(plan.model.with_vocab_size(1)), plan.freeze)
 
 
 def _try_out_loggers(loggers: "Mapping[str, Logger | partial]") -> None:

@@ -86,7 +86,7 @@ def _tokenizer_builder(config: "DictConfig", state: "TrainingState | None") -> p
     from gptmini.loading import builder_of, of_model
     from gptmini.tokenizer import from_dict
 
-    builder = build_from(config.tokenizer)
+    builder = build_from(config.tokenizer).builder()
     if builder.func is not of_model:
         return builder
     if state is not None:

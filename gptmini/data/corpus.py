@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
-from gptmini.checks import UserError, number, shown
+from pydantic import Field
+
+from gptmini.user_error import UserError
 
 # Gives the SHA-256 digest of a file, in hexadecimal.
 DigestOf = Callable[[Path], str]
+# The share of a text that is held out for validation.
+HeldOut = Annotated[float, Field(gt=0, lt=1)]
 
 
 class Document(NamedTuple):
@@ -46,19 +50,14 @@ def check_document(document: object) -> None:
     """Raise UserError for what a corpus of the user's own must not yield."""
     if not isinstance(document, Document):
         raise UserError(
-            f"the documents of a corpus must be gptmini.data.Document, got {shown(document)[:80]}"
+            f"the documents of a corpus must be gptmini.data.Document, got {document!r:.80}"
         )
     if document.split not in (None, "train", "val"):
         raise UserError(
-            f"the split of a document must be train, val or None, got {shown(document.split)}"
+            f"the split of a document must be train, val or None, got {document.split!r}"
         )
     if type(document.text) is not str or type(document.ends) is not bool:
         raise UserError(
             "a document must have a str for its text and a bool for whether it ends, got "
             f"{type(document.text).__name__} and {type(document.ends).__name__}"
         )
-
-
-def check_fraction(val_fraction: float) -> float:
-    """Return val_fraction, or raise UserError unless it is a number above 0 and below 1."""
-    return number("val_fraction", val_fraction, above=0, below=1)

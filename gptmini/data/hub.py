@@ -6,13 +6,17 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from gptmini.checks import UserError, shown, text
-from gptmini.data.corpus import check_fraction
+from pydantic import Field, validate_call
+
+from gptmini.data.corpus import HeldOut
+from gptmini.data.sources import FieldName, OnError
 from gptmini.data.text_corpus import TextCorpus
 from gptmini.files import replacing
 from gptmini.hub_errors import downloading
+from gptmini.settings import STRICT
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -57,16 +61,18 @@ class Chosen(NamedTuple):
     val: list[str]  # empty where no split is held out
 
 
+@validate_call(config=STRICT)
 def hub_text(
-    dataset: str,
+    *,
+    dataset: Annotated[str, Field(min_length=1)],
     subset: str | None,
     split: str,
     val_split: str | None,
     revision: str | None,
-    field: str,
+    field: FieldName,
     folder: str,
-    val_fraction: float,
-    on_error: str,
+    val_fraction: HeldOut,
+    on_error: OnError,
 ) -> TextCorpus:
     """The texts of a dataset.
 
@@ -81,13 +87,10 @@ def hub_text(
         val_fraction: share of the text that is held out where no split is.
         on_error: fail, or skip for rows without text.
 
-    Raises UserError: there is no such dataset, subset or split, or the download failed.
+    Raises pydantic.ValidationError: a value that does not fit. Raises UserError: there is no such dataset, subset or
+    split, or the download failed.
     """
-    check_fraction(val_fraction)
-    name = text("data.dataset", dataset)
-    if not name:
-        raise UserError("data.dataset must name a dataset or a folder, got an empty name")
-    name = name.removeprefix(ADDRESS)
+    name = dataset.removeprefix(ADDRESS)
     local = Path(name).expanduser()
     if local.is_file():
         raise UserError(
@@ -146,13 +149,13 @@ def choose_files(
         )
     if subset not in subsets:
         raise UserError(
-            f"data.subset must be one of {_listed(subsets)}, which {dataset} has, got {shown(subset)}"
+            f"data.subset must be one of {_listed(subsets)}, which {dataset} has, got {subset!r}"
         )
     splits = subsets[subset]
     for key, wanted in (("data.split", split), ("data.val_split", val_split)):
         if wanted is not None and wanted not in splits:
             raise UserError(
-                f"{key} must be one of {', '.join(splits)}, which {dataset} has, got {shown(wanted)}"
+                f"{key} must be one of {', '.join(splits)}, which {dataset} has, got {wanted!r}"
             )
 
     if val_split is None:
@@ -203,10 +206,11 @@ def _split_named(name: str) -> str | None:
     return SPLIT_WORDS.get(first) if re.fullmatch(r"\w+-\d+", name) else None
 
 
+@validate_call(config=STRICT)
 def download_folder(folder: str, dataset: str, revision: str | None) -> Path:
     """The folder that keeps the files of a dataset once they are downloaded."""
     place = f"{dataset}@{revision}" if revision is not None else dataset
-    return Path(text("data.folder", folder)).expanduser() / re.sub(r"[^\w.@-]+", "--", place)
+    return Path(folder).expanduser() / re.sub(r"[^\w.@-]+", "--", place)
 
 
 def has_files(folder: str, dataset: str, revision: str | None, choice: Choice) -> bool:

@@ -1,13 +1,15 @@
 """A mixture: several texts or prepared folders, of which each block of sequences takes fixed shares."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, NotRequired
 
-from gptmini.checks import UserError, file_name, shown, whole
-from gptmini.data.corpus import DigestOf, Document, check_fraction
+from pydantic import Field, validate_call
+from typing_extensions import TypedDict
+
+from gptmini.data.corpus import DigestOf, Document, HeldOut
 from gptmini.data.encoder import BuildEncoder, Encoder
 from gptmini.data.format import SPLITS, digest_of_json
 from gptmini.data.meta import is_prepared, put_meta, read_meta
@@ -16,14 +18,30 @@ from gptmini.data.preparation.digests import sha256_of
 from gptmini.data.preparation.recipes import Recipe, plan_recipe
 from gptmini.data.preparation.split_documents import SplitDocuments
 from gptmini.data.preparation.watching import Watcher
+from gptmini.data.sources import Encoding, FieldName, OnError, Paths, Separator
 from gptmini.data.store import TokenStore
 from gptmini.data.text_corpus import TextCorpus
+from gptmini.settings import STRICT, FileName
+from gptmini.user_error import UserError
 
-LARGEST_WEIGHT = 10_000  # a block has as many sequences as all weights together, and has to be short beside a run
 # Options of the group tokenizer whose builders have other names.
 OPTIONS = {"character": "char"}
-# What may be said of a source besides its path and weight, as of data=text.
-TEXT_KEYS = ("val_path", "val_fraction", "field", "separator", "encoding", "on_error")
+
+
+class Source(TypedDict):
+    """What a configuration says of a source; besides path and weight, the arguments of TextCorpus."""
+
+    __pydantic_config__ = STRICT
+
+    path: Paths  # a prepared folder, or text
+    # Sequences of each block. A block has as many as all weights together, and has to be short beside a run.
+    weight: Annotated[int, Field(ge=1, le=10_000)]
+    val_path: NotRequired[Paths | None]
+    val_fraction: NotRequired[HeldOut]
+    field: NotRequired[FieldName]
+    separator: NotRequired[Separator | None]
+    encoding: NotRequired[Encoding]
+    on_error: NotRequired[OnError]
 
 
 class Part(NamedTuple):
@@ -37,11 +55,12 @@ class Part(NamedTuple):
 class Mixture:
     """Sources with their weights, as the data of a run."""
 
+    @validate_call(config=STRICT)
     def __init__(
         self,
-        sources: Mapping[str, Mapping[str, Any]],
-        val_fraction: float,
-        name: str = "mixture",
+        sources: Annotated[dict[FileName, Source], Field(min_length=1)],
+        val_fraction: HeldOut,
+        name: FileName = "mixture",
     ) -> None:
         """Find the texts and folders.
 
@@ -52,51 +71,36 @@ class Mixture:
             val_fraction: share of each text that is held out, where the source does not say another.
             name: begins the name of the prepared folder.
 
-        Raises UserError: a value that does not fit, or a path with nothing to read.
+        Raises pydantic.ValidationError: a value that does not fit. Raises UserError: a path with nothing to read.
         """
         self.name = name
-        self.val_fraction = check_fraction(val_fraction)
+        self.val_fraction = val_fraction
         self.digest_of: DigestOf = sha256_of
-        if not isinstance(sources, Mapping) or not sources:
-            raise UserError(
-                f"data.sources must name sources, as {{a: {{path: a.txt, weight: 1}}}}, got {shown(sources)}"
-            )
-        self.parts = [self._part(str(key), value) for key, value in sources.items()]
+        self.parts = [self._part(key, source) for key, source in sources.items()]
 
-    def _part(self, name: str, given: Any) -> Part:
+    def _part(self, name: str, source: Source) -> Part:
         """A source from what is said of it."""
         key = f"data.sources.{name}"
-        file_name(key, name)
-        if not isinstance(given, Mapping):
-            raise UserError(f"{key} must have a path and a weight, got {shown(given)}")
-        unknown = sorted(str(name) for name in set(given) - {"path", "weight", *TEXT_KEYS})
-        if unknown:
-            raise UserError(
-                f"{key} has no key {', '.join(unknown)}; a source may have path, weight, {', '.join(TEXT_KEYS)}"
-            )
-        for wanted in ("path", "weight"):
-            if wanted not in given:
-                raise UserError(f"{key} must have a {wanted}, got {shown(dict(given))}")
+        options: dict[str, Any] = dict(source)
+        given = options.pop("path")
+        weight = options.pop("weight")
 
-        weight = whole(f"{key}.weight", given["weight"], most=LARGEST_WEIGHT)
-        path = Path(str(given["path"])).expanduser()
-        if is_prepared(path):
-            others = set(given) - {"path", "weight"}
-            if others:
+        if isinstance(given, str | Path) and is_prepared(Path(given).expanduser()):
+            if options:
                 raise UserError(
-                    f"{key} must have a path and a weight alone, because {path} is prepared already, got "
-                    f"{', '.join(sorted(others))}"
+                    f"{key} must have a path and a weight alone, because {given} is prepared already, got "
+                    f"{', '.join(sorted(options))}"
                 )
-            store = TokenStore(path)
+            store = TokenStore(Path(given).expanduser())
             if len(store.sources) > 1 or store.sources[0].name:
                 raise UserError(
-                    f"{key}.path must hold text or tokens, got {path}, which is a mixture"
+                    f"{key}.path must hold text or tokens, got {given}, which is a mixture"
                 )
             return Part(name, weight, store)
-        options = {option: given[option] for option in TEXT_KEYS if option in given}
+
         options.setdefault("val_fraction", self.val_fraction)
         try:
-            return Part(name, weight, TextCorpus(given["path"], name=name, **options))
+            return Part(name, weight, TextCorpus(given, name=name, **options))
         except UserError as error:
             raise UserError(f"{key} cannot be read: {error}") from None
 

@@ -5,10 +5,13 @@ import queue
 import threading
 from pathlib import Path
 
-from gptmini.checks import UserError, file_name, text
-from gptmini.data.corpus import check_fraction
+from pydantic import validate_call
+
+from gptmini.data.corpus import HeldOut
 from gptmini.data.text_corpus import TextCorpus
 from gptmini.files import replacing
+from gptmini.settings import STRICT, FileName
+from gptmini.user_error import UserError
 
 # The published texts are of a few megabytes. A larger text, or one that comes more slowly, is had by other means and
 # given as a local copy, so that a faulty server can neither fill the memory nor hold up a run for ever.
@@ -18,8 +21,15 @@ DOWNLOAD_TIMEOUT = 30  # seconds without an answer
 PIECE = 2**16  # bytes that are read at once
 
 
+@validate_call(config=STRICT)
 def pinned_text(
-    name: str, url: str, sha256: str | None, path: str | None, folder: str, val_fraction: float
+    *,
+    name: FileName,
+    url: str,
+    sha256: str | None,
+    path: str | None,
+    folder: str,
+    val_fraction: HeldOut,
 ) -> TextCorpus:
     """One published text: a local copy, or downloaded once.
 
@@ -31,12 +41,10 @@ def pinned_text(
         folder: keeps what was downloaded.
         val_fraction: share of the text that is held out.
 
-    Raises UserError: val_fraction is out of range, path is not a file, the text is another, or the download failed.
+    Raises pydantic.ValidationError: a value that does not fit. Raises UserError: path is not a file, the text is
+    another, or the download failed.
     """
-    check_fraction(val_fraction)
-    text("data.url", url)
-    downloaded = download_file(folder, name)
-    file = downloaded if path is None else Path(str(path))
+    file = download_file(folder, name) if path is None else Path(path)
     if path is not None and not file.is_file():
         raise UserError(
             f"data.path must be a file, got {path}, which does not exist or is a folder"
@@ -63,14 +71,9 @@ def pinned_text(
     return TextCorpus(file, val_fraction, name)
 
 
-def download_file(folder: str, name: str) -> Path:
-    """The file in a folder that keeps the text of a name once it is downloaded.
-
-    Raises UserError: name is no plain file name, or folder is no text that can name a folder.
-    """
-    file_name("data.name", name)
-    if "\0" in text("data.folder", folder):
-        raise UserError(f"data.folder must be the name of a folder, got {folder!r}")
+@validate_call(config=STRICT)
+def download_file(folder: str, name: FileName) -> Path:
+    """The file in a folder that keeps the text of a name once it is downloaded."""
     return Path(folder) / f"{name}.txt"
 
 

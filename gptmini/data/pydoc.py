@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-from gptmini.data.corpus import DigestOf, Document, check_fraction
+from pydantic import validate_call
+
+from gptmini.data.corpus import DigestOf, Document, HeldOut
 from gptmini.data.preparation.digests import sha256_of
 from gptmini.data.preparation.splits import split_of
+from gptmini.settings import STRICT
 from gptmini.user_error import UserError
 
 # Folders of the standard library that hold no documentation: test suites, installed packages, and the topics,
@@ -24,9 +27,10 @@ class PydocCorpus:
 
     name = "pydoc"
 
-    def __init__(self, val_fraction: float) -> None:
-        """Hold out about val_fraction of the documents; UserError unless it is above 0 and below 1."""
-        self.val_fraction = check_fraction(val_fraction)
+    @validate_call(config=STRICT)
+    def __init__(self, val_fraction: HeldOut) -> None:
+        """Hold out about val_fraction of the documents."""
+        self.val_fraction = val_fraction
         self.digest_of: DigestOf = sha256_of
         self.root = Path(sysconfig.get_path("stdlib"))
 

@@ -1,13 +1,20 @@
 """Documents from files of the user's own, and their splits."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from gptmini.checks import UserError, unescaped
-from gptmini.data.corpus import DigestOf, Document, check_fraction
+from pydantic import validate_call
+
+from gptmini.data.corpus import DigestOf, Document, HeldOut
+from gptmini.data.escapes import unescaped
 from gptmini.data.preparation.digests import begins_with_mark, sha256_of
 from gptmini.data.sources import (
+    Encoding,
+    FieldName,
+    OnError,
+    Paths,
     Reading,
+    Separator,
     find_files,
     note_on_held_out,
     notes_on_empty,
@@ -15,6 +22,8 @@ from gptmini.data.sources import (
     without_held_out,
 )
 from gptmini.data.sources.formats import format_of
+from gptmini.settings import STRICT, FileName
+from gptmini.user_error import UserError
 
 # Records that are listed one by one where they are left out; of more, the number alone is told.
 MOST_LISTED = 10_000
@@ -26,17 +35,18 @@ class TextCorpus:
     Which documents are held out is decided when they are prepared, unless val_path gives the held-out text.
     """
 
+    @validate_call(config=STRICT)
     def __init__(
         self,
-        path: str | Path | Sequence[str],
-        val_fraction: float,
-        name: str = "text",
+        path: Paths,
+        val_fraction: HeldOut,
+        name: FileName = "text",
         *,
-        val_path: str | Path | Sequence[str] | None = None,
-        field: str = "text",
-        separator: str | None = None,
-        encoding: str = "utf-8",
-        on_error: str = "fail",
+        val_path: Paths | None = None,
+        field: FieldName = "text",
+        separator: Separator | None = None,
+        encoding: Encoding = "utf-8",
+        on_error: OnError = "fail",
     ) -> None:
         """Find the files.
 
@@ -51,12 +61,12 @@ class TextCorpus:
             encoding: of files of text.
             on_error: fail, or skip for records that cannot be read.
 
-        Raises UserError: a value that does not fit, or a path with nothing to read.
+        Raises pydantic.ValidationError: a value that does not fit. Raises UserError: a path with nothing to read.
         """
-        self.val_fraction = check_fraction(val_fraction)
+        self.val_fraction = val_fraction
         self.name = name
 
-        if isinstance(separator, str):
+        if separator is not None:
             separator = unescaped(separator)
         self.reading = Reading(
             field=field, separator=separator, encoding=encoding, on_error=on_error

@@ -6,18 +6,20 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from pydantic import validate_call
 
-from gptmini.data.corpus import DigestOf, Document, check_fraction
+from gptmini.data.corpus import DigestOf, Document, HeldOut
 from gptmini.data.encoder import BuildEncoder, Encoder
 from gptmini.data.format import SPLITS
 from gptmini.data.meta import put_meta, read_meta
 from gptmini.data.preparation.digests import sha256_of
 from gptmini.data.preparation.recipes import Recipe, plan_recipe
 from gptmini.data.preparation.watching import Progress, Watcher
-from gptmini.data.sources import find_files, note_on_held_out, without_held_out
+from gptmini.data.sources import Paths, find_files, note_on_held_out, without_held_out
 from gptmini.data.sources.standard_input import NAME as STANDARD_INPUT
 from gptmini.data.store import TokenStore
 from gptmini.data.token_layouts import TokenFile, read_header
+from gptmini.settings import STRICT, FileName
 from gptmini.user_error import UserError
 
 IDS_AT_ONCE = 2**22  # ids that are counted at once
@@ -27,12 +29,13 @@ VAL = re.compile(r"(^|[_-])val(idation)?([_-]|$)")  # in names of files that are
 class TokenFiles:
     """Token files as a source of a run's data: read to count what is in them, and never copied."""
 
+    @validate_call(config=STRICT)
     def __init__(
         self,
-        path: str | Sequence[str],
-        val_path: str | Sequence[str] | None,
-        val_fraction: float,
-        name: str = "tokens",
+        path: Paths,
+        val_path: Paths | None,
+        val_fraction: HeldOut,
+        name: FileName = "tokens",
     ) -> None:
         """Find the files.
 
@@ -43,16 +46,16 @@ class TokenFiles:
             val_fraction: share of the tokens that is held out; unused with val_path.
             name: begins the name of the prepared folder.
 
-        Raises UserError: a value that does not fit, or a file that is no token file.
+        Raises pydantic.ValidationError: a value that does not fit. Raises UserError: a file that is no token file.
         """
         self.name = name
-        self.val_fraction = check_fraction(val_fraction)
+        self.val_fraction = val_fraction
         self.digest_of: DigestOf = sha256_of
         self.notes: list[str] = []
-        self.files = _find_token_files("data.path", _several(path))
+        self.files = _find_token_files("data.path", path)
         self.val_files: list[TokenFile] = []
         if val_path is not None:
-            self.val_files = _find_token_files("data.val_path", _several(val_path))
+            self.val_files = _find_token_files("data.val_path", val_path)
             kept = without_held_out(
                 [file.path for file in self.files], [file.path for file in self.val_files]
             )
@@ -207,20 +210,14 @@ class Counts:
         }
 
 
-def _several(paths: object) -> list[str]:
-    """Paths as a list of texts, whether one was given or several."""
-    several = paths if isinstance(paths, Sequence) and not isinstance(paths, str) else [paths]
-    return [str(path) for path in several]
-
-
-def _find_token_files(key: str, paths: Sequence[str]) -> list[TokenFile]:
+def _find_token_files(key: str, paths: Paths) -> list[TokenFile]:
     """The token files that paths mean; of a folder, those with names that end in .bin."""
-    found = []
-    for path in paths:
+    found: list[str | Path] = []
+    for path in paths if isinstance(paths, list) else [paths]:
         if path == STANDARD_INPUT:
             raise UserError(f"{key} must name token files, got -; they are read where they lie")
         is_folder = path != "" and Path(path).expanduser().is_dir()
-        found.append(f"{glob.escape(path)}/*.bin" if is_folder else path)
+        found.append(f"{glob.escape(str(path))}/*.bin" if is_folder else path)
     return [read_header(file) for file in find_files(key, found).files]
 
 

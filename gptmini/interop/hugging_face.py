@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gptmini.checks import UserError, number, shown, text
 from gptmini.interop.apertus import from_apertus, to_apertus
 from gptmini.interop.architectures import (
     ARCHITECTURES,
@@ -24,11 +23,12 @@ from gptmini.interop.weights import (
     weight_or_zeros,
 )
 from gptmini.model.checkpoint import gpt_of_shapes
-from gptmini.model.config import GPTConfig
+from gptmini.model.config import GPTConfig, config_from_file
 from gptmini.model.gpt import GPT, VOCABULARY
+from gptmini.user_error import UserError
 
 # Another name that transformers has for the tanh form of GELU.
-SAME_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new"}
+OTHER_NAMES = {"gelu_new": "gelu_pytorch_tanh"}
 # Settings that configs of the hub leave out where a model has the usual width inside an MLP.
 OPTIONAL = ("n_inner",)
 # What a config may say of rotary positions.
@@ -124,13 +124,13 @@ def our_config(config: dict) -> GPTConfig:
     """
     kind = config.get("model_type")
     if type(kind) is not str or kind not in ARCHITECTURES:
-        raise UserError(f"model_type must be one of {', '.join(ARCHITECTURES)}, got {shown(kind)}")
+        raise UserError(f"model_type must be one of {', '.join(ARCHITECTURES)}, got {kind!r}")
 
     architecture = ARCHITECTURES[kind]
     for name, value in architecture.their_values.items():
         if config.get(name, value) != value:
             raise UserError(
-                f"{name} must be {value} for a {kind} that GPT computes, got {shown(config[name])}"
+                f"{name} must be {value} for a {kind} that GPT computes, got {config[name]!r}"
             )
     if config.get("quantization_config") is not None:
         raise UserError(f"quantization_config must be null for a {kind} that GPT computes")
@@ -149,25 +149,25 @@ def our_config(config: dict) -> GPTConfig:
     # transformers ties GPT-2's embeddings unless the config says otherwise, and those of the other two only if it does.
     settings["tie_embeddings"] = config.get("tie_word_embeddings", kind == "gpt2")
     if kind == "gpt2":
-        return GPTConfig(**settings, init="gpt2")
+        return config_from_file(settings | {"init": "gpt2"})
 
     if config.get("rope_scaling") is not None:
         raise UserError(f"rope_scaling must be null for a {kind} that GPT computes")
     rope = config.get("rope_parameters")
-    theta = None
-    if isinstance(rope, dict):
-        theta = rope.get("rope_theta")
-        _check_rope(rope, kind)
-    base = number("rope_parameters.rope_theta", theta, above=0)
-    return GPTConfig(**settings, rotary_base=float(base), init="zero_projections")
+    if not isinstance(rope, dict) or "rope_theta" not in rope:
+        raise UserError(f"rope_parameters.rope_theta must be set for a {kind}, got {rope!r:.80}")
+    _check_rope(rope, kind)
+    return config_from_file(
+        settings | {"rotary_base": rope["rope_theta"], "init": "zero_projections"}
+    )
 
 
 def _our_activation(config: dict, kind: str, architecture: Architecture) -> str:
     """Our name of the activation in an MLP; UserError for one that GPT does not compute for this model type."""
     default = next(iter(architecture.activations.values()))
-    theirs = text(architecture.activation, config.get(architecture.activation, default))
+    theirs = config.get(architecture.activation, default)
     for ours, name in architecture.activations.items():
-        if SAME_ACTIVATIONS.get(theirs, theirs) == name:
+        if theirs in (name, OTHER_NAMES.get(name, name)):
             return ours
     known = " or ".join(architecture.activations.values())
     raise UserError(

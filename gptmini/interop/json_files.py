@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from gptmini.checks import UserError, shown
+from gptmini.user_error import UserError
 
 LARGEST_JSON = 2**28  # bytes; the largest vocabularies take a tenth of it
 
@@ -24,5 +24,5 @@ def read_json(path: Path) -> dict:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} must be JSON ({error})") from None
     if not isinstance(values, dict):
-        raise UserError(f"{path} must hold an object, got {shown(values)[:80]}")
+        raise UserError(f"{path} must hold an object, got {values!r:.80}")
     return values

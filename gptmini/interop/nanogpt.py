@@ -6,13 +6,13 @@ from pathlib import Path
 
 from torch import Tensor
 
-from gptmini.checks import UserError, shown, whole
 from gptmini.interop.architectures import is_conv1d
 from gptmini.interop.hugging_face import gpt_of
 from gptmini.model.checkpoint import is_dense, load_plain
-from gptmini.model.config import GPTConfig
+from gptmini.model.config import GPTConfig, config_from_file
 from gptmini.model.gpt import GPT
 from gptmini.tokenizer import CharTokenizer, Tokenizer, gpt2
+from gptmini.user_error import UserError
 
 COMPILED_PREFIX = "_orig_mod."  # of the names of a model that was saved while it was compiled
 MASK = ".attn.bias"  # ends the name of a mask that older versions kept beside the weights
@@ -31,11 +31,13 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
     """
     arguments, weights = _read_file(path)
     tokenizer = gpt2([]) if meta is None else _characters(meta)
-    n_rows = whole("vocab_size", arguments["vocab_size"])
-    is_padded = meta is None and n_rows in GPT2_SIZES
-    if n_rows != tokenizer.n_vocab and not is_padded:
+    n_rows = arguments["vocab_size"]
+    fitting = [tokenizer.n_vocab]
+    if meta is None:
+        fitting += GPT2_SIZES
+    if type(n_rows) is not int or n_rows not in fitting:
         raise UserError(
-            f"{path} has {shown(n_rows)} ids and its tokenizer {tokenizer.n_vocab}; for ids of characters, name the "
+            f"{path} has {n_rows!r:.80} ids and its tokenizer {tokenizer.n_vocab}; for ids of characters, name the "
             "meta.pkl that lies beside them with --meta"
         )
 
@@ -63,18 +65,20 @@ def _read_file(path: Path) -> tuple[dict, dict]:
 
 def _config_of(arguments: dict, *, vocab_size: int) -> GPTConfig:
     """The sizes that model_args of nanoGPT stand for."""
-    return GPTConfig(
-        vocab_size=vocab_size,
-        context_length=arguments["block_size"],
-        d_model=arguments["n_embd"],
-        n_layers=arguments["n_layer"],
-        n_heads=arguments["n_head"],
-        norm="layernorm",
-        position="learned",
-        mlp="gelu_exact",
-        bias=arguments["bias"],
-        tie_embeddings=True,
-        init="gpt2",
+    return config_from_file(
+        {
+            "vocab_size": vocab_size,
+            "context_length": arguments["block_size"],
+            "d_model": arguments["n_embd"],
+            "n_layers": arguments["n_layer"],
+            "n_heads": arguments["n_head"],
+            "norm": "layernorm",
+            "position": "learned",
+            "mlp": "gelu_exact",
+            "bias": arguments["bias"],
+            "tie_embeddings": True,
+            "init": "gpt2",
+        }
     )
 
 

@@ -4,7 +4,6 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.checks import UserError, shown
 from gptmini.interop.json_files import read_json
 from gptmini.tokenizer import (
     END_OF_TEXT,
@@ -16,6 +15,7 @@ from gptmini.tokenizer import (
 )
 from gptmini.tokenizer.byte_pairs import ALL_BYTES, BYTE_PATTERN
 from gptmini.tokenizer.letters import in_bytes
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     import tokenizers
@@ -58,7 +58,7 @@ def _check_model(file: Path, model: object) -> None:
         raise UserError(f"{file} must have a model with its settings")
     for name in ("continuing_subword_prefix", "end_of_word_suffix", "dropout"):
         if model.get(name):
-            raise UserError(f"{file} must have no {name}, got {shown(model[name])[:80]}")
+            raise UserError(f"{file} must have no {name}, got {model[name]!r:.80}")
 
 
 def _ours(file: Path, theirs: "tokenizers.Tokenizer", tokens: list[str]) -> Tokenizer:

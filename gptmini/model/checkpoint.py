@@ -229,7 +229,7 @@ def config_of(own: dict) -> GPTConfig:
         raise UserError("the checkpoint must have a config")
     try:
         return config_from_file(settings)
-    except (UserError, TypeError) as error:
+    except (ValueError, TypeError) as error:  # a TypeError for a key that is no text
         raise UserError(
             f"the checkpoint's config must have the fields of GPTConfig: {error}"
         ) from None

@@ -16,7 +16,9 @@ from gptmini.settings import STRICT, Fraction
 class _WarmedUp:
     """What every schedule begins and ends with."""
 
-    warmup_steps: NonNegativeInt  # the multiple rises linearly over these steps and is 1 on the next one
+    warmup_steps: (
+        NonNegativeInt  # the multiple rises linearly over these steps and is 1 on the next one
+    )
     final_fraction: Fraction  # multiple on the last step of the run, and on any step after it
 
     def _warmup(self, step: int) -> float:
@@ -31,7 +33,9 @@ class CosineSchedule(_WarmedUp):
     def __call__(self, step: int, *, max_steps: int) -> float:
         """The multiple of the peak rate."""
         done = _progress(step, max_steps, self.warmup_steps)
-        fall = self.final_fraction + (1 - self.final_fraction) * 0.5 * (1 + math.cos(math.pi * done))
+        fall = self.final_fraction + (1 - self.final_fraction) * 0.5 * (
+            1 + math.cos(math.pi * done)
+        )
         return self._warmup(step) * fall
 
 

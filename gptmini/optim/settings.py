@@ -1,4 +1,7 @@
-"""The settings of the optimizers. This module imports no torch, so that a wrong value is told before torch is imported."""
+"""The settings of the optimizers.
+
+This module imports no torch, so that a command tells a wrong value before torch is imported.
+"""
 
 from dataclasses import field
 from typing import TYPE_CHECKING
@@ -36,7 +39,9 @@ class AdamWSettings:
     lr: Rate  # peak learning rate; a schedule multiplies it
     betas: Pair  # decay rates of the first and of the second moment
     eps: NonNegativeFloat  # added to the root of the second moment
-    weight_decay: NonNegativeFloat  # a step shrinks every matrix by the factor 1 - lr * weight_decay
+    weight_decay: (
+        NonNegativeFloat  # a step shrinks every matrix by the factor 1 - lr * weight_decay
+    )
     lr_scale: RateFactors = field(default_factory=RateFactors)
 
     def build(self, model: "torch.nn.Module") -> "torch.optim.AdamW":
@@ -56,10 +61,16 @@ class MuonSettings:
     unembedding_lr: Rate
     scalar_lr: Rate  # peak learning rate of gains, biases and every other parameter
     momentum: Pair  # Muon's momentum on the first step, and from momentum_warmup_steps on
-    momentum_warmup_steps: NonNegativeInt  # optimizer steps over which the momentum changes linearly
+    momentum_warmup_steps: (
+        NonNegativeInt  # optimizer steps over which the momentum changes linearly
+    )
     ns_steps: PositiveInt  # iterations of Newton-Schulz in each orthogonalization
-    weight_decay: NonNegativeFloat  # a step shrinks Muon's matrices by the factor 1 - lr * weight_decay
-    cautious: bool  # decay only those numbers that the step itself moves towards 0 (Chen et al. 2025)
+    weight_decay: (
+        NonNegativeFloat  # a step shrinks Muon's matrices by the factor 1 - lr * weight_decay
+    )
+    cautious: (
+        bool  # decay only those numbers that the step itself moves towards 0 (Chen et al. 2025)
+    )
     betas: Pair  # decay rates of AdamW's two moments
     eps: NonNegativeFloat  # that AdamW adds to the root of the second moment
     lr_scale: RateFactors = field(default_factory=RateFactors)

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterable, Iterator
 from typing import Annotated
 
-from pydantic import Field, PositiveInt, SkipValidation, validate_call
+from pydantic import ConfigDict, Field, PositiveInt, SkipValidation, validate_call
 
 from gptmini.settings import STRICT
 from gptmini.tokenizer.byte_pairs import ALL_BYTES, BytePairTokenizer
@@ -26,7 +26,8 @@ SLICE = 2**20
 SAMPLED_SLICE = 2**14
 
 
-@validate_call(config=STRICT)
+# The settings are checked; the documents, whose type is a protocol, are not.
+@validate_call(config=ConfigDict(**STRICT, arbitrary_types_allowed=True))
 def bpe(
     documents: SkipValidation[Iterable[Part]],
     *,

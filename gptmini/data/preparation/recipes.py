@@ -5,11 +5,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from gptmini.checks import UserError, file_name, shown
 from gptmini.data.corpus import Corpus
 from gptmini.data.encoder import BuildEncoder
 from gptmini.data.format import FORMAT, digest_of_json
 from gptmini.data.preparation.digests import Digests
+from gptmini.user_error import UserError
 
 OTHERS_READ = 20  # prepared folders that are compared with a recipe, at most
 DIFFERENCES_SHOWN = 3
@@ -38,7 +38,9 @@ def plan_recipe(corpus: Corpus, build_encoder: BuildEncoder, root: str | Path) -
     # No system has a name with a zero byte, and Python's own error for it is a bare ValueError.
     if "\0" in str(root):
         raise UserError(f"data_dir must be the name of a folder, got {str(root)!r}")
-    file_name("data.name", corpus.name)
+    # The name begins that of a folder, also for a corpus of the user's own.
+    if Path(corpus.name).name != corpus.name:
+        raise UserError(f"the name of a corpus must be a plain file name, got {corpus.name!r}")
 
     digests = Digests(Path(root) / ".digests.json")
     if hasattr(corpus, "digest_of"):
@@ -50,7 +52,7 @@ def plan_recipe(corpus: Corpus, build_encoder: BuildEncoder, root: str | Path) -
     source = corpus.identity()
     if not isinstance(source, dict) or not isinstance(source.get("corpus"), str):
         raise UserError(
-            f"identity() of a corpus must be a dict with its name under corpus, got {shown(source)}"
+            f"identity() of a corpus must be a dict with its name under corpus, got {source!r}"
         )
     contents: dict = {
         "format": FORMAT,

@@ -4,7 +4,9 @@ import codecs
 import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Annotated, Any, BinaryIO, cast
+
+from pydantic import AfterValidator
 
 from gptmini.user_error import UserError
 
@@ -90,6 +92,22 @@ def as_utf8(stream: BinaryIO, file: Path, encoding: str) -> "io.BufferedReader[A
     return buffered
 
 
+def _known_encoding(name: str) -> str:
+    """Return the name of an encoding; ValueError unless it is one of Python's for text."""
+    try:
+        codecs.getincrementaldecoder(name)().decode(b"", final=True)
+        is_text = codecs.lookup(name)._is_text_encoding
+    except LookupError:
+        is_text = False
+    if not is_text:
+        raise ValueError("must be an encoding that Python knows, as utf-8 or cp1252")
+    return name
+
+
+# The name of an encoding, as Python has it.
+Encoding = Annotated[str, AfterValidator(_known_encoding)]
+
+
 class _Recoded(io.RawIOBase):
     """Texts as a stream of UTF-8."""
 
@@ -108,19 +126,6 @@ class _Recoded(io.RawIOBase):
         buffer[:n] = self._pending[:n]
         self._pending = self._pending[n:]
         return n
-
-
-def check_encoding(key: str, encoding: object) -> None:
-    """Raise UserError unless an encoding is one of Python's for text."""
-    try:
-        codecs.getincrementaldecoder(str(encoding))().decode(b"", final=True)
-        is_text = codecs.lookup(str(encoding))._is_text_encoding
-    except LookupError:
-        is_text = False
-    if not is_text:
-        raise UserError(
-            f"{key} must be an encoding that Python knows, as utf-8 or cp1252, got {encoding!r}"
-        )
 
 
 def _mark_of(data: bytes) -> bytes | None:

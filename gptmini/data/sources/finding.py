@@ -3,7 +3,9 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn
+
+from pydantic import ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from gptmini.data.meta import is_prepared
 from gptmini.data.sources.formats import REFUSED, ending_of, format_of
@@ -14,6 +16,18 @@ from gptmini.user_error import UserError
 SNIFFED = 2**13  # bytes at a file's beginning that tell whether it is text
 SHOWN = 3  # names that a note gives of what was left out
 RUN_CONFIG = b"# of gptmini, which wrote this run"  # in the first line of the config.yaml of a run
+
+
+def _paths(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """Return a path or a list of paths; ValueError for anything else, instead of an error for each type of path."""
+    try:
+        return validate(value)
+    except ValidationError:
+        raise ValueError("must be a path or a list of paths") from None
+
+
+# What a user means by several files, as find_files takes them.
+Paths = Annotated[str | Path | list[str | Path], WrapValidator(_paths)]
 
 
 class FoundFiles(NamedTuple):
@@ -39,7 +53,7 @@ class FoundFiles(NamedTuple):
         return notes
 
 
-def find_files(key: str, paths: object) -> FoundFiles:
+def find_files(key: str, paths: Paths) -> FoundFiles:
     """Find the files that a user means by a path or by a list of paths.
 
     Args:
@@ -50,7 +64,7 @@ def find_files(key: str, paths: object) -> FoundFiles:
 
     Raises UserError: nothing is there, or a file that was named holds no text.
     """
-    several = paths if isinstance(paths, Sequence) and not isinstance(paths, str) else [paths]
+    several = paths if isinstance(paths, list) else [paths]
     if not several:
         raise UserError(f"{key} must name a file, a folder or a glob, got an empty list")
 
@@ -59,7 +73,6 @@ def find_files(key: str, paths: object) -> FoundFiles:
     left_out: dict[Path, None] = {}
     own: dict[Path, None] = {}
     for path in several:
-        # A configuration may make a number of a name that is all digits.
         found = _find(key, str(path))
         for file in found.files:
             files.setdefault(_identity_of(file), file)

@@ -2,14 +2,17 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from gptmini.data.sources.decoding import check_encoding, decoded
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from gptmini.data.sources.decoding import Encoding, decoded
 from gptmini.data.sources.formats import format_of
 from gptmini.data.sources.opening import opened
 from gptmini.data.sources.records import json_texts, parquet_texts, table_texts
+from gptmini.settings import STRICT
 from gptmini.user_error import UserError
 
 # Characters of a piece. A piece may be shorter, where a document ends, or longer, where white space is far away.
@@ -20,7 +23,10 @@ LONGEST_RUN = 2**24
 # space than the tokenizers do, and before these few, or behind them, nothing is cut.
 CUT = re.compile(r"(?<=\S)[ \t-\r]")
 LAST_CUT = re.compile(r"(?s:.*)\S(?=[ \t-\r])")  # matches from a start to the last such place
-ON_ERROR = ("fail", "skip")
+
+FieldName = Annotated[str, Field(min_length=1)]
+Separator = Annotated[str, Field(min_length=1)]
+OnError = Literal["fail", "skip"]
 
 
 class Piece(NamedTuple):
@@ -30,28 +36,16 @@ class Piece(NamedTuple):
     ends: bool  # whether the document ends with this piece
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Reading:
     """How the documents of a file are read."""
 
     # The field of JSON records, CSV, TSV and Parquet that holds the text; dots lead into nested records.
-    field: str
+    field: FieldName
     # Text between the documents of a file of plain text; None where a file is one document.
-    separator: str | None
-    encoding: str  # of plain text, JSON, CSV and TSV, as Python names it; a byte order mark counts for more
-    on_error: str  # fail, or skip to leave out the records that cannot be read
-
-    def __post_init__(self) -> None:
-        """Raise UserError for a value that does not fit."""
-        if not isinstance(self.field, str) or not self.field:
-            raise UserError(f"data.field must name a field, got {self.field!r}")
-        if self.separator is not None and not (isinstance(self.separator, str) and self.separator):
-            raise UserError(
-                f"data.separator must be the text between documents, or null, got {self.separator!r}"
-            )
-        check_encoding("data.encoding", self.encoding)
-        if self.on_error not in ON_ERROR:
-            raise UserError(f"data.on_error must be {' or '.join(ON_ERROR)}, got {self.on_error!r}")
+    separator: Separator | None
+    encoding: Encoding  # of plain text, JSON, CSV and TSV, as Python names it; a byte order mark counts for more
+    on_error: OnError  # fail, or skip to leave out the records that cannot be read
 
 
 def read_pieces(

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gptmini.checks import UserError, shown
 from gptmini.data.sources.decoding import as_utf8
 from gptmini.data.sources.opening import need_pyarrow
+from gptmini.user_error import UserError
 
 LONGEST_RECORD = 2**26  # bytes; a record has to be held in memory whole
 ROWS = 256  # rows of a table that are read at once
@@ -176,7 +176,7 @@ def _text_of(record: Any, field: str, where: str, on_bad: Callable[[str], None])
     value = record
     for name in field.split("."):
         if not isinstance(value, dict):
-            on_bad(f"{where} must be a record with the field {field}, got {shown(value)}")
+            on_bad(f"{where} must be a record with the field {field}, got {value!r}")
             return None
         if name not in value:
             on_bad(_missing(where, field, list(value)))
@@ -184,7 +184,7 @@ def _text_of(record: Any, field: str, where: str, on_bad: Callable[[str], None])
         value = value[name]
 
     if not isinstance(value, str):
-        on_bad(f"{where} must have text in the field {field}, got {shown(value)}")
+        on_bad(f"{where} must have text in the field {field}, got {value!r}")
         return None
     # JSON may hold half of a character as an escape, which no text file can.
     try:
