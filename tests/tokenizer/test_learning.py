@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from gptmini import tokenizer
 from gptmini.tokenizer import learning
+from refusals import refused_keys
 from tokenizer.texts import WORDS, random_texts
 from toys import documents_of
 
@@ -44,6 +46,7 @@ def test_bpe_learns_the_same_merges_from_a_text_in_slices(monkeypatch):
 # Linux's own account of the memory of a process: what it holds now, and the most that it ever held.
 MEMORY = """
 import re
+from functools import partial
 from pathlib import Path
 from gptmini import tokenizer
 from gptmini.data import Document
@@ -74,10 +77,21 @@ def test_bpe_learns_from_the_training_split_alone():
     assert with_val.to_dict() == learned.to_dict()
 
 
-@pytest.mark.parametrize("vocab_size", [256, 0, -1, 300.0, "300", True, None])
-def test_bpe_refuses_a_vocabulary_without_room_for_the_bytes(vocab_size):
-    with pytest.raises(ValueError, match=rf"^vocab_size must be from 257 .*, got {vocab_size!r}$"):
-        tokenizer.bpe(documents_of(["text"]), vocab_size=vocab_size)
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("vocab_size", 256),
+        ("vocab_size", 2**20 + 1),
+        ("vocab_size", 300.0),
+        ("vocab_size", None),
+        ("train_bytes", 0),
+        ("train_bytes", "1"),
+    ],
+)
+def test_bpe_and_its_settings_refuse_a_value_by_its_key(key, value):
+    settings = {"vocab_size": 300} | {key: value}
+    assert refused_keys(tokenizer.BytePairSettings, **settings) == {key}
+    assert refused_keys(partial(tokenizer.bpe, documents_of(["text"])), **settings) == {key}
 
 
 def test_bpe_of_a_long_text_learns_from_a_sample_of_all_of_it(monkeypatch):

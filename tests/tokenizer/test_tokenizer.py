@@ -213,3 +213,9 @@ BROKEN = [
 def test_a_broken_dict_is_one_value_error(state):
     with pytest.raises(ValueError, match=r"^.+\Z"):  # one line
         from_dict(state)
+
+
+def test_a_table_that_names_one_long_text_many_times_takes_no_memory():
+    state = BYTE | {"ranks": [*BYTE["ranks"], *["QUFB" * 250_000] * 200_000]}  # 150 GB, decoded
+    with pytest.raises(ValueError, match="ranks must be distinct"):
+        from_dict(state)

@@ -1,14 +1,11 @@
 """A tiny run of the training room, without scripts, Hydra or a text of any size."""
 
-from functools import partial
-
 import pytest
 import torch
 
 from gptmini.data.preparation import prepare
 from gptmini.model import GPTConfig
-from gptmini.optim.groups import adamw, muon
-from gptmini.optim.schedules import cosine
+from gptmini.optim import AdamWSettings, CosineSchedule, MuonSettings
 from gptmini.tokenizer import byte
 from gptmini.training.settings import TrainerSettings
 from gptmini.training.trainer import assemble, build_trainer, restore_callbacks
@@ -16,19 +13,18 @@ from sizes import TRAINED
 from toys import Documents
 
 OPTIMIZERS = {
-    "adamw": partial(adamw, lr=0.01, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1),
-    "muon": partial(
-        muon,
+    "adamw": AdamWSettings(lr=0.01, betas=[0.9, 0.95], eps=1e-8, weight_decay=0.1),
+    "muon": MuonSettings(
         lr=0.02,
         embedding_lr=0.03,
         unembedding_lr=0.01,
         scalar_lr=0.02,
-        momentum=(0.85, 0.95),
+        momentum=[0.85, 0.95],
         momentum_warmup_steps=7,
         ns_steps=4,
         weight_decay=0.1,
         cautious=True,
-        betas=(0.8, 0.95),
+        betas=[0.8, 0.95],
         eps=1e-8,
     ),
 }
@@ -89,8 +85,8 @@ def train(store, tmp_path):
             tokens,
             config,
             settings,
-            optimizer=OPTIMIZERS[optimizer],
-            schedule=partial(cosine, warmup_steps=2, final_fraction=0.1),
+            optimizer=OPTIMIZERS[optimizer].build,
+            schedule=CosineSchedule(warmup_steps=2, final_fraction=0.1),
             seed=seed,
             compile=settings.compile,
             device=settings.device,

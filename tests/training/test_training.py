@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from gptmini.data.batches import gather, step_sequences, window_starts
 from gptmini.data.preparation import prepare
 from gptmini.model import GPT
-from gptmini.optim.schedules import cosine
+from gptmini.optim import CosineSchedule
 from gptmini.tokenizer import byte
 from gptmini.training.monitoring.samples import Samples
 from gptmini.user_error import UserError
@@ -74,6 +74,7 @@ def test_a_run_equals_a_loop_written_out(train, store, kind):
     optimizer = torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.95), eps=1e-8)
 
     data = store.tokens("train")
+    schedule = CosineSchedule(warmup_steps=2, final_fraction=0.1)
     expected = []
     for step in range(6):
         sequences = step_sequences(step, 0, global_batch_size=8, batch_size=8, rank=0, n_ranks=1)
@@ -86,7 +87,7 @@ def test_a_run_equals_a_loop_written_out(train, store, kind):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
         for group in optimizer.param_groups:
-            group["lr"] = 0.01 * cosine(step, max_steps=6, warmup_steps=2, final_fraction=0.1)
+            group["lr"] = 0.01 * schedule(step, max_steps=6)
         optimizer.step()
         expected.append(loss.item())
 

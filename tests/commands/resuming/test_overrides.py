@@ -11,7 +11,7 @@ import yaml
 from commands.resuming.kills import killed
 from commands.resuming.readings import assert_refused, curves, snapshot, steps
 from gptmini.commands.stored import RESUMABLE
-from gptmini.optim.schedules import trapezoid
+from gptmini.optim import TrapezoidSchedule
 from gptmini.report.reading import read_scalars
 from run_folders import config_of, last, newest
 
@@ -36,9 +36,9 @@ def test_a_complete_run_resumes_to_nothing_but_the_news(complete, resume):
 
 def test_more_steps_follow_the_longer_schedule_and_are_kept(complete, resume):
     complete()
-    shape = {"warmup_steps": 2, "final_fraction": 0.0, "decay_fraction": 0.7}
-    was = [0.03 * trapezoid(step, max_steps=7, **shape) for step in range(12)]
-    now = [0.03 * trapezoid(step, max_steps=12, **shape) for step in range(12)]
+    schedule = TrapezoidSchedule(warmup_steps=2, final_fraction=0.0, decay_fraction=0.7)
+    was = [0.03 * schedule(step, max_steps=7) for step in range(12)]
+    now = [0.03 * schedule(step, max_steps=12) for step in range(12)]
 
     with killed(9):
         resume("trainer.max_steps=12")
