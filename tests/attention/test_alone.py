@@ -1,4 +1,4 @@
-"""The attention room stands on torch alone, and on the checks of what a user gives."""
+"""The attention room stands on torch alone, and on the class of errors."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 CHECK = """
 loaded = {name.split(".")[0] for name in sys.modules} & {"lightning", "hydra", "omegaconf", "tensorboard", "tiktoken"}
-rooms = {name for name in sys.modules if name.startswith("gptmini.")} - {"gptmini.checks"}
+rooms = {name for name in sys.modules if name.startswith("gptmini.")} - {"gptmini.user_error"}
 assert not loaded, loaded
 assert all(name.startswith("gptmini.attention") for name in rooms), rooms
 print("alone")

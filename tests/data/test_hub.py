@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import threading
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from pyarrow import parquet
 
 from gptmini.data.hub import Choice, choose_files, has_files, hub_text, place_of
 from gptmini.user_error import UserError
+from refusals import refused_keys
 from toys import texts_of
 
 # Places of files in datasets on the hub, of the hub's own branch, and of FineWeb.
@@ -95,7 +97,7 @@ def text_of(dataset, folder, **changes):
         "val_fraction": 0.5,
         "on_error": "fail",
     }
-    return hub_text(str(dataset), folder=str(folder), **arguments | changes)
+    return hub_text(dataset=str(dataset), folder=str(folder), **arguments | changes)
 
 
 def test_a_local_folder_is_read_as_a_dataset(dataset, tmp_path):
@@ -222,4 +224,10 @@ def test_a_name_that_is_none_of_a_dataset_is_refused_before_the_network(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.parquet").touch()
     with pytest.raises(UserError, match=said):
-        hub_text(name, None, "train", None, None, "text", "downloads", 0.1, "fail")
+        text_of(name, "downloads")
+
+
+def test_an_argument_that_does_not_fit_is_refused_before_the_network():
+    assert refused_keys(partial(text_of, "", 5)) == {"dataset"}
+    wrong = {"split": None, "val_fraction": 1, "on_error": "pass", "field": ""}
+    assert refused_keys(partial(text_of, "a/b", "downloads"), **wrong) == set(wrong)

@@ -14,6 +14,7 @@ import pytest
 from gptmini.data import published
 from gptmini.data.published import pinned_text
 from gptmini.user_error import UserError
+from refusals import refused_keys
 from toys import texts_of
 
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -63,10 +64,22 @@ def server():
     server.server_close()
 
 
+def digits(url="", *, folder="downloads", sha256=None, path=None):
+    """The text of a server, or a local copy."""
+    return pinned_text(
+        name="digits",
+        url=url,
+        sha256=sha256,
+        path=path,
+        folder=str(folder),
+        val_fraction=0.1,
+    )
+
+
 def test_a_pinned_text_is_downloaded_once_and_checked(server, tmp_path):
     digest = hashlib.sha256(server.text).hexdigest()
     for _ in range(2):
-        corpus = pinned_text("digits", server.url, digest, None, str(tmp_path / "downloads"), 0.1)
+        corpus = digits(server.url, sha256=digest, folder=tmp_path / "downloads")
         assert (corpus.name, corpus.identity()["files"]) == ("digits", [digest])
         assert texts_of(corpus, "train") == ["0123456789" * 2 + "0123456"]
         assert texts_of(corpus, "val") == ["789"]
@@ -84,7 +97,7 @@ def test_another_text_than_the_pinned_one_is_refused(server, tmp_path):
             "got [0-9a-f]{64}; .*data=text"
         )
         with pytest.raises(ValueError, match=wanted):
-            pinned_text("digits", server.url, "0" * 64, path, str(tmp_path / "downloads"), 0.1)
+            digits(server.url, sha256="0" * 64, path=path, folder=tmp_path / "downloads")
 
     assert not (tmp_path / "downloads").exists()  # the download is not kept
 
@@ -97,7 +110,7 @@ def test_a_failed_download_names_address_and_remedy_and_leaves_nothing(server, t
     for url in (closed, cut_short, server.url + "-is-not-here", "no-address"):
         wanted = rf"^could not download {url} \(.+\); give a local copy with data.path=\Z"
         with pytest.raises(UserError, match=wanted):
-            pinned_text("digits", url, None, None, str(tmp_path / "downloads"), 0.1)
+            digits(url, folder=tmp_path / "downloads")
     assert list(tmp_path.rglob("*")) == []
 
 
@@ -106,7 +119,7 @@ def test_a_download_without_end_is_given_up_after_the_largest_size(server, tmp_p
     with pytest.raises(
         UserError, match=rf"could not download {url} \(it is larger than 104,857,600"
     ):
-        pinned_text("digits", url, None, None, str(tmp_path / "downloads"), 0.1)
+        digits(url, folder=tmp_path / "downloads")
 
     # What was sent and not read lies in the buffers of the two sockets.
     assert 100 * 2**20 < server.n_sent < 120 * 2**20
@@ -119,29 +132,35 @@ def test_a_download_that_comes_byte_by_byte_is_given_up_after_the_whole_time(
     monkeypatch.setattr(published, "DOWNLOAD_DEADLINE", 0.3)
     url = server.url.replace("/text", "/slow")
     with pytest.raises(UserError, match=rf"could not download {url} \(it took longer than 0.3"):
-        pinned_text("digits", url, None, None, str(tmp_path / "downloads"), 0.1)
+        digits(url, folder=tmp_path / "downloads")
     assert list(tmp_path.rglob("*")) == []
 
 
-@pytest.mark.parametrize(("url", "folder"), [(5, "downloads"), ("http://127.0.0.1/", "a\0b")])
-def test_an_address_or_a_folder_that_cannot_be_one_is_refused(url, folder):
-    wanted = r"^data\.(url must be text|folder must be the name of a folder), got "
-    with pytest.raises(UserError, match=wanted):
-        pinned_text("digits", url, None, None, folder, 0.1)
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("name", "../evil"),
+        ("url", 5),
+        ("sha256", 7),
+        ("path", ["a.txt"]),
+        ("folder", None),
+        ("val_fraction", 1),
+        ("val_fraction", "0.1"),
+    ],
+)
+def test_an_argument_that_does_not_fit_is_refused_before_the_download(server, tmp_path, key, value):
+    folder = str(tmp_path / "downloads")
+    arguments = {"name": "digits", "url": server.url, "folder": folder, "val_fraction": 0.1}
+    optional = {"sha256": None, "path": None}
+    assert refused_keys(pinned_text, **arguments | optional | {key: value}) == {key}
+    assert server.requests == 0
+    assert list(tmp_path.rglob("*")) == []
 
 
 @pytest.mark.parametrize("name", ["missing.txt", "."])
 def test_a_local_copy_must_be_a_file(tmp_path, name):
     with pytest.raises(ValueError, match=r"data\.path must be a file, got"):
-        pinned_text("digits", "", None, str(tmp_path / name), "", 0.1)
-
-
-def test_a_name_that_leads_out_of_its_folder_is_refused(server, tmp_path):
-    with pytest.raises(ValueError, match=r"data\.name must be a plain file name, got '\.\./evil'"):
-        pinned_text("../evil", server.url, None, None, str(tmp_path / "downloads"), 0.1)
-
-    assert server.requests == 0
-    assert list(tmp_path.rglob("*")) == []
+        digits(path=str(tmp_path / name))
 
 
 def test_tinyshakespeare_has_the_standard_split():
@@ -149,7 +168,7 @@ def test_tinyshakespeare_has_the_standard_split():
     if not path:
         pytest.skip("GPTMINI_SHAKESPEARE does not name a copy of tinyshakespeare")
 
-    corpus = pinned_text("shakespeare", "", SHAKESPEARE_SHA256, path, "", 0.1)
+    corpus = digits(sha256=SHAKESPEARE_SHA256, path=path)
     (train,) = texts_of(corpus, "train")
     (val,) = texts_of(corpus, "val")
 
@@ -160,14 +179,6 @@ def test_tinyshakespeare_has_the_standard_split():
 
 def test_a_local_copy_that_is_not_utf8_is_refused(tmp_path):
     (tmp_path / "file.txt").write_bytes(b"abc\xff\xfe")
-    corpus = pinned_text("name", "", None, str(tmp_path / "file.txt"), "", 0.1)
+    corpus = digits(path=str(tmp_path / "file.txt"))
     with pytest.raises(ValueError, match=r"file\.txt must be UTF-8, got byte 0xff at offset 3"):
         texts_of(corpus, "train")
-
-
-@pytest.mark.parametrize("fraction", [0, 1, 0.0, 1.5, -0.1, float("nan"), "0.1", None, True])
-def test_a_fraction_must_leave_something_on_both_sides(server, tmp_path, fraction):
-    wanted = f"^val_fraction must be a number above 0 and below 1, got {fraction!r}$"
-    with pytest.raises(ValueError, match=wanted):
-        pinned_text("digits", server.url, None, None, str(tmp_path / "downloads"), fraction)
-    assert server.requests == 0  # before anything is downloaded

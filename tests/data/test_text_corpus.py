@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import math
 import os
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from gptmini.data.text_corpus import TextCorpus
 from gptmini.user_error import UserError
+from refusals import refused_keys
 from toys import texts_of
 
 
@@ -17,13 +19,29 @@ def first_byte(text):
     return hashlib.sha256(text.encode()).digest()[0]
 
 
-@pytest.mark.parametrize("fraction", [0, 1, 0.0, 1.5, -0.1, float("nan"), "0.1", None, True])
-def test_a_fraction_must_leave_something_on_both_sides(tmp_path, fraction):
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("path", 5),
+        ("path", [1, 2]),
+        ("val_path", ("a.txt",)),
+        ("val_fraction", 0),
+        ("val_fraction", 1),
+        ("val_fraction", math.nan),
+        ("val_fraction", "0.1"),
+        ("val_fraction", None),
+        ("name", "../evil"),
+        ("field", ""),
+        ("separator", 7),
+        ("encoding", "utf-9"),
+        ("on_error", "pass"),
+        ("filed", "text"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_or_range_is_refused_by_its_key(tmp_path, key, value):
     (tmp_path / "a.txt").write_text("text")
-    wanted = f"^val_fraction must be a number above 0 and below 1, got {fraction!r}$"
-
-    with pytest.raises(ValueError, match=wanted):
-        TextCorpus(str(tmp_path / "a.txt"), fraction)
+    arguments = {"path": str(tmp_path / "a.txt"), "val_fraction": 0.1}
+    assert refused_keys(TextCorpus, **arguments | {key: value}) == {key}
 
 
 def test_one_file_splits_by_position(tmp_path):

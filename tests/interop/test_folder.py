@@ -325,11 +325,14 @@ def to_pickle(folder):
 
 
 HOSTILE = [
-    (edit("config.json", vocab_size=2**40), r"vocab_size must be from 1 to \d+, got vocab_size=10"),
+    (
+        edit("config.json", vocab_size=2**40),
+        r"vocab_size: .* less than or equal to 4294967296, got 10",
+    ),
     (edit("config.json", vocab_size=2**31), "model.embed_tokens.weight must be .* as the config"),
     (
-        edit("config.json", num_hidden_layers=2**31),
-        "the config claims 2147483648 layers, and there",
+        edit("config.json", num_hidden_layers=9_999),
+        "the config claims 9999 layers, and there",
     ),
     (
         edit("config.json", hidden_size=6 * 2**16),
@@ -337,9 +340,9 @@ HOSTILE = [
     ),
     (edit("config.json", quantization_config={"bits": 4}), "quantization_config must be null"),
     (edit("config.json", max_position_embeddings=2**31), "context_length .* must be at most"),
-    (edit("config.json", hidden_size="wide"), "d_model must be int, got d_model='wide'"),
+    (edit("config.json", hidden_size="wide"), "d_model: .* a valid integer, got 'wide'"),
     (edit("config.json", model_type=["gpt2"]), "model_type must be one of gpt2, apertus, nanochat"),
-    (edit("config.json", hidden_act=["x"]), "hidden_act must be text, got"),
+    (edit("config.json", hidden_act=["x"]), "hidden_act must be xielu .* got"),
     (edit("config.json", rms_norm_eps=...), "the config of a apertus must have rms_norm_eps"),
     (edit("config.json", rope_scaling={"factor": 2}), "rope_scaling must be null"),
     (
@@ -405,15 +408,15 @@ def test_a_hostile_folder_is_refused_in_one_line(tmp_path, damage, said):
     [
         (
             "gpt2",
-            edit("config.json", n_layer=2**31),
-            "the config claims 2147483648 layers, and there",
+            edit("config.json", n_layer=9_999),
+            "the config claims 9999 layers, and there",
         ),
         (
             "gpt2",
             edit("config.json", n_embd=6 * 2**16),
             "transformer.wte.weight must be .* as the config says",
         ),
-        ("gpt2", edit("config.json", n_head="six"), "n_heads must be int, got n_heads='six'"),
+        ("gpt2", edit("config.json", n_head="six"), "n_heads: .* a valid integer, got 'six'"),
         ("gpt2", edit("config.json", scale_attn_weights=False), "scale_attn_weights must be True"),
         (
             "gpt2",
@@ -422,8 +425,8 @@ def test_a_hostile_folder_is_refused_in_one_line(tmp_path, damage, said):
         ),
         (
             "nanochat",
-            edit("config.json", num_hidden_layers=2**31),
-            "the config claims 2147483648 la",
+            edit("config.json", num_hidden_layers=9_999),
+            "the config claims 9999 la",
         ),
         (
             "nanochat",

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from gptmini.data.sources import Reading, decoding, read_pieces, reading, records
 from gptmini.tokenizer import SPLIT_PATTERN, BytePairTokenizer
 from gptmini.user_error import UserError
+from refusals import refused_keys
 
 pyarrow = pytest.importorskip("pyarrow", reason="pip install 'gptmini[data]'")
 from pyarrow import parquet  # noqa: E402
@@ -310,18 +311,17 @@ def test_a_table_that_is_none_is_refused(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("key", "value"),
     [
-        ({"field": ""}, "data.field must name a field, got ''"),
-        ({"separator": ""}, "data.separator must be the text between documents, or null, got ''"),
-        ({"encoding": "utf-9"}, "data.encoding must be an encoding that Python knows"),
-        ({"encoding": "base64"}, "data.encoding must be an encoding that Python knows"),
-        ({"on_error": "pass"}, "data.on_error must be fail or skip, got 'pass'"),
+        ("field", ""),
+        ("separator", ""),
+        ("encoding", "utf-9"),
+        ("encoding", "base64"),
+        ("on_error", "pass"),
     ],
 )
-def test_a_reading_that_does_not_fit_is_refused(changes, said):
-    with pytest.raises(UserError, match=said):
-        how(**changes)
+def test_a_reading_that_does_not_fit_is_refused(key, value):
+    assert refused_keys(how, **{key: value}) == {key}
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.txt.zst"])
