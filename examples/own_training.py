@@ -38,18 +38,14 @@ def batches(tokens, n_steps, batch_size, context_length):
 
 torch.manual_seed(1)
 store, _ = gptmini.prepare(TextCorpus(sys.argv[1], val_fraction=0.1), byte, "data")
-config = gptmini.GPTConfig(
+# The option model=gpt2 of the command line, with sizes of our own.
+config = gptmini.preset(
+    "gpt2",
     vocab_size=store.tokenizer.n_vocab,
     context_length=32,
     d_model=64,
     n_layers=2,
     n_heads=4,
-    norm="layernorm",
-    position="learned",
-    mlp="gelu",
-    bias=True,
-    tie_embeddings=True,
-    init="gpt2",
 )
 model = gptmini.GPT(config)
 trainer = L.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False)

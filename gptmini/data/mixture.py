@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NotRequired
 
-from pydantic import Field, validate_call
+from pydantic import Field, validate_call, with_config
 from typing_extensions import TypedDict
 
 from gptmini.data.corpus import DigestOf, Document, HeldOut
@@ -28,10 +28,9 @@ from gptmini.user_error import UserError
 OPTIONS = {"character": "char"}
 
 
+@with_config(STRICT)
 class Source(TypedDict):
     """What a configuration says of a source; besides path and weight, the arguments of TextCorpus."""
-
-    __pydantic_config__ = STRICT
 
     path: Paths  # a prepared folder, or text
     # Sequences of each block. A block has as many as all weights together, and has to be short beside a run.

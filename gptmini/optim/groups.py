@@ -1,5 +1,8 @@
 """Which parameter gets which treatment, and the optimizers that take them."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -13,9 +16,10 @@ KINDS = ("matrices", "embedding", "unembedding", "scalars")
 
 def adamw(model: nn.Module, settings: AdamWSettings) -> torch.optim.AdamW:
     """Build AdamW for a model's trained parameters; those of two and more dimensions count as matrices."""
+    factors: Mapping[str, Any] = settings.lr_scale
     groups = []
     for kind, parameters in _sort_parameters(model).items():
-        peak_lr = settings.lr * settings.lr_scale.get(kind, 1.0)
+        peak_lr = settings.lr * factors.get(kind, 1.0)
         matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
         vectors = [parameter for parameter in parameters if parameter.ndim < 2]
         groups.append(
@@ -35,8 +39,14 @@ def adamw(model: nn.Module, settings: AdamWSettings) -> torch.optim.AdamW:
             }
         )
     groups = [group for group in groups if group["params"]]
-    betas = tuple(settings.betas)
-    return torch.optim.AdamW(groups, lr=settings.lr, betas=betas, eps=settings.eps, fused=True)
+    beta1, beta2 = settings.betas
+    return torch.optim.AdamW(
+        groups,
+        lr=settings.lr,
+        betas=(beta1, beta2),
+        eps=settings.eps,
+        fused=True,
+    )
 
 
 def muon(model: nn.Module, settings: MuonSettings) -> MuonAdamW:
@@ -64,9 +74,10 @@ def muon(model: nn.Module, settings: MuonSettings) -> MuonAdamW:
         "fused": True,
     }
 
+    factors: Mapping[str, Any] = settings.lr_scale
     groups = []
     for kind in KINDS:
-        peak_lr = peak_lrs[kind] * settings.lr_scale.get(kind, 1.0)
+        peak_lr = peak_lrs[kind] * factors.get(kind, 1.0)
         groups.append(
             {
                 "name": kind,

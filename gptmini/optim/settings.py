@@ -6,7 +6,7 @@ This module imports no torch, so that a command tells a wrong value before torch
 from dataclasses import field
 from typing import TYPE_CHECKING
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, with_config
 from pydantic.dataclasses import dataclass
 from typing_extensions import TypedDict
 
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from gptmini.optim.muon import MuonAdamW
 
 
+@with_config(STRICT)
 class RateFactors(TypedDict, total=False):
     """Factors on the learning rate of each kind of weights; 1 for a kind that is left out."""
-
-    __pydantic_config__ = STRICT
 
     matrices: Rate  # of two dimensions, in the blocks
     embedding: Rate  # of tokens and of positions

@@ -163,7 +163,17 @@ def hub(dataset):
 DOWNLOAD = """
 import sys
 from gptmini.data import hub_text
-corpus = hub_text(sys.argv[1], None, "train", None, None, "story", sys.argv[2], 0.5, "fail")
+corpus = hub_text(
+    dataset=sys.argv[1],
+    subset=None,
+    split="train",
+    val_split=None,
+    revision=None,
+    field="story",
+    folder=sys.argv[2],
+    val_fraction=0.5,
+    on_error="fail",
+)
 print([document.text for document in corpus.documents()])
 """
 
@@ -196,7 +206,8 @@ def test_a_dataset_is_downloaded_once(hub, tmp_path):
 
     missing = download("someone/else", tmp_path / "downloads", address)
     assert (
-        "gptmini.checks.UserError: could not download the dataset someone/else (" in missing.stderr
+        "gptmini.user_error.UserError: could not download the dataset someone/else ("
+        in missing.stderr
     )
     assert not (tmp_path / "downloads" / "someone--else").exists()
 
