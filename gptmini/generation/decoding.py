@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from gptmini.checks import UserError, whole
 from gptmini.generation.rules import Rules, choose
 from gptmini.model import GPT
 from gptmini.model.cache import GPTCache
 from gptmini.model.step import DecodingStep
+from gptmini.user_error import UserError
 
 UNIFORMS_AT_ONCE = 64  # a call for each number would cost as much as a layer of a small model
 
@@ -80,14 +80,12 @@ class Decoder:
             rules: how tokens are drawn; the caller ends a sample after max_new_tokens, for which there is room.
             streams: number of each prompt's random stream, one for each prompt.
             seed: of all streams.
-            batch_size: most samples at a time.
+            batch_size: most samples at a time, at least 1.
             log_probabilities, compile, int8: as for generate_stream.
 
-        Raises UserError: a number out of range, an empty prompt, or an id that is not in the model's vocabulary.
+        Raises UserError: an empty prompt, or an id that is not in the model's vocabulary.
         """
         self.device = model.embedding.weight.device
-        whole("seed", seed, least=None)
-        whole("batch_size", batch_size)
         if int8:
             _check_int8(model, compile=compile)
         for prompt in prompts:

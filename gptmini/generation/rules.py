@@ -1,14 +1,21 @@
 """Sampling rules: pure functions of logits with Hugging Face's names, meanings and order."""
 
-from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from gptmini.checks import number, whole
+from gptmini.settings import STRICT
 
 # Tokens among which top-p looks first: to sort a vocabulary of 50,000 would take a fifth of a token's time.
 LIKELY = 1024
+
+# A probability, or a share of one, that leaves some token.
+AboveZero = Annotated[float, Field(gt=0, le=1)]
+# A factor on logits, far from where float64 overflows.
+Penalty = Annotated[float, Field(ge=1e-3, le=1e3)]
 
 
 def apply_repetition_penalty(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
@@ -60,33 +67,23 @@ def apply_min_p(logits: Tensor, min_p: float) -> Tensor:
     return logits.masked_fill(probabilities < min_p * highest, -torch.inf)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Rules:
     """Length of a sample, and what is done to its logits, in the order of the fields.
 
-    Raises UserError: a value of the wrong type or out of range.
+    Raises pydantic.ValidationError, a ValueError: an unknown name, or a value of the wrong type or out of range.
     """
 
-    max_new_tokens: int | None = None  # None goes on until something else ends the sample
-    repetition_penalty: float = 1.0  # above 1 makes tokens that prompt or sample hold less probable
-    temperature: float = 1.0  # at least 0; at 0 the most probable token is taken
-    top_k: int | None = None  # number of most probable tokens to keep
-    top_p: float | None = None  # probability that the smallest set of tokens to keep has together
+    # None goes on until something else ends the sample.
+    max_new_tokens: PositiveInt | None = None
+    # Above 1 makes tokens that prompt or sample hold less probable.
+    repetition_penalty: Penalty = 1.0
+    temperature: NonNegativeFloat = 1.0  # at 0 the most probable token is taken
+    top_k: PositiveInt | None = None  # number of most probable tokens to keep
+    # Probability that the smallest set of tokens to keep has together.
+    top_p: AboveZero | None = None
     # Least probability to keep, as a share of that of the most probable token.
-    min_p: float | None = None
-
-    def __post_init__(self) -> None:
-        """Check each value."""
-        number("repetition_penalty", self.repetition_penalty, least=1e-3, most=1e3)
-        number("temperature", self.temperature, least=0)
-        if self.max_new_tokens is not None:
-            whole("max_new_tokens", self.max_new_tokens)
-        if self.top_k is not None:
-            whole("top_k", self.top_k)
-        if self.top_p is not None:
-            number("top_p", self.top_p, above=0, most=1)
-        if self.min_p is not None:
-            number("min_p", self.min_p, above=0, most=1)
+    min_p: AboveZero | None = None
 
 
 def choose(logits: Tensor, uniform: Tensor, rules: Rules, seen: Tensor | None = None) -> Tensor:

@@ -1,15 +1,13 @@
 """From prompts to text that streams: whole characters, and nothing that a stop string would take back."""
 
-import difflib
 from collections.abc import Generator, Sequence
-from dataclasses import fields
 from typing import Any, NamedTuple
 
-from gptmini.checks import UserError, whole
 from gptmini.generation.decoding import Decoder
 from gptmini.generation.rules import Rules
 from gptmini.model import GPT
 from gptmini.tokenizer import REPLACEMENT, Tokenizer
+from gptmini.user_error import UserError
 
 # Most samples of one call. Each has an entry in memory from the start, so that a slip of the hand could fill it.
 MOST_SAMPLES = 1_000_000
@@ -46,8 +44,8 @@ def generate_stream(
     Args:
         model, tokenizer: as load gives them; the model is in eval mode until the stream ends or is closed.
         prompts: one text or several; an empty text starts a document.
-        num_samples: samples of each prompt.
-        batch_size: most samples at a time.
+        num_samples: samples of each prompt, at least 1.
+        batch_size: most samples at a time, at least 1.
         seed: fixes a sample, together with its prompt and its number among the samples of that prompt. Other samples in
             the batch change it only where rounding decides.
         stop: texts that end a sample where one first stands complete in what was generated; they are not part of it.
@@ -57,10 +55,14 @@ def generate_stream(
         int8: whether the step of one token computes with weights in 8 bits: a CPU reads a quarter of the memory.
         rules: fields of Rules: max_new_tokens, temperature and the like.
 
-    Raises UserError, when a piece is asked for: an argument out of range, an unknown character, logits not finite.
+    Raises when a piece is asked for
+        UserError: a number out of range, an unknown character, logits not finite.
+        pydantic.ValidationError: a rule that does not exist, or whose value is wrong.
     """
-    whole("num_samples", num_samples)
-    checked = _checked_rules(rules)
+    for name, number in (("num_samples", num_samples), ("batch_size", batch_size)):
+        if number < 1:
+            raise UserError(f"{name} must be at least 1, got {number}")
+    checked = Rules(**rules)
     texts = [prompts] if isinstance(prompts, str) else list(prompts)
     if len(texts) * num_samples > MOST_SAMPLES:
         raise UserError(
@@ -137,10 +139,10 @@ def generate(
         batch_size: most samples at a time.
         options: of generate_stream, as seed and stop, and fields of Rules, as max_new_tokens and temperature.
 
-    Raises UserError: an argument out of range, an unknown character, logits not finite.
+    Raises what generate_stream raises.
     """
     n_prompts = 1 if isinstance(prompts, str) else len(prompts)
-    texts = [""] * (n_prompts * whole("num_samples", num_samples))
+    texts = [""] * (n_prompts * num_samples)
     for piece in generate_stream(
         model,
         tokenizer,
@@ -151,17 +153,6 @@ def generate(
     ):
         texts[piece.sample] += piece.text
     return texts
-
-
-def _checked_rules(rules: dict[str, Any]) -> Rules:
-    """The rules of these names and values; UserError for a name that no rule has, or a value that does not fit."""
-    known = [field.name for field in fields(Rules)]
-    for name in rules:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"the nearest is {close[0]}" if close else f"there are {', '.join(known)}"
-            raise UserError(f"no rule of sampling has the name {name}; {hint}")
-    return Rules(**rules)
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from gptmini.generation import TextStream, generate, generate_stream, prompt_ids
 from gptmini.tokenizer import CharTokenizer, byte
-from gptmini.user_error import UserError
 from sizes import TALKATIVE
 from toys import wide_gpt
 
@@ -92,11 +91,12 @@ def test_the_model_is_left_in_its_mode_and_drops_nothing(training):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_samples": 0}, "num_samples must be a whole number of at least 1, got 0"),
+        ({"num_samples": 0}, "num_samples must be at least 1, got 0"),
         ({"num_samples": 10**20}, "num_samples times the number of prompts must be at most"),
-        ({"batch_size": True}, "batch_size must be a whole number of at least 1, got True"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"stop": ["a", ""]}, "a stop string must not be empty"),
-        ({"temperature": -1}, "temperature must be"),
+        ({"temperature": -1}, "temperature"),
+        ({"temprature": 1}, "temprature"),
         ({"prompts": ["abc", "xyz"]}, "got 'x'"),
     ],
 )
@@ -220,12 +220,3 @@ def test_generate_returns_what_the_stream_yields():
     assert texts == streamed
     assert generate(model, byte([]), "ab", **options) == texts[:2]
     assert generate(model, byte([]), [], max_new_tokens=2) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"), [("temprature", "the nearest is temperature"), ("beams", "there are max_new")]
-)
-def test_a_misspelt_rule_is_refused_by_name(name, hint):
-    model = wide_gpt(TALKATIVE | {"vocab_size": 257}).eval()
-    with pytest.raises(UserError, match=f"no rule of sampling has the name {name}; {hint}"):
-        generate(model, byte([]), "ab", max_new_tokens=2, **{name: 1})
