@@ -67,7 +67,6 @@ def check_configuration(config: "DictConfig") -> Plan:
     from gptmini.hardware import choose_hardware
     from gptmini.model import check_seed
     from gptmini.run_folder import check_run_name
-    from gptmini.training.stopping import seconds_of
     from gptmini.training.trainer import quieten_lightning
 
     quieten_lightning()
@@ -84,7 +83,6 @@ def check_configuration(config: "DictConfig") -> Plan:
         raise UserError(f"console must be one of {', '.join(CONSOLES)}, got {config.console!r}")
 
     settings, notes = _settings_of(config)
-    max_seconds = seconds_of(settings.max_time)
     hardware = choose_hardware(
         settings.device,
         settings.precision,
@@ -94,7 +92,7 @@ def check_configuration(config: "DictConfig") -> Plan:
     plan = Plan(
         notes=notes,
         settings=settings,
-        max_seconds=max_seconds,
+        max_seconds=settings.max_seconds,
         hardware=hardware,
         seed=config.seed,
         freeze=_prefixes_of(config),

@@ -1,20 +1,45 @@
-"""Training with Lightning: module, data, callbacks, loggers, checkpoints. The only room that imports lightning."""
+"""Training with Lightning: module, data, callbacks, loggers, checkpoints. The only room that imports lightning.
 
-from gptmini.training.checkpointing import AtomicCheckpointIO, RunCheckpoints
-from gptmini.training.datamodule import TokenDataModule
-from gptmini.training.module import GPTModule
-from gptmini.training.monitoring.console import ConsoleLogger
-from gptmini.training.monitoring.contention import ContentionNotice
-from gptmini.training.monitoring.events import EventLogger
-from gptmini.training.monitoring.metrics import MetricsLogger
-from gptmini.training.monitoring.overfitting import OverfittingNotice
-from gptmini.training.monitoring.pictures import Pictures
-from gptmini.training.monitoring.samples import Samples
-from gptmini.training.monitoring.scalars import Scalars
-from gptmini.training.settings import TrainerSettings
-from gptmini.training.stopping import Stopping
-from gptmini.training.trainer import assemble, build_trainer
+The names of this room load when they are first used, so that the settings are checked without torch and Lightning.
+"""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gptmini.training.checkpointing import AtomicCheckpointIO, RunCheckpoints
+    from gptmini.training.datamodule import TokenDataModule
+    from gptmini.training.module import GPTModule
+    from gptmini.training.monitoring.console import ConsoleLogger
+    from gptmini.training.monitoring.contention import ContentionNotice
+    from gptmini.training.monitoring.events import EventLogger
+    from gptmini.training.monitoring.metrics import MetricsLogger
+    from gptmini.training.monitoring.overfitting import OverfittingNotice
+    from gptmini.training.monitoring.pictures import Pictures
+    from gptmini.training.monitoring.samples import Samples
+    from gptmini.training.monitoring.scalars import Scalars
+    from gptmini.training.settings import TrainerSettings
+    from gptmini.training.stopping import Stopping
+    from gptmini.training.trainer import assemble, build_trainer
+
+_HOMES = {
+    "AtomicCheckpointIO": "gptmini.training.checkpointing",
+    "ConsoleLogger": "gptmini.training.monitoring.console",
+    "ContentionNotice": "gptmini.training.monitoring.contention",
+    "EventLogger": "gptmini.training.monitoring.events",
+    "GPTModule": "gptmini.training.module",
+    "MetricsLogger": "gptmini.training.monitoring.metrics",
+    "OverfittingNotice": "gptmini.training.monitoring.overfitting",
+    "Pictures": "gptmini.training.monitoring.pictures",
+    "RunCheckpoints": "gptmini.training.checkpointing",
+    "Samples": "gptmini.training.monitoring.samples",
+    "Scalars": "gptmini.training.monitoring.scalars",
+    "Stopping": "gptmini.training.stopping",
+    "TokenDataModule": "gptmini.training.datamodule",
+    "TrainerSettings": "gptmini.training.settings",
+    "assemble": "gptmini.training.trainer",
+    "build_trainer": "gptmini.training.trainer",
+}
 __all__ = [
     "AtomicCheckpointIO",
     "ConsoleLogger",
@@ -33,3 +58,13 @@ __all__ = [
     "assemble",
     "build_trainer",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,77 +1,72 @@
 """The settings of a training run: how long, in batches of what size, and on which devices."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Annotated, Literal, Self
 
-from gptmini.checks import UserError, number, shown, whole
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic.dataclasses import dataclass
+
 from gptmini.launch import HOW_TO_START, Launch
+from gptmini.settings import STRICT
+from gptmini.user_error import UserError
 
 MOST_THREADS = 1024  # torch starts as many threads as it is told, until the system refuses
 # Most sequences in a step. With at most as many steps, the numbers of all sequences of a run fit into 64 bits.
 LARGEST_BATCH = 2**31
 LONGEST_TIMEOUT = 86400 * 7  # a week, in seconds: whoever asks for more has mistaken the unit
-STRATEGIES = ("auto", "ddp", "fsdp2")
+SECONDS_OF_UNITS = (86400, 3600, 60, 1)  # of a day, an hour, a minute and a second
+
+# A time as [[DD:]HH:]MM:SS.
+Clock = Annotated[str, Field(pattern=r"^([0-9]{1,6}:){1,3}[0-9]{1,6}$")]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class TrainerSettings:
-    """The configuration's trainer group, with types and ranges checked.
+    """The configuration's trainer group.
 
-    Two kinds of settings are checked where they are read: device, precision and compile in hardware.choose_hardware,
-    and max_time in stopping.seconds_of.
-
-    Raises UserError: a value of the wrong type or out of range, or a global batch that does not divide evenly.
+    Raises pydantic.ValidationError, a ValueError: a value of the wrong type or out of range, or a global batch that
+    does not divide evenly.
     """
 
-    max_steps: int  # optimizer steps
-    # Stop after so many seconds, or [[DD:]HH:]MM:SS, of this process; None for no limit.
-    max_time: float | str | None
-    max_bad_steps: int  # stop after so many steps in a row whose loss or gradient is not finite
-    global_batch_size: int  # sequences per optimizer step, over all devices and micro-steps
-    batch_size: int | str  # sequences per device per micro-step; auto: see choose_batch_size
-    gradient_clip: float | None  # largest norm of the whole gradient; None for no limit
-    val_every_steps: int  # optimizer steps between validations; one more follows the last step
-    val_tokens: int | None  # most tokens of the split to validate on; None for all of them
-    device: str  # auto, cpu, cuda or mps
-    # Devices of each machine to train on, and on the CPU processes; auto: see placed
-    devices: int | str
-    precision: str  # auto, fp32, bf16 or bf16_stream
-    compile: bool | str  # auto, True or False
-    threads: int | None  # CPU threads; None for torch's own choice
-    # The following have defaults for the runs of earlier versions, which knew one machine alone.
-    num_nodes: int | str = "auto"  # machines; auto: see placed
-    strategy: str = "auto"  # auto, ddp or fsdp2
+    max_steps: PositiveInt  # optimizer steps
+    # Stop after so many seconds of this process; None for no limit.
+    max_time: PositiveFloat | Clock | None
+    # Stop after so many steps in a row whose loss or gradient is not finite.
+    max_bad_steps: PositiveInt
+    # Sequences per optimizer step, over all devices and micro-steps.
+    global_batch_size: Annotated[int, Field(ge=1, le=LARGEST_BATCH)]
+    # Sequences per device per micro-step; auto: see choose_batch_size.
+    batch_size: PositiveInt | Literal["auto"]
+    # Largest norm of the whole gradient; None for no limit.
+    gradient_clip: PositiveFloat | None
+    # Optimizer steps between validations; one more follows the last step.
+    val_every_steps: PositiveInt
+    val_tokens: PositiveInt | None  # most tokens of the split to validate on; None for all of them
+    device: Literal["auto", "cpu", "cuda", "mps"]
+    # Devices of each machine to train on, and on the CPU processes; auto: see placed.
+    devices: PositiveInt | Literal["auto"]
+    num_nodes: PositiveInt | Literal["auto"]  # machines; auto: see placed
+    strategy: Literal["auto", "ddp", "fsdp2"]
     # Whether each block's activations are computed again in the backward pass, instead of kept.
-    checkpoint_activations: bool = False
-    timeout: float = 600.0  # seconds after which a process that waits in vain for another gives up
+    checkpoint_activations: bool
+    # Seconds after which a process that waits in vain for another gives up.
+    timeout: Annotated[float, Field(gt=0, le=LONGEST_TIMEOUT)]
+    precision: Literal["auto", "fp32", "bf16", "bf16_stream"]
+    compile: bool | Literal["auto"]
+    # CPU threads; None for torch's own choice.
+    threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] | None
 
-    def __post_init__(self) -> None:
-        """Check types and ranges."""
-        for name in ("max_steps", "max_bad_steps", "val_every_steps"):
-            whole(f"trainer.{name}", getattr(self, name))
-        for name in ("devices", "num_nodes"):
-            _whole_or_auto(f"trainer.{name}", getattr(self, name))
-        if self.strategy not in STRATEGIES:
-            raise UserError(
-                f"trainer.strategy must be one of {', '.join(STRATEGIES)}, got {shown(self.strategy)}"
-            )
-        if type(self.checkpoint_activations) is not bool:
-            raise UserError(
-                f"trainer.checkpoint_activations must be true or false, got {shown(self.checkpoint_activations)}"
-            )
-        number("trainer.timeout", self.timeout, above=0, most=LONGEST_TIMEOUT)
-        whole("trainer.global_batch_size", self.global_batch_size, most=LARGEST_BATCH)
-        whole("trainer.val_tokens", self.val_tokens, null="all")
-        whole("trainer.threads", self.threads, most=MOST_THREADS, null="torch's own choice")
-        number("trainer.gradient_clip", self.gradient_clip, above=0, null="no limit")
-
-        _whole_or_auto("trainer.batch_size", self.batch_size)
-        if "auto" in (self.devices, self.num_nodes):
-            return
+    @model_validator(mode="after")
+    def _check_global_batch(self) -> Self:
+        """Raise UserError unless the devices and their micro-steps share the global batch evenly."""
+        if self.devices == "auto" or self.num_nodes == "auto":
+            return self
         if self.batch_size == "auto":
             share_of(self.global_batch_size, self.n_ranks)
         else:
-            micro_steps(self.global_batch_size, self.micro_batch_size, self.n_ranks)
+            micro_steps(self.global_batch_size, self.batch_size, self.n_ranks)
+        return self
 
     def placed(self, launch: Launch) -> "TrainerSettings":
         """Return the settings with numbers of devices and machines: those of the launch in the place of auto.
@@ -105,6 +100,16 @@ class TrainerSettings:
                 f"trainer.num_nodes must be 1 for a run that was started alone, got {nodes}; {HOW_TO_START}"
             )
         return replace(self, devices=devices, num_nodes=nodes)
+
+    @property
+    def max_seconds(self) -> float | None:
+        """max_time in seconds; None for no limit."""
+        if not isinstance(self.max_time, str):
+            return self.max_time
+
+        parts = self.max_time.split(":")
+        units = SECONDS_OF_UNITS[-len(parts) :]
+        return float(sum(int(part) * unit for part, unit in zip(parts, units, strict=True)))
 
     @property
     def devices_here(self) -> int:
@@ -159,12 +164,6 @@ def share_of(global_batch_size: int, n_ranks: int) -> int:
             f"{fewer} devices or trainer.global_batch_size={more} would fit"
         )
     return global_batch_size // n_ranks
-
-
-def _whole_or_auto(name: str, value: object) -> None:
-    """Raise UserError unless a value is a whole number of at least 1, or auto."""
-    if value != "auto" and (type(value) is not int or value < 1):
-        raise UserError(f"{name} must be a whole number of at least 1, or auto, got {shown(value)}")
 
 
 def divisors(number: int) -> list[int]:

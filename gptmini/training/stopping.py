@@ -1,8 +1,6 @@
 """Why a run ends before its last step: a signal, a time limit, or numbers that are no longer finite."""
 
-import re
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -28,7 +26,6 @@ SHOWN = 8  # windows of a bad step that its line names: enough to find the text,
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 LOSS = 1  # exit code of a run that has lost one of its processes
 TELLING = 1.0  # seconds from one step that the other processes are told of to the next
-SECONDS_OF_UNITS = (86400, 3600, 60, 1)  # of a day, an hour, a minute and a second
 
 
 @dataclass(frozen=True)
@@ -264,28 +261,3 @@ def _stop_if(number: int, *, late: bool) -> None:
         raise Stop(128 + number, signal.Signals(number).name)
     if late:
         raise Stop(0, "the time limit")
-
-
-def seconds_of(max_time: float | str | None) -> float | None:
-    """Return trainer.max_time in seconds; None stands for no limit.
-
-    Raises UserError: max_time is not None, a finite number above 0, or text such as MM:SS, HH:MM:SS or DD:HH:MM:SS.
-    """
-    if max_time is None:
-        return None
-
-    if type(max_time) is int or type(max_time) is float:
-        if 0 < max_time <= sys.float_info.max:
-            return max_time
-    elif type(max_time) is str and re.fullmatch(r"(\d{1,6}:){1,3}\d{1,6}", max_time):
-        parts = max_time.split(":")
-        units = SECONDS_OF_UNITS[-len(parts) :]
-        seconds = 0
-        for part, unit in zip(parts, units, strict=True):
-            seconds += int(part) * unit
-        return float(seconds)
-
-    raise UserError(
-        "trainer.max_time must be seconds above 0, [[DD:]HH:]MM:SS or null for none, "
-        f"got {max_time!r}"
-    )

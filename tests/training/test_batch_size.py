@@ -11,9 +11,7 @@ from gptmini.training.batch_size import (
     divisors,
     largest_fitting,
 )
-from gptmini.training.settings import TrainerSettings
 from sizes import MODERN
-from training.runs import SETTINGS
 
 
 class Memory:
@@ -86,14 +84,6 @@ def test_a_cpu_takes_at_most_8192_tokens_at_once(
         compile=False,
     )
     assert found == expected
-
-
-def test_devices_that_cannot_share_the_global_batch_are_refused():
-    settings = SETTINGS | {"global_batch_size": 9, "batch_size": "auto", "devices": 2}
-    with pytest.raises(
-        ValueError, match="must be a multiple of the number of devices, got 9 and 2"
-    ):
-        TrainerSettings(**settings)
 
 
 @pytest.fixture

@@ -1,50 +1,79 @@
-"""Settings of the trainer that are out of range are refused by name."""
+"""Settings of the trainer that are out of range are refused by name, and auto takes what was started."""
 
+import math
 import re
+import subprocess
+import sys
 
 import pytest
+from pydantic import ValidationError
 
 from gptmini.launch import Launch
 from gptmini.training import TrainerSettings
 from training.runs import SETTINGS
 
+REFUSED = {
+    "max_steps": [0, 2.5, True],
+    "max_time": [0, -5.0, math.inf, math.nan, True, "", "10", "1:2:3:4:5", "-1:00", "1:0x", []],
+    "global_batch_size": [0, 10**19],
+    "batch_size": [0, "all"],
+    "gradient_clip": [0, -1, "1"],
+    "val_tokens": [0, "all"],
+    "device": ["gpu", None],
+    "devices": [0, "two"],
+    "strategy": ["fsdp"],
+    "checkpoint_activations": [1],
+    "timeout": [0, 10**7],
+    "precision": ["fp16"],
+    "compile": [1, "yes"],
+    "threads": [0, 10**6],
+    "max_stepz": [3],
+}
+
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("name", "value"), [(name, value) for name, values in REFUSED.items() for value in values]
+)
+def test_a_wrong_value_is_refused_by_name(name, value):
+    with pytest.raises(ValidationError) as error:
+        TrainerSettings(**SETTINGS | {name: value})
+    assert {found["loc"][0] for found in error.value.errors()} == {name}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
     [
-        ({"max_steps": 0}, "trainer.max_steps must be a whole number of at least 1, got 0"),
-        (
-            {"global_batch_size": 10**19},
-            f"trainer.global_batch_size must be a whole number from 1 to 2147483648, got {10**19}",
-        ),
-        ({"max_steps": 2.5}, "trainer.max_steps must be a whole number of at least 1, got 2.5"),
-        (
-            {"gradient_clip": -1},
-            "gradient_clip must be a finite number above 0, or null for no limit, got -1",
-        ),
-        (
-            {"global_batch_size": 12, "batch_size": 8},
-            "must be a multiple of trainer.batch_size times the number of devices, got 12, 8 and 1; "
-            "trainer.batch_size=6 fits, and auto finds one",
-        ),
-        (
-            {"global_batch_size": 24, "batch_size": 8, "devices": 2},
-            "got 24, 8 and 2; trainer.batch_size=6 fits",
-        ),
-        (
-            {"global_batch_size": 15, "batch_size": 5, "devices": 4},
-            "must be a multiple of the number of devices, got 15 and 4; "
-            "3 devices or trainer.global_batch_size=16 would fit",
-        ),
-        (
-            {"val_tokens": "all"},
-            "val_tokens must be a whole number of at least 1, or null for all, got 'all'",
-        ),
+        ((12, 8, 1), "got 12, 8 and 1; trainer.batch_size=6 fits, and auto finds one"),
+        ((24, 8, 2), "got 24, 8 and 2; trainer.batch_size=6 fits"),
+        ((15, 5, 4), "got 15 and 4; 3 devices or trainer.global_batch_size=16 would fit"),
+        ((9, "auto", 2), "must be a multiple of the number of devices, got 9 and 2"),
     ],
 )
-def test_settings_out_of_range_are_refused(train, change, message):
-    with pytest.raises(ValueError, match=message):
-        train(**change)
+def test_a_global_batch_that_devices_cannot_share_is_refused(sizes, message):
+    names = ("global_batch_size", "batch_size", "devices")
+    settings = SETTINGS | dict(zip(names, sizes, strict=True))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        TrainerSettings(**settings)
+
+
+@pytest.mark.parametrize(
+    ("max_time", "seconds"),
+    [
+        (None, None),
+        (90, 90.0),
+        (0.25, 0.25),
+        ("1:30", 90.0),
+        ("02:00:00", 7200.0),
+        ("1:00:00:01", 86401.0),
+    ],
+)
+def test_a_time_limit_is_in_seconds_or_as_a_clock_shows_it(max_time, seconds):
+    assert TrainerSettings(**SETTINGS | {"max_time": max_time}).max_seconds == seconds
+
+
+def test_settings_are_checked_without_torch():
+    command = "import sys; from gptmini.training import TrainerSettings; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", command], check=True)
 
 
 ALONE = Launch()
