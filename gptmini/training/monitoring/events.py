@@ -40,7 +40,7 @@ class EventLogger(TensorBoardLogger):
         purge_step: int | None = None,
         on_error: Callable[[OSError], None] | None = None,
     ) -> None:
-        """Open no file yet; the first event does.
+        """Open no file yet; the first event does. purge_step and on_error may be set as attributes until then.
 
         Args:
             save_dir: folder of the event file.
@@ -56,10 +56,21 @@ class EventLogger(TensorBoardLogger):
             default_hp_metric=False,
             purge_step=purge_step,
         )
-        self._on_error = on_error
+        self.on_error = on_error
         self._try_again = 0.0  # time.monotonic() before which nothing is written
         self._owed: list[Callable[[], None]] = []  # writes an event that may not be on the disk yet
         self._n_handed = 0  # how many of the owed events the open file was given
+
+    @property
+    def purge_step(self) -> int | None:
+        """From which step on TensorBoard hides events of earlier files; None to hide nothing."""
+        return self._kwargs[
+            "purge_step"
+        ]  # which Lightning's logger gives to the writer that it opens
+
+    @purge_step.setter
+    def purge_step(self, step: int | None) -> None:
+        self._kwargs["purge_step"] = step
 
     @property
     def experiment(self) -> None:
@@ -172,12 +183,12 @@ class EventLogger(TensorBoardLogger):
             if not once:
                 write()
             # The run's first file tells TensorBoard what to hide; said again, it would hide events of this run.
-            self._kwargs["purge_step"] = None
+            self.purge_step = None
         except OSError as error:
-            if self._on_error is None:
+            if self.on_error is None:
                 raise
             self._give_up_file()
-            self._on_error(error)
+            self.on_error(error)
 
     def _hand_over_owed(self) -> None:
         """Write the owed events that the open file was not given yet."""

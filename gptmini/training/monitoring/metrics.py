@@ -28,7 +28,7 @@ class MetricsLogger(Logger):
     """
 
     def __init__(self, save_dir: str, *, on_failure: Callable[[str], None] | None = None) -> None:
-        """Write nothing yet.
+        """Write nothing yet. on_failure may be set as an attribute too.
 
         Args:
             save_dir: folder of the file; one that a resumed run has written goes on.
@@ -37,7 +37,7 @@ class MetricsLogger(Logger):
         """
         super().__init__()
         self._path = Path(save_dir) / FILE
-        self._on_failure = on_failure
+        self.on_failure = on_failure
         self._try_again = 0.0  # time.monotonic() before which nothing is written
         self._rows: Rows = {}  # not in the file yet
         self._tags: list[str] = []  # of the file's columns
@@ -144,11 +144,11 @@ class MetricsLogger(Logger):
         try:
             write()
         except (OSError, UserError) as error:
-            if self._on_failure is None:
+            if self.on_failure is None:
                 raise
             self._try_again = time.monotonic() + RETRY_SECONDS
             reason = error.strerror if isinstance(error, OSError) else None
-            self._on_failure(reason or str(error))
+            self.on_failure(reason or str(error))
 
 
 @contextmanager
