@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gptmini.preparing import prepare
     from gptmini.user_error import UserError
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 _HOMES = {
     "CausalMultiHeadAttention": "gptmini.attention",
     "GPT": "gptmini.model",

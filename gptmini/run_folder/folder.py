@@ -15,9 +15,9 @@ from gptmini.user_error import UserError
 
 STAMP = "%Y-%m-%d_%H-%M-%S"  # the time in the name of a run's folder
 FIRST_VERSION = "0.1.0"  # the only version of gptmini that did not write its version into a run
-# First major and minor version whose runs can be resumed. Older runs name modules that have moved since, and store the
-# optimizer's state by number instead of by name.
-OLDEST_RESUMABLE = (0, 2)
+# First major and minor version whose runs can be resumed. The configurations of older runs lack keys that every class
+# of settings asks for now.
+OLDEST_RESUMABLE = (0, 3)
 # Seconds that a process waits for the lock of a run, which a table of runs holds for an instant.
 PATIENCE = 0.5
 # Characters of a label. With the time before them they fit into a line of TensorBoard's list of runs.

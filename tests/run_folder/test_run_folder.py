@@ -124,14 +124,14 @@ def test_a_configuration_is_kept_under_the_version_that_writes_it(tmp_path):
     assert kept == {"version": gptmini.__version__, "seed": 1}
 
 
-@pytest.mark.parametrize("version", ["0.2.0", "0.2.17", gptmini.__version__])
+@pytest.mark.parametrize("version", ["0.3.0", "0.3.17", gptmini.__version__])
 def test_a_run_of_a_version_that_stores_the_same_goes_on(tmp_path, version):
     run_folder.check_version(version, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("version", "named"),
-    [(None, "0.1.0"), ("0.1.0", "0.1.0"), ("0.3.0", "0.3.0"), ("1.0.0", "1.0.0")],
+    [(None, "0.1.0"), ("0.2.0", "0.2.0"), ("0.4.0", "0.4.0"), ("1.0.0", "1.0.0")],
 )
 def test_a_run_of_another_version_is_refused_and_the_version_named(tmp_path, version, named):
     wanted = rf"was begun by gptmini {named}, which \S+ cannot go on with; install"
