@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from gptmini.hardware import Hardware
     from gptmini.model import GPT, GPTConfig, ModelSettings
     from gptmini.model.training_state import TrainingState
-    from gptmini.tokenizer import Tokenizer
     from gptmini.training import GPTModule, TokenDataModule, TrainerSettings
     from gptmini.training.run import Run
     from gptmini.training.trainer import Callback, Logger
@@ -44,7 +43,7 @@ class Plan:
     model: "ModelSettings"
     optimizer: "Callable[[torch.nn.Module], torch.optim.Optimizer]"
     schedule: "Callable[..., float]"
-    callbacks: Mapping[str, "Callback | partial"]  # by name; a partial waits for the tokenizer
+    callbacks: Mapping[str, "Callback"]  # by name
     loggers: Mapping[str, "Logger | partial"]  # by name; a partial waits for the run's folder
 
 
@@ -200,12 +199,12 @@ def build(
     Raises UserError: the text is too short, the plan does not fit the text, or the state is that of another run.
     """
     from gptmini.tokenizer import from_dict
-    from gptmini.training.trainer import assemble, restore_callbacks
+    from gptmini.training.trainer import assemble, check_callback, restore_callbacks
 
     tokenizer = from_dict(store.tokenizer_state)
     store.check_vocabulary(tokenizer.n_vocab)
     sizes = plan.model.with_vocab_size(tokenizer.n_vocab)
-    callbacks = make_callbacks(plan.callbacks, tokenizer, sizes)
+    callbacks = [check_callback(name, callback) for name, callback in plan.callbacks.items()]
     # A run without a step done begins again, with callbacks that have seen nothing.
     if state is not None and state.step > 0:
         restore_callbacks(callbacks, state)
@@ -226,41 +225,6 @@ def build(
         freeze=plan.freeze,
     )
     return Fitted(module=module, data=data, callbacks=callbacks)
-
-
-def make_callbacks(
-    named: "Mapping[str, Callback | partial]", tokenizer: "Tokenizer", sizes: "GPTConfig"
-) -> "list[Callback]":
-    """Make the callbacks of a plan: those that wait for the tokenizer are called with it.
-
-    Args:
-        named: callbacks by name; a partial waits for the tokenizer.
-        tokenizer: the tokenizer of the run's text.
-        sizes: the model's sizes, which pictures of its attention must fit.
-
-    Raises UserError: the arguments of a callback do not fit, pictures name a layer or head that the model lacks, or the
-    state of a callback holds objects that no checkpoint may hold.
-    """
-    from gptmini.training import Pictures
-    from gptmini.training.trainer import Callback, check_state_is_plain
-
-    callbacks = []
-    for name, callback in named.items():
-        if isinstance(callback, partial):
-            try:
-                callback = callback(tokenizer=tokenizer)
-            except TypeError as error:
-                raise UserError(f"callbacks.{name} does not fit: {error}") from None
-
-        if not isinstance(callback, Callback):
-            raise UserError(
-                f"callbacks.{name} must be a callback of Lightning's kind, got {callback!r}"
-            )
-        if isinstance(callback, Pictures):
-            callback.check(sizes)
-        check_state_is_plain(callback)
-        callbacks.append(callback)
-    return callbacks
 
 
 def open_loggers(plan: Plan, run: "Run", announcer: "Announcer") -> "list[Logger]":

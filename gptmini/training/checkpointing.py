@@ -1,22 +1,24 @@
 """When a run is saved, under which file names, and how its checkpoint files are written."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 
 import lightning as L
 from lightning.pytorch.plugins import TorchCheckpointIO
 from lightning.pytorch.strategies import DDPStrategy
+from pydantic import NonNegativeInt, PositiveInt, validate_call
+from pydantic.dataclasses import dataclass
 
-from gptmini.checks import UserError, whole
 from gptmini.files import replace_by_link
 from gptmini.model.checkpoint import write_checkpoint
 from gptmini.model.shard_writing import remove_unnamed, write_shards
+from gptmini.settings import STRICT
 from gptmini.training.meeting import is_loss
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import say
 
-# Parameters of which fp32 weights with AdamW's moments are 24 GB. A run of an earlier version has no such key.
+# Parameters of which fp32 weights with AdamW's moments are 24 GB.
 SHARDS_ABOVE = 2 * 10**9
 
 
@@ -35,22 +37,13 @@ class Stop(SystemExit):
         self.reason = reason
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Best:
     """The validation with the lowest finite loss of a run."""
 
     loss: float  # nats per token
     bits_per_byte: float
-    step: int  # optimizer steps done before the validation
-
-    def __post_init__(self) -> None:
-        """Raise UserError unless loss and bits_per_byte are finite floats and step is an int."""
-        figures = (self.loss, self.bits_per_byte, self.step)
-        has_right_types = tuple(map(type, figures)) == (float, float, int)
-        if not has_right_types or not all(map(isfinite, figures)):
-            raise UserError(
-                f"best must be a finite loss, finite bits per byte and a step, got {asdict(self)}"
-            )
+    step: NonNegativeInt  # optimizer steps done before the validation
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -136,17 +129,18 @@ class RunCheckpoints(L.Callback):
     A checkpoint is written last: the events of its step are flushed and the validation of its step is done before it.
     """
 
-    def __init__(self, every_steps: int, shards_above: int = SHARDS_ABOVE) -> None:
+    @validate_call(config=STRICT)
+    def __init__(
+        self, *, every_steps: PositiveInt, shards_above: NonNegativeInt = SHARDS_ABOVE
+    ) -> None:
         """Save last.ckpt at an interval.
 
         Args:
             every_steps: optimizer steps from one save to the next.
             shards_above: number of parameters above which the tensors of a checkpoint are shards in a folder.
-
-        Raises UserError: an argument is no whole number, or too low.
         """
-        self.every_steps = whole("every_steps", every_steps)
-        self.shards_above = whole("shards_above", shards_above, least=0)
+        self.every_steps = every_steps
+        self.shards_above = shards_above
         self.best: Best | None = None
         self._last_step: int | None = None  # step of the last.ckpt that this process saved
 
@@ -165,7 +159,7 @@ class RunCheckpoints(L.Callback):
         return {"best": best}
 
     def load_state_dict(self, state: dict) -> None:
-        """Restore the state of state_dict(); UserError if its best is not None and not a validation."""
+        """Restore the state of state_dict()."""
         best = state["best"]
         self.best = None
         if best is not None:

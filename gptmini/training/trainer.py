@@ -205,12 +205,20 @@ def _has_one_of(callbacks: Sequence[Callback], kind: type) -> bool:
     return any(isinstance(callback, kind) for callback in callbacks)
 
 
-def check_state_is_plain(callback: Callback) -> None:
-    """Raise UserError unless a callback's state holds only tensors and plain values.
+def check_callback(name: str, callback: object) -> Callback:
+    """Return what callbacks.NAME of the configuration has made, if it is a callback whose state can be saved.
 
-    A checkpoint holds nothing else, because reading a checkpoint runs no code: any other value could not be read again.
+    A checkpoint holds tensors and plain values alone, because reading a checkpoint runs no code: any other value could
+    not be read again.
+
+    Raises UserError: it is no callback of Lightning's, or its state holds another value.
     """
+    if not isinstance(callback, Callback):
+        raise UserError(
+            f"callbacks.{name} must be a callback of Lightning's kind, got {callback!r}"
+        )
     _check_plain(callback.state_dict(), type(callback).__name__)
+    return callback
 
 
 def quieten_lightning() -> None:

@@ -8,7 +8,6 @@ import torch
 
 from gptmini.generation import Decoder, Rules
 from gptmini.model import training_loss
-from gptmini.tokenizer import byte
 from gptmini.training.monitoring.samples import Samples
 from gpu.parts import KINDS, TRY_ON_CPU, Losses, drawn, model_of
 
@@ -85,7 +84,7 @@ def test_the_loss_is_compiled_once_whatever_validation_and_samples_do(run):
     torch._dynamo.reset()
     counters = torch._dynamo.utils.counters
     counters.clear()
-    samples = Samples(byte([]), prompts=["fox"], seed=1, max_new_tokens=3)
+    samples = Samples(prompts=["fox"], seed=1, max_new_tokens=3)
     run(compile=True, precision="bf16", max_steps=5, val_every_steps=2, callbacks=[samples])
 
     assert counters["stats"]["unique_graphs"] == 1

@@ -27,7 +27,11 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(run, tmp_path, compile)
     }
     straight = [Losses() for _ in range(3)]
     for i, losses in enumerate(straight):
-        run(callbacks=[losses, RunCheckpoints(4)], folder=tmp_path / f"straight-{i}", **options)
+        run(
+            callbacks=[losses, RunCheckpoints(every_steps=4)],
+            folder=tmp_path / f"straight-{i}",
+            **options,
+        )
 
     folder = tmp_path / "killed"
     folder.mkdir()
@@ -35,12 +39,12 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(run, tmp_path, compile)
 
     kill = KillAfter(2 * 6)  # in step 6; a step has two micro-steps
     with pytest.raises(Kill):
-        run(callbacks=[RunCheckpoints(4), kill], folder=folder, **options)
+        run(callbacks=[RunCheckpoints(every_steps=4), kill], folder=folder, **options)
     state, _ = find_training_state(folder)
     assert state.step == 4
 
     resumed = Losses()
-    run(callbacks=[resumed, RunCheckpoints(4)], folder=folder, state=state, **options)
+    run(callbacks=[resumed, RunCheckpoints(every_steps=4)], folder=folder, state=state, **options)
     assert sorted(resumed.of) == [5, 6, 7, 8, 9]
 
     apart = largest_difference(resumed, straight[0])
@@ -88,7 +92,7 @@ def test_a_bad_step_is_skipped_counted_and_named(run, optimizer):
     trainer = run(
         optimizer=optimizer,
         precision="bf16",
-        callbacks=[poison, Scalars(1), Stopping(None, 3)],
+        callbacks=[poison, Scalars(every_steps=1), Stopping(None, 3)],
         loggers=[said],
     )
 

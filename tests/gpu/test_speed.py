@@ -41,7 +41,12 @@ class NoWaiting(L.Callback):
 @pytest.mark.parametrize("compile", [False, True])
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_the_host_never_waits_in_steps_that_are_not_logged(run, optimizer, compile):
-    callbacks = [NoWaiting(3, 8), Scalars(10), Stopping(1000.0, 3), RunCheckpoints(50)]
+    callbacks = [
+        NoWaiting(3, 8),
+        Scalars(every_steps=10),
+        Stopping(1000.0, 3),
+        RunCheckpoints(every_steps=50),
+    ]
     options = {"precision": "bf16", "max_steps": 12, "val_every_steps": 12, "dropout": 0.1}
     try:
         run(optimizer=optimizer, compile=compile, callbacks=callbacks, **options)
@@ -52,7 +57,12 @@ def test_the_host_never_waits_in_steps_that_are_not_logged(run, optimizer, compi
 def test_utilisation_is_a_hand_count_over_the_makers_peak(run, device):
     seen = Work()
     peak = None if torch.cuda.is_available() else 1.0
-    run("gpt2", precision="bf16", callbacks=[Scalars(2, peak_tflops=peak)], loggers=[seen])
+    run(
+        "gpt2",
+        precision="bf16",
+        callbacks=[Scalars(every_steps=2, peak_tflops=peak)],
+        loggers=[seen],
+    )
     if "work/mfu" not in seen.newest:
         pytest.skip(f"no maker's peak is known of {torch.cuda.get_device_name()}")
 
@@ -115,7 +125,7 @@ def test_the_parts_of_a_step_add_up_to_its_wall_time(run):
         batch_size=batch_size,
         max_steps=12,
         val_every_steps=12,
-        callbacks=[wall, Scalars(12)],
+        callbacks=[wall, Scalars(every_steps=12)],
         loggers=[seen],
     )
     parts = sum(value for tag, value in seen.newest.items() if tag.startswith("work/ms/"))

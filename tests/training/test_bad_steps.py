@@ -37,7 +37,7 @@ def test_a_bad_step_is_not_applied_but_counted_logged_and_named_with_its_batch(
     trainer = train(
         max_steps=6,
         optimizer=optimizer,
-        callbacks=[poison, Scalars(1), Stopping(None, 3)],
+        callbacks=[poison, Scalars(every_steps=1), Stopping(None, 3)],
         loggers=[said],
         gradient_clip=clip,
     )
@@ -63,7 +63,7 @@ def test_a_bad_step_is_not_applied_but_counted_logged_and_named_with_its_batch(
 
 def test_too_many_in_a_row_end_the_run_with_the_last_good_checkpoint(train, tmp_path, late):
     (tmp_path / "config.yaml").write_text("")
-    callbacks = [Poison({1, 4, 5, 6}), Stopping(None, 3), RunCheckpoints(2)]
+    callbacks = [Poison({1, 4, 5, 6}), Stopping(None, 3), RunCheckpoints(every_steps=2)]
     wanted = "3 steps in a row, to step 7, had a loss or gradient that is not finite"
     with pytest.raises(ValueError, match=wanted):
         train(max_steps=9, callbacks=callbacks, val_every_steps=9)
@@ -74,9 +74,11 @@ def test_too_many_in_a_row_end_the_run_with_the_last_good_checkpoint(train, tmp_
 
 
 def test_bad_steps_survive_a_resume(train, tmp_path, late):
-    train(max_steps=4, callbacks=[Poison({1, 3}), RunCheckpoints(4)])
+    train(max_steps=4, callbacks=[Poison({1, 3}), RunCheckpoints(every_steps=4)])
     state, _ = find_training_state(tmp_path)
-    trainer = train(max_steps=6, callbacks=[Poison({4}), RunCheckpoints(9)], state=state)
+    trainer = train(
+        max_steps=6, callbacks=[Poison({4}), RunCheckpoints(every_steps=9)], state=state
+    )
 
     assert trainer.lightning_module.bad_steps == 3
     assert trainer.lightning_module.bad_steps_in_a_row == 0
@@ -98,7 +100,7 @@ def test_a_stop_tells_the_bad_step_before_it_and_counts_it(train, tmp_path, late
             if trainer.global_step == 3:
                 stopping.signal = signal.SIGTERM
 
-    callbacks = [Poison({3}), Asked(), stopping, RunCheckpoints(9)]
+    callbacks = [Poison({3}), Asked(), stopping, RunCheckpoints(every_steps=9)]
     with pytest.raises(Stop):
         train(max_steps=9, callbacks=callbacks, loggers=[said])
     assert said.lines[0].startswith("step 4 not applied")
@@ -134,7 +136,12 @@ def test_no_step_that_is_not_logged_is_read_by_the_host(train, optimizer, monkey
         train(
             max_steps=9,
             optimizer=optimizer,
-            callbacks=[Watch(), Scalars(5), Stopping(None, 3), RunCheckpoints(50)],
+            callbacks=[
+                Watch(),
+                Scalars(every_steps=5),
+                Stopping(None, 3),
+                RunCheckpoints(every_steps=50),
+            ],
             val_every_steps=9,
             global_batch_size=16,
         )

@@ -41,7 +41,7 @@ def test_without_hard_links_the_files_are_of_the_same_steps(
         # After the last step the run is asked to stop as well, and saves once more.
         with pytest.raises(Stop):
             train(
-                callbacks=[RunCheckpoints(every_steps), StopAtTheEnd()],
+                callbacks=[RunCheckpoints(every_steps=every_steps), StopAtTheEnd()],
                 max_steps=9,
                 val_every_steps=3,
                 folder=folder,
@@ -74,7 +74,12 @@ def test_compiled_checkpoint_has_the_same_keys(train, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
 
     def keys(compile):
-        train(callbacks=[RunCheckpoints(1)], compile=compile, max_steps=1, val_every_steps=1)
+        train(
+            callbacks=[RunCheckpoints(every_steps=1)],
+            compile=compile,
+            max_steps=1,
+            val_every_steps=1,
+        )
         return list(read_checkpoint(tmp_path / "checkpoints" / "last.ckpt")["state_dict"])
 
     assert keys(compile=True) == keys(compile=False)

@@ -28,7 +28,7 @@ def logger(tmp_path):
 
 def test_every_scalar_is_that_of_the_event_files(train, tmp_path):
     train(
-        callbacks=[Scalars(2)],
+        callbacks=[Scalars(every_steps=2)],
         loggers=[EventLogger(str(tmp_path)), MetricsLogger(str(tmp_path))],
     )
     events = EventAccumulator(str(tmp_path)).Reload()

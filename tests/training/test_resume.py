@@ -9,7 +9,6 @@ import torch
 
 from gptmini.model.checkpoint import read_checkpoint
 from gptmini.run_folder import adopt, find_training_state
-from gptmini.tokenizer import byte
 from gptmini.training.checkpointing import RunCheckpoints, Stop
 from gptmini.training.monitoring.samples import Samples
 from gptmini.training.monitoring.scalars import Scalars
@@ -60,8 +59,13 @@ def go(train, folder, record, *, kill=None, save_every=2, **options):
     if state:
         adopt(state.path, state.step)
 
-    samples = Samples(byte([]), ["The"], 3, max_new_tokens=5, temperature=0.8, top_k=20, top_p=None)
-    callbacks = [Scalars(1), samples, Texts(samples, record.kept), RunCheckpoints(save_every)]
+    samples = Samples(prompts=["The"], seed=3, max_new_tokens=5, temperature=0.8, top_k=20)
+    callbacks = [
+        Scalars(every_steps=1),
+        samples,
+        Texts(samples, record.kept),
+        RunCheckpoints(every_steps=save_every),
+    ]
     if kill:
         callbacks.append(kill)
 
@@ -246,7 +250,7 @@ def add_a_step(checkpoint):
 )
 def test_a_file_whose_counts_disagree_or_are_missing_is_refused(train, run_folder, change):
     folder = run_folder("one")
-    train(max_steps=4, callbacks=[RunCheckpoints(4)], folder=folder)
+    train(max_steps=4, callbacks=[RunCheckpoints(every_steps=4)], folder=folder)
     path = folder / "checkpoints" / "last.ckpt"
     checkpoint = read_checkpoint(path)
     change(checkpoint)
@@ -260,7 +264,7 @@ def test_a_file_whose_counts_disagree_or_are_missing_is_refused(train, run_folde
 @pytest.mark.parametrize(("begun", "resumed"), [("muon", "adamw"), ("adamw", "muon")])
 def test_another_optimizers_state_is_refused(train, run_folder, begun, resumed):
     folder = run_folder("one")
-    train(max_steps=4, optimizer=begun, callbacks=[RunCheckpoints(4)], folder=folder)
+    train(max_steps=4, optimizer=begun, callbacks=[RunCheckpoints(every_steps=4)], folder=folder)
     state, _ = find_training_state(folder)
     with pytest.raises(ValueError, match=r"the optimizer's state of model\.\S+ must be "):
         train(max_steps=6, optimizer=resumed, folder=folder, state=state)

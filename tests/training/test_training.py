@@ -232,7 +232,7 @@ def test_the_loss_is_compiled_once_whatever_validation_and_samples_do(
     counters = torch._dynamo.utils.counters
     counters.clear()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    samples = Samples(byte([]), prompts=["fox"], seed=1, max_new_tokens=3)
+    samples = Samples(prompts=["fox"], seed=1, max_new_tokens=3)
 
     train(
         kind,

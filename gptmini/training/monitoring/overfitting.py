@@ -3,8 +3,9 @@
 from math import isfinite
 
 import lightning as L
+from pydantic import PositiveInt, validate_call
 
-from gptmini.checks import UserError, whole
+from gptmini.settings import STRICT
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import say
 
@@ -12,9 +13,10 @@ from gptmini.training.monitoring.logger import say
 class OverfittingNotice(L.Callback):
     """Says once that the validation loss has not fallen below its lowest value for several validations."""
 
-    def __init__(self, patience: int) -> None:
-        """Speak after `patience` validations in a row that are not below the lowest; UserError unless it is above 0."""
-        self.patience = whole("patience", patience)
+    @validate_call(config=STRICT)
+    def __init__(self, *, patience: PositiveInt) -> None:
+        """Speak after `patience` validations in a row that are not below the lowest."""
+        self.patience = patience
         self._lowest: float | None = None
         self._step = 0  # of the validation with the lowest loss
         self._n_above = 0  # validations since then
@@ -30,10 +32,7 @@ class OverfittingNotice(L.Callback):
         }
 
     def load_state_dict(self, state: dict) -> None:
-        """Restore state_dict(); UserError if the state holds values of other types."""
-        found = [type(state[name]) for name in ("lowest", "step", "n_above", "is_told")]
-        if found not in ([float, int, int, bool], [type(None), int, int, bool]):
-            raise UserError(f"a lowest loss, two counts and a flag must be these, got {state}")
+        """Restore state_dict()."""
         self._lowest = state["lowest"]
         self._step = state["step"]
         self._n_above = state["n_above"]

@@ -2,19 +2,22 @@
 
 import math
 from pathlib import Path
+from typing import Annotated
 
 import lightning as L
 import numpy as np
 import torch
+from pydantic import Field, PositiveInt, validate_call
 from torch import Tensor
 
-from gptmini.checks import UserError, whole
 from gptmini.model import GPT, GPTConfig
-from gptmini.tokenizer import REPLACEMENT, Tokenizer
+from gptmini.settings import STRICT
+from gptmini.tokenizer import REPLACEMENT, from_dict
 from gptmini.training import sharding
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import run_loggers, say
 from gptmini.training.monitoring.token_losses import TokenLosses, joined, mispredicted
+from gptmini.user_error import UserError
 
 # Tokens of a validation whose losses are kept, in 30 MB; more would hardly change the pictures.
 MOST_TOKENS = 2**20
@@ -22,6 +25,9 @@ MOST_MAPS = 256  # in one image; matplotlib draws at most 2^16 pixels a side
 
 # Folder inside a run's folder in which TensorBoard's projector looks for an embedding.
 ASSETS = Path("plugins", "org_tensorflow_tensorboard_projector")
+
+# Layers or heads, counted from 0, or backwards from -1.
+Numbers = Annotated[list[int], Field(min_length=1)]
 
 
 class Pictures(L.Callback):
@@ -32,47 +38,42 @@ class Pictures(L.Callback):
     run, where TensorBoard's projector finds it.
     """
 
+    @validate_call(config=STRICT)
     def __init__(
         self,
-        tokenizer: Tokenizer,
-        layers: list[int] | None,
-        heads: list[int] | None,
-        text: str | None,
-        max_tokens: int,
-        embedding_tokens: int,
+        *,
+        layers: Numbers | None,
+        heads: Numbers | None,
+        text: Annotated[str, Field(min_length=1)] | None,
+        max_tokens: PositiveInt,
+        embedding_tokens: PositiveInt,
     ) -> None:
         """Choose what is shown.
 
         Args:
-            tokenizer: of the run.
-            layers, heads: whose attention is drawn, counted from 0, or backwards from -1; None for all.
+            layers, heads: whose attention is drawn; None for all.
             text: over which attention is drawn; None for the beginning of the held-out text.
-            max_tokens: rows and columns of an attention map, at least 1; the text is cut to so many tokens.
-            embedding_tokens: rows of the embedding, at least 1: those of the lowest ids.
-
-        Raises UserError: a value of the wrong type or out of range, or a text that cannot be encoded.
+            max_tokens: rows and columns of an attention map; the text is cut to so many tokens.
+            embedding_tokens: rows of the embedding: those of the lowest ids.
         """
-        for name, numbers in (("layers", layers), ("heads", heads)):
-            if numbers is not None and not _are_whole_numbers(numbers):
-                raise UserError(
-                    f"{name} must be a list of whole numbers, or null for all, got {numbers!r}"
-                )
-        is_some_text = type(text) is str and text
-        if text is not None and not is_some_text:
-            raise UserError(
-                "text must be some text, or null for the beginning of the held-out text, "
-                f"got {text!r}"
-            )
-
-        self.tokenizer = tokenizer
         self.layers = layers
         self.heads = heads
-        self.max_tokens = whole("max_tokens", max_tokens)
-        self.embedding_tokens = whole("embedding_tokens", embedding_tokens)
-        self.ids = None if text is None else tokenizer.encode(text)
+        self.text = text
+        self.max_tokens = max_tokens
+        self.embedding_tokens = embedding_tokens
         self._batches: list[TokenLosses] = []  # of the running validation
 
-    def check(self, config: GPTConfig) -> None:
+    def setup(self, trainer: L.Trainer, pl_module: GPTModule, stage: str) -> None:
+        """Take the tokenizer of the run's text.
+
+        Raises UserError: the text to draw attention over cannot be encoded, the model lacks a layer or head that is to
+        be drawn, or there are too many of them.
+        """
+        self.tokenizer = from_dict(pl_module.store.tokenizer_state)
+        self.ids = None if self.text is None else self.tokenizer.encode(self.text)
+        self._check_maps(pl_module.model.config)
+
+    def _check_maps(self, config: GPTConfig) -> None:
         """Raise UserError unless the model has the chosen layers and heads, and one image can hold all their maps."""
         self._check_numbers("layers", self.layers, config.n_layers)
         self._check_numbers("heads", self.heads, config.n_heads)
@@ -235,13 +236,6 @@ def write_embedding(matrix: Tensor, labels: list[str], run: Path) -> None:
         metadata_path="tokens.tsv",
     )
     (folder / "projector_config.pbtxt").write_text(str(config), encoding="utf-8")
-
-
-def _are_whole_numbers(value: object) -> bool:
-    """Whether value is a list of at least one whole number; True and 1.0 are none."""
-    if not isinstance(value, list) or not value:
-        return False
-    return all(type(number) is int for number in value)
 
 
 def _flat_array(tensor: Tensor) -> np.ndarray:

@@ -1,13 +1,15 @@
 """Samples of text that the model writes at every validation."""
 
 import math
-from typing import Any
+from dataclasses import asdict
+from typing import Annotated
 
 import lightning as L
+from pydantic import Field, PositiveInt, validate_call
 
-from gptmini.checks import UserError, whole
 from gptmini.generation import Rules, generate_stream, prompt_ids
-from gptmini.tokenizer import END_OF_TEXT, Tokenizer
+from gptmini.settings import STRICT
+from gptmini.tokenizer import END_OF_TEXT, from_dict
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import run_loggers
 
@@ -18,32 +20,44 @@ class Samples(L.Callback):
     The texts go to every RunLogger, and stay in the attribute texts until the next validation.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompts: list[str], seed: int, **rules: Any) -> None:
+    @validate_call(config=STRICT)
+    def __init__(
+        self,
+        *,
+        prompts: Annotated[list[str], Field(min_length=1)],
+        seed: int,
+        max_new_tokens: PositiveInt,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float = 1.0,
+    ) -> None:
         """Choose what is sampled.
 
         Args:
-            tokenizer: of the run.
             prompts: texts to continue, one sample each; an empty prompt starts a document.
             seed: of the random draws; any whole number.
-            rules: fields of Rules, such as max_new_tokens and temperature; Rules checks their types.
-
-        Raises UserError: an argument of the wrong type or out of range, or a prompt that cannot be encoded.
+            max_new_tokens: length of a sample.
+            temperature, top_k, top_p, min_p, repetition_penalty: as in Rules, which checks their ranges.
         """
-        are_texts = (
-            isinstance(prompts, list) and prompts and all(type(prompt) is str for prompt in prompts)
-        )
-        if not are_texts:
-            raise UserError(f"prompts must be a list of texts, got {prompts!r}")
-        whole("seed", seed, least=None)
-        whole("max_new_tokens", Rules(**rules).max_new_tokens)
-        for prompt in prompts:
-            prompt_ids(tokenizer, prompt)
-
-        self.tokenizer = tokenizer
         self.prompts = prompts
         self.seed = seed
-        self.rules = rules
+        self.rules = Rules(
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+        )
         self.texts: list[str] = []  # newest samples, prompts included
+
+    def setup(self, trainer: L.Trainer, pl_module: GPTModule, stage: str) -> None:
+        """Take the tokenizer of the run's text; UserError for a prompt that it cannot encode."""
+        self.tokenizer = from_dict(pl_module.store.tokenizer_state)
+        for prompt in self.prompts:
+            prompt_ids(self.tokenizer, prompt)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Draw the samples and log them, on the first process alone and unless the validation loss is not finite."""
@@ -62,7 +76,7 @@ class Samples(L.Callback):
             seed=self.seed,
             batch_size=len(texts),
             ignore_end_of_text=True,  # where documents are short, a sample shows several
-            **self.rules,
+            **asdict(self.rules),
         )
         for piece in pieces:
             texts[piece.sample] += piece.text.replace(END_OF_TEXT, "\n\n")

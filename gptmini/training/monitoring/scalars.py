@@ -5,11 +5,12 @@ import time
 
 import lightning as L
 import torch
+from pydantic import PositiveFloat, PositiveInt, validate_call
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gptmini.checks import UserError, number, whole
 from gptmini.hardware import peak_flops, peak_memory, wait_for
+from gptmini.settings import STRICT
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import log
 from gptmini.training.monitoring.measures import StepTimes, by_kind, norms
@@ -24,18 +25,19 @@ class Scalars(L.Callback):
     last logged one, and work/tokens_per_second is the speed since then.
     """
 
-    def __init__(self, every_steps: int, peak_tflops: float | None = None) -> None:
+    @validate_call(config=STRICT)
+    def __init__(
+        self, *, every_steps: PositiveInt, peak_tflops: PositiveFloat | None = None
+    ) -> None:
         """Choose how often to log, and against which peak the work is measured.
 
         Args:
-            every_steps: optimizer steps from one point of a curve to the next, at least 1.
-            peak_tflops: 10^12 operations a second that one device can do at most, above 0, for work/mfu; None for the
-                figure of the device's maker.
-
-        Raises UserError: a value of the wrong type or out of range.
+            every_steps: optimizer steps from one point of a curve to the next.
+            peak_tflops: 10^12 operations a second that one device can do at most, for work/mfu; None for the figure of
+                the device's maker.
         """
-        self.every_steps = whole("every_steps", every_steps)
-        self.peak_tflops = number("peak_tflops", peak_tflops, above=0, null="the maker's")
+        self.every_steps = every_steps
+        self.peak_tflops = peak_tflops
 
         self.train_loss: float | None = None  # newest point of train/loss
         # When the last micro-step ended; None at the start and where a validation ran since then.
@@ -60,12 +62,11 @@ class Scalars(L.Callback):
         }
 
     def load_state_dict(self, state: dict) -> None:
-        """Restore state_dict(); UserError if the state holds anything but numbers of the right types."""
-        numbers = [state[name] for name in ("loss", "steps", "clipped", "train_loss")]
-        types = [type(value) for value in numbers]
-        if types not in ([float, int, int, float], [float, int, int, type(None)]):
-            raise UserError(f"a sum of losses, two counts and a loss must be numbers, got {state}")
-        self._losses, self._steps, self._clipped, self.train_loss = numbers
+        """Restore state_dict()."""
+        self._losses = state["loss"]
+        self._steps = state["steps"]
+        self._clipped = state["clipped"]
+        self.train_loss = state["train_loss"]
 
     def on_train_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Look up what stays the same in every step, and begin the first step."""
