@@ -125,35 +125,14 @@ def replace_by_link(source: Path, target: Path) -> None:
     flush_folder(target.parent)
 
 
-def makes_hard_links(file: Path) -> bool:
-    """Return whether hard links to a file can be made in its folder, which is found out by making one."""
-    temporary = temporary_beside(file)
-    try:
-        return _link(file, temporary)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def replace_by_symlink(destination: str, link: Path) -> bool:
-    """Make link a symbolic link to destination: a reader sees the old link or the new one.
-
-    Returns whether symbolic links can be made here; if not, link is as it was.
-    """
+def replace_by_symlink(destination: str, link: Path) -> None:
+    """Make link a symbolic link to destination: a reader sees the old link or the new one."""
     temporary = temporary_beside(link)
     try:
         temporary.symlink_to(destination)
-    except NotImplementedError:  # of pathlib, where Python was built without symbolic links
-        return False
-    except OSError as error:
-        if error.errno not in NO_LINKS:
-            raise
-        return False
-
-    try:
         temporary.replace(link)
     finally:
         temporary.unlink(missing_ok=True)
-    return True
 
 
 def flush_file(file: BinaryIO) -> None:

@@ -6,7 +6,6 @@ from gptmini.run_folder.folder import (
     is_trained,
     locked,
     new_run_folder,
-    notes_on_links,
     read_config,
     write_config,
 )
@@ -29,7 +28,6 @@ __all__ = [
     "locked",
     "named_run",
     "new_run_folder",
-    "notes_on_links",
     "read_config",
     "remove_left_overs",
     "seen_from_here",

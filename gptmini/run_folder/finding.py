@@ -5,7 +5,7 @@ from datetime import datetime
 from pathlib import Path
 
 from gptmini.run_folder.folder import STAMP
-from gptmini.run_folder.latest import followed, seen_from_here
+from gptmini.run_folder.latest import seen_from_here
 from gptmini.user_error import UserError
 
 # The name of a run's folder: its time, the label of a job of a sweep, and a number where several runs began in the same
@@ -24,7 +24,7 @@ def named_run(path: str | Path) -> Path:
     """
     if not str(path):
         raise UserError("the name of a run must not be empty; runs/latest is the newest run")
-    path = followed(Path(path))
+    path = Path(path)
     if not path.exists():
         raise UserError(
             f"{path} does not exist; give a run folder (runs/latest) or a .ckpt file in one"

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gptmini import __version__
-from gptmini.files import makes_hard_links, naming, replacing
+from gptmini.files import naming, replacing
 from gptmini.run_folder.jobs import write_job
-from gptmini.run_folder.latest import POINTER, check_latest, link_latest
+from gptmini.run_folder.latest import check_latest, link_latest
 from gptmini.user_error import UserError
 
 STAMP = "%Y-%m-%d_%H-%M-%S"  # the time in the name of a run's folder
@@ -121,24 +121,6 @@ def check_version(version: object, folder: Path) -> None:
             f"{folder} was begun by gptmini {written_by}, which {__version__} cannot go on with; "
             f"install gptmini {written_by}, or begin a new run"
         )
-
-
-def notes_on_links(root: str | Path, folder: Path) -> list[str]:
-    """Return at most one line for the user: what a run does without the links that its file system does not make.
-
-    Args:
-        root: the folder of all runs.
-        folder: the run's folder, which link_latest was called for.
-    """
-    instead = []
-    pointer = Path(root) / "latest" / POINTER
-    if pointer.is_file():
-        instead.append(f"{pointer} names the newest run")
-    if not makes_hard_links(folder / "config.yaml"):
-        instead.append("a save copies the checkpoints that it keeps")
-    if not instead:
-        return []
-    return [f"the file system of {root} does not make every link: {' and '.join(instead)}"]
 
 
 def is_trained(folder: Path) -> bool:

@@ -19,7 +19,6 @@ from gptmini.run_folder import (
     locked,
     named_run,
     new_run_folder,
-    notes_on_links,
     remove_left_overs,
     seen_from_here,
     write_config,
@@ -43,7 +42,7 @@ class Run(ABC):
     folder: Path  # the run folder; of a NewRun only after begin()
     root: Path  # the folder of all runs, which TensorBoard can show
     state: TrainingState | None = None  # what training goes on from; None: the first step
-    notes: Sequence[str] = ()  # lines for the user on how the checkpoint was found, and on links
+    notes: Sequence[str] = ()  # lines for the user on how the checkpoint was found
     purge_step: int | None = None  # events from this step on are superseded; None: there are none
     curves: dict[str, list[tuple[int, float]]]  # (step, value) points logged before, by tag
     overrides: Sequence[str]  # all that was typed for this run so far, KEY=VALUE each
@@ -107,7 +106,6 @@ class NewRun(Run):
             job=self._job,
             overrides=overrides,
         )
-        self.notes = notes_on_links(self.root, self.folder)
         self._lock()
         self._open_log()
         self.overrides = overrides
@@ -158,7 +156,6 @@ class ResumedRun(Run):
         write_config(config, self.folder)
         if self._is_in_place:
             link_latest(self.root, self.folder)
-        self.notes = [*self.notes, *notes_on_links(self.root, self.folder)]
         self.curves = read_scalars(self.folder)
         self._open_log()
 

@@ -14,7 +14,6 @@ from gptmini.files import (
     ABANDONED,
     check_plain,
     flush_folder,
-    makes_hard_links,
     new_folder,
     replace_by_link,
     replace_by_symlink,
@@ -135,7 +134,6 @@ def test_without_hard_links_a_copy_that_is_on_disk_takes_the_place_of_a_file(
     old = tmp_path / "old"
     new.write_bytes(b"new")
     old.write_bytes(b"old")
-    assert makes_hard_links(new)
     flushed = []
     flush = os.fsync
 
@@ -145,7 +143,6 @@ def test_without_hard_links_a_copy_that_is_on_disk_takes_the_place_of_a_file(
 
     monkeypatch.setattr(os, "link", refusing(getattr(errno, refusal)))
     monkeypatch.setattr(os, "fsync", flush_and_note)
-    assert not makes_hard_links(new)
     replace_by_link(new, old)
 
     # The three bytes of the copy were flushed while the old file still had its name, the folder after that.
@@ -173,17 +170,6 @@ def test_python_without_the_function_for_hard_links_copies(tmp_path, monkeypatch
     monkeypatch.delattr(os, "link")
     replace_by_link(tmp_path / "new", tmp_path / "old")
     assert (tmp_path / "old").read_bytes() == b"new"
-
-
-@pytest.mark.parametrize("refusal", REFUSALS)
-def test_without_symbolic_links_nothing_changes_and_the_caller_is_told(
-    tmp_path, monkeypatch, refusal
-):
-    (tmp_path / "old").write_bytes(b"old")
-    monkeypatch.setattr(os, "symlink", refusing(getattr(errno, refusal)))
-    assert not replace_by_symlink("new", tmp_path / "old")
-    assert (tmp_path / "old").read_bytes() == b"old"
-    assert names(tmp_path) == ["old"]
 
 
 @pytest.mark.parametrize("error", ["ENOSPC", "EROFS", "EIO"])
