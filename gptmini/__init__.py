@@ -3,6 +3,7 @@
 The names of this package load when they are first used, so that `import gptmini` itself loads no torch.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from gptmini.model import GPT, GPTConfig, preset
     from gptmini.preparing import prepare
     from gptmini.user_error import UserError
+
+# Rounds that the threads of torch spin before they sleep, where libgomp runs them; it counts before torch is imported.
+# By libgomp's own choice a run beside a busy program is several times slower, and on a quiet machine no faster.
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 __version__ = "0.3.0"
 _HOMES = {
@@ -50,7 +55,7 @@ def train(*overrides: str) -> "TrainingResult":
 
     Raises UserError: a mistake, in the words of the command.
     """
-    from gptmini.commands.from_python import train_from_python
+    from gptmini.commands.python import train_from_python
 
     return train_from_python(overrides)
 

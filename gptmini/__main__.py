@@ -1,7 +1,9 @@
 """The program gptmini, as in python -m gptmini."""
 
-import signal
-from importlib import import_module
+import sys
+
+from gptmini import commands
+from gptmini.commands import start_up
 
 
 def main(command: str | None = None) -> None:
@@ -10,19 +12,14 @@ def main(command: str | None = None) -> None:
     Args:
         command: the command's name; None for the one that the first argument names.
     """
-    # Python would print a traceback for a Ctrl-C that comes while the command is imported. The system ends the program
-    # without one, until the command has imported what it needs; see gptmini/commands/start_up.py. A SIGINT that the
-    # caller has turned off stays off: a shell does so for what runs in the background.
-    is_heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if is_heeded:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    module = "gptmini.commands" if command is None else f"gptmini.commands.{command}"
+    start_up.set_aside()
     try:
-        import_module(module).main()
+        if command is None:
+            commands.main()
+        else:
+            commands.run(command, sys.argv[1:])
     finally:
-        if is_heeded:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        start_up.started()
 
 
 if __name__ == "__main__":

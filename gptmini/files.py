@@ -1,20 +1,16 @@
-"""Files and folders that are written whole or not at all, under a temporary name; and a guard against links."""
+"""Files and folders that are written whole or not at all, under a temporary name."""
 
 import errno
 import glob
 import os
 import secrets
 import shutil
-import stat
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import BinaryIO, TextIO
-
-from gptmini.user_error import UserError
 
 PACKAGE = Path(__file__).resolve().parent
 # The folder of gptmini's configuration files: inside an installed package, and beside the package in a clone.
@@ -22,18 +18,6 @@ CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.par
 
 # Seconds after the last write when a temporary folder counts as left behind by a process that was killed.
 ABANDONED = 3600
-
-# Errors by which a system or a file system says that it makes no links of a kind: vfat and exFAT answer EPERM, network
-# drives ENOTSUP or ENOSYS, Android EACCES, and Windows without its developer mode EINVAL. EMLINK: not one link more.
-NO_LINKS = (
-    errno.EPERM,
-    errno.EACCES,
-    errno.EINVAL,
-    errno.ENOSYS,
-    errno.ENOTSUP,
-    errno.EOPNOTSUPP,
-    errno.EMLINK,
-)
 
 OTHER_FILES = 256  # that a process keeps open: libraries, logs, checkpoints
 # Errors by which a file system says that it cannot flush a folder, as drives of a virtual machine's host.
@@ -105,24 +89,14 @@ def new_folder(path: Path, *, is_locked: bool = False, must_be_new: bool = False
 
 
 def replace_by_link(source: Path, target: Path) -> None:
-    """Make target a hard link to source's file: a reader of target sees the old file or the new one.
-
-    Where the file system makes no hard links, target becomes a copy, which is written beside it, flushed and renamed.
-
-    Raises OSError: there is no room for a copy, and target is as it was; or the file system fails to flush the folder,
-    and target is the new file.
-    """
+    """Make target a hard link to source's file: a reader of target sees the old file or the new one."""
     temporary = temporary_beside(target)
     try:
-        if not _link(source, temporary):
-            with naming(target), source.open("rb") as old, temporary.open("xb") as new:
-                shutil.copyfileobj(old, new)
-                flush_file(new)
+        os.link(source, temporary)
         temporary.replace(target)
     finally:
         # If target was a link to the same file already, the rename has left both names in place.
         temporary.unlink(missing_ok=True)
-    flush_folder(target.parent)
 
 
 def replace_by_symlink(destination: str, link: Path) -> None:
@@ -192,56 +166,6 @@ def append_text(path: Path) -> TextIO:
         return os.open(name, flags | no_follow, 0o666)
 
     return open(path, "a", encoding="utf-8", opener=open_without_following)
-
-
-def check_plain(
-    folder: Path, *, linking: Mapping[str, Sequence[str]] = MappingProxyType({})
-) -> None:
-    """Raise UserError unless everything in a folder, at any depth, is a regular file or a folder itself.
-
-    A link in a folder that comes from a stranger could lead whatever is written there to any file of the user, and a
-    pipe would keep a reader waiting for ever.
-
-    Args:
-        folder: the folder to look through.
-        linking: by the name of a folder directly inside `folder` in which links are allowed. Such a link must lead to a
-            place inside that same folder, unless its own name is listed here: nothing is written through the listed
-            links.
-    """
-    for place, folders, files in os.walk(folder):
-        inside = Path(place).relative_to(folder).parts
-        top = inside[0] if inside else ""
-        for name in (*folders, *files):
-            path = Path(place, name)
-            mode = path.lstat().st_mode
-            is_known_link = top in linking and stat.S_ISLNK(mode)
-            if is_known_link and (name in linking[top] or _leads_into(path, folder / top)):
-                continue
-            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-                raise UserError(
-                    f"{path} must be a file or folder itself, and it is a link, a pipe or a device; "
-                    "put what it stands for in its place"
-                )
-
-
-def _leads_into(link: Path, folder: Path) -> bool:
-    """Whether what a link leads to, which need not exist, lies in a folder."""
-    destination = Path(os.path.realpath(link))
-    return destination.is_relative_to(os.path.realpath(folder))
-
-
-def _link(source: Path, target: Path) -> bool:
-    """Make target, which does not exist, a hard link to source's file; return whether links can be made here."""
-    if not hasattr(os, "link"):  # Python on Android lacks the function
-        return False
-
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if error.errno not in NO_LINKS:
-            raise
-        return False
-    return True
 
 
 def _remove_if_abandoned(folder: Path) -> None:

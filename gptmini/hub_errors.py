@@ -5,8 +5,6 @@ from contextlib import contextmanager
 
 from gptmini.user_error import UserError
 
-MOST_SHOWN = 200  # characters of the client's own sentence
-
 
 @contextmanager
 def downloading(what: str, instead: str) -> Iterator[None]:
@@ -23,8 +21,14 @@ def downloading(what: str, instead: str) -> Iterator[None]:
     except Exception as error:
         if not _is_of_the_client(error):
             raise
-        reason = " ".join(str(error).split())[:MOST_SHOWN]
+        reason = _first_sentence(str(error))
         raise UserError(f"could not download {what} ({reason}); {instead}") from None
+
+
+def _first_sentence(text: str) -> str:
+    """What a message says before its first full stop, in one line."""
+    sentence, _, _ = " ".join(text.split()).partition(". ")
+    return sentence.removesuffix(".")
 
 
 def _is_of_the_client(error: Exception) -> bool:

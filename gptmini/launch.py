@@ -13,12 +13,8 @@ from gptmini.user_error import UserError
 
 # Set by gptmini for the processes that it starts itself. The other variables of such a process are those of torchrun.
 OWN = "GPTMINI_LAUNCHED"
-# Set by a sweep for the process of a run: what names the run in all its starts.
-TRIAL = "GPTMINI_TRIAL"
 # Job names by which SLURM users, and Lightning, know a shell in which commands are typed.
 INTERACTIVE = ("bash", "interactive")
-# torchrun's run id where the user gives none, and starts no agent of one machine alone.
-NO_ID = "none"
 # Variables that number a process or a machine, and that only a program which starts processes sets.
 NUMBERS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK")
 HOW_TO_START = "start a run on several machines with torchrun or srun, as docs/scaling.md shows"
@@ -36,8 +32,6 @@ class Launch:
     devices: int | None = None  # processes on each machine; None where by is None
     nodes: int | None = None  # machines; None where by is None
     restarts: int = 0  # how often torchrun has started the processes again
-    # What stays the same when a job is started again: the SLURM job, or torchrun's run id. None: there is neither.
-    job: str | None = None
     # Tasks of a SLURM job whose script has called gptmini without srun; 1 elsewhere.
     tasks_without_srun: int = 1
 
@@ -58,28 +52,27 @@ def this_launch(environment: Mapping[str, str] = os.environ) -> Launch:
     Raises UserError: the variables contradict each other, the machines have different numbers of processes, or a
     process of a run was started by something else than gptmini, torchrun or srun.
     """
-    job = _job(environment)
     if "TORCHELASTIC_RUN_ID" in environment and "RANK" in environment:
-        return _of_torchrun(environment, "torchrun", job)
+        return _of_torchrun(environment, "torchrun")
     if environment.get(OWN):
-        return _of_torchrun(environment, "gptmini", job)
+        return _of_torchrun(environment, "gptmini")
 
     in_slurm = "SLURM_JOB_ID" in environment and "SLURM_PROCID" in environment
     if in_slurm and environment.get("SLURM_JOB_NAME") not in INTERACTIVE:
         n_tasks = _number(environment, "SLURM_STEP_NUM_TASKS", 1)
         if n_tasks > 1:
-            return _of_srun(environment, n_tasks, job)
+            return _of_srun(environment, n_tasks)
         is_in_step = "SLURM_STEP_NUM_TASKS" in environment
         if not is_in_step:
-            return Launch(job=job, tasks_without_srun=_number(environment, "SLURM_NTASKS", 1))
-        return Launch(job=job)
+            return Launch(tasks_without_srun=_number(environment, "SLURM_NTASKS", 1))
+        return Launch()
 
     for name in NUMBERS:
         if _number(environment, name, 0) > 0:
             raise UserError(
                 f"{name}={environment[name]} says that this is a further process of a run; {HOW_TO_START}"
             )
-    return Launch(job=job)
+    return Launch()
 
 
 def further_environment(rank: int, n_ranks: int, *, port: int) -> dict[str, str]:
@@ -97,7 +90,7 @@ def further_environment(rank: int, n_ranks: int, *, port: int) -> dict[str, str]
     }
 
 
-def _of_torchrun(environment: Mapping[str, str], by: str, job: str | None) -> Launch:
+def _of_torchrun(environment: Mapping[str, str], by: str) -> Launch:
     """The launch that torchrun's variables describe."""
     rank = _number(environment, "RANK")
     n_ranks = _number(environment, "WORLD_SIZE")
@@ -117,11 +110,10 @@ def _of_torchrun(environment: Mapping[str, str], by: str, job: str | None) -> La
         devices=devices,
         nodes=n_ranks // devices,
         restarts=_number(environment, "TORCHELASTIC_RESTART_COUNT", 0),
-        job=job,
     )
 
 
-def _of_srun(environment: Mapping[str, str], n_tasks: int, job: str | None) -> Launch:
+def _of_srun(environment: Mapping[str, str], n_tasks: int) -> Launch:
     """The launch that the variables of a task of srun describe."""
     n_nodes = _number(environment, "SLURM_STEP_NUM_NODES", _number(environment, "SLURM_NNODES", 1))
     shares = environment.get("SLURM_STEP_TASKS_PER_NODE", "")
@@ -141,23 +133,7 @@ def _of_srun(environment: Mapping[str, str], n_tasks: int, job: str | None) -> L
         node=_number(environment, "SLURM_NODEID", 0),
         devices=n_tasks // n_nodes,
         nodes=n_nodes,
-        job=job,
     )
-
-
-def _job(environment: Mapping[str, str]) -> str | None:
-    """What names a job in all its starts: a sweep, the SLURM job, or torchrun's run id if the user has given one."""
-    if environment.get(TRIAL):
-        return environment[TRIAL]
-
-    task = environment.get("SLURM_ARRAY_TASK_ID")
-    if "SLURM_JOB_ID" in environment and task is not None:
-        return f"slurm-{environment.get('SLURM_ARRAY_JOB_ID')}_{task}"
-    if "SLURM_JOB_ID" in environment:
-        return f"slurm-{environment['SLURM_JOB_ID']}"
-
-    run_id = environment.get("TORCHELASTIC_RUN_ID", NO_ID)
-    return None if run_id == NO_ID else f"torchrun-{run_id}"
 
 
 def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:

@@ -4,13 +4,10 @@ What reads weights is imported by the functions that need it, so that OfModelSet
 """
 
 import hashlib
-import re
 from collections.abc import Iterable
-from concurrent.futures import Future
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
-from threading import Thread
-from typing import TYPE_CHECKING, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic.dataclasses import dataclass
 
@@ -101,53 +98,6 @@ def find_source(path: str | Path) -> Source:
     tokenizer = from_dict(header.get("tokenizer", {}))
     _check_same_ids(checkpoint, tokenizer, config)
     return Source(checkpoint, config, tokenizer)
-
-
-def digest_of_weights(path: Path) -> str:
-    """SHA-256 of a checkpoint file, or of an exported folder's files of weights, read one after another by their names.
-
-    For one file, the digest is what the program sha256sum prints.
-    """
-    return begin_digest(path).result()
-
-
-def is_digest(value: object) -> TypeGuard[str]:
-    """Whether a value has the form of digest_of_weights: 64 hexadecimal digits."""
-    return type(value) is str and re.fullmatch("[0-9a-f]{64}", value) is not None
-
-
-def begin_digest(path: Path) -> Future[str]:
-    """Begin to compute digest_of_weights in a thread, so that it is there when it is asked for.
-
-    A digest is computed once, as long as times and sizes of the files stay as they are.
-    """
-    files = [path]
-    if path.is_dir():
-        files = sorted(path.glob("*.safetensors"))
-    stats = [file.stat() for file in files]
-    known_by = tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
-    return _digest(tuple(files), known_by)
-
-
-@lru_cache
-def _digest(files: tuple[Path, ...], known_by: tuple) -> Future[str]:
-    """The digest of files, computed in a thread; known_by tells apart files that have changed."""
-    future: Future[str] = Future()
-
-    def compute() -> None:
-        digest = hashlib.sha256()
-        try:
-            for file in files:
-                with file.open("rb") as opened:
-                    while block := opened.read(2**20):
-                        digest.update(block)
-        except OSError as error:
-            future.set_exception(error)
-        else:
-            future.set_result(digest.hexdigest())
-
-    Thread(target=compute, daemon=True).start()
-    return future
 
 
 def of_model(documents: Iterable, *, path: str) -> Tokenizer:

@@ -33,34 +33,18 @@ OF_SIX = {"rank": 5, "local_rank": 2, "node": 1, "devices": 3, "nodes": 2}
     [
         ({}, Launch()),
         (TORCHRUN, Launch(by="torchrun", restarts=2, **OF_SIX)),
-        (SRUN, Launch(by="srun", job="slurm-77", **OF_SIX)),
-        (BATCH, Launch(job="slurm-77", tasks_without_srun=6)),
+        (SRUN, Launch(by="srun", **OF_SIX)),
+        (BATCH, Launch(tasks_without_srun=6)),
         # One task of srun may start further processes itself, as in a shell or in a job of submitit.
-        (SRUN | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, Launch(job="slurm-77")),
-        (SRUN | {"SLURM_JOB_NAME": "bash"}, Launch(job="slurm-77")),
+        (SRUN | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, Launch()),
+        (SRUN | {"SLURM_JOB_NAME": "bash"}, Launch()),
         # torchrun inside of a job of SLURM starts the processes, and the job keeps its number.
-        (SRUN | TORCHRUN, Launch(by="torchrun", restarts=2, job="slurm-77", **OF_SIX)),
+        (SRUN | TORCHRUN, Launch(by="torchrun", restarts=2, **OF_SIX)),
     ],
     ids=["alone", "torchrun", "srun", "sbatch", "one task", "shell", "torchrun in SLURM"],
 )
 def test_a_launch_is_read_from_the_environment(environment, expected):
     assert this_launch(environment) == expected
-
-
-@pytest.mark.parametrize(
-    ("environment", "job"),
-    [
-        ({"TORCHELASTIC_RUN_ID": "mine"}, "torchrun-mine"),
-        ({"TORCHELASTIC_RUN_ID": "none"}, None),
-        ({"SLURM_JOB_ID": "9"}, "slurm-9"),
-        (
-            {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"},
-            "slurm-7_3",
-        ),
-    ],
-)
-def test_a_job_has_one_name_in_all_its_starts(environment, job):
-    assert this_launch(environment).job == job
 
 
 @pytest.mark.parametrize(

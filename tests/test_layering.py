@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gptmini.untrusted import targets
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "gptmini"
 SCRIPTS = ROOT / "scripts"
@@ -19,32 +21,32 @@ BENCHMARKS = SCRIPTS / "benchmarks"
 
 CORE = {"model", "attention", "tokenizer", "data"}
 # Files that every room may import.
-EVERYWHERE = {"checks", "files", "settings", "user_error"}
+EVERYWHERE = {"files", "settings", "untrusted", "user_error"}
 BELOW = {  # the rooms that a room may import, those apart
-    "checks": set(),
     "settings": set(),
+    "untrusted": set(),
     "user_error": set(),
     "files": set(),
     "hub_errors": set(),
-    "processors": set(),
     "launch": set(),
-    "search": set(),
     "attention": set(),
     "optim": set(),
+    "hardware": set(),
     "tokenizer": set(),
-    "hardware": {"processors"},
     "data": {"hub_errors"},
     "model": {"attention"},
     "generation": CORE,
     "evaluation": CORE,
     "interop": CORE | {"hub_errors"},
     "run_folder": CORE,
+    "sweep": {"run_folder", "model"},
     "preparing": {"tokenizer", "data"},
     "loading": CORE | {"run_folder", "interop"},
     "report": {"run_folder", "evaluation", "model", "data", "tokenizer"},
     "training": {
         "report",
         "run_folder",
+        "sweep",
         "generation",
         "evaluation",
         "model",
@@ -53,7 +55,6 @@ BELOW = {  # the rooms that a room may import, those apart
         "tokenizer",
         "hardware",
         "launch",
-        "processors",
     },
 }
 BELOW["commands"] = set(BELOW) - EVERYWHERE
@@ -65,8 +66,7 @@ HOMES = {  # the only room that may import a library, or print
     "argparse": "commands",
     "print": "commands",
     "matplotlib": "report",
-    "optuna": "search",
-    "submitit": "search",
+    "optuna": "sweep",
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 SCRIPT_FILES = sorted(SCRIPTS.rglob("*.py"))
@@ -169,28 +169,13 @@ def test_importing_the_package_loads_nothing_heavy():
     assert result.stdout == "[]\n"
 
 
-def targets(tree):
-    """Every _target_ of a configuration."""
-    entries = (
-        tree.items()
-        if isinstance(tree, dict)
-        else enumerate(tree)
-        if isinstance(tree, list)
-        else ()
-    )
-    for key, value in entries:
-        if key == "_target_":
-            yield value
-        yield from targets(value)
-
-
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=name_of)
 def test_a_configuration_names_what_a_room_shows(path):
     """Run folders keep these names, so that code may move behind a room's face without breaking a run."""
-    for target in targets(yaml.safe_load(path.read_text(encoding="utf-8"))):
+    for _, target in targets(yaml.safe_load(path.read_text(encoding="utf-8"))):
         if not target.startswith("gptmini."):
             continue
         package, own_room, name = target.split(".")  # three parts: no module inside a room is named

@@ -57,7 +57,7 @@ def installed(wheel, tmp_path_factory):
             timeout=300,
         )
 
-    where = run("-c", "from gptmini.commands.configuration import CONFIGS; print(CONFIGS)")
+    where = run("-c", "from gptmini.files import CONFIGS; print(CONFIGS)")
     assert Path(where.stdout.strip()).is_relative_to(site), where
 
     run.folder = folder
@@ -108,7 +108,7 @@ def test_a_folder_of_configurations_adds_an_experiment(installed):
 
     (path,) = installed.folder.glob("runs/mine/*/config.yaml")
     assert "lr: 0.02" in path.read_text()
-    assert "gptmini.optim.cosine" in path.read_text()
+    assert "gptmini.optim.CosineSchedule" in path.read_text()
 
     refused = installed("-m", "gptmini", "train", *RUN, "experiment=mine")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)

@@ -3,8 +3,10 @@
 `gptmini NAME ...` runs the main function of the module NAME in this room.
 """
 
+import difflib
 import sys
 from importlib import import_module
+from pathlib import Path
 
 from gptmini import __version__
 from gptmini.commands.errors import MISUSE, one_line_errors, print_mistake
@@ -21,6 +23,11 @@ COMMANDS = {
     "report": "a run, or several beside each other, as one HTML page",
 }
 
+# Commands whose module has a function run_job, of a configuration that Hydra has composed.
+COMPOSED = ("train", "prepare")
+# Modules whose command has a name that Python keeps for itself.
+MODULES = {"import": "import_"}
+
 
 @one_line_errors()
 def main() -> None:
@@ -28,16 +35,33 @@ def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     arguments = sys.argv[2:]
 
+    if name == "help" and arguments:
+        name, *arguments = [*arguments, "--help"]
     if name in COMMANDS:
-        # Each command has its own module, which is imported only now: sample needs no Hydra, report no Lightning.
-        import_module(f"gptmini.commands.{name}").main(arguments)
+        run(name, arguments)
     elif name == "--version":
         print(__version__)
-    elif name in ("--help", "-h"):
+    elif name in ("help", "--help", "-h"):
         print(usage())
     else:
-        print_mistake(f"gptmini has no command {name}; it has {', '.join(COMMANDS)}")
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        nearest = f"; the nearest is {close[0]}" if close else ""
+        print_mistake(f"gptmini has no command {name}; it has {', '.join(COMMANDS)}{nearest}")
         sys.exit(MISUSE)
+
+
+def run(command: str, arguments: list[str]) -> None:
+    """Run a command on arguments.
+
+    Each command has its own module, which is imported only now: sample needs no Hydra, report no Lightning. The modules
+    of the commands that Hydra composes a configuration for are imported once it has found every typed key.
+    """
+    # A class of the user's own is found in the folder where the command is typed.
+    sys.path.append(str(Path.cwd()))
+    if command in COMPOSED:
+        import_module("gptmini.commands.compose").run_composed(command, arguments)
+    else:
+        import_module(f"gptmini.commands.{MODULES.get(command, command)}").main(arguments)
 
 
 def usage() -> str:
@@ -50,6 +74,6 @@ def usage() -> str:
         lines.append(f"  gptmini {name:9} {meaning}")
     lines += [
         "",
-        "gptmini NAME --help describes one command; gptmini --version prints the version",
+        "gptmini help NAME describes one command; gptmini --version prints the version",
     ]
     return "\n".join(lines)

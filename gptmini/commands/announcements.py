@@ -2,53 +2,55 @@
 
 import math
 import shlex
-import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.commands.configuration import key_typed
-from gptmini.commands.quoting import override_of
+from gptmini.commands.overrides import as_override
+from gptmini.commands.resumed import parts_of_users
+from gptmini.commands.say import as_argument, command_line, lines_of
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:  # importing Lightning takes seconds
+    from gptmini.commands.compose import Typed
+    from gptmini.commands.settings import Settings
     from gptmini.data import TokenStore
-    from gptmini.hardware import Hardware
     from gptmini.model import GPT, GPTConfig
     from gptmini.model.training_state import TrainingState
     from gptmini.training import ConsoleLogger, GPTModule, TrainerSettings
     from gptmini.training.checkpointing import Best
     from gptmini.training.run import Run
     from gptmini.training.stopping import Ending
-    from gptmini.training.trainer import Trainer
+    from gptmini.training.trainer import Logger, Trainer
 
 # Passes over a text up to which a repeated text is worth nearly as much as a new one: Muennighoff et al. 2023,
 # "Scaling Data-Constrained Language Models", abstract.
 MANY_PASSES = 4
 
-# The folder that holds the package gptmini: the root of a clone, or site-packages of an installation.
-CLONE = Path(__file__).resolve().parent.parent.parent
-
 
 class Announcer:
     """Writes lines about a run: a topic, which is a word of at most eight letters, and one or more texts beside it."""
 
-    def __init__(self, console: "ConsoleLogger", config_dir: str | None) -> None:
+    def __init__(
+        self, console: "ConsoleLogger", typed: "Typed", loggers: "Sequence[Logger]"
+    ) -> None:
+        from gptmini.training import EventLogger
+
         self.console = console  # prints each line, and writes the line to train.log too
-        self.config_dir = config_dir  # a folder of the user's own, which a printed command names
+        self.typed = typed  # for the run this time
+        # Whether there is something that TensorBoard and a report can show.
+        self.has_events = any(isinstance(logger, EventLogger) for logger in loggers)
 
     def say(self, topic: str, *texts: str) -> None:
         """Write the topic beside the first text, and the other texts in lines below."""
-        for i, text in enumerate(texts):
-            word = topic if i == 0 else ""
-            self.console.say(f"{word:8} {text}")
+        for line in lines_of(topic, *texts):
+            self.console.say(line)
 
     def say_start(
         self,
         run: "Run",
         module: "GPTModule",
-        hardware: "Hardware",
+        settings: "Settings",
         *,
         prepared_now: bool,
     ) -> None:
@@ -57,28 +59,26 @@ class Announcer:
         Args:
             run: the run, whose folder exists.
             module: the model with its tokens and settings.
-            hardware: the device and precision that were chosen.
+            settings: the parts of the configuration.
             prepared_now: whether the tokens were written by this command, not by an earlier one.
         """
-        for note in run.notes:
+        for note in (*settings.notes, *run.notes):
             self.say("warning", note)
 
         model = module.model
         self._say_data(module.store, prepared_now=prepared_now)
-        self._say_passes(
-            module.store,
-            n_sequences=module.settings.max_steps * module.settings.global_batch_size,
-            context_length=model.config.context_length,
-        )
+        self._say_passes(module)
         work = with_prefix(model.flops_per_token, "FLOP")
         self.say("model", f"{model.n_parameters:,} parameters, {work} a token")
         self._say_if_not_exportable(model.config)
         if module.origin is not None and run.state is None:
-            self.say("", f"begins with the weights of {module.origin['path']}")
+            self.say("", f"begins with the weights of {module.origin}")
         self._say_frozen(model)
-        self.say("machine", str(hardware))
+        self.say("machine", str(settings.hardware))
         self._say_batch(module.settings)
-        self.say("run", str(run.folder), f"watch it: {watching(run.root)}")
+        self.say("run", str(run.folder))
+        if self.has_events:
+            self.say("", f"watch it: {watching(run.root or run.folder)}")
 
         if run.resumed:
             self.say_resume(run.state, module)
@@ -117,28 +117,27 @@ class Announcer:
             f"{bytes_per_token:.2f} bytes a token",
         )
 
-    def _say_passes(self, store: "TokenStore", *, n_sequences: int, context_length: int) -> None:
+    def _say_passes(self, module: "GPTModule") -> None:
         """Say how often the run trains on each source of its tokens, and warn where that is too often.
 
-        Args:
-            store: the tokens.
-            n_sequences: sequences of the whole run.
-            context_length: tokens of a sequence.
+        Of a run with a time limit nobody knows how many steps it takes, so there is no warning.
         """
-        sources = store.sources
+        settings = module.settings
+        sources = module.store.sources
         n_in_block = sum(source.weight for source in sources)
+        n_tokens = (
+            settings.max_steps * settings.global_batch_size * module.model.config.context_length
+        )
 
         warnings = []
         for source in sources:
-            n_tokens = n_sequences * context_length * source.weight / n_in_block
-            passes = n_tokens / source.n_tokens
-
+            passes = n_tokens * source.weight / n_in_block / source.n_tokens
             if source.name:
                 share = f"{source.weight} of {n_in_block} windows"
                 there = f"{source.n_tokens:,} tokens"
                 self.say("", f"{source.name}: {share}, {there}, {passes:,.2f} passes")
 
-            if passes > MANY_PASSES:
+            if passes > MANY_PASSES and settings.max_time is None:
                 name = source.name or "the text"
                 remedy = f"a lower weight of {name}, " if source.name else ""
                 warnings.append(
@@ -199,7 +198,7 @@ class Announcer:
         else:
             kept = "nothing was saved yet"
         self.say("stopped", f"by {ending.reason} at step {step}; {kept}")
-        self.say("next", resuming(run, self.config_dir))
+        self.say("next", resuming(run, self.typed))
 
     def say_done(self, trainer: "Trainer", run: "Run", *, n_steps: int, seconds: float) -> None:
         """Say how long the run took, and why it ended early where a callback ended it.
@@ -212,7 +211,7 @@ class Announcer:
         if trainer.global_step < trainer.max_steps:
             reason = _reason_of_callbacks(trainer)
             self.say("early", f"at step {trainer.global_step} of {trainer.max_steps}: {reason}")
-            self.say("", f"to go on: {resuming(run, self.config_dir)}")
+            self.say("", f"to go on: {resuming(run, self.typed)}")
 
     def say_results(
         self,
@@ -247,11 +246,11 @@ class Announcer:
 
         for text in samples:
             self.say("sample", *text.splitlines())
+        names = ["report"] if self.has_events else []
         if keeps_best:
-            names = ["sample", "evaluate", "report"]
+            names = ["sample", "evaluate", *names]
         else:
             self.say("model", "not kept, for want of callbacks.checkpoints")
-            names = ["report"]
         self.say("next", *(command_line(name, as_argument(folder)) for name in names))
 
 
@@ -281,47 +280,13 @@ def watching(root: Path) -> str:
     return shlex.join(["tensorboard", "--logdir", as_argument(root)])
 
 
-def as_argument(folder: Path) -> str:
-    """A folder as an argument that no program takes for an option or for the home folder, as -x and ~ would be."""
-    text = str(folder)
-    return f"./{text}" if text.startswith(("-", "~")) else text
-
-
-def resuming(run: "Run", config_dir: str | None) -> str:
+def resuming(run: "Run", typed: "Typed") -> str:
     """The command line that goes on with a run.
 
     Callbacks and loggers that the user added are typed again, and the user's own folder too: a stored configuration
     alone may not name a class.
     """
-    arguments = [override_of("resume", as_argument(run.folder))]
-    for override in run.overrides:
-        if override.startswith("+") and key_typed(override).startswith(("callbacks.", "logger.")):
-            arguments.append(override)
-    if config_dir is not None:
-        arguments += ["--config-dir", as_argument(Path(config_dir))]
+    arguments = [as_override("resume", as_argument(run.folder)), *parts_of_users(typed.overrides)]
+    if typed.config_dir is not None:
+        arguments += ["--config-dir", as_argument(Path(typed.config_dir))]
     return command_line("train", *arguments)
-
-
-def command_line(name: str, *arguments: str) -> str:
-    """A gptmini command that this user's shell takes as it is, with the program that the user has called.
-
-    That is a script of a clone, or the installed program. A program that is not on the shell's path is named by its
-    file.
-    """
-    script = Path(sys.argv[0])
-    installed = Path(sys.executable).with_name("gptmini")
-    if script.resolve().parent == CLONE / "scripts":
-        program = [_called(sys.executable), str(script.with_name(f"{name}.py"))]
-    elif installed.is_file():
-        program = [_called(str(installed)), name]
-    else:
-        program = [_called(sys.executable), "-m", "gptmini", name]
-    return shlex.join([*program, *arguments])
-
-
-def _called(program: str) -> str:
-    """The name under which a shell finds a program's file; the file itself where another program has the name."""
-    name = Path(program).name
-    found = shutil.which(name)
-    is_found = found is not None and Path(found).absolute() == Path(program).absolute()
-    return name if is_found else program

@@ -1,10 +1,11 @@
-"""A user's mistakes, told in one line."""
+"""A user's mistakes, told in one line: the words of pydantic, Hydra and the system, with the key that is meant."""
 
 import argparse
+import difflib
 import errno
-import io
 import os
 import re
+import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,18 +15,25 @@ from typing import Any, NoReturn
 from gptmini.user_error import UserError
 
 MISUSE = 2  # exit code of a mistake that the user can mend, as argparse's
-STDOUT = "stdout"  # the name that an error of writing there has
+TROUBLE = (
+    1  # exit code where memory or the disk ran out: the same command may succeed at another time
+)
 INTERRUPTED = 130  # exit code after Ctrl-C: 128 + the number of SIGINT
+LONGEST_VALUE = 80  # characters of a value in an error message; a longer one is cut
+# The names that pydantic gives to the members of a union, which are no part of a key.
+MEMBER = re.compile(r"[a-z]+-|(int|float|bool|str|list|dict|none|function|literal|constrained)\b")
+# How pydantic begins a requirement, before what the value must be or have.
+BEGINNING = re.compile(r"(Value error, must |[A-Z][a-z]+ should )")
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """Turn a user's mistake into one line on stderr and exit code 2; a bug keeps its traceback.
 
-    With the environment variable GPTMINI_TRACEBACK set, every error keeps its traceback. This helps where the one
-    line seems to hide a bug.
+    The exit code is 1 where memory or the disk ran out.
+
+    With the environment variable GPTMINI_TRACEBACK set, every error keeps its traceback.
     """
-    _name_stdout()
     for stream in (sys.stdout, sys.stderr):
         # A closed stream is None, and a stream that a caller put in place may lack this method.
         if hasattr(stream, "reconfigure"):
@@ -33,126 +41,42 @@ def one_line_errors() -> Iterator[None]:
             stream.reconfigure(errors="backslashreplace")
 
     try:
-        with _flushing_stdout():
-            yield
+        yield
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:
-        # The program that reads stdout, such as head, has closed the pipe and needs no more.
-        if isinstance(error, BrokenPipeError) and error.filename == STDOUT:
+        if isinstance(error, BrokenPipeError) and _stdout_is_unread():
+            # The program that reads stdout, such as head, needs no more. Python flushes stdout once more when it exits.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(0)
         line = explain(error)
         if line is None:
             raise
         print_mistake(line)
-        sys.exit(MISUSE)
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        sys.exit(TROUBLE if is_full or ran_out_of_memory(error) else MISUSE)
 
 
-class _Stdout(io.FileIO):
-    """The file behind stdout, which gives its name to errors of writing."""
-
-    def write(self, data: Any) -> int | None:
-        """Write bytes; an OSError names stdout."""
-        try:
-            return super().write(data)
-        except OSError as error:
-            error.filename = STDOUT
-            raise
-
-
-def _name_stdout() -> None:
-    """Let errors of writing to stdout name it; a stdout that a caller or a terminal of Windows has put there stays."""
+def _stdout_is_unread() -> bool:
+    """Whether stdout is a pipe whose reader is gone; another pipe that breaks, as to a worker, is an error."""
     stdout = sys.stdout
-    if type(stdout) is not io.TextIOWrapper:
-        return
-    # With PYTHONUNBUFFERED set, Python writes to the file itself.
-    raw = getattr(stdout.buffer, "raw", stdout.buffer)
-    if type(raw) is not io.FileIO:
-        return
-
-    stdout.flush()
-    stream: Any = _Stdout(raw.fileno(), "w", closefd=False)
-    if stdout.buffer is not raw:
-        stream = io.BufferedWriter(stream)
-    sys.stdout = io.TextIOWrapper(
-        stream,
-        encoding=stdout.encoding,
-        errors=stdout.errors,
-        line_buffering=stdout.line_buffering,
-        write_through=stdout.write_through,
-    )
-
-
-@contextmanager
-def _flushing_stdout() -> Iterator[None]:
-    """Flush stdout after the block; discard what a full disk did not take, so that Python's own flush cannot fail."""
-    try:
-        yield
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except OSError as error:
-        if error.filename == STDOUT:
-            _discard_stdout()
-        raise
-
-
-def _discard_stdout() -> None:
-    """Send stdout to the null device, where the flush with which Python exits cannot fail."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-@contextmanager
-def naming_keys(**folders: str) -> Iterator[None]:
-    """Turn a read-only place into a mistake that names the keys which lead elsewhere.
-
-    Args:
-        folders: the folder that each key names, as runs_dir="runs". Without any the error stays as it is.
-
-    Raises UserError: the block could not make or write one of the folders, or something in one.
-    """
-    try:
-        yield
-    except OSError as error:
-        is_read_only = error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
-        if not is_read_only or not any(_concerns(error, folder) for folder in folders.values()):
-            raise
-        # Of several folders that would be made in the same place, naming one elsewhere would not be enough.
-        place = _existing(error.filename)
-        keys = [
-            f"{key}="
-            for key, folder in folders.items()
-            if _concerns(error, folder) or _existing(folder) == place
-        ]
-        verb = "names another folder" if len(keys) == 1 else "name other folders"
-        raise UserError(f"{_explained(error)}; {' and '.join(keys)} {verb}") from error
-
-
-def _concerns(error: OSError, folder: str) -> bool:
-    """Whether an error names a folder, something in it, or a folder above it that had to be made."""
-    if not isinstance(error.filename, str):
+    if stdout is None or not hasattr(select, "poll"):
         return False
-    named = Path(error.filename).absolute()
-    own = Path(folder).absolute()
-    return named.is_relative_to(own) or own.is_relative_to(named)
-
-
-def _existing(path: str) -> Path:
-    """A path, or where it does not exist the nearest folder above it that does."""
-    place = Path(path).absolute()
-    return next(folder for folder in (place, *place.parents) if folder.exists())
+    try:
+        descriptor = stdout.fileno()
+    except OSError:  # a stream that a caller put in place may have no file
+        return False
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return bool(poll.poll(0))
 
 
 def print_mistake(mistake: str) -> None:
     """Print a mistake as one line on stderr; nothing where stderr is closed, since print would take stdout instead."""
-    if sys.stderr is None:
-        return
-    print(f"error: {' '.join(mistake.split())}", file=sys.stderr, flush=True)
-
-
-def refuse(message: str) -> NoReturn:
-    """Print what argparse finds wrong with a command line as one line on stderr, and exit with code 2."""
-    print_mistake(f"{message}; --help lists what there is")
-    sys.exit(MISUSE)
+    if sys.stderr is not None:
+        print(f"error: {' '.join(mistake.split())}", file=sys.stderr, flush=True)
 
 
 def explain(error: BaseException) -> str | None:
@@ -160,47 +84,46 @@ def explain(error: BaseException) -> str | None:
 
     A bug keeps its traceback, and every error does while GPTMINI_TRACEBACK is set.
     """
-    return None if os.environ.get("GPTMINI_TRACEBACK") else _explained(error)
+    return None if os.environ.get("GPTMINI_TRACEBACK") else _sentence(error)
 
 
-def _explained(error: BaseException) -> str | None:
-    """The message for a user who can mend the cause of an error; None if the error is a bug."""
-    if isinstance(error, UserError):
-        return str(error)
-    if isinstance(error, RecursionError):
-        return "what was typed or read is nested too deeply"
-    # Python's own words for a whole number that is too long to be read.
-    if isinstance(error, ValueError) and str(error).startswith("Exceeds the limit"):
-        return f"a whole number must have at most {sys.get_int_max_str_digits()} digits"
-    if ran_out_of_memory(error):
-        remedy = "lower batch_size (trainer.batch_size when training) or the model's sizes"
-        return f"memory ran out; {remedy}"
+def _sentence(error: BaseException, key: str = "") -> str | None:
+    """The message for a user who can mend the cause of an error; None if the error is a bug.
 
-    # Classes of libraries are told by their names: importing a library here would slow every command down. Hydra's
-    # errors are asked for before OSError, because some of them derive from OSError.
+    Classes of libraries are told by their names: importing a library here would slow every command down.
+
+    Args:
+        error: what was raised.
+        key: the part of the configuration that was being made, as callbacks.samples; empty for its root.
+    """
     name = type(error).__name__
-    if name == "InstantiationException":
-        return _explain_part(error)
-    if name == "MissingConfigException" and getattr(error, "options", None):
-        return _explain_choice(error)
-    if type(error).__module__.startswith(("hydra.", "omegaconf.")):
-        return _explain_hydra(error)
-    if isinstance(error, OSError):
-        return f"{os.fsdecode(error.filename or 'input or output')}: {error.strerror or error}"
+    library = type(error).__module__.partition(".")[0]
+    text = str(error)
 
-    # Lightning explains in its own words why a callback or a logger does not fit, or which package it needs.
-    if name == "MisconfigurationException":
-        return str(error)
-    if str(error).startswith("Early stopping conditioned on metric"):
-        return str(error)
-    if isinstance(error, ModuleNotFoundError) and "pip install" in str(error):
-        return str(error)
-    if str(error).startswith("You set `--ntasks="):
-        return str(error)
-    # Weights & Biases asks for a login.
-    if name == "UsageError" and type(error).__module__.startswith("wandb."):
-        return str(error)
-    return None
+    if isinstance(error, UserError):
+        return text
+    if library.startswith("pydantic") and name == "ValidationError":
+        return _refused_values(error, key)
+    if name == "InstantiationException":
+        return _refused_part(error)
+    if name == "MissingConfigException" and getattr(error, "options", None):
+        return _unknown_option(error)
+    if library in ("hydra", "omegaconf", "antlr4", "yaml"):
+        return _not_composed(error)
+    if ran_out_of_memory(error):
+        return "memory ran out; lower batch_size (trainer.batch_size when training) or the model's sizes"
+    if isinstance(error, OSError):
+        place = error.filename or ("the disk" if error.errno == errno.ENOSPC else "input or output")
+        return f"{os.fsdecode(place)}: {error.strerror or error}"
+
+    # Lightning and Weights & Biases say in their own words what does not fit, is missing, or wants a login.
+    is_told = name in ("MisconfigurationException", "UsageError")
+    is_told |= text.startswith(("Early stopping conditioned on metric", "You set `--ntasks="))
+    is_told |= isinstance(error, ModuleNotFoundError) and "pip install" in text
+    # Python says so of a whole number of thousands of digits, which nobody means.
+    is_told |= isinstance(error, ValueError) and text.startswith("Exceeds the limit")
+    is_told |= isinstance(error, RecursionError)
+    return text if is_told else None
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
@@ -210,24 +133,77 @@ def ran_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
-def _explain_hydra(error: BaseException) -> str:
-    """The message for an error of Hydra or OmegaConf, without the search path and the key that Hydra lists below."""
-    name = type(error).__name__
-    reason = str(error).partition("Config search path")[0].partition("\n    full_key")[0]
-    if not reason:
-        reason = f"the configuration cannot be composed ({name})"
-    key = str(error).partition("\n    full_key: ")[2].partition("\n")[0]
-    if key and key not in reason:
-        reason = f"{key}: {reason}"
-    if "override" in name.lower():
-        reason += "; a list or a mapping holds other characters in quotes: 'key=[\"a b\"]'"
-    return reason
+def _refused_values(error: Any, part: str) -> str:
+    """The message for a pydantic.ValidationError: for each key its requirements, and the value that was given.
+
+    A union refuses a value once for each of its members, so requirements of one key are joined by "or".
+    """
+    requirements: dict[str, list[str]] = {}
+    values: dict[str, object] = {}
+    for refusal in error.errors(include_url=False):
+        names = [str(name) for name in refusal["loc"]]
+        own = names[:1] + [name for name in names[1:] if not MEMBER.match(name)]
+        key = ".".join([part, *own] if part else own)
+
+        if refusal["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+            return _no_key(key)
+        if refusal["type"].startswith("missing"):
+            return f"{key} must be given, as in {key}=VALUE"
+        if refusal["type"] == "value_error" and not own:
+            return str(refusal["ctx"]["error"])
+        wanted = BEGINNING.sub("", refusal["msg"], count=1)
+        requirements.setdefault(key, []).append(wanted)
+        values.setdefault(key, refusal["input"])
+
+    sentences = []
+    for key, wanted in requirements.items():
+        first, *others = dict.fromkeys(wanted)
+        alternatives = " or ".join([first, *(other.removeprefix("be ") for other in others)])
+        sentences.append(f"{key} must {alternatives}, got {shown(values[key])}")
+    return "; ".join(sentences)
 
 
-def _explain_choice(error: Any) -> str:
+def shown(value: object) -> str:
+    """The text that stands for a value in an error message."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
+
+
+def _no_key(key: str) -> str:
+    """The message for a key that no configuration has."""
+    from gptmini.commands.keys import (
+        no_key,  # reads all configurations, which only this mistake needs
+    )
+
+    return no_key(key)
+
+
+def _refused_part(error: BaseException) -> str | None:
+    """The message for a part of a configuration that Hydra could not make; None if a class of gptmini has a bug."""
+    cause = error.__cause__
+    key = str(error).rpartition("full_key: ")[2].strip()
+    if cause is None:
+        return _not_composed(error)
+    if isinstance(cause, ImportError):
+        return f"{key} cannot be made: {cause}"
+    if isinstance(cause, TypeError):
+        return f"{key} does not fit: {cause}"
+
+    sentence = _sentence(cause, key)
+    # Somebody else's class can raise anything, and knows no key.
+    if sentence in (None, str(cause)) and "'gptmini." not in str(error):
+        return f"{key} cannot be made: {cause}"
+    return sentence
+
+
+def _unknown_option(error: Any) -> str:
     """The message for Hydra's MissingConfigException of an option that its group does not have."""
     group, _, option = str(error.missing_cfg_file).rpartition("/")
-    message = f"{group} must be one of {', '.join(error.options)}, got {option or 'no name'}"
+    close = difflib.get_close_matches(option, error.options, n=1)
+    nearest = f"; the nearest is {group}={close[0]}" if close else ""
+    message = (
+        f"{group} must be one of {', '.join(error.options)}, got {option or 'no name'}{nearest}"
+    )
 
     # Hydra names the file that chooses the option. One that lies in no group is the command's own, and stands for what
     # was typed.
@@ -235,19 +211,24 @@ def _explain_choice(error: Any) -> str:
     return message if chooser is None else f"{chooser[1]}.yaml: {message}"
 
 
-def _explain_part(error: BaseException) -> str | None:
-    """The message for a part of a configuration that Hydra could not make; None if a class of gptmini has a bug."""
-    cause = error.__cause__
-    key = str(error).rpartition("full_key: ")[2]
-    if isinstance(cause, TypeError):
-        return f"{key} does not fit: {cause}"
-    if isinstance(cause, ImportError):
-        return f"{key} cannot be made: {cause}"
+def _not_composed(error: BaseException) -> str:
+    """The message for an error of Hydra or OmegaConf, without the search path and the object that they list below."""
+    text = str(error)
+    unknown = re.match(r"Could not override '([^']+)'\.", text)
+    if unknown is not None:
+        return _no_key(unknown[1].lstrip("+"))
+    unread = re.match(r"LexerNoViableAltException: (.*)", text)
+    if unread is not None:
+        return f"{unread[1]} cannot be read: a key has letters, digits, dots and underscores"
+    missing = re.search(r"Missing mandatory value: (\S+)", text)
+    if missing is not None:
+        return f"{missing[1]} must be given, as in {missing[1]}=VALUE"
 
-    explained = None if cause is None else _explained(cause)
-    if explained is None and "'gptmini." not in str(error):
-        return str(error)
-    return explained
+    reason = text.partition("Config search path")[0].partition("\n    full_key")[0]
+    key = getattr(error, "full_key", None)
+    if reason and key:
+        return f"{key}: {reason}"
+    return reason or f"the configuration cannot be composed ({type(error).__name__})"
 
 
 class Parser(argparse.ArgumentParser):
@@ -255,43 +236,27 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong with the command line as one line, and exit with code 2."""
-        refuse(message)
+        print_mistake(complaint(self, message))
+        sys.exit(MISUSE)
 
 
-class Once(argparse.Action):
-    """The action of an option that can be given only once, where the last of several would hide the others."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        """Keep the value; refuse a second one."""
-        if getattr(namespace, self.dest) is not None:
-            parser.error(f"{option_string} must be given once")
-        setattr(namespace, self.dest, values)
+def complaint(parser: argparse.ArgumentParser, message: str) -> str:
+    """What argparse finds wrong with a command line; an unknown flag is told the nearest one that there is."""
+    unknown = re.match(r"unrecognized arguments: (-\S+)", message)
+    flags = [flag for action in parser._actions for flag in action.option_strings]
+    close = [] if unknown is None else difflib.get_close_matches(unknown[1], flags, n=1)
+    if close:
+        return f"{message}; the nearest is {close[0]}"
+    return f"{message}; --help lists what there is"
 
 
 def path_argument(text: str) -> Path:
-    """The path that an option names, as a type of argparse; refuses what path_of refuses."""
-    try:
-        return path_of(text)
-    except UserError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def path_of(text: str) -> Path:
-    """The path that a text names; ~ at its beginning is the home folder.
-
-    Raises UserError: an empty name, which would be the folder here, or the home folder of a user that is not there.
-    """
+    """The path that an option names, as a type of argparse; ~ at its beginning is the home folder."""
     if not text:
-        raise UserError("must be a file or a folder, got an empty name")
+        raise argparse.ArgumentTypeError("must be a file or a folder, got an empty name")
     try:
         return Path(text).expanduser()
-    except RuntimeError:
-        raise UserError(
-            f"must be a file or a folder, got {text}, and no home folder of that user is known"
+    except RuntimeError as error:
+        raise argparse.ArgumentTypeError(
+            f"must be a file or a folder, got {text}: {error}"
         ) from None

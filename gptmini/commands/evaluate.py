@@ -2,31 +2,27 @@
 
 import argparse
 import json
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gptmini.commands.errors import Parser, one_line_errors, path_argument, path_of
-from gptmini.commands.evaluation_output import Measured, as_json, as_lines
-from gptmini.commands.named import say_which
-from gptmini.commands.start_up import started, starting_up
+from gptmini.commands.arguments import at_least_one, say_which
+from gptmini.commands.errors import Parser, one_line_errors, path_argument
+from gptmini.commands.start_up import started
 from gptmini.user_error import UserError
 
 # A mistake in an option is told before torch is imported, which takes seconds.
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-
-    from gptmini.commands.evaluated_text import PreparedText, Streams, TextFiles, TrainedModel
-    from gptmini.evaluation.conventions import Plan
-
+    from gptmini.evaluation.measured import TrainedModel
+    from gptmini.evaluation.texts import HeldOutText
 
 FIELD = "text"
 SPLIT = "val"
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Read the command line; argparse refuses an unknown option or a value of the wrong type."""
+    """Read the command line."""
     parser = Parser(
         prog="gptmini evaluate",
         description="Loss, perplexity and bits per byte of a trained model on held-out text, each with an interval.",
@@ -36,6 +32,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "runs",
         nargs="+",
+        type=path_argument,
         metavar="run",
         help="run folder (its best checkpoint), checkpoint file or exported folder, as in runs/latest; "
         "runs/NAME for its newest run",
@@ -68,7 +65,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--max-tokens",
-        type=int,
+        type=at_least_one,
         help="evaluate on the first so many, or on whole documents that together have as many (default: all)",
     )
 
@@ -80,14 +77,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--stride",
-        type=int,
+        type=at_least_one,
         help="tokens between the beginnings of windows, which then overlap (default: the context, without overlap)",
     )
 
     # What computes, and what is printed.
     parser.add_argument(
         "--batch-size",
-        type=int,
+        type=at_least_one,
         default=32,
         help="windows at once (default: %(default)s)",
     )
@@ -101,201 +98,170 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         action="store_true",
         help="print one object of JSON instead of lines",
     )
+
     options = parser.parse_args(arguments)
-    _check(options)
+    mistake = mistake_in(options)
+    if mistake is not None:
+        parser.error(mistake)
     return options
 
 
-def _check(options: argparse.Namespace) -> None:
-    """Raise UserError for options that do not go together, or a number that is out of range."""
-    for name in ("max_tokens", "batch_size", "stride"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
-
+def mistake_in(options: argparse.Namespace) -> str | None:
+    """What does not go together in a command line; None if everything does."""
     n_wanted = 2 if options.compare else 1
     if len(options.runs) != n_wanted:
         verb = "takes two runs" if options.compare else "is needed to evaluate several runs"
-        raise UserError(f"--compare {verb}, got {len(options.runs)}")
-
+        return f"--compare {verb}, got {len(options.runs)}"
     if options.per_document and options.stride is not None:
-        raise UserError("--stride belongs to a stream of text; leave out --per-document")
+        return "--stride belongs to a stream of text; leave out --per-document"
     if options.text is not None and options.data is not None:
-        raise UserError("--text and --data both name a text; leave out one")
+        return "--text and --data both name a text; leave out one"
     if options.text is not None and options.split is not None:
-        raise UserError("--split belongs to a prepared folder; leave out --text")
+        return "--split belongs to a prepared folder; leave out --text"
     if options.text is None and options.field is not None:
-        raise UserError("--field belongs to the files that --text names")
+        return "--field belongs to the files that --text names"
+    return None
 
 
 @one_line_errors()
-@starting_up()
 def main(arguments: list[str] | None = None) -> None:
-    """Load a model and a text, evaluate the model, and print loss, perplexity and bits per byte."""
+    """Load the models and the text, evaluate, and print loss, perplexity and bits per byte."""
     options = parse(arguments)
 
-    from gptmini.commands.evaluated_text import open_model, open_text
-    from gptmini.evaluation.intervals import compare
+    from rich.console import Console
+
+    from gptmini.evaluation.measured import measure, report_of
     from gptmini.hardware import choose_device
 
     started()
     device = choose_device(options.device)
-    named = [_named(run) for run in options.runs]
-    models = [open_model(run) for run in named]
-    text = open_text(
-        models[0],
-        files=options.text,
-        field=options.field or FIELD,
-        folder=options.data,
-        split=options.split or SPLIT,
-        max_tokens=options.max_tokens,
-    )
-    alone = _scores_documents_alone(models, options)
+    models = [open_model(path) for path in options.runs]
+    text = open_text(options, models[0])
+    for note in text.notes:
+        print(f"warning: {note}", file=sys.stderr)
+    alone = scores_documents_alone(options, models)
 
     measured = []
-    for model in models:
-        model.model.to(device)
-        measured.append(_measure(model, text, options, alone=alone))
-        model.model.to("cpu")
+    for trained in models:
+        trained.model.to(device)
+        with Console(stderr=True).status("evaluating") as status:
+            result = measure(
+                trained,
+                text,
+                alone=alone,
+                stride=options.stride,
+                batch_size=options.batch_size,
+                on_batch=lambda n, n_all: status.update(f"evaluating: {n:,} of {n_all:,} tokens"),
+            )
+        trained.model.to("cpu")
+        measured.append(result)
 
-    for typed, run in zip(options.runs, named, strict=True):
-        say_which(typed, run)
-    comparison = None
-    if options.compare:
-        _check_same_text(measured)
-        comparison = compare(measured[0].sums, measured[1].sums)
-
+    report = report_of(text, measured)
+    for typed, trained in zip(options.runs, models, strict=True):
+        say_which(typed, trained.run)
     if options.json:
-        print(json.dumps(as_json(text.name, measured, comparison), indent=2))
+        # JSON knows no infinity, such as a perplexity can be.
+        plain = json.loads(json.dumps(report), parse_constant=lambda name: None)
+        print(json.dumps(plain, indent=2))
     else:
-        print("\n".join(as_lines(text.name, measured, comparison)))
+        print("\n".join(lines_of(report)))
 
 
-def _named(run: str) -> Path:
-    """The run, file or exported folder that a user means."""
-    from gptmini.loading import is_exported
-    from gptmini.run_folder import named_run
+def open_model(path: Path) -> "TrainedModel":
+    """Load a model from a run, a checkpoint or an exported folder, and find the tokens that it was trained on."""
+    from gptmini.data import find_prepared
+    from gptmini.evaluation.measured import TrainedModel
+    from gptmini.loading import is_exported, load, model_and_tokenizer
+    from gptmini.model.checkpoint import read_checkpoint
+    from gptmini.run_folder import find_checkpoint, named_run
 
-    path = path_of(run)
-    return path if is_exported(path) else named_run(path)
+    if is_exported(path):
+        model, tokenizer = load(path)
+        return TrainedModel(path, path, model, tokenizer, None)
+
+    run = named_run(path)
+    checkpoint = find_checkpoint(run)
+    contents = read_checkpoint(checkpoint)
+    model, tokenizer = model_and_tokenizer(contents, checkpoint)
+    trained_on = contents["gptmini"].get("data")
+    folder = trained_on.get("folder") if isinstance(trained_on, dict) else None
+    data = None
+    if isinstance(folder, str) and folder:
+        data = find_prepared(Path(folder), checkpoint)
+    return TrainedModel(run, checkpoint, model, tokenizer, data)
 
 
-def _scores_documents_alone(models: "Sequence[TrainedModel]", options: argparse.Namespace) -> bool:
+def open_text(options: argparse.Namespace, trained: "TrainedModel") -> "HeldOutText":
+    """The text that the options name, or else the tokens that the first model was trained on.
+
+    Raises UserError: a text that cannot be read, or no text is named and the model's checkpoint names none.
+    """
+    from gptmini.evaluation.texts import PreparedText, TextFiles
+
+    if options.text is not None:
+        return TextFiles(options.text, options.field or FIELD, options.max_tokens)
+
+    folder = options.data or trained.data
+    if folder is None:
+        raise UserError(
+            f"{trained.path} does not say where its tokens are; name a prepared folder with --data, or files of text "
+            "with --text"
+        )
+    return PreparedText(folder, options.split or SPLIT, options.max_tokens)
+
+
+def scores_documents_alone(options: argparse.Namespace, models: "Sequence[TrainedModel]") -> bool:
     """Whether each document is scored alone: where that is asked for, or models of different tokenizers are compared.
 
     Raises UserError: a tokenizer has no end-of-text, behind which a document could stand.
     """
-    tokenizers = [model.tokenizer.to_dict() for model in models]
+    tokenizers = [trained.tokenizer.to_dict() for trained in models]
     have_same = all(state == tokenizers[0] for state in tokenizers)
     if have_same and not options.per_document:
         return False
 
     if options.stride is not None:
         raise UserError("--stride needs models with the same tokenizer")
-    for model in models:
-        if model.tokenizer.end_of_text is None:
+    for trained in models:
+        if trained.tokenizer.end_of_text is None:
             raise UserError(
-                f"the tokenizer of {model.path} must have an end-of-text, behind which each document is scored; "
+                f"the tokenizer of {trained.path} must have an end-of-text, behind which each document is scored; "
                 "tokenizer=char has one only if its text had several documents"
             )
     return True
 
 
-def _measure(
-    model: "TrainedModel",
-    text: "PreparedText | TextFiles",
-    options: argparse.Namespace,
-    *,
-    alone: bool,
-) -> "Measured":
-    """Evaluate a model on a text, in one stream or each document alone."""
-    from rich.console import Console
+def lines_of(report: dict[str, Any]) -> Iterator[str]:
+    """The figures of an evaluation, a line each."""
+    intervals = report["intervals"]
+    for model in report["models"]:
+        yield f"{model['model']} on {report['text']}, {model['tokens']:,} tokens"
+        yield line("loss", model["loss"], ".4f", "nats per token")
+        yield line("perplexity", model["perplexity"], ".3f")
+        yield line("bits per byte", model["bits_per_byte"], ".4f")
+        if "word_perplexity" in model:
+            yield line("word perplexity", model["word_perplexity"], ".3f")
+        yield f"{'convention':15} {model['convention']}"
 
-    from gptmini.commands.evaluated_text import count_words
-    from gptmini.evaluation.sums import sums_of_parts
+    comparison = report.get("comparison")
+    if comparison is not None:
+        share_won = comparison["share_won_by_first"]
+        difference = {"value": comparison["bits_per_byte"], "interval": comparison["interval"]}
+        yield line("second - first", difference, "+.4f", "bits per byte")
+        if share_won is None:
+            yield f"{'no interval':15} two tokenizers cut one document into different blocks; give several documents"
+        else:
+            yield f"{'first is lower':15} in {share_won:.0%} of the {intervals['part']}"
 
-    n_words = None
-    tokens_per_byte = None
-    if alone:
-        documents = text.documents(model)
-        n_words = count_words(model, documents)
-        plan = _plan_of_documents(model, documents)
-    else:
-        streams = text.streams(model)
-        tokens_per_byte = streams.tokens_per_byte
-        plan = _plan_of_streams(model, streams, options.stride)
-
-    with Console(stderr=True).status("evaluating") as status:
-
-        def show(n_tokens: int) -> None:
-            status.update(f"evaluating: {n_tokens:,} of {plan.n_tokens:,} tokens")
-
-        sums = sums_of_parts(
-            model.model, plan.windows, batch_size=options.batch_size, on_batch=show
-        )
-    if not sums.n_bytes.sum():
-        raise UserError(_nothing_scored(text.name, options, alone=alone))
-    return Measured(
-        path=model.path,
-        convention=plan.convention,
-        unit=plan.unit,
-        sums=sums,
-        tokens_per_byte=tokens_per_byte,
-        n_words=n_words,
-    )
+    if intervals["parts"] > 1:
+        share = f"{intervals['share']:.0%} of {intervals['draws']:,} draws"
+        yield f"{'intervals':15} {share} from {intervals['parts']:,} {intervals['part']}"
 
 
-def _nothing_scored(name: str, options: argparse.Namespace, *, alone: bool) -> str:
-    """The error of a text of which no token with text in it is scored."""
-    if alone:
-        return f"{name} must hold text to evaluate on, got none"
-    message = f"{name} must have text behind its first token, which nothing predicts in a stream"
-    if options.max_tokens is not None:
-        message += f", among --max-tokens={options.max_tokens}"
-    return message
-
-
-def _plan_of_documents(model: "TrainedModel", documents: "list[np.ndarray]") -> "Plan":
-    """What is scored where each document stands alone."""
-    from gptmini.evaluation.conventions import each_document_alone
-
-    end_of_text = model.tokenizer.end_of_text
-    assert end_of_text is not None  # as _scores_documents_alone has checked
-    return each_document_alone(
-        documents,
-        end_of_text=end_of_text,
-        context_length=model.model.config.context_length,
-        byte_lengths=model.tokenizer.byte_lengths(),
-    )
-
-
-def _plan_of_streams(model: "TrainedModel", streams: "Streams", stride: int | None) -> "Plan":
-    """What is scored of the streams of a text; UserError for a stride that is longer than a window."""
-    from gptmini.evaluation.conventions import joined, one_stream
-
-    context_length = model.model.config.context_length
-    if stride is not None and stride > context_length:
-        raise UserError(f"--stride must be at most the context of {context_length}, got {stride}")
-
-    plans = []
-    for stream in streams.streams:
-        plan = one_stream(
-            stream.ids,
-            stream.n_ids,
-            stream.document_ends,
-            stride=None if stride == context_length else stride,
-            context_length=context_length,
-            byte_lengths=model.tokenizer.byte_lengths(),
-        )
-        plans.append(plan)
-    return joined(plans)
-
-
-def _check_same_text(measured: "Sequence[Measured]") -> None:
-    """Raise UserError unless two models were evaluated on as many bytes of text."""
-    first, second = (int(model.sums.n_bytes.sum()) for model in measured)
-    if first != second:
-        raise UserError(
-            f"{measured[0].path} and {measured[1].path} must be compared on the same text, got {first:,} and "
-            f"{second:,} bytes of it"
-        )
+def line(name: str, figure: dict[str, Any], digits: str, unit: str = "") -> str:
+    """A figure with its interval; digits is a format, as .4f."""
+    value = f"{figure['value']:{digits}} {unit}".rstrip()
+    if figure["interval"] is None:
+        return f"{name:15} {value}"
+    low, high = figure["interval"]
+    return f"{name:15} {value}  [{low:{digits}}, {high:{digits}}]"

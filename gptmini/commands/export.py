@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gptmini.commands.arguments import say_which
 from gptmini.commands.errors import Parser, one_line_errors, path_argument
-from gptmini.commands.named import say_which
 from gptmini.commands.sample import TEMPERATURE
-from gptmini.commands.start_up import started, starting_up
+from gptmini.commands.start_up import started
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
     parser.add_argument(
         "run",
+        type=path_argument,
         help="run folder (its best checkpoint) or checkpoint file, as in runs/latest; "
         "runs/NAME for its newest run",
     )
@@ -58,26 +59,19 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="of the weights; q8_0, 8.5 bits a weight, for a GGUF file (default: %(default)s)",
     )
 
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    is_gguf = options.out.suffix.lower() == GGUF
+    if is_gguf and options.kind is not None:
+        parser.error("--as chooses the form of a folder; a GGUF file has one form")
+    if not is_gguf and options.dtype == "q8_0":
+        parser.error(f"--dtype q8_0 needs a name that ends in {GGUF}, got {options.out}")
+    return options
 
 
 @one_line_errors()
-@starting_up()
 def main(arguments: list[str] | None = None) -> None:
     """Load a model, write the folder or the file, and say what it is."""
     options = parse(arguments)
-    out = Path(options.out)
-    is_gguf = out.name.lower().endswith(GGUF)
-    if is_gguf and os.path.lexists(out):
-        raise UserError(f"{out} must not exist yet; delete it, or name another")
-    if is_gguf and options.kind is not None:
-        raise UserError("--as chooses the form of a folder; a GGUF file has one form")
-    if not is_gguf and options.dtype == "q8_0":
-        raise UserError(f"--dtype q8_0 needs a name that ends in {GGUF}, got {out}")
-    if not _is_unicode(str(out)):
-        raise UserError(f"{str(out)!r} must be a name in UTF-8, which the exported files hold")
-
-    from rich.console import Console
 
     from gptmini.interop import ARCHITECTURES, write_folder, write_gguf
     from gptmini.interop.folder import check_is_free
@@ -86,8 +80,13 @@ def main(arguments: list[str] | None = None) -> None:
     from gptmini.run_folder import find_checkpoint, named_run
 
     started()
+    out = options.out
+    is_gguf = out.suffix.lower() == GGUF
+    if is_gguf and os.path.lexists(out):
+        raise UserError(f"{out} must not exist yet; delete it, or name another")
     if not is_gguf:
         check_is_free(out)
+
     run = named_run(options.run)
     checkpoint = find_checkpoint(run)
     contents = read_checkpoint(checkpoint)
@@ -96,9 +95,8 @@ def main(arguments: list[str] | None = None) -> None:
     if is_gguf:
         kind = write_gguf(out, model, tokenizer, name=out.stem, dtype=options.dtype)
         n_bytes = out.stat().st_size
-        checked = "every weight read back"
     else:
-        written = write_folder(
+        kind = write_folder(
             out,
             model,
             tokenizer,
@@ -108,100 +106,65 @@ def main(arguments: list[str] | None = None) -> None:
             sampling=SAMPLING,
         )
         n_bytes = sum(file.stat().st_size for file in out.iterdir())
-        kind = written.kind
-        checked = f"read back, {_said(written.difference)}"
 
     say_which(options.run, run)
-    console = Console(soft_wrap=True, highlight=False)
-    console.print(
+    print(
         f"{out}, {ARCHITECTURES[kind].class_name} in {options.dtype}: {model.n_parameters:,} parameters, "
-        f"{n_bytes / 1e6:,.1f} MB; {checked}",
-        markup=False,
+        f"{n_bytes / 1e6:,.1f} MB"
     )
-
-
-def _is_unicode(text: str) -> bool:
-    """Whether a text has no bytes that are no character, which Python keeps as lone surrogates."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _said(difference: float) -> str:
-    """A clause on how far the logits of a folder are from the model's."""
-    if not difference:
-        return "its logits equal the model's"
-    return f"its logits differ from the model's by at most {difference:.1e} of the largest"
 
 
 def training_of(checkpoint: Path, contents: dict) -> "Training":
     """What the folder of a run tells of the training of a checkpoint, whose contents read_checkpoint has read."""
     from gptmini.interop import Training
-    from gptmini.report.scalar_table import FILE
 
     step = contents.get("global_step")
     header = contents["gptmini"]
-    data = header.get("data")
-    text = None
-    if isinstance(data, dict):
-        # The name of a prepared folder is that of the text, of the tokenizer, and a digest.
-        text = Path(str(data.get("folder", ""))).name.rsplit("-", 2)[0] or None
-
-    # Resolved, because the folder of runs/latest is a link.
-    scalars = _scalars_of_step(checkpoint.resolve().parent.parent / FILE, step)
+    scalars = scalars_of_step(checkpoint, step)
     n_tokens = scalars.get("train/tokens")
     return Training(
-        text=text,
+        text=text_in(header),
         version=header.get("version"),
         step=step,
         n_tokens=None if n_tokens is None else round(n_tokens),
         val_loss=scalars.get("val/loss"),
         bits_per_byte=scalars.get("val/bits_per_byte"),
-        init_from=_origin_in(header),
+        init_from=origin_in(header),
     )
 
 
-def _origin_in(header: dict) -> dict[str, str] | None:
-    """Path and digest of the weights that a run began with, if its checkpoint names them."""
-    from gptmini.loading import is_digest
+def text_in(header: dict) -> str | None:
+    """The name of the text that a checkpoint's model was trained on, if its header names the prepared folder."""
+    data = header.get("data")
+    if not isinstance(data, dict):
+        return None
+    # The name of a prepared folder is that of the text, of the tokenizer, and a digest.
+    return Path(str(data.get("folder", ""))).name.rsplit("-", 2)[0] or None
 
+
+def origin_in(header: dict) -> str | None:
+    """The weights that a run began with, by the end of their path, if its checkpoint names them."""
     origin = header.get("init_from")
     if not isinstance(origin, dict):
         return None
-
-    path = origin.get("path")
-    digest = origin.get("digest")
-    if type(path) is not str or not is_digest(digest):
-        return None
-    # A stranger may have written the checkpoint, and the name goes into a table of Markdown.
-    name = re.sub(r"[^\w.-]", "-", Path(path).name)
-    return {"path": name, "digest": digest}
+    # As in base/2026-11-23_06-01-47/checkpoints/best.ckpt, without the folders of the machine above.
+    path = "/".join(Path(str(origin.get("path", ""))).parts[-4:])
+    # Another person may have written the checkpoint, and the name goes into a table of Markdown.
+    return re.sub(r"[^\w./-]", "-", path) or None
 
 
-def _scalars_of_step(path: Path, step: int | None) -> dict[str, float]:
-    """The finite scalars that a run logged at a step; empty where its metrics.csv does not have them.
+def scalars_of_step(checkpoint: Path, step: int | None) -> dict[str, float]:
+    """The finite scalars that a run logged at the step of a checkpoint; empty for a checkpoint without its run.
 
-    Raises UserError: the file is not one that a run has written.
+    Raises UserError: the run's table of figures is damaged.
     """
-    from gptmini.report.scalar_table import read_rows
+    from gptmini.report.scalar_table import FILE, read_rows
 
+    # Resolved, because the folder of runs/latest is a link.
+    path = checkpoint.resolve().parent.parent / FILE
     if step is None or not path.is_file():
         return {}
 
     _, rows = read_rows(path)
-    scalars = {}
-    for tag, text in rows.get(step, {}).items():
-        value = _number_in(text)
-        if value is not None and math.isfinite(value):
-            scalars[tag] = value
-    return scalars
-
-
-def _number_in(text: str) -> float | None:
-    """The number in a cell of metrics.csv; None where there is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    scalars = {tag: float(text) for tag, text in rows.get(step, {}).items()}
+    return {tag: value for tag, value in scalars.items() if math.isfinite(value)}

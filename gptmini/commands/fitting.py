@@ -1,4 +1,4 @@
-"""The training of a run that is planned and found, from its first step to what is said of its end."""
+"""The training of a run that has begun, from its first step to what is said of its end."""
 
 import time
 from collections.abc import Sequence
@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini.commands.announcements import Announcer
-from gptmini.commands.automatic import may_requeue, requeue
 from gptmini.commands.errors import print_mistake
-from gptmini.commands.plan import Fitted, Plan
+from gptmini.commands.settings import Settings
 
 if TYPE_CHECKING:
+    from omegaconf import DictConfig
     from rich.console import Console
 
+    from gptmini.commands.compose import Typed
+    from gptmini.training import GPTModule, TokenDataModule
     from gptmini.training.checkpointing import Best
     from gptmini.training.processes import Group
     from gptmini.training.run import Run
@@ -31,16 +33,6 @@ class TrainingResult:
     exit_code: int = 0  # the command's: 128 + the number of a signal that stopped the run
 
 
-def prepare_process(plan: Plan) -> None:
-    """Set what holds for the whole process: memory that is kept for reuse, threads, and how matrices are multiplied."""
-    from gptmini.hardware import keep_freed_memory, use_tf32, use_threads
-
-    keep_freed_memory()
-    if plan.hardware.tf32:
-        use_tf32()
-    use_threads(plan.settings.threads, n_processes=plan.settings.devices_here)
-
-
 def make_console(kind: str) -> "Console":
     """The console of a run; kind is auto, lines or quiet. A further process takes quiet."""
     from gptmini.training.monitoring.console import LastingConsole
@@ -53,27 +45,75 @@ def make_console(kind: str) -> "Console":
     )
 
 
-def open_announcer(console: "Console", run: "Run", plan: Plan, config_dir: str | None) -> Announcer:
+def open_announcer(
+    console: "Console",
+    run: "Run",
+    settings: Settings,
+    loggers: "Sequence[Logger]",
+    typed: "Typed",
+) -> Announcer:
     """The announcer of a run that has begun, which writes to the console and to the run's train.log."""
     from rich.console import Console
 
+    from gptmini.training import EventLogger, MetricsLogger
     from gptmini.training.monitoring.console import ConsoleLogger, past_validations
 
-    log = Console(file=run.log, soft_wrap=True, highlight=False)
     console_logger = ConsoleLogger(
         console,
-        log,
-        plan.settings.max_steps,
+        Console(file=run.log, soft_wrap=True, highlight=False),
+        settings.trainer.max_steps,
         past_validations(run.curves),
-        plan.settings.validation_due,
+        settings.trainer.validation_due,
     )
-    return Announcer(console_logger, config_dir)
+    announcer = Announcer(console_logger, typed, loggers)
+    for logger in loggers:
+        if isinstance(logger, EventLogger):
+            logger.on_error = lambda error: announcer.say(
+                "events", f"not written: {error.strerror}"
+            )
+        if isinstance(logger, MetricsLogger):
+            logger.on_failure = lambda reason: announcer.say("metrics", f"not written: {reason}")
+    return announcer
 
 
-def fit_and_announce(
+def log_setup(
+    loggers: "Sequence[Logger]",
+    config: "DictConfig",
+    module: "GPTModule",
+    overrides: Sequence[str],
+) -> None:
+    """Write the configuration to every logger, and to TensorBoard also tables of the model, the data and the overrides.
+
+    Args:
+        loggers: the loggers of the run.
+        config: the run's configuration.
+        module: the model with its tokens.
+        overrides: all that was typed for the run so far; the comparison of runs shows what the overrides changed.
+    """
+    from omegaconf import OmegaConf
+
+    from gptmini.report.tables import comparison, config_table, data_card, model_table
+    from gptmini.training import EventLogger
+
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    plain |= {"resume": None, "folder": None}
+    for logger in loggers:
+        if isinstance(logger, EventLogger):
+            logger.log_layout()
+            logger.log_table("setup/config", config_table(plain), 0)
+            logger.log_table("setup/model", model_table(module.model), 0)
+            logger.log_table("setup/data", data_card(module.store), 0)
+            logger.log_comparison(*comparison(plain, module.store, module.model, overrides))
+        else:
+            logger.log_hyperparams(plain)
+        logger.save()
+
+
+def fit(
     group: "Group",
-    plan: Plan,
-    fitted: Fitted,
+    settings: Settings,
+    module: "GPTModule",
+    data: "TokenDataModule",
     run: "Run",
     loggers: "Sequence[Logger]",
     announcer: Announcer,
@@ -84,46 +124,41 @@ def fit_and_announce(
 
     Args:
         group: the processes of the run, which begin to train together.
-        plan: the checked configuration.
-        fitted: the plan built for the run's text.
-        run: the run, whose folder exists.
+        settings: the parts of the configuration.
+        module: the model with its tokens.
+        data: its batches.
+        run: the run, which has begun.
         loggers: the loggers of the run; the announcer's console is told too.
         announcer: says how the run ended.
         began: when the command began, in seconds of time.monotonic. The time limit counts from then.
     """
-    from gptmini.training import (
-        ContentionNotice,
-        RunCheckpoints,
-        Samples,
-        Stopping,
-        build_trainer,
-    )
+    from gptmini.training import Samples, Stopping, build_trainer
     from gptmini.training.stopping import LOSS
 
     loggers = [*loggers, announcer.console]
-    seconds_left = plan.max_seconds
+    seconds_left = settings.trainer.max_seconds
     if seconds_left is not None:
         seconds_left -= time.monotonic() - began
-    stopping = Stopping(seconds_left, plan.settings.max_bad_steps, group.meeting)
+    stopping = Stopping(seconds_left, settings.trainer.max_bad_steps, group.meeting)
     trainer = build_trainer(
-        fitted.module.settings,
+        module.settings,
         run.folder,
-        device=plan.hardware.device,
-        precision=plan.hardware.precision,
-        callbacks=[*fitted.callbacks, ContentionNotice(), stopping],
+        device=settings.hardware.device,
+        precision=settings.hardware.precision,
+        callbacks=[*settings.callbacks, stopping],
         loggers=loggers,
         state=run.state,
-        begins_trained=fitted.module.origin is not None,
+        begins_trained=module.origin is not None,
         launch=group.launch,
     )
-    group.come_together(plan.hardware.device, plan.settings.timeout)
+    group.come_together(settings.hardware.device, settings.trainer.timeout)
 
     try:
-        ending = stopping.fit_until_stopped(trainer, fitted.module, fitted.data)
+        ending = stopping.fit_until_stopped(trainer, module, data)
     finally:
-        finish_loggers(loggers)
+        _finish(loggers)
 
-    checkpoints = _first(fitted.callbacks, RunCheckpoints)
+    checkpoints = checkpoints_of(settings)
     best = None if checkpoints is None else checkpoints.best
     if ending.reason is not None:
         announcer.say_stop(ending, trainer.global_step, run)
@@ -137,17 +172,19 @@ def fit_and_announce(
             n_steps=trainer.global_step - run.step,
             seconds=time.monotonic() - began,
         )
-        samples = _first(fitted.callbacks, Samples)
+        samples = next((part for part in settings.callbacks if isinstance(part, Samples)), None)
         announcer.say_results(
-            fitted.module,
+            module,
             best=best,
             keeps_best=checkpoints is not None,
             samples=[] if samples is None else samples.texts,
             folder=run.folder,
         )
 
-    if ending.saved and may_requeue(group.launch, run.folder, ending.reason):
-        announcer.say("requeue", requeue(group.launch))
+    if ending.saved and settings.trainer.requeue and not group.launch.is_further:
+        from gptmini.training.requeueing import requeue
+
+        announcer.say("requeue", requeue(ending.reason))
     stopping.pass_on()
     return TrainingResult(
         folder=run.folder,
@@ -158,18 +195,20 @@ def fit_and_announce(
     )
 
 
-def finish_loggers(loggers: "Sequence[Logger]") -> None:
+def _finish(loggers: "Sequence[Logger]") -> None:
     """End the entry of each logger that keeps one for the whole process.
 
     Without that, Weights & Biases would add the next run of the process to the entry of this run.
     """
     for logger in loggers:
-        experiment = getattr(logger, "experiment", None)
-        end = getattr(experiment, "finish", None)
+        end = getattr(getattr(logger, "experiment", None), "finish", None)
         if end is not None:
             end()
 
 
-def _first(callbacks: Sequence[Any], kind: type) -> Any:
-    """The first callback of a kind, or None."""
-    return next((callback for callback in callbacks if isinstance(callback, kind)), None)
+def checkpoints_of(settings: Settings) -> Any:
+    """The callback that writes a run's checkpoints; None if there is none."""
+    from gptmini.training import RunCheckpoints
+
+    found = (part for part in settings.callbacks if isinstance(part, RunCheckpoints))
+    return next(found, None)

@@ -8,16 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gptmini.commands.errors import MISUSE, explain, one_line_errors
-from gptmini.commands.fitting import (
-    fit_and_announce,
-    make_console,
-    open_announcer,
-    prepare_process,
-)
-from gptmini.commands.initial import initial_model, settle_origin
-from gptmini.commands.plan import build, check_configuration, open_loggers
-from gptmini.commands.start_up import started, starting_up
-from gptmini.commands.tokens import open_tokens
+from gptmini.commands.settings import build_loggers, build_settings
+from gptmini.commands.start_up import started
 from gptmini.launch import Launch
 
 if TYPE_CHECKING:
@@ -65,7 +57,7 @@ def train_further(launch: Launch) -> None:
 
     This process prints nothing, unless it has a bug: the first process tells the user what goes wrong here.
     """
-    with one_line_errors(), starting_up():
+    with one_line_errors():
         from omegaconf import DictConfig, OmegaConf
 
         from gptmini.training.meeting import LostStore, join_meeting
@@ -97,30 +89,24 @@ def train_further(launch: Launch) -> None:
 
 def _follow(group: "Group", orders: "Orders", config: "DictConfig") -> int:
     """Train with the configuration, the folder and the checkpoint of the first process; return the exit code."""
-    began = time.monotonic()
-    plan = check_configuration(config)
-    started()
-    prepare_process(plan)
-
+    from gptmini.commands import fitting, train
+    from gptmini.commands.compose import Typed
+    from gptmini.commands.tokens import open_tokens
     from gptmini.training.run import SharedRun
 
-    checkpoint = None if orders.checkpoint is None else Path(orders.checkpoint)
-    with SharedRun(Path(orders.folder), checkpoint, resumed=orders.resumed) as run:
-        store, _ = open_tokens(config, run.state, orders.overrides)
-        origin = settle_origin(config)
-        initial = initial_model(origin) if run.state is None else None
-        fitted = build(plan, store, run.state, initial=initial, origin=origin)
-        run.begin(orders.config, orders.overrides)
+    began = time.monotonic()
+    settings = build_settings(config)
+    started()
+    train.prepare_process(settings)
 
-        announcer = open_announcer(make_console("quiet"), run, plan, None)
-        loggers = open_loggers(plan, run, announcer)
-        result = fit_and_announce(
-            group,
-            plan,
-            fitted,
-            run,
-            loggers,
-            announcer,
-            began=began,
-        )
+    checkpoint = None if orders.checkpoint is None else Path(orders.checkpoint)
+    run = SharedRun(Path(orders.folder), checkpoint, resumed=orders.resumed)
+    typed = Typed(overrides=orders.overrides, choices={})
+    store, _ = open_tokens(config, typed, settings, run.state)
+    module, data = train.assemble(settings, store, run.state)
+    run.begin(orders.config, orders.overrides)
+
+    loggers = build_loggers(config.logger, run)
+    announcer = fitting.open_announcer(fitting.make_console("quiet"), run, settings, loggers, typed)
+    result = fitting.fit(group, settings, module, data, run, loggers, announcer, began=began)
     return result.exit_code

@@ -1,94 +1,146 @@
 """Tokenise a text into a folder: gptmini prepare [KEY=VALUE ...]; --help lists groups and keys."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from gptmini.checks import UserError, shown
-from gptmini.commands.errors import naming_keys
-from gptmini.commands.inspecting import inspection
-from gptmini.commands.launching import run_configured
-from gptmini.commands.plan import check_text
-from gptmini.commands.progress import ProgressLine
+from gptmini.commands.compose import Typed
+from gptmini.commands.resumed import going_on
+from gptmini.commands.settings import PrepareSettings, text_settings
 from gptmini.commands.start_up import started
+from gptmini.commands.tokens import ProgressLine, open_tokens
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from gptmini.data import Progress, TokenStore
 
-def tokenise(
-    config: "DictConfig",
-    overrides: Sequence[str] = (),
-    label: str = "",
-    config_dir: str | None = None,
-) -> None:
+# Ids of a document that are decoded to show its beginning, and characters of them that are shown.
+SHOWN_IDS = 100
+SHOWN_CHARACTERS = 72
+
+
+def run_job(config: "DictConfig", typed: Typed) -> None:
     """Tokenise a text, unless an earlier command has done so, and print the folder and the size of each split.
 
     Args:
         config: the composed configuration, with data, tokenizer and data_dir.
-        overrides: what was typed. Not read, like label and config_dir: every task of run_configured is called with all.
-        label: what tells a job of a sweep from the others.
-        config_dir: a folder of the user's own that adds options to the groups.
+        typed: what was typed for it.
     """
     from rich.console import Console
 
-    from gptmini.commands.tokens import open_tokens
     from gptmini.data import Watcher
     from gptmini.data.format import SPLITS
 
-    # The large imports are done: from here on there is garbage to collect, and work that a Ctrl-C may not cut off.
+    for key in ("resume", "folder"):
+        if config[key] is not None:
+            raise UserError(
+                f"gptmini prepare begins no run and goes on with none, got {key}={config[key]}"
+            )
+    config, typed = going_on(config, typed)
+    settings = text_settings(config)
+    root = settings.root
+    assert isinstance(root, PrepareSettings)
     started()
-    check(config)
 
     console = Console(soft_wrap=True, highlight=False)
-    with ProgressLine(console) as line, naming_keys(data_dir=config.data_dir):
+    with ProgressLine(console) as line:
         watcher = Watcher(
             on_progress=line.show,
             on_note=lambda note: console.print(note, markup=False),
             on_warning=lambda note: console.print(f"warning: {note}", markup=False),
         )
         try:
-            store, written = open_tokens(config, None, watcher=watcher)
+            store, written = open_tokens(config, typed, settings, watcher=watcher)
         except KeyboardInterrupt:
-            if line.phase == "tokenising":
-                console.print("interrupted; the same command goes on with what is encoded already")
-            else:
-                console.print(
-                    "interrupted before the text was encoded; the same command begins again"
-                )
+            console.print("interrupted; the same command goes on with what is encoded already")
             raise
-        if config.verify:
+        if root.verify:
             store.verify()
-        lines = list(inspection(store, line.show)) if config.inspect else []
+        lines = list(inspection(store, line.show)) if root.inspect else []
 
     origin = "prepared now" if written else "prepared before"
-    if config.verify:
+    if root.verify:
         found = "every checksum" if store.has_checksums else "the size of every token file"
         origin += f", {found} is right"
-    console.print(f"{store.folder}, {origin}", markup=False, emoji=False)
+    print(f"{store.folder}, {origin}")
     for split in SPLITS:
         n_tokens = store.n_tokens(split)
         n_bytes = store.n_bytes(split)
-        sizes = f"{n_tokens:,} tokens, {n_bytes:,} bytes, {n_bytes / n_tokens:.2f} bytes a token"
-        console.print(f"{split:5} {sizes}")
-    for text in ["", *lines] if lines else []:
-        console.print(text, markup=False, emoji=False)
-
-
-def check(config: "DictConfig") -> None:
-    """Check what is asked for before the text is read.
-
-    Raises UserError: a value of the wrong type or out of range, or a text that is not there.
-    """
-    if config.resume is not None:
-        raise UserError(
-            f"resume must be null for gptmini prepare, which goes on with no run, got resume={config.resume}"
+        print(
+            f"{split:5} {n_tokens:,} tokens, {n_bytes:,} bytes, {n_bytes / n_tokens:.2f} bytes a token"
         )
-    for key in ("verify", "inspect"):
-        if type(config[key]) is not bool:
-            raise UserError(f"{key} must be true or false, got {shown(config[key])}")
-    check_text(config)
+    for text in ["", *lines] if lines else []:
+        print(text)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Tokenise as a list of overrides says; None takes the overrides of the command line."""
-    run_configured("prepare", tokenise, arguments=arguments, check=check)
+def inspection(store: "TokenStore", on_progress: "Callable[[Progress], None]") -> Iterator[str]:
+    """Lines about both splits of a prepared folder, their documents, and what they share."""
+    from gptmini.data.format import SPLITS
+    from gptmini.data.inspection import inspect_overlap, inspect_split
+    from gptmini.data.overlap import WINDOW
+    from gptmini.tokenizer import from_dict
+
+    tokenizer = from_dict(store.tokenizer_state)
+    splits = {split: inspect_split(store, split, tokenizer, SHOWN_IDS) for split in SPLITS}
+
+    rows = {
+        "documents": [f"{found.n_documents:,}" for found in splits.values()],
+        "tokens": [f"{found.n_tokens:,}" for found in splits.values()],
+        "bytes": [f"{found.n_bytes:,}" for found in splits.values()],
+        "bytes a token": [f"{found.n_bytes / found.n_tokens:.2f}" for found in splits.values()],
+        "ids used": [f"{found.n_ids_used:,} of {tokenizer.n_vocab:,}" for found in splits.values()],
+    }
+    yield _row("", splits)
+    for name, cells in rows.items():
+        yield _row(name, cells)
+    yield from _sources(store)
+
+    for split, found in splits.items():
+        yield ""
+        yield f"longest documents of {split}, in tokens"
+        for longest in found.longest:
+            yield f"{longest.n_tokens:12,}  {_beginning(longest.beginning)}"
+        yield f"first documents of {split}"
+        for text in found.first:
+            yield f"{'':12}  {_beginning(text)}"
+
+    overlap = inspect_overlap(store, tokenizer, on_progress)
+    yield ""
+    if not overlap.n_compared:
+        yield f"overlap: no held-out document has the {WINDOW} characters that are compared"
+        return
+    share = overlap.n_shared / overlap.n_compared
+    share_of_windows = overlap.n_windows_shared / overlap.n_windows
+    yield (
+        f"overlap: {overlap.n_shared:,} of {overlap.n_compared:,} held-out documents that were compared "
+        f"({share:.1%}) share {WINDOW} characters in a row with the training text"
+    )
+    yield (
+        f"         {share_of_windows:.1%} of the different passages of {WINDOW} characters in them stand in the "
+        "training text"
+    )
+
+
+def _sources(store: "TokenStore") -> Iterator[str]:
+    """Lines about the sources of a mixture; none for any other folder."""
+    if not store.sources[0].name:
+        return
+    yield ""
+    yield "sources, with the windows that each block takes, and tokens to train on"
+    for source in store.sources:
+        yield f"{source.weight:12,}  {source.name}, {source.n_tokens:,} tokens"
+
+
+def _row(name: str, cells: "Iterator[str] | list[str] | dict") -> str:
+    """A line of the table of the splits."""
+    return f"{name:14}" + "".join(f"{cell:>20}" for cell in cells)
+
+
+def _beginning(text: str) -> str:
+    """The beginning of a text on one line."""
+    shown = " ".join(text.split())
+    shown = "".join(character if character.isprintable() else "\ufffd" for character in shown)
+    if len(shown) > SHOWN_CHARACTERS:
+        return f"{shown[:SHOWN_CHARACTERS]}..."
+    return shown

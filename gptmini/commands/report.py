@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gptmini.commands.arguments import say_which
 from gptmini.commands.errors import Parser, one_line_errors, path_argument
-from gptmini.commands.named import say_which
-from gptmini.commands.start_up import started, starting_up
+from gptmini.commands.start_up import started
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -23,11 +23,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "run",
         nargs="?",
+        type=path_argument,
         help="run folder, as in runs/latest, or runs/NAME for its newest run",
     )
     parser.add_argument(
         "--compare",
         nargs="+",
+        type=path_argument,
         metavar="RUN",
         help="runs to lay over each other instead; runs/NAME for all of its runs",
     )
@@ -38,15 +40,17 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     options = parser.parse_args(arguments)
 
-    is_single = options.run is not None
-    is_comparison = options.compare is not None
-    if is_single == is_comparison:
+    names_one = options.run is not None
+    names_several = options.compare is not None
+    if names_one == names_several:
         parser.error("name a run, or several after --compare")
+    out = options.out
+    if out is not None and (out.is_dir() or not out.parent.is_dir()):
+        parser.error(f"--out must be a file in a folder that exists, got {out}")
     return options
 
 
 @one_line_errors()
-@starting_up()
 def main(arguments: list[str] | None = None) -> None:
     """Read the runs, write the page, and print its file name and size."""
     options = parse(arguments)
@@ -59,33 +63,24 @@ def main(arguments: list[str] | None = None) -> None:
     started()
     if options.compare is None:
         runs = [ReportedRun(find_run(options.run))]
+        out = runs[0].folder / "report.html"
     else:
-        runs = [run for path in options.compare for run in _runs_of(path)]
-    give_names(runs)
-
+        runs = [run for path in options.compare for run in runs_of(path)]
+        out = Path("compare.html")
     if options.out is not None:
         out = options.out
-    elif options.compare is not None:
-        out = Path("compare.html")
-    else:
-        out = runs[0].folder / "report.html"
 
-    # A link that the user names is followed: the file that it leads to is replaced. A link in the folder of a run is
-    # replaced itself, because the folder may come from a stranger.
-    target = out.resolve() if options.out is not None else out
-    is_file_or_new = target.is_file() or not target.exists()
-    if not target.parent.is_dir() or not is_file_or_new:
-        raise UserError(f"--out must be a file in a folder that exists, got {out}")
-
+    give_names(runs)
     page = page_of(runs, compare=options.compare is not None)
-    with replacing(target) as file:
+    with replacing(out) as file:
         file.write(page.encode("utf-8"))
+
     if options.compare is None:
         say_which(options.run, runs[0].folder)
     print(f"{out}, {out.stat().st_size / 1e6:.1f} MB")
 
 
-def _runs_of(path: str) -> "list[ReportedRun]":
+def runs_of(path: Path) -> "list[ReportedRun]":
     """The runs that a path after --compare stands for.
 
     Of a folder of runs, those that have nothing to show yet, or are damaged, are left out, and the user is told.

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gptmini.commands.errors import Parser, one_line_errors, path_argument, print_mistake
-from gptmini.commands.multirun import aligned
-from gptmini.commands.start_up import starting_up
+from gptmini.commands.say import say
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from gptmini.report.overview import Overview
 
+ROUNDING = 1e-4  # of the figures that a run logs
 HEADING = ["run", "state", "step", "best loss", "bits/byte", "changed"]
 
 
@@ -34,13 +34,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--sort",
         choices=("begun", "loss"),
         default="begun",
-        help="order: begun, the newest last, or loss, the best first (default: begun)",
+        help="order: begun, the newest last, or loss, the best first; by bits per byte where tokens differ "
+        "(default: begun)",
     )
     return parser.parse_args(arguments)
 
 
 @one_line_errors()
-@starting_up()
 def main(arguments: list[str] | None = None) -> None:
     """Print a row for each run."""
     options = parse(arguments)
@@ -56,27 +56,45 @@ def main(arguments: list[str] | None = None) -> None:
 
     runs = [overview_of(folder) for folder in folders]
     if options.sort == "loss":
-        runs.sort(key=_rank)
+        runs.sort(key=bits_of)
 
-    for line in aligned([HEADING, *map(_cells, runs)]):
-        print(line)
+    for line in aligned([HEADING, *map(cells, runs)]):
+        # What was typed for a run may come from somebody else, and steer the terminal.
+        print("".join(sign if sign.isprintable() else "\ufffd" for sign in line))
+    if options.sort == "loss" and have_other_tokens(runs):
+        say("sorted", "by bits/byte, because losses of different tokens cannot be compared")
     for run in runs:
         if run.reason is not None:
             print_mistake(run.reason)
 
 
-def _rank(run: "Overview") -> float:
-    """The place of a run among others, as a key to sort by: those without a loss come last."""
-    return math.inf if run.loss is None else run.loss
+def bits_of(run: "Overview") -> float:
+    """Bits per byte as a key to sort by; runs without a validation come last.
+
+    Runs on the same tokens have the order of their losses, because all their losses are multiplied by one number.
+    """
+    return math.inf if run.bits_per_byte is None else run.bits_per_byte
 
 
-def _cells(run: "Overview") -> list[str]:
+def have_other_tokens(runs: "list[Overview]") -> bool:
+    """Whether runs have different numbers of tokens in a byte, and so another text, or another tokenizer."""
+    ratios = [run.bits_per_byte / run.loss for run in runs if run.bits_per_byte and run.loss]
+    return bool(ratios) and max(ratios) > min(ratios) * (1 + ROUNDING)
+
+
+def aligned(rows: list[list[str]]) -> list[str]:
+    """The cells of a table as lines, each column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def cells(run: "Overview") -> list[str]:
     """A run as the cells of its row."""
     steps = ""
     if run.step is not None:
         steps = str(run.step) if run.max_steps is None else f"{run.step} of {run.max_steps}"
     return [
-        f"{run.folder.parent.name}/{run.folder.name}",
+        str(run.folder),
         run.state,
         steps,
         "" if run.loss is None else f"{run.loss:.4f}",

@@ -1,38 +1,34 @@
 """Continue prompts with a trained model: gptmini sample RUN [options]."""
 
 import argparse
-import re
 import signal
 import sys
 from collections.abc import Callable
 
-from gptmini.checks import UserError, unescaped
+from gptmini.commands.arguments import at_least_one, say_which
 from gptmini.commands.errors import (
     INTERRUPTED,
     MISUSE,
-    Once,
     Parser,
     one_line_errors,
     path_argument,
     print_mistake,
 )
-from gptmini.commands.named import say_which
-from gptmini.commands.prompts import read_prompts
-from gptmini.commands.sample_output import Interruption, in_order, show_jsonl, show_text
-from gptmini.commands.start_up import started, starting_up
+from gptmini.commands.sample_output import Interruption, show_jsonl, show_text
+from gptmini.commands.start_up import started
+from gptmini.data.escapes import unescaped
+from gptmini.user_error import UserError
 
-DTYPES = ("fp32", "bf16", "fp64", "int8")
+DTYPES = ("fp32", "bf16", "fp64")
 TEMPERATURE = 0.8  # below 1: samples of a small model make more sense
-
-# Halves of UTF-16 pairs: no text in UTF-8 holds one, and bytes of a command line that are no character become one.
-SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Read the command line; argparse refuses an unknown option or a value of the wrong type."""
+    """Read the command line."""
     parser = Parser(prog="gptmini sample", description="Continue prompts with a trained model.")
     parser.add_argument(
         "run",
+        type=path_argument,
         help="run folder (its best checkpoint) or checkpoint file, as in runs/latest; "
         "runs/NAME for its newest run",
     )
@@ -41,18 +37,15 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "--prompt",
-        action=Once,
         help="text to continue; - reads it from stdin (default: none)",
     )
     source.add_argument(
         "--prompt-file",
-        action=Once,
         type=path_argument,
         help="file with the text to continue",
     )
     source.add_argument(
         "--prompts",
-        action=Once,
         type=path_argument,
         help="file with a prompt a line, or .jsonl with a prompt in each object",
     )
@@ -65,24 +58,24 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     # How much is generated.
     parser.add_argument(
         "--num-samples",
-        type=int,
+        type=at_least_one,
         default=1,
         help="samples of each prompt (default: %(default)s)",
     )
     parser.add_argument(
         "--batch-size",
-        type=int,
+        type=at_least_one,
         default=8,
         help="most samples at a time (default: %(default)s)",
     )
     parser.add_argument(
         "--max-new-tokens",
-        type=int,
+        type=at_least_one,
         default=200,
         help="length of a sample (default: %(default)s)",
     )
 
-    # How the next token is drawn.
+    # How the next token is drawn; gptmini.generation.Rules says which numbers fit.
     parser.add_argument(
         "--temperature",
         type=float,
@@ -91,7 +84,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--top-k",
-        type=int,
+        type=at_least_one,
         help="draw from so many most probable tokens (default: all)",
     )
     parser.add_argument(
@@ -153,61 +146,37 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--dtype",
         default="auto",
         choices=("auto", *DTYPES),
-        help=(
-            "of the weights; auto: bf16 on a GPU that computes in it; "
-            "int8: on a CPU, faster, and a little worse"
-        ),
+        help="of the weights; auto: bf16 on a GPU that computes in it",
     )
     parser.add_argument(
         "--compile",
         action="store_true",
         help="compile the step: a minute that pays on a GPU",
     )
-    return parser.parse_args(arguments)
 
-
-def check_arguments(arguments: argparse.Namespace) -> None:
-    """Raise UserError for a value out of range, or for options that do not go together."""
-    for name in ("num_samples", "batch_size"):
-        value = getattr(arguments, name)
-        if value < 1:
-            raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
-    if arguments.logprobs and arguments.format != "jsonl":
-        raise UserError("--logprobs needs --format jsonl")
-    if not all(arguments.stop):
-        raise UserError("--stop must not be empty")
-    for text in arguments.stop:
-        surrogate = SURROGATE.search(unescaped(text))
-        if surrogate is not None:
-            found = f"U+{ord(surrogate[0]):04X}"
-            raise UserError(
-                f"--stop must be Unicode without lone surrogates, which no sample holds, got {found}"
-            )
-
-    reads_stdin = arguments.interactive or arguments.prompt == "-"
-    if reads_stdin and sys.stdin is None:
-        raise UserError("there is no stdin to read from")
+    options = parser.parse_args(arguments)
+    if options.logprobs and options.format != "jsonl":
+        parser.error("--logprobs needs --format jsonl")
+    if not all(options.stop):
+        parser.error("--stop must not be empty")
+    return options
 
 
 @one_line_errors()
-@starting_up()
 def main(arguments: list[str] | None = None) -> None:
-    """Check the options, load the model, and print each sample to stdout as it is drawn."""
+    """Load the model, and print each sample to stdout as it is drawn."""
     options = parse(arguments)
-    check_arguments(options)
     if sys.stdout is not None and not sys.stdout.isatty():
         # A model may write characters that the system's own encoding lacks, so files and pipes get UTF-8.
         # Python's own stdout can be set anew, which its declared type, TextIO, does not say.
         sys.stdout.reconfigure(encoding="utf-8")  # pyrefly: ignore[missing-attribute]
-    prompts = [] if options.interactive else read_prompts(options)
 
-    # A mistake in an option is told before torch is imported, which takes seconds.
     import gptmini
-    from gptmini.generation import Rules, generate_stream, store_by_column
-    from gptmini.hardware import choose_dtype
+    from gptmini.generation import Rules, generate_stream, in_order, store_by_column
+    from gptmini.hardware import check_compiler, choose_device, choose_dtype
     from gptmini.run_folder import named_run
 
-    device = choose_sampling_device(options)
+    prompts = read_prompts(options)
     rules = {
         "max_new_tokens": options.max_new_tokens,
         "temperature": options.temperature,
@@ -217,15 +186,17 @@ def main(arguments: list[str] | None = None) -> None:
         "repetition_penalty": options.repetition_penalty,
     }
     Rules(**rules)  # refuses a value out of range, before the model is loaded
+    device = choose_device(options.device)
+    if options.compile:
+        check_compiler(device)
     started()
+
     run = named_run(options.run)
     model, tokenizer = gptmini.load(run)
     model.to(device=device, dtype=choose_dtype(options.dtype, device))
     if device == "cpu":
         store_by_column(model)
-
     say_which(options.run, run)
-    stop = [unescaped(text) for text in options.stop]
     interruption = Interruption()
 
     def write_samples(prompts: list[str], seed: int) -> None:
@@ -236,14 +207,12 @@ def main(arguments: list[str] | None = None) -> None:
             num_samples=options.num_samples,
             batch_size=options.batch_size,
             seed=seed,
-            stop=stop,
+            stop=[unescaped(text) for text in options.stop],
             ignore_end_of_text=options.ignore_end_of_text,
             log_probabilities=options.logprobs,
             compile=options.compile,
-            int8=options.dtype == "int8",
             **rules,
         )
-
         pieces = in_order(interruption.heed(stream))
         if options.format == "jsonl":
             show_jsonl(pieces, prompts, options.num_samples, logprobs=options.logprobs)
@@ -252,9 +221,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     if options.interactive:
         is_complete = converse(write_samples, options.seed, interruption)
-        if not is_complete:
-            sys.exit(MISUSE)
-        return
+        sys.exit(0 if is_complete else MISUSE)
 
     write_samples(prompts, options.seed)
     if interruption.came is not None:
@@ -263,22 +230,23 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(INTERRUPTED)
 
 
-def choose_sampling_device(arguments: argparse.Namespace) -> str:
-    """The device that the options name, or the best one for auto, which is the CPU for 8-bit weights.
+def read_prompts(options: argparse.Namespace) -> list[str]:
+    """The prompts that the options name; none where lines are typed."""
+    from gptmini.generation.prompts import prompt_from, prompts_from
 
-    Raises UserError: there is no such device, it cannot compute as the options ask, or there is no compiler for it.
-    """
-    from gptmini.hardware import check_compiler, choose_device
+    reads_stdin = options.interactive or options.prompt == "-"
+    if reads_stdin and sys.stdin is None:
+        raise UserError("there is no stdin to read from")
 
-    int8 = arguments.dtype == "int8"
-    wanted = "cpu" if int8 and arguments.device == "auto" else arguments.device
-    device = choose_device(wanted)
-    if int8 and (arguments.compile or device != "cpu"):
-        got = f"{device} with --compile" if arguments.compile else device
-        raise UserError(f"--dtype int8 needs a CPU and no --compile, got {got}")
-    if arguments.compile:
-        check_compiler(device)
-    return device
+    if options.interactive:
+        return []
+    if options.prompts is not None:
+        return prompts_from(options.prompts)
+    if options.prompt_file is not None:
+        return [prompt_from(options.prompt_file.read_bytes(), str(options.prompt_file))]
+    if options.prompt == "-":
+        return [prompt_from(sys.stdin.buffer.read(), "stdin")]
+    return [options.prompt or ""]
 
 
 def converse(
@@ -304,8 +272,8 @@ def converse(
     is_complete = True
     while True:
         try:
-            line = input("> ") if is_typed else _next_line()
-        except EOFError:
+            line = input("> ") if is_typed else next(sys.stdin).removesuffix("\n")
+        except (EOFError, StopIteration):
             # End the line of the last prompt sign, so that the shell's own prompt begins a new one.
             if is_typed:
                 print()
@@ -320,11 +288,3 @@ def converse(
         if interruption.came is not None:
             print()
         seed += 1
-
-
-def _next_line() -> str:
-    """The next line of stdin, which nobody types; EOFError at its end. Python's input() would need stderr too."""
-    line = sys.stdin.readline()
-    if not line:
-        raise EOFError
-    return line.removesuffix("\n")

@@ -1,4 +1,4 @@
-"""A stream of pieces to stdout: in the order of the samples, as text or JSON, until the first Ctrl-C."""
+"""A stream of pieces to stdout, as text or JSON, until the first Ctrl-C."""
 
 import json
 import signal
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gptmini.generation.text import Piece
+    from gptmini.generation import Piece
 
 # Seconds after the first Ctrl-C from which another one ends the program at once. One that comes sooner may belong to
 # the same press of the keys.
@@ -19,7 +19,6 @@ IMPATIENT = 1.0
 SHOWN_ON_TERMINALS = {
     code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
 }
-
 # JSON's escapes of DEL and C1, which json.dumps leaves as they are. A reader of JSON gets the same text.
 JSON_ESCAPES = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 
@@ -54,27 +53,6 @@ class Interruption:
             raise KeyboardInterrupt
 
 
-def in_order(pieces: Iterable["Piece"]) -> Iterator["Piece"]:
-    """The pieces of one sample after another, from a stream in which several samples take turns.
-
-    The pieces of the earliest sample that has not ended are passed on at once, and the pieces of later samples wait.
-    """
-    current = 0  # number of the earliest sample that has not ended
-    held: dict[int, list[Piece]] = {}  # pieces that wait, by the number of their sample
-    for piece in pieces:
-        held.setdefault(piece.sample, []).append(piece)
-        while current in held:
-            ready = held.pop(current)
-            yield from ready
-            if ready[-1].finish is None:
-                break
-            current += 1
-
-    # An interruption leaves samples that have not ended, and pieces that wait for them.
-    for sample in sorted(held):
-        yield from held[sample]
-
-
 def show_text(pieces: Iterable["Piece"], prompts: list[str], num_samples: int) -> None:
     """Print each prompt with its continuation as the pieces come, below a title if there are several samples.
 
@@ -104,28 +82,21 @@ def show_jsonl(
     pieces: Iterable["Piece"], prompts: list[str], num_samples: int, *, logprobs: bool
 ) -> None:
     """Print one JSON object a line for each sample when it has ended, or when an interruption cuts the sample off."""
-
-    def show(sample_pieces: list["Piece"]) -> None:
-        record = record_of(sample_pieces, prompts, num_samples, logprobs=logprobs)
-        print(json.dumps(record, ensure_ascii=False).translate(JSON_ESCAPES), flush=True)
-
-    collected: list[Piece] = []  # pieces of one sample
+    # An interruption leaves samples whose last piece has no finish.
+    begun: dict[int, list[Piece]] = {}
     for piece in pieces:
-        if collected and piece.sample != collected[0].sample:
-            show(collected)
-            collected = []
-        collected.append(piece)
+        begun.setdefault(piece.sample, []).append(piece)
         if piece.finish:
-            show(collected)
-            collected = []
-    if collected:
-        show(collected)
+            ended = begun.pop(piece.sample)
+            print_record(ended, prompts, num_samples, logprobs=logprobs)
+    for rest in begun.values():
+        print_record(rest, prompts, num_samples, logprobs=logprobs)
 
 
-def record_of(
+def print_record(
     pieces: list["Piece"], prompts: list[str], num_samples: int, *, logprobs: bool
-) -> dict[str, Any]:
-    """The JSON object of a sample from its pieces; finish is null if an interruption cut the sample off."""
+) -> None:
+    """Print the JSON object of a sample from its pieces; finish is null if an interruption cut the sample off."""
     prompt, sample = divmod(pieces[0].sample, num_samples)
     record: dict[str, Any] = {
         "prompt": prompts[prompt],
@@ -137,4 +108,4 @@ def record_of(
     if logprobs:
         record["tokens"] = [piece.token for piece in pieces]
         record["logprobs"] = [piece.log_probability for piece in pieces]
-    return record
+    print(json.dumps(record, ensure_ascii=False).translate(JSON_ESCAPES), flush=True)

@@ -1,39 +1,57 @@
 """Train a run for each of many values, and find the best: gptmini sweep [KEY=VALUES ...] [--jobs N]."""
 
 import argparse
-import hashlib
+import importlib.util
 import os
+import signal
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gptmini.commands.configuration import items_of, key_typed, plain_tree, read_yaml
-from gptmini.commands.errors import Once, Parser, naming_keys, one_line_errors
-from gptmini.commands.initial import remembering_sources
-from gptmini.commands.jobs import compose_checked, composed
-from gptmini.commands.quoting import in_hydras_grammar
-from gptmini.commands.showing import show_help
-from gptmini.commands.start_up import started, starting_up
-from gptmini.commands.sweep_driver import Driver
-from gptmini.commands.sweep_space import Space, is_own, space_of
+from gptmini.commands.compose import compose
+from gptmini.commands.errors import Parser, one_line_errors
+from gptmini.commands.help import show_help
+from gptmini.commands.overrides import as_override, key_of
+from gptmini.commands.resumed import going_on
+from gptmini.commands.settings import build_part, build_settings
+from gptmini.commands.start_up import started
+from gptmini.commands.sweep_said import Table, own_folder, say_ending, tell
+from gptmini.commands.sweep_space import is_own, space_of
 from gptmini.commands.tokens import open_tokens
+from gptmini.sweep import Space, SweepSettings
+from gptmini.untrusted import nodes
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from gptmini.sweep.worker import Stopping, Worker
 
-    from gptmini.search import LauncherSettings, SearchSettings
-
-UNFINISHED = 1  # exit code of a sweep of which a trial has failed
+TRAIN = (sys.executable, "-m", "gptmini", "train")  # what trains a run, before its overrides
+UNFINISHED = 1  # exit code of a sweep of which a trial has failed or was given up
+POLL = 0.2  # seconds until a signal is told
+# Beginnings of variables by which srun and torchrun tell a process which one of a run it is.
+OF_LAUNCHERS = (
+    "SLURM_",
+    "TORCHELASTIC_",
+    "MASTER_",
+    "RANK",
+    "LOCAL_RANK",
+    "NODE_RANK",
+    "GROUP_RANK",
+    "ROLE_",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_WORLD_SIZE",
+)
 # Keys that may be other ones when a sweep goes on: where and how runs are computed, never what is trained.
 MAY_CHANGE = (
     "console",
+    "data.folder",
     "data_dir",
     "num_workers",
     "runs_dir",
-    "resume",
     "trainer.batch_size",
     "trainer.checkpoint_activations",
     "trainer.compile",
@@ -44,19 +62,21 @@ MAY_CHANGE = (
     "trainer.threads",
     "trainer.timeout",
 )
-# Groups and keys that can change what a token is. Runs that differ in one of them are compared by bits per byte.
-CHANGE_TOKENS = ("data", "tokenizer", "experiment", "init_from")
+# Settings of the sweep itself that may be other ones too; params is what is varied, and counts as that.
+OWN_MAY_CHANGE = ("name", "trials", "retries", "params")
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line; overrides holds what is no option."""
     parser = Parser(prog="gptmini sweep", add_help=False, allow_abbrev=False)
     parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--jobs", type=int, action=Once)
-    parser.add_argument("--config-dir", action=Once)
+    parser.add_argument("--jobs", type=int)
+    parser.add_argument("--config-dir")
     parser.add_argument("--help", "-h", action="store_true")
     options = parser.parse_intermixed_args(arguments)
 
+    if options.jobs is not None and options.jobs < 1:
+        parser.error(f"--jobs must be at least 1, got {options.jobs}")
     if options.config_dir is not None and not Path(options.config_dir).is_dir():
         parser.error(f"--config-dir must be a folder, got {options.config_dir}")
     return options
@@ -64,140 +84,212 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> None:
     """Train every run of a sweep, or those that are left of it, and exit with 0 only if all have finished."""
-    with one_line_errors(), starting_up(), remembering_sources():
+    with one_line_errors():
         options = parse(arguments)
-        own = in_hydras_grammar(line for line in options.overrides if is_own(line))
+        keys = [word for word in options.overrides if options.help and "=" not in word]
+        own = [line for line in options.overrides if is_own(line) and line not in keys]
         for line in own:
             if line.lstrip("+~").startswith("sweep.params"):
                 raise UserError(
                     f"what is varied is typed by itself, as optimizer.lr=0.1,0.2; got {line}"
                 )
+        config, composed_of = compose("sweep", own, options.config_dir)
         if options.help:
-            show_help("sweep", own, options.config_dir)
+            show_help("sweep", config, composed_of, keys)
             return
+        if importlib.util.find_spec("optuna") is None:
+            raise UserError("gptmini sweep needs optuna: pip install 'gptmini[sweep]'")
 
-        from gptmini.search import check_installed
-
-        check_installed()
-        if options.jobs is not None:
-            own.append(f"launcher.jobs={options.jobs}")
-        described = _described(own, options.config_dir)
+        task = leave_launcher()
+        settings = build_part(config.sweep)
         typed = [line for line in options.overrides if not is_own(line)]
-        if not any(key_typed(line) == "name" for line in typed):
-            typed.append(f"name={described.search.name}")
-        space = space_of(described.params, typed, options.config_dir)
+        if not any(key_of(line) == "name" for line in typed):
+            typed.append(f"name={settings.name}")
+        space = space_of(settings.params, typed)
+        sampler = settings.sampler_of(space)
 
-        config = _check(space, options.config_dir)
-        code = _run(described, space, config, options.config_dir)
+        checked = check_and_prepare(space, options.config_dir)
+        # A name such as runs/latest would lead elsewhere as soon as the first run has begun.
+        if any(key_of(line) == "init_from" for line in space.fixed):
+            source = as_override("init_from", checked.tree["init_from"])
+            others = [line for line in space.fixed if key_of(line) != "init_from"]
+            space = replace(space, fixed=[*others, source])
+        started()
+        code = _run(space, settings, sampler, checked, task, options)
     sys.exit(code)
 
 
 @dataclass(frozen=True)
-class Described:
-    """What the groups sweep and launcher of the configuration say."""
+class Task:
+    """Which task of srun this process is; without srun the only one."""
 
-    search: "SearchSettings"
-    launcher: "LauncherSettings"
-    params: dict[str, Any]
-
-
-def _described(overrides: Sequence[str], config_dir: str | None) -> Described:
-    """Compose the sweep's own configuration; UserError for a key or a value that does not fit."""
-    from gptmini.search import LauncherSettings, SearchSettings
-
-    config = plain_tree(composed("sweep", overrides, config_dir), resolve=True)
-    params = config["sweep"].pop("params", None) or {}
-    if not isinstance(params, dict):
-        raise UserError(f"sweep.params must hold values by key, got {params!r}")
-    try:
-        search = SearchSettings(**config["sweep"])
-        launcher = LauncherSettings(**config["launcher"])
-    except TypeError as error:
-        raise UserError(
-            f"{error}; an option of your own begins with defaults: [default, _self_]"
-        ) from None
-    return Described(search, launcher, params)
+    number: int
+    on_machine: int  # number among those of this machine
 
 
-def _check(space: Space, config_dir: str | None) -> "DictConfig":
-    """Compose and check a run for every value that is varied; return the configuration of the first.
+def leave_launcher() -> Task:
+    """Say which task of srun this process is, and let it and its runs be programs of their own from now on.
 
-    Of every key each value is tried beside the first values of the others: every combination might be too many.
-    Raises UserError: a key or a value that does not fit.
+    Otherwise each would take itself for a part of one run that all tasks train together.
     """
-    from gptmini.commands.train import check_job
-
-    first = compose_checked("train", space.overrides(space.first), config_dir)
-    check_job(first)
-    for dimension in space.dimensions:
-        for text in dimension.examples[1:]:
-            overrides = space.overrides(space.first | {dimension.key: text})
-            check_job(compose_checked("train", overrides, config_dir))
-    return first
-
-
-def _run(described: Described, space: Space, config: "DictConfig", config_dir: str | None) -> int:
-    """Train what is left of the sweep; return the exit code."""
-    from gptmini.commands.plan import check_configuration
-    from gptmini.run_folder.folder import locked
-    from gptmini.search import Launcher, Study
-
-    if config.callbacks is None or config.callbacks.get("checkpoints") is None:
-        raise UserError(
-            "a sweep compares the best validations of its runs, which callbacks.checkpoints keeps"
-        )
-    plan = check_configuration(config)
-    device = plan.hardware.device
-    needed = plan.settings.devices_here
-    if device == "cuda" and 0 < described.launcher.gpus < needed:
-        raise UserError(
-            f"trainer.devices={needed} needs launcher.gpus={needed}, got {described.launcher.gpus}"
-        )
-    folder = Path(config.runs_dir) / config.name / "sweep"
-    launcher = Launcher(described.launcher, folder / "jobs", _gpus() if device == "cuda" else ())
-    started()
-
-    with naming_keys(runs_dir=config.runs_dir):
-        folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder, "run"):
-        # Runs that start together would each prepare the same text. The jobs of a cluster prepare it themselves.
-        if described.launcher.cluster == "local":
-            _prepare(config)
-        identity = _identify(folder, described.search, space, config)
-        driver = Driver(
-            folder=folder,
-            study=Study(folder, space.dimensions, described.search, config.trainer.max_steps),
-            launcher=launcher,
-            space=space,
-            settings=described.search,
-            identity=identity,
-            by_bits=any(_changes_tokens(dimension.key) for dimension in space.dimensions),
-            config_dir=config_dir,
-        )
-        signal_number = driver.run()
-        is_whole = driver.say_ending()
-
-    if signal_number:
-        return 128 + signal_number
-    if is_whole:
-        return 0
-    return UNFINISHED
+    task = Task(
+        number=int(os.environ.get("SLURM_PROCID", "0")),
+        on_machine=int(os.environ.get("SLURM_LOCALID", "0")),
+    )
+    for name in list(os.environ):
+        if name.startswith(OF_LAUNCHERS):
+            del os.environ[name]
+    return task
 
 
-def _prepare(config: "DictConfig") -> None:
-    """Prepare the text of a configuration, unless it is prepared; UserError for a text that cannot be trained on."""
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """What is known of the runs of a sweep once all their values are checked and their text is prepared."""
+
+    tree: Mapping[str, Any]  # the first run's resolved configuration, as plain values
+    text: str  # the digest of its tokens
+    gpus: Sequence[
+        str
+    ]  # as CUDA_VISIBLE_DEVICES names those of this machine; none for runs on a CPU
+    n_devices: int  # of each run on one machine
+
+
+def check_and_prepare(space: Space, config_dir: str | None) -> Checked:
+    """Check every value of a sweep, and prepare the text of its first run.
+
+    Raises UserError: a key or a value that does not fit, or a text that cannot be read.
+    """
+    from omegaconf import OmegaConf
+
     from gptmini.data import Watcher
 
+    parts = []
+    for overrides in space.examples():
+        config, typed = going_on(*compose("train", overrides, config_dir))
+        settings = build_settings(config)
+        if not any(hasattr(callback, "best") for callback in settings.callbacks):
+            raise UserError(
+                "a sweep compares the best validations of its runs, which callbacks.checkpoints keeps"
+            )
+        parts.append((config, typed, settings))
+
+    config, typed, settings = parts[0]
     watcher = Watcher(
-        on_note=lambda note: print(f"{'data':8} {note}", flush=True),
-        on_warning=lambda note: print(f"{'warning':8} {note}", flush=True),
+        on_note=lambda note: tell("data", note),
+        on_warning=lambda note: tell("warning", note),
     )
-    with naming_keys(data_dir=config.data_dir):
-        open_tokens(config, None, watcher=watcher)
+    store, _ = open_tokens(config, typed, settings, watcher=watcher)
+    tree: Any = OmegaConf.to_container(config)
+    return Checked(
+        tree=tree,
+        text=store.fingerprint,
+        gpus=_gpus() if settings.hardware.device == "cuda" else (),
+        n_devices=settings.trainer.devices_here,
+    )
 
 
-def _changes_tokens(key: str) -> bool:
-    return key.lstrip("+").partition(".")[0] in CHANGE_TOKENS
+def _run(
+    space: Space,
+    settings: SweepSettings,
+    sampler: str,
+    checked: Checked,
+    task: Task,
+    options: argparse.Namespace,
+) -> int:
+    """Train what is left of a sweep whose values are checked; return the exit code."""
+    from gptmini.sweep.study import Sweep
+    from gptmini.sweep.worker import Stopping, Worker
+
+    folder = Path(checked.tree["runs_dir"]).expanduser() / checked.tree["name"]
+    folder.mkdir(parents=True, exist_ok=True)
+    sweep = Sweep(folder, space, settings)
+    sweep.describe(_description(space, settings, sampler, checked))
+
+    n_workers = options.jobs or 1
+    stopping = Stopping()
+    table = Table()
+    workers = [
+        Worker(
+            sweep=Sweep(folder, space, settings),  # a thread has its own, because Optuna locks both
+            stopping=stopping,
+            say=tell,
+            on_end=table.show,
+            extra=[*_own_overrides(settings, checked, n_workers), *own_folder(options)],
+            variables=_gpus_of(place + n_workers * task.on_machine, checked),
+            command=TRAIN,
+        )
+        for place in range(n_workers)
+    ]
+
+    keys = ", ".join(space.keys)
+    tell("sweep", f"{folder}: {sweep.n_trials} trials ({sampler} of {keys}), {n_workers} at once")
+    with stopping.listening():
+        _work(workers, stopping)
+        came = stopping.signal
+    rows = table.show(sweep)
+    # Of the tasks of srun the first one speaks for all.
+    if task.number == 0:
+        say_ending(sweep, rows, options)
+    if came:
+        return 128 + came
+    return 0 if sweep.is_whole() else UNFINISHED
+
+
+def _work(workers: Sequence["Worker"], stopping: "Stopping") -> None:
+    """Let workers train in a thread each until all have ended, a signal has come, or one of them meets an error."""
+    with ThreadPoolExecutor(len(workers)) as pool:
+        futures = [pool.submit(worker.work) for worker in workers]
+        left = set(futures)
+        while left and not stopping.signal:
+            done, left = wait(left, timeout=POLL, return_when=FIRST_EXCEPTION)
+            if any(future.exception() for future in done):
+                stopping.signal = signal.SIGTERM
+        if left:
+            tell("stopped", "its runs are told to save and end; the same command goes on")
+    for future in futures:
+        future.result()
+
+
+def _description(
+    space: Space, settings: SweepSettings, sampler: str, checked: Checked
+) -> dict[str, Any]:
+    """What holds for all runs of a sweep, by key, in the order in which a difference is told."""
+    varied = {dimension.key: str(dimension) for dimension in space.dimensions}
+    own = {
+        f"sweep.{key}": value
+        for key, value in asdict(settings).items()
+        if key not in OWN_MAY_CHANGE
+    }
+    own["sweep.sampler"] = sampler
+    runs = {
+        key: value
+        for key, value in _leaves(checked.tree)
+        if key not in MAY_CHANGE and key not in varied
+    }
+    # Runs in which the tokens differ have a text each.
+    text = {} if space.by_bits else {"text": checked.text}
+    of_pruning = {"by_bits": space.by_bits, "max_steps": checked.tree["trainer"]["max_steps"]}
+    return {**varied, **own, **runs, **text, **of_pruning}
+
+
+def _leaves(tree: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """The dotted key and the value of every setting of a configuration."""
+    for names, value in nodes(tree):
+        if not isinstance(value, dict | list):
+            yield ".".join(map(str, names)), value
+
+
+def _own_overrides(settings: SweepSettings, checked: Checked, n_workers: int) -> list[str]:
+    """What a run is told beside its values: to be pruned, and its share of the processors."""
+    overrides = []
+    if settings.pruner is not None:
+        overrides.append("+callbacks.pruning._target_=gptmini.training.Pruning")
+    if n_workers > 1 and checked.tree["trainer"]["threads"] is None:
+        n_processors = os.cpu_count() or 1
+        if hasattr(os, "sched_getaffinity"):
+            n_processors = len(os.sched_getaffinity(0))
+        overrides.append(f"trainer.threads={max(1, n_processors // n_workers)}")
+    return overrides
 
 
 def _gpus() -> list[str]:
@@ -210,60 +302,13 @@ def _gpus() -> list[str]:
     return [str(number) for number in range(torch.cuda.device_count())]
 
 
-def _identify(folder: Path, settings: "SearchSettings", space: Space, config: "DictConfig") -> str:
-    """Write down what the sweep is in sweep.yaml, or compare it with what is written there.
+def _gpus_of(place: int, checked: Checked) -> dict[str, str]:
+    """The variable that gives the runs of a worker their GPUs, in turn where there are fewer than the workers need.
 
-    Returns what tells this sweep from others of its name, also later ones in the same place.
-    Raises UserError: the folder is that of a sweep over another space, or of other runs.
+    place is the number of the worker among those of this machine.
     """
-    import yaml
-
-    from gptmini.files import replacing
-
-    path = folder / "sweep.yaml"
-    tree = dict(items_of(plain_tree(config, resolve=True)))
-    varied = {dimension.key for dimension in space.dimensions}
-    fixed = {
-        key: value
-        for key, value in tree.items()
-        if key not in MAY_CHANGE and key not in varied and not isinstance(value, dict | list)
-    }
-    own = {
-        "sampler": settings.sampler_for(space.dimensions),
-        "seed": settings.seed,
-        "pruner": settings.pruner,
-        "varied": {dimension.key: str(dimension) for dimension in space.dimensions},
-        "runs": fixed,
-    }
-
-    if path.is_file():
-        before = read_yaml(path)
-        identity = before.pop("id", None)
-        if type(identity) is not str:
-            raise UserError(f"{path} is not what a sweep writes; move the folder away")
-        for key, was, now in _differences(before, own):
-            raise UserError(
-                f"{folder} is a sweep with {key}={was}, got {now}; name=OTHER begins another sweep"
-            )
-        return identity
-
-    if (folder / "journal.log").exists():
-        raise UserError(f"{folder} has a journal but no sweep.yaml; move the folder away")
-    identity = hashlib.sha256(os.urandom(16)).hexdigest()[:8]
-    with replacing(path) as file:
-        file.write(yaml.safe_dump({"id": identity} | own, sort_keys=False).encode())
-    return identity
-
-
-def _differences(before: Any, now: Any) -> list[tuple[str, Any, Any]]:
-    """Dotted key, earlier and present value wherever two trees of mappings differ."""
-    then = dict(items_of(before))
-    present = dict(items_of(now))
-    different = []
-    for key in dict.fromkeys([*then, *present]):
-        was = then.get(key)
-        value = present.get(key)
-        if was != value and not isinstance(was, dict) and not isinstance(value, dict):
-            name = key.removeprefix("runs.").removeprefix("varied.")
-            different.append((name, was, value))
-    return different
+    if not checked.gpus:
+        return {}
+    begin = place * checked.n_devices
+    share = [checked.gpus[(begin + i) % len(checked.gpus)] for i in range(checked.n_devices)]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(share)}

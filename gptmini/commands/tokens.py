@@ -1,106 +1,121 @@
-"""The tokens of a run: opened where they are, or prepared from the text.
+"""The tokens of a run: opened where they are, or prepared from the text."""
 
-A run folder may come from a stranger. So a resumed run reads tokens and texts wherever its folder says, but it writes
-and downloads only where the command line or gptmini's own configuration says.
-"""
-
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
-from gptmini.commands.configuration import CONFIGS, key_typed, read_yaml
-from gptmini.commands.parts import build_from
-from gptmini.commands.plan import workers_of
+from gptmini.commands.settings import TextSettings, build_part
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+    from rich.console import Console
 
-    from gptmini.data import TokenStore, Watcher
+    from gptmini.commands.compose import Typed
+    from gptmini.data import Progress, TokenStore, Watcher
     from gptmini.model.training_state import TrainingState
+
+# Seconds without a line after which the next one is printed where there is no terminal; fewer for a new phase.
+INTERVAL = 10
+INTERVAL_OF_PHASES = 1
+SETTLED = (
+    1  # seconds of a phase before its speed is told: the first figures are of the first megabyte
+)
 
 
 def open_tokens(
     config: "DictConfig",
-    state: "TrainingState | None",
-    overrides: Sequence[str] = (),
+    typed: "Typed",
+    settings: TextSettings,
+    state: "TrainingState | None" = None,
     *,
     watcher: "Watcher | None" = None,
 ) -> "tuple[TokenStore, bool]":
     """Open the tokens of a run, and prepare them from the text if they are not there.
 
     Args:
-        config: the configuration, with data, tokenizer and data_dir.
-        state: the state that a resumed run goes on from; its tokens are opened if they are still there, unless another
-            data_dir was typed.
-        overrides: what was typed, KEY=VALUE each.
+        config: the configuration.
+        typed: what was typed for it.
+        settings: its parts.
+        state: the state that a run goes on from; its tokens are opened if they are still there, unless another data_dir
+            was typed.
         watcher: is told of the progress, and of a text that is odd, as one that mixes line ends; None for nobody.
 
     Returns the tokens, and whether they were prepared by this call.
-    Raises UserError: the text cannot be read; or the tokens of a resumed run are not there, and only the run folder
-    says where to prepare them, or from which address to download their text.
+    Raises UserError: the text cannot be read; or the tokens of a run that goes on are not there, and only the run's
+    folder says from where to download their text.
     """
-    from gptmini.data import TokenStore, Watcher, find_prepared, open_prepared, prepare
+    from gptmini.data import TokenStore, Watcher, find_prepared, prepare
     from gptmini.tokenizer import from_dict
 
     watcher = watcher or Watcher()
-    data_dir_is_typed = any(key_typed(line) == "data_dir" for line in overrides)
-    if state is not None and not data_dir_is_typed:
+    if state is not None and not typed.has("data_dir"):
         known = find_prepared(state.data_folder, state.path)
         if (known / "meta.json").is_file():
             return TokenStore(known), False
 
-    is_resumed = config.resume is not None
-    may_write = not is_resumed or data_dir_is_typed or config.data_dir == _own_data_dir()
-    if not may_write or (is_resumed and not _downloads_as_gptmini_does(config)):
-        _check_downloads_nothing(config)
+    corpus = settings.corpus
+    if corpus is None:
+        corpus = _stored_text(config)
+    # Token files and mixtures are prepared in their own ways.
+    prepare_it = getattr(corpus, "prepare", partial(prepare, corpus))
+    store, is_new = prepare_it(
+        _builder(settings, state),
+        Path(settings.root.data_dir).expanduser(),
+        rebuild=from_dict,
+        n_workers=settings.root.n_workers,
+        watcher=watcher,
+    )
+    if is_new:
+        for note in _notes(settings, corpus, store):
+            watcher.on_warning(note)
+    return store, is_new
 
-    corpus = build_from(config.data)
-    tokenizer = _tokenizer_builder(config, state)
-    if may_write:
-        # Token files and mixtures are prepared in their own ways.
-        prepare_it = getattr(corpus, "prepare", partial(prepare, corpus))
-        store, written = prepare_it(
-            tokenizer,
-            config.data_dir,
-            rebuild=from_dict,
-            n_workers=workers_of(config),
-            watcher=watcher,
-        )
-        if written:
-            for note in _notes(config, corpus, store):
-                watcher.on_warning(note)
-        return store, written
 
-    store = open_prepared(corpus, tokenizer, config.data_dir)
-    if store is None:
+def _stored_text(config: "DictConfig") -> Any:
+    """The text of a run that goes on.
+
+    Raises UserError: it must be downloaded, and only the run's folder says from where.
+    """
+    from gptmini.data import download_file
+    from gptmini.data.hub import Choice, has_files
+
+    data = config.data
+    is_there = True
+    if data.get("dataset") is not None:
+        choice = Choice(data.get("subset"), data.get("split"), data.get("val_split"))
+        is_there = has_files(data.folder, data.dataset, data.get("revision"), choice)
+    elif data.get("url") is not None and data.get("path") is None:
+        is_there = download_file(data.folder, data.name).is_file()
+    if not is_there:
         raise UserError(
-            f"the tokens of {config.resume} must be prepared again, and only the run folder says where; "
-            f"if the place is yours, type data_dir={config.data_dir}"
+            f"the text of {config.resume} must be downloaded again, and only the run's folder says from where; if you "
+            "know the text, prepare it first, by gptmini prepare with what was typed for the run"
         )
-    return store, False
+    return build_part(config.data)
 
 
-def _tokenizer_builder(config: "DictConfig", state: "TrainingState | None") -> partial:
-    """The builder of a run's tokenizer. Once a run has a state, the model that its tokenizer is from may be gone."""
+def _builder(settings: TextSettings, state: "TrainingState | None") -> Any:
+    """What makes a run's tokenizer. Once a run has a state, the model that its tokenizer is from may be gone."""
     from gptmini.loading import builder_of, of_model
     from gptmini.tokenizer import from_dict
 
-    builder = build_from(config.tokenizer).builder()
-    if builder.func is not of_model:
+    builder = settings.tokenizer.builder()
+    if getattr(builder, "func", builder) is not of_model:
         return builder
-    if state is not None:
-        return builder_of(from_dict(state.tokenizer))
-    return builder_of(builder([]))
+    return builder_of(from_dict(state.tokenizer) if state is not None else builder([]))
 
 
-def _notes(config: "DictConfig", corpus: object, store: "TokenStore") -> Iterator[str]:
+def _notes(settings: TextSettings, corpus: object, store: "TokenStore") -> Iterator[str]:
     """What a user should know of a text that was just prepared."""
     from gptmini.tokenizer import from_dict
 
     yield from getattr(corpus, "notes", ())  # a corpus of the user's own may have none
 
-    wanted = config.tokenizer.get("vocab_size")
+    wanted = getattr(settings.tokenizer, "vocab_size", None)
     n_vocab = from_dict(store.tokenizer_state).n_vocab
     if wanted is not None and n_vocab < wanted:
         yield (
@@ -109,51 +124,57 @@ def _notes(config: "DictConfig", corpus: object, store: "TokenStore") -> Iterato
         )
 
 
-def _own_data_dir() -> str:
-    """The folder of prepared tokens that gptmini's own configuration names."""
-    return read_yaml(CONFIGS / "train.yaml")["data_dir"]
+class ProgressLine:
+    """Shows the progress of a preparation in a with block: a line that changes on a terminal, else one now and then."""
+
+    def __init__(self, console: "Console") -> None:
+        self._console = console
+        self._status = console.status("reading text")
+        self.phase = ""  # what was last shown to be done
+        self._phase_began = 0.0
+        self._printed_at = time.monotonic()
+
+    def __enter__(self) -> "ProgressLine":
+        """Show that work has begun."""
+        self._status.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Remove the line of a terminal."""
+        self._status.stop()
+
+    def show(self, progress: "Progress") -> None:
+        """Show how far the preparation is."""
+        now = time.monotonic()
+        is_new = progress.phase != self.phase
+        if is_new:
+            self.phase = progress.phase
+            self._phase_began = now
+        line = described(progress, seconds=now - self._phase_began)
+
+        silent = now - self._printed_at
+        if self._console.is_terminal:
+            self._status.update(line)
+        elif silent >= INTERVAL or (is_new and silent >= INTERVAL_OF_PHASES):
+            self._printed_at = now
+            self._console.print(line, markup=False)
 
 
-def _downloads_as_gptmini_does(config: "DictConfig") -> bool:
-    """Whether gptmini's own configurations name the address and the folder of the text, given data_dir."""
-    if config.data.get("dataset") is not None:
-        return False
-    wanted = (config.data.get("url"), config.data.get("folder"))
-    for file in (CONFIGS / "data").glob("*.yaml"):
-        own = read_yaml(file)
-        folder = own.get("folder")
-        if folder is not None:
-            folder = folder.replace("${data_dir}", config.data_dir)
-        if (own.get("url"), folder) == wanted:
-            return True
-    return False
-
-
-def _check_downloads_nothing(config: "DictConfig") -> None:
-    """Raise UserError where building the corpus of a resumed run would download its text."""
-    from gptmini.data import download_file
-    from gptmini.data.hub import Choice, has_files
-
-    data = config.data
-    is_of_hub = data.get("dataset") is not None
-    if is_of_hub and not has_files(
-        data.get("folder"),
-        data.dataset,
-        data.get("revision"),
-        Choice(data.get("subset"), data.get("split"), data.get("val_split")),
-    ):
-        raise UserError(
-            f"the text of {config.resume} must be downloaded again, from the hub's dataset {data.dataset}, which only "
-            "the run folder names; if it is yours, run gptmini prepare with data=hub first"
-        )
-    is_downloaded = data.get("url") is not None and data.get("path") is None
-    if not is_downloaded:
-        return
-
-    file = download_file(data.get("folder"), data.get("name"))
-    if not file.is_file():
-        raise UserError(
-            f"the text of {config.resume} must be downloaded again, from data.url={data.url} into "
-            f"data.folder={data.folder}, which only the run folder names; if they are yours, "
-            f"put the text into {file}, or type data_dir={config.data_dir} for gptmini's own address"
-        )
+def described(progress: "Progress", *, seconds: float) -> str:
+    """A line about a phase that began so many seconds ago: what is done, how much, how fast, and the time left."""
+    if not progress.n_bytes:
+        return progress.phase
+    parts = [f"{progress.n_bytes / 1e6:,.0f} MB"]
+    if progress.share is not None:
+        parts.append(f"{progress.share:.0%}")
+    if seconds >= SETTLED:
+        parts.append(f"{progress.n_bytes / 1e6 / seconds:,.1f} MB/s")
+        if progress.share:
+            left = seconds * (1 - progress.share) / progress.share
+            parts.append(f"{left:,.0f} s left" if left < 600 else f"{left / 60:,.0f} min left")
+    return f"{progress.phase}: {', '.join(parts)}"

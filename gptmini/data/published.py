@@ -44,7 +44,7 @@ def pinned_text(
     Raises pydantic.ValidationError: a value that does not fit. Raises UserError: path is not a file, the text is
     another, or the download failed.
     """
-    file = download_file(folder, name) if path is None else Path(path)
+    file = download_file(folder, name) if path is None else Path(path).expanduser()
     if path is not None and not file.is_file():
         raise UserError(
             f"data.path must be a file, got {path}, which does not exist or is a folder"
@@ -74,7 +74,7 @@ def pinned_text(
 @validate_call(config=STRICT)
 def download_file(folder: str, name: FileName) -> Path:
     """The file in a folder that keeps the text of a name once it is downloaded."""
-    return Path(folder) / f"{name}.txt"
+    return Path(folder).expanduser() / f"{name}.txt"
 
 
 def download(url: str) -> bytes:

@@ -2,7 +2,14 @@
 
 from gptmini.generation.decoding import Decoder, store_by_column, uniforms
 from gptmini.generation.rules import Rules, choose
-from gptmini.generation.text import Piece, TextStream, generate, generate_stream, prompt_ids
+from gptmini.generation.text import (
+    Piece,
+    TextStream,
+    generate,
+    generate_stream,
+    in_order,
+    prompt_ids,
+)
 
 __all__ = [
     "Decoder",
@@ -12,6 +19,7 @@ __all__ = [
     "choose",
     "generate",
     "generate_stream",
+    "in_order",
     "prompt_ids",
     "store_by_column",
     "uniforms",

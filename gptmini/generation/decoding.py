@@ -70,7 +70,6 @@ class Decoder:
         batch_size: int = 1,
         log_probabilities: bool = False,
         compile: bool = False,
-        int8: bool = False,
     ) -> None:
         """Reserve the cache; no token is drawn yet.
 
@@ -81,13 +80,11 @@ class Decoder:
             streams: number of each prompt's random stream, one for each prompt.
             seed: of all streams.
             batch_size: most samples at a time, at least 1.
-            log_probabilities, compile, int8: as for generate_stream.
+            log_probabilities, compile: as for generate_stream.
 
         Raises UserError: an empty prompt, or an id that is not in the model's vocabulary.
         """
         self.device = model.embedding.weight.device
-        if int8:
-            _check_int8(model, compile=compile)
         for prompt in prompts:
             _check_prompt(prompt, model.config.vocab_size)
 
@@ -131,7 +128,7 @@ class Decoder:
             self._score = self._score_by_forward
             self._draw = self._compiled_draw()
         else:
-            self._score = DecodingStep(model, self.cache, int8=int8)
+            self._score = DecodingStep(model, self.cache)
             self._draw = _draw
 
     @torch.inference_mode()
@@ -232,15 +229,6 @@ class Decoder:
         for tensor in fixed:
             torch._dynamo.mark_static_address(tensor)
         return torch.compile(_draw, mode="reduce-overhead", fullgraph=True)
-
-
-def _check_int8(model: GPT, *, compile: bool) -> None:
-    """Raise UserError unless torch's dynamic quantisation can decode with the model."""
-    weight = model.embedding.weight
-    if compile or weight.dtype != torch.float32 or weight.device.type != "cpu":
-        raise UserError(
-            f"int8 needs float32, a CPU, no compile, got {weight.dtype}, {weight.device}, {compile=}"
-        )
 
 
 def _check_prompt(prompt: Sequence[int], vocab_size: int) -> None:

@@ -1,6 +1,6 @@
 """From prompts to text that streams: whole characters, and nothing that a stop string would take back."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gptmini.generation.decoding import Decoder
@@ -36,7 +36,6 @@ def generate_stream(
     ignore_end_of_text: bool = False,
     log_probabilities: bool = False,
     compile: bool = False,
-    int8: bool = False,
     **rules: Any,
 ) -> Generator[Piece, None, None]:
     """Continue prompts; the pieces of up to batch_size samples come in turns.
@@ -52,7 +51,6 @@ def generate_stream(
         ignore_end_of_text: whether to go on when the end of a document is drawn, instead of ending the sample there.
         log_probabilities: whether each piece has the log-probability of its token.
         compile: whether the step of one token is compiled, which takes about a minute and pays on a GPU.
-        int8: whether the step of one token computes with weights in 8 bits: a CPU reads a quarter of the memory.
         rules: fields of Rules: max_new_tokens, temperature and the like.
 
     Raises when a piece is asked for
@@ -91,7 +89,6 @@ def generate_stream(
         batch_size=batch_size,
         log_probabilities=log_probabilities,
         compile=compile,
-        int8=int8,
     )
     streams = {sample: TextStream(tokenizer, stop) for sample in range(len(ids))}
     n_drawn = [0] * len(ids)
@@ -153,6 +150,27 @@ def generate(
     ):
         texts[piece.sample] += piece.text
     return texts
+
+
+def in_order(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """The pieces of one sample after another, from a stream in which several samples take turns.
+
+    The pieces of the earliest sample that has not ended are passed on at once, and the pieces of later samples wait.
+    """
+    current = 0  # number of the earliest sample that has not ended
+    held: dict[int, list[Piece]] = {}  # pieces that wait, by the number of their sample
+    for piece in pieces:
+        held.setdefault(piece.sample, []).append(piece)
+        while current in held:
+            ready = held.pop(current)
+            yield from ready
+            if ready[-1].finish is None:
+                break
+            current += 1
+
+    # A stream that was interrupted leaves samples that have not ended, and pieces that wait for them.
+    for sample in sorted(held):
+        yield from held[sample]
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 
-from gptmini import processors
 from gptmini.user_error import UserError
 
 TF32_SINCE = (8, 0)  # compute capability of the first GPUs with TF32 products, Ampere
@@ -22,12 +21,11 @@ DEVICE_REASONS = {
     "mps": "no CUDA device here",
     "cpu": "no CUDA or MPS device here",
 }
-# dtype of the weights to sample with; int8 weights are loaded in float32 and rounded later
+# dtype of the weights to sample with
 DTYPES = {
     "fp32": torch.float32,
     "bf16": torch.bfloat16,
     "fp64": torch.float64,
-    "int8": torch.float32,
 }
 
 
@@ -61,9 +59,6 @@ class Hardware:
             n_threads = torch.get_num_threads()
             threads = "1 thread" if n_threads == 1 else f"{n_threads} threads"
             parts.append(f"{threads} each" if self.devices > 1 else threads)
-            company = processors.chosen_for()
-            if company is not None and n_threads > 1:
-                reasons.append(f"threads wait little, because {company}")
 
         line = ", ".join(parts)
         if reasons:

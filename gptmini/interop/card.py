@@ -1,7 +1,6 @@
 """The model card of an exported folder: README.md, whose head the hub reads."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from gptmini import __version__
 from gptmini.interop.architectures import ARCHITECTURES
@@ -19,8 +18,7 @@ class Training:
     n_tokens: int | None  # tokens trained on
     val_loss: float | None  # nats per token
     bits_per_byte: float | None
-    # Path and digest of the weights that the training began with; None for new weights.
-    init_from: dict[str, str] | None = None
+    init_from: str | None = None  # weights that the training began with; None for new weights
 
 
 def model_card(
@@ -81,9 +79,7 @@ def _body(name: str, model: GPT, tokenizer: Tokenizer, training: Training, kind:
         f"| vocabulary | {tokenizer.n_vocab:,} tokens |",
     ]
     if training.init_from is not None:
-        name = Path(training.init_from["path"]).name
-        digest = training.init_from["digest"]
-        lines.append(f"| began with | `{name}` of sha256 `{digest}` |")
+        lines.append(f"| began with | `{training.init_from}` |")
     if training.step is not None:
         lines.append(f"| optimizer steps | {training.step:,} |")
     if training.n_tokens is not None:

@@ -5,11 +5,11 @@ from pathlib import Path
 from torch import Tensor
 
 from gptmini.interop.hugging_face import from_hugging_face, our_config
-from gptmini.interop.json_files import read_json
 from gptmini.interop.tokenizer_reading import read_tokenizer
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT
 from gptmini.tokenizer import Tokenizer
+from gptmini.untrusted import read_json
 from gptmini.user_error import UserError
 
 WEIGHTS = "model.safetensors"
@@ -26,7 +26,7 @@ def read_folder(path: Path) -> tuple[GPT, Tokenizer]:
         path: a folder with config.json, model.safetensors or its parts, and tokenizer.json, of a model type that GPT
             computes.
 
-    Raises UserError: a file is missing, damaged or pickled, or holds what GPT does not compute.
+    Raises UserError: a file is damaged or pickled, or holds what GPT does not compute; OSError: a file is missing.
     """
     path = Path(path)
     config = read_json(path / "config.json")
@@ -44,7 +44,7 @@ def read_folder(path: Path) -> tuple[GPT, Tokenizer]:
 def read_sizes(path: Path) -> tuple[GPTConfig, Tokenizer]:
     """The sizes of the model in a folder, and its tokenizer, without its weights.
 
-    Raises UserError: a file is missing or damaged, or holds what GPT does not compute.
+    Raises UserError: a file is damaged, or holds what GPT does not compute; OSError: a file is missing.
     """
     path = Path(path)
     try:

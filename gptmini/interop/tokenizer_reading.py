@@ -4,7 +4,6 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.interop.json_files import read_json
 from gptmini.tokenizer import (
     END_OF_TEXT,
     REPLACEMENT,
@@ -15,6 +14,7 @@ from gptmini.tokenizer import (
 )
 from gptmini.tokenizer.byte_pairs import ALL_BYTES, BYTE_PATTERN
 from gptmini.tokenizer.letters import in_bytes
+from gptmini.untrusted import read_json
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ N_COMPARED = 2000  # texts
 def read_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer of a folder with tokenizer.json.
 
-    Raises UserError: the file is missing or damaged, or no tokenizer of gptmini gives the same ids.
+    Raises UserError: the file is damaged, or no tokenizer of gptmini gives the same ids; OSError: it is missing.
     """
     import tokenizers
 

@@ -6,7 +6,6 @@ that is too large for one file, the tensors lie in a folder beside the file, as 
 """
 
 import math
-import zipfile
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,10 +18,10 @@ from gptmini.files import flush_file, flush_folder, replace_by_link, replacing
 from gptmini.model.config import GPTConfig, config_from_file
 from gptmini.model.gpt import GPT
 from gptmini.model.shards import check_shards, is_of_shards, read_rest, read_shards
+from gptmini.untrusted import read_tensors
 from gptmini.user_error import UserError
 
 FORMAT = 1  # number of the layout; read_checkpoint refuses any other
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # dtypes of a GPT's weights
 WEIGHTS_PREFIX = "model."  # the name under which the training module holds the GPT
 
 
@@ -85,7 +84,7 @@ def read_checkpoint(path: Path, *, mapped: bool = False, is_checked: bool = Fals
     if is_of_shards(path):
         checkpoint = read_shards(path, only_weights=mapped, is_checked=is_checked)
     else:
-        checkpoint = load_plain(path, mapped=mapped, whole=not is_checked)
+        checkpoint = read_tensors(path, mapped=mapped, checked=not is_checked)
     _check_format(checkpoint, path)
     return checkpoint
 
@@ -98,7 +97,7 @@ def read_header(path: Path) -> dict:
     if is_of_shards(path):
         checkpoint = read_rest(path)
     else:
-        checkpoint = load_plain(path, mapped=True, whole=False)
+        checkpoint = read_tensors(path, mapped=True, checked=False)
     _check_format(checkpoint, path)
     return checkpoint["gptmini"]
 
@@ -117,63 +116,6 @@ def _check_format(checkpoint: dict, path: Path) -> None:
         )
 
 
-def load_plain(path: Path, *, mapped: bool = False, whole: bool = True) -> dict:
-    """The dict that torch.save wrote into a file, its tensors on the CPU, without running any code in the file.
-
-    With mapped, tensors stay in the file until they are used. Without whole, checksums are not compared.
-
-    Returns an empty dict where the file holds something else.
-    Raises UserError: damage, or pickled code.
-    """
-    check_archive(path, whole=whole)
-    try:
-        contents = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except (OSError, MemoryError):
-        raise
-    except Exception as error:  # torch names no common class for what a foreign file can raise
-        raise UserError(
-            f"{path} must hold only tensors and plain data; "
-            f"refused without running it ({type(error).__name__})"
-        ) from error
-    return contents if isinstance(contents, dict) else {}
-
-
-def check_archive(path: Path, *, whole: bool = True) -> None:
-    """Raise UserError unless path is a zip file as torch writes it; if it is read whole, with every checksum right."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            odd = [entry for entry in archive.infolist() if not _is_plainly_stored(entry)]
-            damaged = archive.testzip() if whole and not odd else None
-    except (FileNotFoundError, PermissionError, IsADirectoryError):
-        raise
-    except zipfile.BadZipFile:
-        raise UserError(
-            f"{path} is not a checkpoint, or is cut short: it has no zip directory"
-        ) from None
-    except Exception as error:  # zipfile names no common class for a damaged directory
-        raise UserError(
-            f"{path} is damaged: its zip directory makes no sense ({type(error).__name__})"
-        ) from error
-
-    if odd:
-        raise UserError(
-            f"{path} is damaged, or no checkpoint: "
-            f"its entry {odd[0].filename} is not as torch writes it"
-        )
-    if damaged is not None:
-        raise UserError(f"{path} is damaged: the CRC-32 of {damaged} does not match")
-
-
-def _is_plainly_stored(entry: zipfile.ZipInfo) -> bool:
-    """Whether an entry of a zip file is stored as torch stores it: not compressed, and with no DOS attributes.
-
-    For an entry that the DOS attributes mark as a folder, torch would read no bytes and leave a tensor's memory as it
-    happened to be.
-    """
-    has_dos_attributes = entry.external_attr & 0xFF
-    return entry.compress_type == zipfile.ZIP_STORED and not has_dos_attributes
-
-
 def step_of(path: Path) -> float:
     """Optimizer step at which a checkpoint was written; infinity for a damaged file.
 
@@ -184,8 +126,7 @@ def step_of(path: Path) -> float:
             checkpoint = read_rest(path)
             check_shards(path, checkpoint)
         else:
-            check_archive(path)
-            checkpoint = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+            checkpoint = read_tensors(path, mapped=True)
         step = checkpoint["global_step"]
     except Exception:  # of any class; read_checkpoint tells how a file is damaged
         return math.inf
@@ -203,7 +144,7 @@ def build_model(checkpoint: dict) -> GPT:
     config = config_of(checkpoint["gptmini"])
 
     # Two cheap comparisons, before a config that claims millions of layers makes torch build them.
-    weights = _dense_weights(checkpoint["state_dict"])
+    weights = _weights_of(checkpoint["state_dict"])
     claimed = (config.padded_vocab_size, config.d_model)
     embedding = weights.get("embedding.weight", torch.empty(0)).shape
     if embedding != claimed or config.n_layers > len(weights):
@@ -251,10 +192,10 @@ class _Undrawn(TorchFunctionMode):
         return function(*args, **options)
 
 
-def _dense_weights(state: dict) -> dict[str, Tensor]:
+def _weights_of(state: dict) -> dict[str, Tensor]:
     """Select a GPT's weights from the training module's state dict, under the names that they have in the GPT.
 
-    Raises UserError: a weight is not a dense floating-point tensor, or the weights are of several dtypes.
+    Raises UserError: a weight is no tensor of floating-point numbers, or the weights are of several dtypes.
     """
     weights = {}
     for name, tensor in state.items():
@@ -262,21 +203,9 @@ def _dense_weights(state: dict) -> dict[str, Tensor]:
             weights[name.removeprefix(WEIGHTS_PREFIX)] = tensor
 
     for name, tensor in weights.items():
-        if not is_dense(tensor):
-            raise UserError(f"the checkpoint's weight {name} must be a dense floating-point tensor")
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            raise UserError(f"the checkpoint's weight {name} must be of floating-point numbers")
     dtypes = {tensor.dtype for tensor in weights.values()}
     if len(dtypes) > 1:
         raise UserError("the checkpoint's weights must be of one dtype, got several")
     return weights
-
-
-def is_dense(tensor: object) -> bool:
-    """Whether this is a tensor in the CPU's memory, of a floating-point dtype that a GPT can have.
-
-    Every number of it must lie in the file: a tensor of stride 0 repeats one number, and a file of a few bytes would
-    take gigabytes once the tensor is copied.
-    """
-    if not isinstance(tensor, Tensor):
-        return False
-    is_on_cpu = tensor.layout is torch.strided and tensor.device.type == "cpu"
-    return is_on_cpu and tensor.dtype in DTYPES and tensor.is_contiguous()

@@ -4,7 +4,6 @@ A small model's step costs Python and torch's dispatcher, not arithmetic. So no 
 layers are cut at once, and what can be is done in place.
 """
 
-import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -37,12 +36,8 @@ class BoundAttention(NamedTuple):
 class DecodingStep:
     """Logits after one more token in each row of a cache that is not static."""
 
-    def __init__(self, model: GPT, cache: GPTCache, *, int8: bool = False) -> None:
-        """Bind the weights of a model in eval mode, as they are now, and the cache's room.
-
-        int8 rounds copies of the matrices to 8 bits, for torch's own dynamic quantisation, on a CPU in float32. Their
-        inputs are rounded by the largest number of all rows, so a row's result depends a little on its neighbours.
-        """
+    def __init__(self, model: GPT, cache: GPTCache) -> None:
+        """Bind the weights of a model in eval mode, as they are now, and the cache's room."""
         room = cache.attention.room
         if room is None:
             raise ValueError("the step of one token needs a cache that is not static")
@@ -50,7 +45,6 @@ class DecodingStep:
         self.room = room  # (N, B, capacity, 2 G, D), keys and values of all layers
         self.config = model.config
         self.n_kv_heads = model.config.n_kv_heads or model.config.n_heads
-        self.int8 = int8
 
         self.embedding = model.embedding.weight.detach()
         self.smear = _bind_smear(model.smear, cache.smear)
@@ -171,10 +165,6 @@ class DecodingStep:
         """A function that computes x W^T + b (B, out), and the memory in which it leaves each result."""
         weight = weight.detach()
         output = weight.new_empty(self.cache.slots.batch_size, len(weight))  # (B, out)
-        if self.int8:
-            linear = _bind_int8_linear(weight, bias)
-            return lambda x: output.copy_(linear(x)), output
-
         transposed = weight.t()  # (in, out)
         if bias is None:
             return lambda x: torch.mm(x, transposed, out=output), output
@@ -197,20 +187,6 @@ class DecodingStep:
 
         queries = qk[:, :n_heads].unsqueeze(2)  # (B, H, 1, D)
         return queries, torch.cat((qk[:, n_heads:], values), dim=1)  # (B, 2 G, D)
-
-
-def _bind_int8_linear(weight: Tensor, bias: Tensor | None) -> Function:
-    """A function that computes x W^T + b by torch's dynamic quantisation, W (out, in) rounded to 8 bits."""
-    # Each row is rounded in steps of a 127th of its largest number.
-    steps = weight.abs().amax(dim=1).clamp(min=1e-12).double() / 127  # (out,)
-    zeros = torch.zeros(len(weight), dtype=torch.int64)
-    with warnings.catch_warnings():
-        # Torch deprecates this function in favour of torchao, which is slower than float32 on a CPU.
-        warnings.simplefilter("ignore", UserWarning)
-        rounded = torch.quantize_per_channel(weight.contiguous(), steps, zeros, 0, torch.qint8)
-
-    packed = torch.ops.quantized.linear_prepack(rounded, None if bias is None else bias.detach())
-    return lambda x: torch.ops.quantized.linear_dynamic(x, packed, reduce_range=True)
 
 
 def _bind_norm(module: nn.Module) -> Function:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from gptmini.model.checkpoint import build_model, is_dense
+from gptmini.model.checkpoint import build_model
 from gptmini.model.gpt import GPT
 from gptmini.model.shards import StoredTensor
 from gptmini.user_error import UserError
@@ -97,7 +97,7 @@ class TrainingState:
             if type(name) is not str:
                 return False
             for tensor in moments.values():
-                if not isinstance(tensor, StoredTensor) and not is_dense(tensor):
+                if not tensor.dtype.is_floating_point:
                     return False
             if moments["step"] != n_applied:
                 return False

@@ -4,14 +4,12 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from gptmini.report.reading import read_overrides
 from gptmini.report.scalar_table import FILE, read_rows
 from gptmini.run_folder import is_trained, read_config
-from gptmini.user_error import UserError
 
 # Keys that say where a run lies, how it is shown, and how many threads it has, which a sweep says of each of its runs;
 # they change nothing that is trained.
-UNTOLD = ("name", "runs_dir", "data_dir", "console", "resume", "trainer.threads")
+UNTOLD = ("name", "runs_dir", "data_dir", "console", "resume", "folder", "trainer.threads")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +30,14 @@ def overview_of(folder: Path) -> Overview:
     """Read what there is to say of a run, whatever state it is in."""
     try:
         return _overview_of(folder)
-    except (UserError, OSError, ValueError) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         return Overview(folder=folder, state="damaged", changed=[], reason=str(error))
 
 
 def _overview_of(folder: Path) -> Overview:
     """What there is to say of a run; UserError for one whose files are damaged."""
-    max_steps = _max_steps(folder)
+    config, typed = read_config(folder)
+    max_steps = config["trainer"]["max_steps"]
     step = None
     best: tuple[float, float] | None = None
     if (folder / FILE).is_file():
@@ -59,7 +58,6 @@ def _overview_of(folder: Path) -> Overview:
     else:
         state = "stopped"
 
-    typed = read_overrides(folder)
     return Overview(
         folder=folder,
         state=state,
@@ -69,14 +67,3 @@ def _overview_of(folder: Path) -> Overview:
         loss=None if best is None else best[0],
         bits_per_byte=None if best is None else best[1],
     )
-
-
-def _max_steps(folder: Path) -> int | None:
-    """The steps of the whole run, from its config.yaml; None where the file does not say."""
-    import yaml
-
-    try:
-        steps = yaml.safe_load(read_config(folder))["trainer"]["max_steps"]
-    except (yaml.YAMLError, ValueError, LookupError, TypeError, RecursionError):
-        raise UserError(f"{folder / 'config.yaml'} is not the configuration of a run") from None
-    return steps if type(steps) is int else None

@@ -1,6 +1,5 @@
 """TensorBoard's event files of a run, read again, and rid of what a resumed run will log again."""
 
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,61 +22,6 @@ def read_scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     for tag in tags_of(events)["scalars"]:
         curves[tag] = [(event.step, event.value) for event in events.Scalars(tag)]
     return curves
-
-
-def read_overrides(folder: Path) -> list[str]:
-    """Read what the user typed for a run so far, KEY=VALUE each; an empty list where the run logged no overrides.
-
-    Raises UserError: the run's entry in TensorBoard's HParams is damaged.
-    """
-    from google.protobuf.message import DecodeError
-    from tensorboard.plugins.hparams.error import HParamsError
-    from tensorboard.plugins.hparams.metadata import (
-        SESSION_START_INFO_TAG,
-        parse_session_start_info_plugin_data,
-    )
-
-    content = _first_metadata(folder, SESSION_START_INFO_TAG)
-    if content is None:
-        return []
-    try:
-        start = parse_session_start_info_plugin_data(content)
-    except (DecodeError, HParamsError):
-        raise UserError(
-            f"HParams in {folder} hold what TensorBoard never wrote; move its events away"
-        ) from None
-
-    typed = start.hparams["overrides"].string_value
-    try:
-        return shlex.split(typed)
-    except ValueError:
-        raise UserError(
-            f"HParams in {folder} must hold what was typed, got {typed!r}; move its events away"
-        ) from None
-
-
-def _first_metadata(folder: Path, tag: str) -> bytes | None:
-    """What the first event with a tag says to its plugin; None if there is none.
-
-    A run describes itself before its first step, so that a look at the beginning of a file of many events is enough.
-    """
-    from google.protobuf.message import DecodeError
-    from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-
-    # pyrefly: ignore[missing-module-attribute]
-    from tensorboard.compat.proto.event_pb2 import Event
-
-    # A resumed run describes itself anew, in a newer file.
-    for path in sorted(_event_files(folder), reverse=True):
-        for record in RawEventFileLoader(str(path)).Load():
-            try:
-                event = Event.FromString(record)
-            except DecodeError:
-                raise _not_tensorboards(folder) from None
-            for value in event.summary.value:
-                if value.tag == tag:
-                    return value.metadata.plugin_data.content
-    return None
 
 
 def _event_files(folder: Path) -> list[Path]:

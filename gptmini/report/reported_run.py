@@ -26,20 +26,20 @@ class ReportedRun:
 
         Raises UserError: the run has nothing to show or no readable configuration.
         """
-        import yaml
-
         self.name = ""
         self.folder = folder
+        config, _ = read_config(folder)
+        self.config = dict(leaves(config))
+        loggers = config.get("logger")
+        if loggers is not None and "tensorboard" not in loggers:
+            raise UserError(
+                f"{self.folder} keeps no curves for a report; train with logger=tensorboard for one"
+            )
+
         self.events = read_events(self.folder)
         self.tags = tags_of(self.events)
         if not any(self.tags[kind] for kind in ("scalars", "tensors", "images")):
             raise UserError(f"{self.folder} has nothing to show yet: its event files hold nothing")
-
-        try:
-            self.config = dict(leaves(yaml.safe_load(read_config(self.folder))))
-        except (yaml.YAMLError, ValueError, AttributeError, RecursionError):
-            config_file = self.folder / "config.yaml"
-            raise UserError(f"{config_file} is not the configuration of a run") from None
 
     def curve(self, tag: str) -> list[tuple[int, float]]:
         """Every (step, value) point of a scalar; an empty list where the run has no such tag."""

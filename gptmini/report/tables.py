@@ -13,7 +13,6 @@ if TYPE_CHECKING:  # a report needs neither, and torch takes seconds to import
 # TensorBoard's page HParams has these columns for every run, beside columns of what the user changed. They are few, so
 # that the measured figures, which stand to the right of all these columns, stay in sight.
 FIXED = (
-    "init_digest",
     "init_from",
     "optimizer.lr",
     "parameters",
@@ -22,7 +21,14 @@ FIXED = (
     "trainer.global_batch_size",
     "trainer.max_steps",
 )
-NAMES = ("name", "resume", "data_dir", "runs_dir", "console")  # keys that change no measured figure
+NAMES = (
+    "name",
+    "resume",
+    "folder",
+    "data_dir",
+    "runs_dir",
+    "console",
+)  # keys that change no measured figure
 
 
 def config_table(config: dict) -> list[list[str]]:

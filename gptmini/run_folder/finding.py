@@ -8,9 +8,8 @@ from gptmini.run_folder.folder import STAMP
 from gptmini.run_folder.latest import seen_from_here
 from gptmini.user_error import UserError
 
-# The name of a run's folder: its time, the label of a job of a sweep, and a number where several runs began in the same
-# second.
-NAME_WITH_TIME = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:_.+?)??(?:_(\d{1,9}))?", re.DOTALL)
+# The name of a run's folder: its time, and a number where several runs began in the same second.
+NAME_WITH_TIME = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:_(\d{1,9}))?")
 
 
 def named_run(path: str | Path) -> Path:
@@ -24,7 +23,7 @@ def named_run(path: str | Path) -> Path:
     """
     if not str(path):
         raise UserError("the name of a run must not be empty; runs/latest is the newest run")
-    path = Path(path)
+    path = Path(path).expanduser()
     if not path.exists():
         raise UserError(
             f"{path} does not exist; give a run folder (runs/latest) or a .ckpt file in one"
@@ -36,10 +35,11 @@ def named_run(path: str | Path) -> Path:
     if path.is_file() or is_run:
         return path
 
+    is_of_all = (path / "latest").exists()
     runs = _runs_in(path)
-    if runs:
+    if runs and not is_of_all:
         return runs[-1]
-    names = sorted(name for name in path.iterdir() if name.is_dir() and _runs_in(name))
+    names = sorted(set(runs) | {name for name in path.iterdir() if _runs_in(name)})
     if names:
         raise UserError(
             f"{path} holds the runs of every name; give {path / 'latest'}, "
@@ -121,10 +121,17 @@ def find_checkpoint(path: str | Path) -> Path:
     )
 
 
+def has_checkpoint(folder: Path) -> bool:
+    """Whether a run has saved anything that it can go on from."""
+    return any((folder / "checkpoints").glob("[!.]*.ckpt"))
+
+
 def _runs_in(folder: Path) -> list[Path]:
     """The runs directly in a folder, in the order in which they began; root/latest is none of them."""
     configs = folder.glob("*/config.yaml")
-    return sorted((path.parent for path in configs if not path.is_symlink()), key=_begun)
+    # Reading a named pipe would wait for whoever writes into it.
+    is_run = [path for path in configs if path.is_file() and not path.is_symlink()]
+    return sorted((path.parent for path in is_run), key=_begun)
 
 
 def _begun(run: Path) -> tuple[str, int, str]:

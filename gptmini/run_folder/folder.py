@@ -9,92 +9,113 @@ from pathlib import Path
 
 from gptmini import __version__
 from gptmini.files import naming, replacing
-from gptmini.run_folder.jobs import write_job
-from gptmini.run_folder.latest import check_latest, link_latest
+from gptmini.untrusted import read_yaml
 from gptmini.user_error import UserError
 
 STAMP = "%Y-%m-%d_%H-%M-%S"  # the time in the name of a run's folder
 FIRST_VERSION = "0.1.0"  # the only version of gptmini that did not write its version into a run
-# First major and minor version whose runs can be resumed. The configurations of older runs lack keys that every class
-# of settings asks for now.
+# First major and minor version whose runs can be resumed. Older runs name modules that have moved since, and store the
+# optimizer's state by number instead of by name.
 OLDEST_RESUMABLE = (0, 3)
+VERSION = b"version: "  # what the config.yaml of a run begins with
 # Seconds that a process waits for the lock of a run, which a table of runs holds for an instant.
 PATIENCE = 0.5
-# Characters of a label. With the time before them they fit into a line of TensorBoard's list of runs.
-LONGEST_LABEL = 60
 
 
-def new_run_folder(
-    root: str | Path,
-    name: str,
-    config: str,
-    label: str = "",
-    *,
-    job: str | None = None,
-    overrides: Sequence[str] = (),
-) -> Path:
-    """Make a run's folder, write its config.yaml, and let root/latest lead to it.
+def is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run: its config.yaml begins with the version of gptmini that wrote it."""
+    path = folder / "config.yaml"
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(VERSION)) == VERSION
+
+
+def make_run_folder(runs_dir: str, name: str | None, folder: str | None) -> tuple[Path, list[Path]]:
+    """Make the folder of a new run.
 
     Args:
-        root: folder of all runs.
-        name: the run's name.
-        config: the run's configuration in YAML.
-        label: what tells the run from others, in any characters; empty for none.
-        job: what names the job that may be started again, and then goes on with this run; None for no such job.
-        overrides: what was typed, which the job must type again.
+        runs_dir: folder of all runs.
+        name: the run's name; unused with a folder.
+        folder: the folder itself, which may exist and hold nothing; None for runs_dir/name/<time>, or <time>_2 and so
+            on where another run has that name.
 
-    Returns root/name/<time> or root/name/<time>_<label>, with _2 and so on at the end where another run has that name.
-    Raises UserError: root/latest exists, and no earlier run has made it.
+    Returns the folder, and the folders that did not exist before, the innermost first.
+    Raises UserError: the folder holds something else than a run, or lies inside of one.
     """
-    check_latest(Path(root) / "latest")
+    if folder is not None:
+        place = Path(folder).expanduser()
+        _check_free(place)
+        made = _missing(place)
+        place.mkdir(parents=True, exist_ok=True)
+        return place, made
+
     stamp = datetime.datetime.now().strftime(STAMP)
-    if label:
-        stamp += f"_{_file_name_of(label)}"
-    folder = Path(root) / name / stamp
+    place = Path(runs_dir).expanduser() / str(name) / stamp
+    made = _missing(place.parent)
+    place.parent.mkdir(parents=True, exist_ok=True)
     attempt = 1
     while True:
         try:
-            folder.mkdir(parents=True)
-            break
+            place.mkdir()
         except FileExistsError:
             attempt += 1
-            folder = folder.with_name(f"{stamp}_{attempt}")
-
-    # A job that is killed after this note, and before the configuration is there, has begun no run yet.
-    if job is not None:
-        write_job(job, folder, list(overrides))
-    # The configuration is written first: a run without one cannot be resumed, and latest must not lead to it.
-    write_config(config, folder)
-    link_latest(root, folder)
-    return folder
+            place = place.with_name(f"{stamp}_{attempt}")
+        else:
+            return place, [place, *made]
 
 
-def _file_name_of(label: str) -> str:
-    """A label as part of a file name: at most LONGEST_LABEL English letters, digits and . _ + -, others as hyphens.
+def _missing(folder: Path) -> list[Path]:
+    """A folder and the folders around it, the innermost first, as far as they do not exist."""
+    return [path for path in (folder, *folder.parents) if not path.exists()]
 
-    So the name is allowed on every file system, and resume= takes the path without quotes.
+
+def _check_free(folder: Path) -> None:
+    """Raise UserError unless a new run can have a folder: it is empty or absent, and lies inside of no run."""
+    for around in folder.absolute().parents:
+        if is_run(around):
+            raise UserError(
+                f"folder={folder} lies in the run {around}; a run has a folder of its own"
+            )
+
+    # A process that was killed before its run began has left its lock, and nothing else.
+    held = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
+    if held - {".lock"}:
+        raise UserError(
+            f"folder={folder} must be a run, or empty or absent, and it holds {min(held - {'.lock'})}"
+        )
+
+
+def write_config(config: str, folder: Path, overrides: Sequence[str]) -> None:
+    """Write config.yaml into a run folder.
+
+    Args:
+        config: the configuration in YAML, without interpolations.
+        folder: of the run.
+        overrides: what was typed for the run in all its starts, KEY=VALUE each.
     """
-    plain = re.sub(r"[^A-Za-z0-9_.+-]+", "-", label)
-    return plain[:LONGEST_LABEL].rstrip(".-")  # a last dot is not allowed on Windows
-
-
-def write_config(config: str, folder: Path) -> None:
-    """Write config.yaml into a run folder: the version of gptmini that writes it, then the configuration in YAML."""
-    text = f"version: {__version__} # of gptmini, which wrote this run\n{config}"
-    with replacing(folder / "config.yaml") as file:
-        file.write(text.encode("utf-8"))
-
-
-def read_config(folder: Path) -> str:
-    """Return the text of a run's config.yaml; UserError if it has YAML aliases, a few of which can mean terabytes."""
     import yaml
 
-    path = folder / "config.yaml"
-    text = path.read_text(encoding="utf-8")
-    has_aliases = any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text))
-    if has_aliases:
-        raise UserError(f"{path} must hold plain values, got aliases")
-    return text
+    head = {"version": __version__, "typed": list(overrides)}
+    text = yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=10_000)
+    with replacing(folder / "config.yaml") as file:
+        file.write(f"{text}{config}".encode())
+
+
+def read_config(folder: Path, *, to_go_on: bool = False) -> tuple[dict, list[str]]:
+    """Read the configuration of a run, and what was typed for it, from its config.yaml.
+
+    Raises UserError: the file is damaged, or where the run is to go on, of a version whose runs this one does
+    not go on with.
+    """
+    tree = read_yaml(folder / "config.yaml")
+    version = tree.pop("version", None)
+    if to_go_on:
+        check_version(version, folder)
+    typed = tree.pop("typed", [])
+    if not isinstance(typed, list) or any(type(line) is not str for line in typed):
+        raise UserError(f"{folder / 'config.yaml'} must list what was typed for the run")
+    return tree, typed
 
 
 def check_version(version: object, folder: Path) -> None:

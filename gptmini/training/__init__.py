@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from gptmini.training.datamodule import TokenDataModule
     from gptmini.training.module import GPTModule
     from gptmini.training.monitoring.console import ConsoleLogger
-    from gptmini.training.monitoring.contention import ContentionNotice
     from gptmini.training.monitoring.events import EventLogger
     from gptmini.training.monitoring.metrics import MetricsLogger
     from gptmini.training.monitoring.overfitting import OverfittingNotice
     from gptmini.training.monitoring.pictures import Pictures
     from gptmini.training.monitoring.samples import Samples
     from gptmini.training.monitoring.scalars import Scalars
+    from gptmini.training.pruning import Pruning
     from gptmini.training.settings import TrainerSettings
     from gptmini.training.stopping import Stopping
     from gptmini.training.trainer import assemble, build_trainer
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "AtomicCheckpointIO": "gptmini.training.checkpointing",
     "ConsoleLogger": "gptmini.training.monitoring.console",
-    "ContentionNotice": "gptmini.training.monitoring.contention",
     "EventLogger": "gptmini.training.monitoring.events",
     "GPTModule": "gptmini.training.module",
     "MetricsLogger": "gptmini.training.monitoring.metrics",
     "OverfittingNotice": "gptmini.training.monitoring.overfitting",
     "Pictures": "gptmini.training.monitoring.pictures",
+    "Pruning": "gptmini.training.pruning",
     "RunCheckpoints": "gptmini.training.checkpointing",
     "Samples": "gptmini.training.monitoring.samples",
     "Scalars": "gptmini.training.monitoring.scalars",
@@ -43,12 +43,12 @@ _HOMES = {
 __all__ = [
     "AtomicCheckpointIO",
     "ConsoleLogger",
-    "ContentionNotice",
     "EventLogger",
     "GPTModule",
     "MetricsLogger",
     "OverfittingNotice",
     "Pictures",
+    "Pruning",
     "RunCheckpoints",
     "Samples",
     "Scalars",

@@ -23,6 +23,7 @@ from gptmini.training.moments import Moments, check_moments, names_in, restore_m
 from gptmini.training.outcomes import BadStep, Outcome, Outcomes
 from gptmini.training.recomputing import recompute_activations
 from gptmini.training.settings import TrainerSettings
+from gptmini.user_error import UserError
 
 
 class GPTModule(L.LightningModule):
@@ -39,7 +40,7 @@ class GPTModule(L.LightningModule):
         precision: fp32, bf16 or bf16_stream. The module itself implements only bf16_stream; the autocast of bf16 is
             Lightning's.
         state: what training goes on from; None to start from the first step.
-        origin: path and digest of the weights that the run began with, which every checkpoint names; None for new ones.
+        origin: path of the weights that the run began with, which every checkpoint names; None for new ones.
 
     Raises UserError: the optimizer refuses its settings, or the state holds that of another optimizer.
     """
@@ -63,7 +64,7 @@ class GPTModule(L.LightningModule):
         compile: bool,
         precision: str = "fp32",
         state: TrainingState | None = None,
-        origin: dict[str, str] | None = None,
+        origin: str | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -171,6 +172,10 @@ class GPTModule(L.LightningModule):
         Raises UserError: the optimizer refuses its settings, or the moments are not those of its parameters.
         """
         optimizer = self.make_optimizer(self.model)
+        if any("peak_lr" not in group for group in optimizer.param_groups):
+            raise UserError(
+                "an optimizer must have a peak_lr in each of its groups, as docs/configuring.md says"
+            )
         if self.moments:  # none in a new run, or in a resumed one that has applied no step yet
             check_moments(self.moments, optimizer, self.parameters_by_name)
         return optimizer
@@ -378,7 +383,7 @@ class GPTModule(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         """Add what makes the file enough to sample from, and to go on from with any number of processes."""
         self.settle()
-        origin = {} if self.origin is None else {"init_from": self.origin}
+        origin = {} if self.origin is None else {"init_from": {"path": self.origin}}
         checkpoint["gptmini"] = header(
             self.model.config,
             self.store.tokenizer_state,

@@ -1,163 +1,103 @@
 """The run that a command begins or goes on with: its folder, locked and prepared, and the state that it starts from."""
 
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from gptmini.files import append_text, check_plain
+from gptmini.files import append_text
 from gptmini.model.checkpoint import read_checkpoint
 from gptmini.model.training_state import TrainingState
-from gptmini.report.reading import dropping_later_events, read_overrides, read_scalars
+from gptmini.report.reading import dropping_later_events, read_scalars
 from gptmini.run_folder import (
     adopt,
+    check_latest,
     find_run,
     find_training_state,
+    is_run,
     link_latest,
     locked,
+    make_run_folder,
     named_run,
-    new_run_folder,
     remove_left_overs,
-    seen_from_here,
+    root_of,
     write_config,
 )
 from gptmini.training.monitoring.metrics import dropping_later_rows
-
-# Folders in which a logger keeps links of its own. Weights & Biases links to its newest run and log inside the folder
-# wandb. In each of its runs, debug-core.log links to a file in the user's cache; Weights & Biases never writes through
-# that link.
-LINKING = {"wandb": ("debug-core.log",)}
+from gptmini.untrusted import check_plain_folder
 
 
-class Run(ABC):
-    """One run, from the moment that it is found or planned; a context manager.
+class Run:
+    """One run, from the moment that its folder is locked.
 
-    Leaving its with block unlocks the run folder and closes the log. Of several processes only the first finds, locks
-    and writes a run; the others are told of it, and hold a SharedRun.
+    Args:
+        folder: of the run.
+        root: the folder of all runs; None for a run elsewhere.
+        resumed: whether the run goes on with what an earlier process began.
+        state: what training goes on from; None for the first step.
+        notes: lines for the user on how the checkpoint was found.
     """
 
-    resumed: bool  # whether the run goes on with what an earlier process began
-    folder: Path  # the run folder; of a NewRun only after begin()
-    root: Path  # the folder of all runs, which TensorBoard can show
-    state: TrainingState | None = None  # what training goes on from; None: the first step
-    notes: Sequence[str] = ()  # lines for the user on how the checkpoint was found
-    purge_step: int | None = None  # events from this step on are superseded; None: there are none
-    curves: dict[str, list[tuple[int, float]]]  # (step, value) points logged before, by tag
-    overrides: Sequence[str]  # all that was typed for this run so far, KEY=VALUE each
-    log: TextIO  # train.log, which begin() opens; os.devnull in a SharedRun
+    log: TextIO  # train.log, which begin() opens; os.devnull in a further process
 
-    def __init__(self) -> None:
-        self.curves = {}
-        self.overrides = ()
-        self._stack = ExitStack()
+    def __init__(
+        self,
+        folder: Path,
+        root: Path | None,
+        *,
+        resumed: bool,
+        state: TrainingState | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.folder = folder
+        self.root = root
+        self.resumed = resumed
+        self.state = state
+        self.notes = list(notes)
+        self.curves: dict[str, list[tuple[int, float]]] = {}  # (step, value) points before, by tag
+        self.overrides: Sequence[str] = ()  # all that was typed for this run so far, KEY=VALUE each
 
     @property
     def step(self) -> int:
         """Optimizer steps that are done when training starts."""
         return 0 if self.state is None else self.state.step
 
-    @abstractmethod
+    @property
+    def purge_step(self) -> int | None:
+        """Events from this step on are superseded; None for a new run, which has none.
+
+        A run without a step done logs everything again, the events of step 0 included.
+        """
+        if not self.resumed:
+            return None
+        return self.step + 1 if self.step > 0 else 0
+
+    def is_complete(self, max_steps: int) -> bool:
+        """Whether a run of so many steps has taken its last step, and has validated it."""
+        state = self.state
+        return state is not None and state.step == max_steps == state.validated_step
+
     def begin(self, config: str, overrides: Sequence[str]) -> None:
         """Make the folder as it must be when training starts, and open the log; to be called after every check.
 
+        What is later than the checkpoint is taken back, and runs/latest leads here from now on.
+
         Args:
             config: the configuration in YAML.
-            overrides: what was typed this time, KEY=VALUE each.
+            overrides: all that was typed for the run so far, KEY=VALUE each.
         """
+        if self.resumed:
+            remove_left_overs(self.folder)
+            self._take_back()
+            self.curves = read_scalars(self.folder)
 
-    def __enter__(self) -> "Run":
-        """Return the run; its folder may be locked already."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Unlock the folder and close the log."""
-        self._stack.close()
-
-    def _lock(self) -> None:
-        self._stack.enter_context(locked(self.folder))
-
-    def _open_log(self, path: Path | None = None) -> None:
-        self.log = append_text(path or self.folder / "train.log")
-        self._stack.callback(_close, self.log)
-
-
-class NewRun(Run):
-    """A run that starts from the first step, in a folder of its own: runs_dir/name/<time>, or <time>_<label>."""
-
-    resumed = False
-
-    def __init__(self, runs_dir: str, name: str, label: str, job: str | None = None) -> None:
-        super().__init__()
-        self._job = job
-        self.root = Path(runs_dir)
-        self.folder = self.root
-        self._name = name
-        self._label = label
-
-    def begin(self, config: str, overrides: Sequence[str]) -> None:
-        """Make and lock the folder, and open the log."""
-        self.folder = new_run_folder(
-            self.root,
-            self._name,
-            config,
-            self._label,
-            job=self._job,
-            overrides=overrides,
-        )
-        self._lock()
-        self._open_log()
+        # The configuration is written first: a run without one cannot be resumed, and latest must not lead to it.
         self.overrides = overrides
-
-
-class ResumedRun(Run):
-    """A run that goes on in its folder, which is locked from the start, so that its newest checkpoint stays the newest.
-
-    Args:
-        path: the run's folder, or a .ckpt file in it to go on from.
-        name: the run's name. Where the folder still lies below a folder of this name, `latest` will lead to the run.
-
-    The folder of all runs follows from where the run's folder stands: what its config.yaml says may be a stranger's.
-
-    Raises UserError: there is no such run, the folder holds links or pipes, another process trains it, or no checkpoint
-    of it can be read.
-    """
-
-    resumed = True
-
-    def __init__(self, path: Path, name: str) -> None:
-        super().__init__()
-        named = named_run(path)
-        self.folder = find_run(named)
-        check_plain(self.folder, linking=LINKING)
-        place = self.folder.absolute().parent
-        self._is_in_place = place.name == name
-        self.root = seen_from_here(place.parent if self._is_in_place else place)
-
-        self._lock()
-        try:
-            source = self.folder if named.is_dir() else named.resolve()
-            self.state, self.notes = find_training_state(source)
-        except BaseException:  # there is no with block yet that would unlock the folder
-            self._stack.close()
-            raise
-
-        # A run without a step done logs everything again, the events of step 0 included.
-        self.purge_step = 0
-        if self.step > 0:
-            self.purge_step = self.step + 1
-
-    def begin(self, config: str, overrides: Sequence[str]) -> None:
-        """Take back what is later than the checkpoint, write the configuration that now counts, and open the log."""
-        remove_left_overs(self.folder)
-        self.overrides = [*read_overrides(self.folder), *overrides]
-        self._take_back()
-        write_config(config, self.folder)
-        if self._is_in_place:
+        write_config(config, self.folder, overrides)
+        if self.root is not None:
             link_latest(self.root, self.folder)
-        self.curves = read_scalars(self.folder)
-        self._open_log()
+        self.log = append_text(self.folder / "train.log")
 
     def _take_back(self) -> None:
         """Drop points of curves, and set aside checkpoints, that are later than the state.
@@ -178,9 +118,14 @@ class ResumedRun(Run):
         ):
             if self.state is not None:
                 aside = adopt(self.state.path, self.step)
+        for file in aside:
+            self.notes.append(f"{file} is of a later step, or damaged, and set aside")
 
-        lines = [f"{file} is of a later step, or damaged, and set aside" for file in aside]
-        self.notes = [*self.notes, *lines]
+    def close(self) -> None:
+        """Close the log; an error of its last write was told when writing first failed."""
+        if hasattr(self, "log"):
+            with suppress(OSError):
+                self.log.close()
 
 
 class SharedRun(Run):
@@ -195,40 +140,76 @@ class SharedRun(Run):
     """
 
     def __init__(self, folder: Path, checkpoint: Path | None, *, resumed: bool) -> None:
-        super().__init__()
-        self.folder = folder
-        self.root = folder.parent.parent
-        self.resumed = resumed
+        state = None
         if checkpoint is not None:
             contents = read_checkpoint(checkpoint, is_checked=True)
-            self.state = TrainingState.parse(contents, checkpoint)
+            state = TrainingState.parse(contents, checkpoint)
+        super().__init__(folder, None, resumed=resumed, state=state)
 
     def begin(self, config: str, overrides: Sequence[str]) -> None:
         """Keep the overrides; there is nothing to write."""
         self.overrides = overrides
-        self._open_log(Path(os.devnull))
+        self.log = append_text(Path(os.devnull))
 
 
+@contextmanager
 def open_run(
-    resume: str | None, *, runs_dir: str, name: str, label: str = "", job: str | None = None
-) -> Run:
-    """Return the run that a configuration asks for: a new one, or the one that resume leads to.
+    resume: str | None, folder: str | None, *, runs_dir: str, name: str | None
+) -> Iterator[Run]:
+    """Lock the folder of the run that a configuration asks for: a new one, or the one that resume leads to.
+
+    The folder stays locked until the end of the block. One that was made here, in which nothing has begun, is removed.
 
     Args:
         resume: a run folder or a .ckpt file in one; None for a new run.
-        runs_dir: the folder of all runs, for a new run.
-        name: the run's name, which is the folder below runs_dir that a new run is made in.
-        label: what tells a new run from others; ends the name of its folder.
-        job: what names the job that goes on with a new run when it is started again; None for no such job.
+        folder: of a new run, which may exist and be empty, or hold a run without a checkpoint, which begins again; None
+            for runs_dir/name/<time>.
+        runs_dir: the folder of all runs.
+        name: the run's name.
 
-    Raises UserError: the run to resume cannot go on, as for ResumedRun.
+    Raises UserError: the folder holds something else, another process trains there, or the run to resume holds links or
+    has no checkpoint that can be read.
     """
-    if resume is None:
-        return NewRun(runs_dir, name, label, job)
-    return ResumedRun(Path(resume), name)
+    old = resume
+    if old is None and folder is not None and is_run(Path(folder).expanduser()):
+        old = folder
+    if old is not None:
+        with _open_old(Path(old), runs_dir) as run:
+            yield run
+        return
+
+    place, made = make_run_folder(runs_dir, name, folder)
+    root = root_of(place, runs_dir)
+    try:
+        if root is not None:
+            check_latest(root / "latest")
+        with locked(place):
+            run = Run(place, root, resumed=False)
+            try:
+                yield run
+            finally:
+                run.close()
+    finally:
+        for empty in made:
+            with suppress(OSError):
+                empty.rmdir()
 
 
-def _close(file: TextIO) -> None:
-    """Close a file. An error of its last write is not raised again: the user was told when writing first failed."""
-    with suppress(OSError):
-        file.close()
+@contextmanager
+def _open_old(path: Path, runs_dir: str) -> Iterator[Run]:
+    """Lock the folder of a run to go on with, so that its newest checkpoint stays the newest.
+
+    Args:
+        path: the run's folder, or a .ckpt file in it to go on from.
+        runs_dir: the folder of all runs.
+    """
+    named = named_run(path)
+    folder = find_run(named)
+    check_plain_folder(folder)
+    with locked(folder):
+        state, notes = find_training_state(folder if named.is_dir() else named.resolve())
+        run = Run(folder, root_of(folder, runs_dir), resumed=True, state=state, notes=notes)
+        try:
+            yield run
+        finally:
+            run.close()

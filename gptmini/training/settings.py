@@ -52,6 +52,8 @@ class TrainerSettings:
     checkpoint_activations: bool
     # Seconds after which a process that waits in vain for another gives up.
     timeout: Annotated[float, Field(gt=0, le=LONGEST_TIMEOUT)]
+    # Whether a job of Slurm whose time ends is put into the queue again, once its run is saved.
+    requeue: bool
     precision: Literal["auto", "fp32", "bf16", "bf16_stream"]
     compile: bool | Literal["auto"]
     # CPU threads; None for torch's own choice.

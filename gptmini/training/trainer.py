@@ -55,7 +55,7 @@ def assemble(
     precision: str = "fp32",
     state: TrainingState | None = None,
     initial: GPT | None = None,
-    origin: dict[str, str] | None = None,
+    origin: str | None = None,
     freeze: Sequence[str] = (),
 ) -> tuple[GPTModule, TokenDataModule]:
     """Put together what a Trainer fits: a model on the store's tokens, and the batches of these tokens.
@@ -300,7 +300,7 @@ def restore_callbacks(callbacks: Sequence[Callback], state: TrainingState) -> No
             callback.load_state_dict(state.callbacks[callback.state_key])
         except Exception as error:  # of whatever class: a stranger may have written the file
             raise UserError(
-                f"the checkpoint holds no state of {callback.state_key} ({error!r})"
+                f"the checkpoint holds no state of {callback.state_key} ({type(error).__name__})"
             ) from None
 
 

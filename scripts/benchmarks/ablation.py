@@ -17,10 +17,12 @@ import lightning as L
 import torch
 from omegaconf import DictConfig
 
+from gptmini.commands.compose import Typed, compose
 from gptmini.commands.errors import Parser
-from gptmini.commands.jobs import compose_checked
-from gptmini.commands.plan import Plan, build, check_configuration
+from gptmini.commands.resumed import going_on
+from gptmini.commands.settings import Settings, build_settings
 from gptmini.commands.tokens import open_tokens
+from gptmini.commands.train import assemble
 from gptmini.data import TokenStore
 from gptmini.hardware import keep_freed_memory
 from gptmini.model import check_seed
@@ -81,17 +83,18 @@ def main() -> None:
 
     # All variants are checked before the first one trains.
     configs = {}
-    plans = {}
+    variants = {}
     for name, swaps in TRICKS.items():
-        configs[name] = composed([RECIPE, *arguments.overrides], swaps)
-        plans[name] = check_configuration(configs[name])
-    store, _ = open_tokens(configs[WHOLE], None)
+        config, typed = composed([RECIPE, *arguments.overrides], swaps)
+        configs[name] = going_on(config, typed)
+        variants[name] = build_settings(configs[name][0])
+    store, _ = open_tokens(*configs[WHOLE], variants[WHOLE])
 
-    results: dict[str, list[Result]] = {name: [] for name in plans}
+    results: dict[str, list[Result]] = {name: [] for name in variants}
     with tempfile.TemporaryDirectory() as folder:
         for seed in arguments.seeds:
-            for name, plan in plans.items():
-                results[name].append(run(plan, store, seed, Path(folder)))
+            for name, settings in variants.items():
+                results[name].append(run(settings, store, seed, Path(folder)))
                 print(f"seed {seed}: {name}", file=sys.stderr, flush=True)
 
     print_table(results)
@@ -123,11 +126,11 @@ def parse_arguments() -> argparse.Namespace:
     if arguments.threads < 1:
         parser.error("--threads must be at least 1")
     for seed in arguments.seeds:
-        check_seed(seed)
+        check_seed(seed=seed)
     return arguments
 
 
-def composed(overrides: Sequence[str], swaps: Sequence[str]) -> DictConfig:
+def composed(overrides: Sequence[str], swaps: Sequence[str]) -> tuple[DictConfig, Typed]:
     """Compose the recipe with overrides and with the swaps that take a trick away.
 
     A swap that names a group, as in optimizer=adamw, replaces the recipe's whole group by that of the default run, with
@@ -144,27 +147,27 @@ def composed(overrides: Sequence[str], swaps: Sequence[str]) -> DictConfig:
         else:
             others.append(swap)
 
-    config = compose_checked("train", [*overrides, *others])
+    config, typed = compose("train", [*overrides, *others])
     for group in groups:
-        config[group] = compose_checked("train", of_groups)[group]
-    return config
+        config[group] = compose("train", of_groups)[0][group]
+    return config, typed
 
 
-def run(plan: Plan, store: TokenStore, seed: int, folder: Path) -> Result:
-    """Train a plan from one seed, without its callbacks."""
-    unwatched = replace(plan, seed=seed, callbacks={})
-    fitted = build(unwatched, store, None)
+def run(settings: Settings, store: TokenStore, seed: int, folder: Path) -> Result:
+    """Train a variant from one seed, without its callbacks."""
+    seeded = replace(settings, root=replace(settings.root, seed=seed))
+    module, data = assemble(seeded, store, None)
     stopwatch = Stopwatch()
     trainer = build_trainer(
-        fitted.module.settings,
+        module.settings,
         folder,
-        device=plan.hardware.device,
-        precision=plan.hardware.precision,
+        device=settings.hardware.device,
+        precision=settings.hardware.precision,
         callbacks=[stopwatch],
         loggers=[],
     )
-    trainer.fit(fitted.module, fitted.data)
-    return Result(loss=fitted.module.evaluation.loss, seconds=stopwatch.seconds)
+    trainer.fit(module, data)
+    return Result(loss=module.evaluation.loss, seconds=stopwatch.seconds)
 
 
 def print_table(results: dict[str, list[Result]]) -> None:

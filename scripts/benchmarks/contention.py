@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gptmini import processors
+from gptmini.commands.compose import compose
 from gptmini.commands.errors import Parser
-from gptmini.commands.jobs import compose_checked
-from gptmini.commands.plan import check_configuration
+from gptmini.commands.resumed import going_on
+from gptmini.commands.settings import build_settings
 from gptmini.commands.tokens import open_tokens
 from gptmini.user_error import UserError
 
@@ -26,7 +26,9 @@ TRAIN = Path(__file__).resolve().parent.parent / "train.py"
 UNWATCHED = ("callbacks.samples=null", "callbacks.pictures=null", "console=quiet")
 BUSY = "while True: pass"
 # What GNU's OpenMP does where no variable is set. Because it is set, gptmini leaves it as it is.
-AS_TORCH_WAITS = {processors.SPINS: "300000"}
+AS_TORCH_WAITS = {"GOMP_SPINCOUNT": "300000"}
+# Variables by which a user chooses how threads wait. Importing gptmini sets the first of them in this process too.
+CHOOSING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 SPEED = "work/tokens_per_second"
 
 
@@ -35,9 +37,11 @@ def main() -> None:
     arguments = parse_arguments()
     steps = [f"trainer.max_steps={arguments.steps}", "callbacks.scalars.every_steps=5"]
     overrides = [*arguments.overrides, *steps, *UNWATCHED]
-    config = compose_checked("train", overrides)
-    check_configuration(config)
-    open_tokens(config, None)  # prepares the tokens before anything is timed
+    config, typed = compose("train", overrides)
+    config, typed = going_on(config, typed)
+    open_tokens(
+        config, typed, build_settings(config)
+    )  # prepares the tokens before anything is timed
 
     for n_busy in (0, arguments.busy):
         print(f"beside {n_busy} busy programs", flush=True)
@@ -117,7 +121,7 @@ def tokens_per_second(overrides: list[str], variables: dict[str, str]) -> float:
 
     Raises UserError: the run failed.
     """
-    own = {name: value for name, value in os.environ.items() if name not in processors.USERS_OWN}
+    own = {name: value for name, value in os.environ.items() if name not in CHOOSING}
     with tempfile.TemporaryDirectory() as runs:
         command = [sys.executable, str(TRAIN), *overrides, f"runs_dir={runs}"]
         result = subprocess.run(command, env=own | variables, check=False)

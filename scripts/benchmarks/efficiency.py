@@ -14,9 +14,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from gptmini.commands.compose import compose
 from gptmini.commands.errors import Parser
-from gptmini.commands.jobs import compose_checked
-from gptmini.commands.plan import check_configuration
+from gptmini.commands.resumed import going_on
+from gptmini.commands.settings import build_settings
 from gptmini.commands.tokens import open_tokens
 from gptmini.model import check_seed
 from gptmini.user_error import UserError
@@ -39,9 +40,12 @@ def main() -> None:
     overrides = arguments.overrides
     if not any(override.startswith("experiment=") for override in overrides):
         overrides = ["experiment=shakespeare_char_cpu", *overrides]
-    config = compose_checked("train", overrides)
-    settings = check_configuration(config).settings
-    open_tokens(config, None)  # prepares the tokens, so that no run that is timed prepares them
+    config, typed = compose("train", overrides)
+    config, typed = going_on(config, typed)
+    parts = build_settings(config)
+    settings = parts.trainer
+    # Prepare the tokens, so that no run that is timed prepares them.
+    open_tokens(config, typed, parts)
 
     # Validate once, at the end.
     overrides = [*overrides, f"trainer.val_every_steps={settings.max_steps}"]
@@ -119,7 +123,7 @@ def parse_arguments() -> argparse.Namespace:
     if arguments.threads < 1:
         parser.error("--threads must be at least 1")
     for seed in arguments.seeds:
-        check_seed(seed)
+        check_seed(seed=seed)
     if bool(arguments.peer) != bool(arguments.peer_brief):
         parser.error("--peer and --peer-brief go together")
     if not Path(arguments.peer_folder).is_dir():

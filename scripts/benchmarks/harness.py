@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from gptmini.commands.errors import Parser
-from gptmini.commands.evaluated_text import open_model, open_text
+from gptmini.commands.evaluate import open_model
 from gptmini.commands.export import SAMPLING, training_of
+from gptmini.evaluation.texts import PreparedText, TextFiles
 from gptmini.interop import write_folder
 from gptmini.model.checkpoint import read_checkpoint
 from gptmini.run_folder import find_checkpoint
@@ -85,7 +86,7 @@ def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = Parser(prog="benchmark.py harness", description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--run", default="runs/default", help="run to evaluate (default: %(default)s)"
+        "--run", default="runs/pydoc", help="run to evaluate (default: %(default)s)"
     )
     parser.add_argument("--python", required=True, help="a Python with lm_eval and transformers")
     parser.add_argument(
@@ -100,8 +101,9 @@ def parse_arguments() -> argparse.Namespace:
 def held_out_documents(run: str, n_documents: int) -> list[str]:
     """The first held-out documents of the text that a run was trained on."""
     trained = open_model(find_checkpoint(run))
-    text = open_text(trained, files=None, field="text", folder=None, split="val", max_tokens=None)
-    documents = text.documents(trained)[:n_documents]
+    assert trained.data is not None  # a run names its prepared folder
+    text = PreparedText(trained.data, "val", max_tokens=None)
+    documents = text.documents(trained.tokenizer)[:n_documents]
     return [trained.tokenizer.decode(ids.tolist()) for ids in documents]
 
 
@@ -128,8 +130,8 @@ def run_harness(python: str, folder: Path, file: Path) -> dict[str, float]:
 def loss_of_transformers(arguments: argparse.Namespace, folder: Path, file: Path) -> float:
     """The loss that transformers computes of the documents in one stream, in gptmini's windows."""
     trained = open_model(find_checkpoint(arguments.run))
-    text = open_text(trained, files=[file], field="text", folder=None, split="val", max_tokens=None)
-    (stream,) = text.streams(trained).streams
+    text = TextFiles([file], "text", max_tokens=None)
+    (stream,) = text.streams(trained.tokenizer).streams
     length = trained.model.config.context_length
     windows = []
     for start in range(0, len(stream.ids) - 1, length):

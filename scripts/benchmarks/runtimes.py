@@ -96,9 +96,7 @@ def main() -> None:
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = Parser(prog="benchmark.py runtimes", description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--run", default="runs/default", help="run to export (default: %(default)s)"
-    )
+    parser.add_argument("--run", default="runs/pydoc", help="run to export (default: %(default)s)")
     parser.add_argument("--llama", type=Path, help="folder with node_modules/node-llama-cpp")
     parser.add_argument("--mlx-python", help="a Python with mlx and mlx-lm")
     arguments = parser.parse_args()

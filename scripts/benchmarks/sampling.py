@@ -6,7 +6,6 @@ the share of the speed that reading the weights once a step allows, and the seco
 
 import argparse
 import json
-import math
 import statistics
 import subprocess
 import sys
@@ -14,25 +13,17 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
 
 from gptmini.commands.errors import Parser
-from gptmini.data import TokenStore
-from gptmini.data.batches import gather
 from gptmini.generation import Decoder, Rules, store_by_column
 from gptmini.hardware import DTYPES, choose_device, choose_dtype, clock
 from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.model import GPT, GPTConfig, new_gpt
 from gptmini.model.checkpoint import (
-    build_model,
     header,
-    read_checkpoint,
     write_checkpoint,
 )
-from gptmini.model.step import DecodingStep
-from gptmini.run_folder import find_checkpoint
 from gptmini.tokenizer import CharTokenizer
 from gptmini.user_error import UserError
 
@@ -61,7 +52,6 @@ SIZES = {
     },
 }
 PROMPT_LENGTH = 8  # tokens
-WINDOWS = 64  # of the held-out tokens, on which perplexity is measured
 RULES = {"temperature": 0.8, "top_k": 50}
 SUMS = 2  # between two looks at the clock, so that a GPU's start of a sum does not count
 READ = 2**27  # numbers in the tensor whose sum gives the bandwidth: 512 MB, which no cache holds
@@ -71,13 +61,10 @@ def main() -> None:
     """Measure every size at every batch size, gptmini and each peer in turns, and print a line for each."""
     arguments = parse_arguments()
     torch.set_num_threads(arguments.threads)
-    if arguments.run is not None:
-        print(perplexities(arguments.run))
-        return
 
     device = choose_device(arguments.device)
     dtype = choose_dtype(arguments.dtype, device) or torch.float32
-    named = "ours int8" if arguments.dtype == "int8" else str(dtype).removeprefix("torch.")
+    named = str(dtype).removeprefix("torch.")
     print(f"{arguments.new_tokens} tokens after {PROMPT_LENGTH}, {device}, {named}")
 
     rows = []
@@ -124,10 +111,6 @@ def parse_arguments() -> argparse.Namespace:
         help="runs of gptmini and of each peer that count (default: %(default)s)",
     )
     parser.add_argument(
-        "--run",
-        help="a run whose perplexity is measured without and with int8, and nothing else",
-    )
-    parser.add_argument(
         "--nanogpt",
         type=Path,
         help="a checkout of nanoGPT to measure too",
@@ -141,7 +124,7 @@ def parse_arguments() -> argparse.Namespace:
         "--dtype",
         default="auto",
         choices=("auto", *DTYPES),
-        help="the type of the weights; int8 is for gptmini alone, on a CPU (default: %(default)s)",
+        help="the type of the weights (default: %(default)s)",
     )
     parser.add_argument(
         "--compile",
@@ -200,15 +183,14 @@ def measure(
         The medians: tokens a second of gptmini and of each peer, and gptmini's share of the bandwidth.
     """
     n_tokens = arguments.new_tokens
-    int8 = arguments.dtype == "int8"
-    runs = {"ours": ours(model, batch_size, n_tokens, compile=arguments.compile, int8=int8)}
+    runs = {"ours": ours(model, batch_size, n_tokens, compile=arguments.compile)}
     peer = hugging_face(model, batch_size, n_tokens, device)
     if peer is not None:
         runs["Hugging Face"] = peer
     if arguments.nanogpt is not None:
         runs["nanoGPT"] = nanogpt(arguments.nanogpt, model, batch_size, n_tokens, device)
 
-    bytes_of_weights = bytes_read_a_step(model, int8=int8)
+    bytes_of_weights = bytes_read_a_step(model)
     speeds: dict[str, list[float]] = {name: [] for name in runs}
     shares = []
     limits = []
@@ -246,11 +228,11 @@ def ratios_to_peers(speeds: dict[str, list[float]]) -> str:
     return line
 
 
-def bytes_read_a_step(model: GPT, *, int8: bool) -> int:
+def bytes_read_a_step(model: GPT) -> int:
     """Return the bytes of the weights that every step reads: those of the blocks and of the unembedding."""
     n_bytes = 0
     for weight in (*model.blocks.parameters(), model.unembedding_weight):
-        n_bytes += weight.numel() * (1 if int8 else weight.element_size())
+        n_bytes += weight.numel() * weight.element_size()
     return n_bytes
 
 
@@ -272,7 +254,6 @@ def ours(
     n_tokens: int,
     *,
     compile: bool,
-    int8: bool,
 ) -> Callable[[], None]:
     """Return a function that draws n_tokens for each sequence with gptmini's cache."""
     prompts = [[1 + i for i in range(PROMPT_LENGTH)]] * batch_size
@@ -285,7 +266,6 @@ def ours(
             streams=range(batch_size),
             batch_size=batch_size,
             compile=compile,
-            int8=int8,
         )
         for _ in range(n_tokens):
             decoder.draw()
@@ -391,35 +371,6 @@ def first_token() -> float:
             if len(process.stdout.read(n_characters)) < n_characters:
                 raise ValueError(f"{' '.join(command)} printed nothing")
             return clock("cpu") - start
-
-
-def perplexities(run: str) -> str:
-    """Measure the perplexity of a run on the first windows of its held-out tokens, without and with int8.
-
-    The windows are decoded token by token, as sampling does.
-    """
-    checkpoint = read_checkpoint(find_checkpoint(run))
-    tokens = TokenStore(Path(checkpoint["gptmini"]["data"]["folder"])).tokens("val")
-    model = store_by_column(build_model(checkpoint))
-    length = model.config.context_length
-    n_windows = min(WINDOWS, (len(tokens) - 1) // length)
-    inputs, targets = gather(tokens, length * np.arange(n_windows), length)  # (B, T) each
-
-    figures = []
-    for int8 in (False, True):
-        nats = 0.0
-        with torch.inference_mode():
-            step = DecodingStep(model, model.new_cache(n_windows), int8=int8)
-            columns = zip(inputs.T.contiguous(), targets.T.contiguous(), strict=True)  # (T, B) each
-            for column, target in columns:
-                nats += cross_entropy(step(column), target, reduction="sum").item()
-        figures.append(math.exp(nats / inputs.numel()))
-
-    exact, rounded = figures
-    return (
-        f"perplexity of {run} on {inputs.numel():,} tokens {exact:.4f}, "
-        f"int8 {rounded:.4f}: {rounded / exact - 1:+.2%}"
-    )
 
 
 if __name__ == "__main__":

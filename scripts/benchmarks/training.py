@@ -9,23 +9,25 @@ and the ratio is too low.
 import argparse
 import statistics
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
 import lightning as L
 import torch
 
+from gptmini.commands.compose import compose
 from gptmini.commands.errors import Parser
-from gptmini.commands.jobs import compose_checked
-from gptmini.commands.plan import Fitted, Plan, build, check_configuration
+from gptmini.commands.resumed import going_on
+from gptmini.commands.settings import Settings, build_settings
 from gptmini.commands.tokens import open_tokens
+from gptmini.commands.train import assemble
 from gptmini.data import TokenStore
 from gptmini.hardware import Hardware, clock, keep_freed_memory, peak_memory
 from gptmini.model import GPT
 from gptmini.optim import set_learning_rate
 from gptmini.tokenizer import from_dict
-from gptmini.training import GPTModule, build_trainer
+from gptmini.training import GPTModule, TokenDataModule, build_trainer
 from gptmini.training.monitoring.measures import PARTS
 from gptmini.training.settings import TrainerSettings, micro_steps
 from gptmini.user_error import UserError
@@ -91,7 +93,7 @@ def main() -> None:
     """Run fit and bare loop in turns, and print what a step takes."""
     arguments = parse_arguments()
     n_steps = WARM_UP + arguments.steps
-    config = compose_checked(
+    config, typed = compose(
         "train",
         [
             *arguments.overrides,
@@ -101,22 +103,22 @@ def main() -> None:
             "trainer.devices=1",
         ],
     )
-    # The run's own callbacks are left out: benchmark.py watching measures what they cost.
-    plan = replace(check_configuration(config), callbacks={})
+    config, typed = going_on(config, typed)
+    settings = build_settings(config)
     keep_freed_memory()
     torch.set_num_threads(arguments.threads)
-    store, _ = open_tokens(config, None)
+    store, _ = open_tokens(config, typed, settings)
 
     turns = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(arguments.turns):
-            seconds = fit(plan, store, Path(folder) / str(number))
-            bare, parts = bare_loop(plan, store, n_steps)
+            seconds = fit(settings, store, Path(folder) / str(number))
+            bare, parts = bare_loop(settings, store, n_steps)
             turn = Turn(fit=seconds / arguments.steps, bare=bare, parts=parts)
             turns.append(turn)
 
-    peaks = [peak_flops(plan.hardware) for _ in range(3)]
-    report(turns, plan, store, statistics.median(peaks))
+    peaks = [peak_flops(settings.hardware) for _ in range(3)]
+    report(turns, settings, store, statistics.median(peaks))
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -152,23 +154,28 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def fit(plan: Plan, store: TokenStore, folder: Path) -> float:
-    """Train through Lightning's Trainer, and return the seconds of all steps after the warm-up."""
-    fitted = build(plan, store, None)
-    stopwatch = Stopwatch(plan.hardware.device)
+def fit(settings: Settings, store: TokenStore, folder: Path) -> float:
+    """Train through Lightning's Trainer, and return the seconds of all steps after the warm-up.
+
+    The run's own callbacks are left out: benchmark.py watching measures what they cost.
+    """
+    module, data = assemble(settings, store, None)
+    stopwatch = Stopwatch(settings.hardware.device)
     trainer = build_trainer(
-        fitted.module.settings,
+        module.settings,
         folder,
-        device=plan.hardware.device,
-        precision=plan.hardware.precision,
+        device=settings.hardware.device,
+        precision=settings.hardware.precision,
         callbacks=[stopwatch],
         loggers=[],
     )
-    trainer.fit(fitted.module, fitted.data)
+    trainer.fit(module, data)
     return stopwatch.seconds
 
 
-def bare_loop(plan: Plan, store: TokenStore, n_steps: int) -> tuple[float, dict[str, float]]:
+def bare_loop(
+    settings: Settings, store: TokenStore, n_steps: int
+) -> tuple[float, dict[str, float]]:
     """Train in a loop of a few lines, which does what the Trainer does.
 
     Returns:
@@ -177,15 +184,17 @@ def bare_loop(plan: Plan, store: TokenStore, n_steps: int) -> tuple[float, dict[
     Raises:
         UserError: a loss or a gradient is not finite, so that the loop would train something else than the fit.
     """
-    fitted = build(plan, store, None)
-    module = fitted.module
-    settings = module.settings
-    device = plan.hardware.device
+    module, data = assemble(settings, store, None)
+    device = settings.hardware.device
     module.to(device).train()
     optimizer = module.configure_optimizers()
-    batches = iter(train_batches(fitted, device))
-    n_micro_steps = micro_steps(settings.global_batch_size, settings.batch_size, 1)
-    autocast = torch.autocast(device, torch.bfloat16, enabled=plan.hardware.precision == "bf16")
+    batches = iter(train_batches(data, device))
+    n_micro_steps = micro_steps(
+        module.settings.global_batch_size,
+        module.settings.batch_size,
+        1,
+    )
+    autocast = torch.autocast(device, torch.bfloat16, enabled=settings.hardware.precision == "bf16")
 
     parts = PartClock(device)
     for step in range(n_steps):
@@ -203,7 +212,7 @@ def bare_loop(plan: Plan, store: TokenStore, n_steps: int) -> tuple[float, dict[
             (loss / n_micro_steps).backward()
             parts.end("backward")
 
-        norm = gradient_norm(module, settings)
+        norm = gradient_norm(module, module.settings)
         if not (norm.isfinite() & loss.isfinite()).item():
             raise UserError(f"step {step} is not finite; measure with a lower optimizer.lr")
         set_learning_rate(optimizer, module.schedule(step, max_steps=n_steps))
@@ -216,15 +225,15 @@ def bare_loop(plan: Plan, store: TokenStore, n_steps: int) -> tuple[float, dict[
     return seconds / n_counted, {name: spent / n_counted for name, spent in parts.spent.items()}
 
 
-def train_batches(fitted: Fitted, device: str) -> torch.utils.data.DataLoader:
+def train_batches(data: TokenDataModule, device: str) -> torch.utils.data.DataLoader:
     """Return the batches of training from the first step on, with what they ask of a Trainer on one device."""
-    fitted.data.trainer = SimpleNamespace(
+    data.trainer = SimpleNamespace(
         global_step=0,
         world_size=1,
         global_rank=0,
         strategy=SimpleNamespace(root_device=torch.device(device)),
     )
-    return fitted.data.train_dataloader()
+    return data.train_dataloader()
 
 
 def gradient_norm(module: GPTModule, settings: TrainerSettings) -> torch.Tensor:
@@ -253,17 +262,17 @@ def peak_flops(hardware: Hardware) -> float:
     return operations / min(times)
 
 
-def report(turns: list[Turn], plan: Plan, store: TokenStore, peak: float) -> None:
+def report(turns: list[Turn], settings: Settings, store: TokenStore, peak: float) -> None:
     """Print the medians of all turns: the split of a step, speed, the Trainer's ratio, utilisation and memory.
 
     Args:
         turns: the seconds of a step.
-        plan: the configuration that was trained.
+        settings: the settings that were trained with.
         store: its tokens.
         peak: operations a second that matrix products reach on this machine.
     """
-    sizes = plan.model(vocab_size=from_dict(store.tokenizer_state).n_vocab)
-    n_tokens = plan.settings.global_batch_size * sizes.context_length
+    sizes = settings.model.with_vocab_size(from_dict(store.tokenizer_state).n_vocab)
+    n_tokens = settings.trainer.global_batch_size * sizes.context_length
     with torch.device("meta"):  # counts without memory for the weights
         n_operations = GPT(sizes).flops_per_token * n_tokens
 
@@ -288,9 +297,9 @@ def report(turns: list[Turn], plan: Plan, store: TokenStore, peak: float) -> Non
     share = n_operations / fit / peak
     print(f"{'use':10} {share:7.1%} of {peak / 1e9:,.0f} GFLOP/s that matrix products reach")
 
-    memory = peak_memory(torch.device(plan.hardware.device))
+    memory = peak_memory(torch.device(settings.hardware.device))
     if memory is not None:
-        print(f"{'memory':10} {memory / 1e9:7.2f} GB at the peak, on {plan.hardware}")
+        print(f"{'memory':10} {memory / 1e9:7.2f} GB at the peak, on {settings.hardware}")
 
 
 if __name__ == "__main__":

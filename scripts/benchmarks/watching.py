@@ -9,18 +9,20 @@ import argparse
 import statistics
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import lightning as L
 import torch
 from omegaconf import DictConfig
 
+from gptmini.commands.compose import Typed, compose
 from gptmini.commands.errors import Parser
-from gptmini.commands.jobs import compose_checked
-from gptmini.commands.plan import build, check_configuration
+from gptmini.commands.fitting import log_setup
+from gptmini.commands.resumed import going_on
+from gptmini.commands.settings import build_settings
 from gptmini.commands.tokens import open_tokens
-from gptmini.commands.train import log_setup
+from gptmini.commands.train import assemble
 from gptmini.hardware import clock, keep_freed_memory
 from gptmini.training import EventLogger, RunCheckpoints, Scalars, build_trainer
 
@@ -39,7 +41,8 @@ def main() -> None:
     arguments = parse_arguments()
     keep_freed_memory()
     torch.set_num_threads(arguments.threads)
-    config = compose_checked("train", [*arguments.overrides, "trainer.devices=1"])
+    config, typed = compose("train", [*arguments.overrides, "trainer.devices=1"])
+    config, typed = going_on(config, typed)
 
     with_them: list[Times] = []
     ratios = []
@@ -49,7 +52,7 @@ def main() -> None:
         taken = {}
         with tempfile.TemporaryDirectory() as folder:
             for watched in (watched_first, not watched_first):
-                taken[watched] = fit(config, Path(folder) / str(watched), watched=watched)
+                taken[watched] = fit(config, typed, Path(folder) / str(watched), watched=watched)
 
         run = taken[True]
         without = taken[False].whole
@@ -96,46 +99,44 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def fit(config: DictConfig, folder: Path, *, watched: bool) -> Times:
+def fit(config: DictConfig, typed: Typed, folder: Path, *, watched: bool) -> Times:
     """Train from the first step to the last, and measure the run and its hooks.
 
     Args:
         config: the run's configuration.
+        typed: what was typed for it.
         folder: the folder of the events and checkpoints.
         watched: whether the run has its callbacks, or only the one that saves checkpoints.
     """
-    plan = check_configuration(config)
-    device = plan.hardware.device
-    store, _ = open_tokens(config, None)
+    settings = build_settings(config)
+    device = settings.hardware.device
+    store, _ = open_tokens(config, typed, settings)
+    callbacks = settings.callbacks
     if not watched:
-        saving = {}
-        for name, callback in plan.callbacks.items():
-            if isinstance(callback, RunCheckpoints):
-                saving[name] = callback
-        plan = replace(plan, callbacks=saving)
+        callbacks = [part for part in callbacks if isinstance(part, RunCheckpoints)]
 
     start = clock(device)
-    fitted = build(plan, store, None)
+    module, data = assemble(settings, store, None)
     events = EventLogger(str(folder))
     scalars: list[float] = []
     others: list[float] = []
-    for callback in fitted.callbacks:
+    for callback in callbacks:
         if isinstance(callback, Scalars):
             time_hooks(callback, scalars, device)
         elif not isinstance(callback, RunCheckpoints):
             time_hooks(callback, others, device)
     if watched:
-        timed(log_setup, others, device)([events], config, fitted.module, [])
+        timed(log_setup, others, device)([events], config, module, [])
 
     trainer = build_trainer(
-        fitted.module.settings,
+        module.settings,
         folder,
         device=device,
-        precision=plan.hardware.precision,
-        callbacks=fitted.callbacks,
+        precision=settings.hardware.precision,
+        callbacks=callbacks,
         loggers=[events],
     )
-    trainer.fit(fitted.module, fitted.data)
+    trainer.fit(module, data)
     return Times(whole=clock(device) - start, scalars=sum(scalars), others=sum(others))
 
 

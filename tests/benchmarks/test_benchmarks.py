@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from gptmini import processors
-
 BENCHMARK = Path(__file__).parent.parent.parent / "scripts" / "benchmark.py"
 SHORT = [
     "data=text",
@@ -113,10 +111,10 @@ def test_contention_compares_the_median_speeds_of_runs_in_turns(run, monkeypatch
 
     def train(command, *, env, check):
         """Stand for gptmini train: fast where the environment leaves the waiting to gptmini."""
-        waits.append(env.get(processors.SPINS))
+        waits.append(env.get("GOMP_SPINCOUNT"))
         (folder,) = [word.removeprefix("runs_dir=") for word in command if "runs_dir=" in word]
         speeds = (1, 60, 80, 70) if waits[-1] is None else (1, 30, 10, 20)
-        metrics = Path(folder) / "default" / "now" / "metrics.csv"
+        metrics = Path(folder) / "my" / "now" / "metrics.csv"
         metrics.parent.mkdir(parents=True)
         metrics.write_text(
             "step,work/tokens_per_second\n" + "".join(f"1,{n}\n1,\n" for n in speeds)
@@ -138,7 +136,7 @@ def test_contention_compares_the_median_speeds_of_runs_in_turns(run, monkeypatch
 def test_a_mistake_is_told_in_one_line_before_anything_is_measured(run, name):
     result = run(name, *SHORT, "optimizer.lr=-1")
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == "error: lr must be a finite number of at least 0, got -1\n"
+    assert result.stderr == "error: optimizer.lr must be greater than or equal to 0, got -1\n"
 
 
 def test_an_unknown_benchmark_is_refused_in_one_line(run):
@@ -162,10 +160,7 @@ def test_ablation_prints_a_row_for_each_trick(run):
         assert float(loss) - float(rows[0][1]) == pytest.approx(mean, abs=2e-3), name
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "int8"])
-def test_sampling_measures_every_size_beside_hugging_face_and_nanogpt(
-    run, tmp_path, monkeypatch, dtype
-):
+def test_sampling_measures_every_size_beside_hugging_face_and_nanogpt(run, tmp_path, monkeypatch):
     pytest.importorskip("transformers", reason="the peer to measure beside")
     peer = """
 import torch
@@ -184,14 +179,14 @@ class GPT(torch.nn.Module):
     monkeypatch.setattr(sys, "path", list(sys.path))
 
     options = "--sizes char --batch-sizes 1 3 --new-tokens 4 --turns 2 --nanogpt nanogpt"
-    result = run("sampling", *options.split(), "--dtype", dtype)
+    result = run("sampling", *options.split(), "--dtype", "fp32")
     assert result.returncode == 0, result.stderr
 
     asked = (tmp_path / "asked.txt").read_text()
     # Each batch size is drawn three times: a turn that warms up, and two that count.
     assert asked == "torch.Size([1, 8]) 4 " * 3 + "torch.Size([3, 8]) 4 " * 3
     first, *rows, last = result.stdout.splitlines()
-    assert first == f"4 tokens after 8, cpu, {'ours int8' if dtype == 'int8' else 'float32'}"
+    assert first == "4 tokens after 8, cpu, float32"
     assert [row.split(":")[0] for row in rows] == ["char, batch 1", "char, batch 3"]
     speeds = [rf"{name} [\d,]+ tokens/s" for name in ("ours", "Hugging Face", "nanoGPT")]
     for row in rows:
@@ -282,9 +277,9 @@ def test_no_row_is_begun_after_the_minutes_are_over(run, tmp_path):
     [
         (["sampling", "--json", "/nope/x"], "--json must be a file in a folder that is there"),
         (["sampling", "--nanogpt", "nope"], "--nanogpt must be a checkout of nanoGPT"),
-        (["efficiency", "--seeds", "-1"], "seed must be a whole number from 0"),
+        (["efficiency", "--seeds", "-1"], "seed must be greater than or equal to 0, got -"),
         (["efficiency", "--peer-folder", "nope"], "--peer-folder must be a folder, got nope"),
-        (["ablation", "--seeds", "1", "-2"], "seed must be a whole number from 0"),
+        (["ablation", "--seeds", "1", "-2"], "seed must be greater than or equal to 0, got -"),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_measured(run, arguments, message):

@@ -26,6 +26,13 @@ class Result:
     out: str
     err: str
 
+    def assert_refused(self, *said):
+        """It ended in one line that says all this, and with exit code 2."""
+        assert self.code == 2, self
+        assert self.err.startswith("error: "), self.err
+        assert self.err.count("\n") == 1, self.err
+        assert all(text in self.err for text in said), self.err
+
 
 @pytest.fixture
 def script(tmp_path, monkeypatch, capsys):
@@ -34,6 +41,7 @@ def script(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     def run(name, *arguments):
+        monkeypatch.setattr(sys, "path", [*sys.path])  # gptmini train adds the working folder
         monkeypatch.setattr(sys, "argv", [str(SCRIPTS / f"{name}.py"), *arguments])
         capsys.readouterr()
         try:

@@ -149,7 +149,7 @@ def test_a_model_compared_with_itself_differs_by_nothing(script, trained):
         (["runs/latest", "runs/latest"], "--compare is needed to evaluate several runs, got 2"),
         (["--compare", "runs/latest"], "--compare takes two runs, got 1"),
         (["runs/latest", "--stride", "9"], "--stride must be at most the context of 8, got 9"),
-        (["runs/latest", "--stride", "0"], "--stride must be at least 1, got 0"),
+        (["runs/latest", "--stride", "0"], "--stride: must be a whole number of at least 1, got 0"),
         (
             ["runs/latest", "--stride", "2", "--per-document"],
             "--stride belongs to a stream of text",
@@ -158,6 +158,8 @@ def test_a_model_compared_with_itself_differs_by_nothing(script, trained):
         (["runs/latest", "--text", "absent.txt"], r"absent\.txt"),
         (["runs/latest", "--text", "empty.txt"], r"empty\.txt must hold text, got none"),
         (["runs/latest", "--text", "stories.jsonl", "--field", "body"], "body"),
+        (["runs/latest", "--text", "bad.jsonl"], r"bad\.jsonl, line 1 (?!.*data\.)"),
+        (["runs/latest", "--text", "latin.txt"], r"latin\.txt must be UTF-8(?!.*data[.=])"),
         (
             ["runs/latest", "--text", "my.txt", "--split", "val"],
             "--split belongs to a prepared folder",
@@ -173,6 +175,8 @@ def test_a_model_compared_with_itself_differs_by_nothing(script, trained):
 def test_a_mistake_is_one_line(script, trained, tmp_path, arguments, message):
     (tmp_path / "empty.txt").touch()
     (tmp_path / "letter.txt").write_text("a")
+    (tmp_path / "bad.jsonl").write_text('{"text": \n')
+    (tmp_path / "latin.txt").write_bytes("déjà vu, à côté".encode("latin-1"))
     result = script("evaluate", *arguments)
     assert (result.code, result.err.count("\n")) == (2, 1), result
     assert re.search(message, result.err), result.err

@@ -2,18 +2,23 @@
 
 import re
 from pathlib import Path
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
-import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 
-from gptmini.commands.comments import comments_of
-from gptmini.commands.jobs import compose_checked
-from gptmini.commands.showing import show_help
-from gptmini.model.config import NAMES
-from gptmini.user_error import UserError
+from gptmini.commands.compose import compose
+from gptmini.commands.help import comments_of
+from gptmini.model import ModelSettings
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
+# The alternatives that a setting of the model has.
+NAMES = {
+    key: get_args(hint)
+    for key, hint in get_type_hints(ModelSettings).items()
+    if get_origin(hint) is Literal
+}
 # Command lines that together choose most options of the groups.
 CHOICES = [
     (),
@@ -21,17 +26,16 @@ CHOICES = [
     ("model=modern", "tokenizer=byte", "schedule=linear", "data=text", "logger=wandb"),
     ("experiment=smoke", "logger=csv", "seed=7", "trainer.max_steps=9"),
 ]
-# What the first experiment needs besides its name.
-NEEDED = {"experiment": ["init_from=null", "data.path=my.txt"], "data": ["data.dataset=folder"]}
 
 
 @pytest.fixture
-def shown(capsys):
+def shown(script):
     """The help text for a command line."""
 
-    def run(*overrides, command="train", config_dir=None):
-        show_help(command, overrides, config_dir)
-        return capsys.readouterr().out
+    def run(*arguments, command="train"):
+        result = script(command, "--help", *arguments)
+        assert result.code == 0, result.err
+        return result.out
 
     return run
 
@@ -63,11 +67,10 @@ def shown_keys(text):
 
 
 @pytest.mark.parametrize("choices", CHOICES)
-def test_each_key_is_shown_as_it_is_typed_to_have_its_present_value(shown, script, choices):
+def test_each_key_is_shown_as_it_is_typed_to_have_its_present_value(shown, choices):
     keys = shown_keys(shown(*choices))
     # Hydra composes what is shown here, and parses what would be typed.
-    composed = yaml.safe_load(script("train", "--cfg", "job", *choices).out)
-    expected = dict(leaves(composed))
+    expected = dict(leaves(OmegaConf.to_container(compose("train", choices)[0])))
     assert set(keys) == set(expected)
 
     parser = OverridesParser.create()
@@ -108,7 +111,7 @@ def test_the_meaning_stays_where_an_experiment_changes_the_value(shown):
 @pytest.mark.parametrize("option", ["gpt2", "modern"])
 @pytest.mark.parametrize("key", NAMES)
 def test_the_meaning_of_an_alternative_lists_its_names(option, key):
-    comment = comments_of(CONFIGS / "model" / f"{option}.yaml").of_keys[key]
+    comment = comments_of(CONFIGS / "model" / f"{option}.yaml")[1][key]
     assert [name for name in NAMES[key] if name not in comment] == []
 
 
@@ -122,23 +125,27 @@ def test_the_groups_and_options_that_a_command_takes_are_listed(shown, command, 
 
     for group, options in lines:
         assert sorted(path.stem for path in (CONFIGS / group).iterdir()) == options.split(", ")
-        compose_checked(command, [f"{group}={options.partition(', ')[0]}", *NEEDED.get(group, [])])
+        compose(command, [f"{group}={options.partition(', ')[0]}"])
     assert "--config-dir" in text
     assert "--cfg job" in text
 
 
 def test_options_and_comments_of_ones_own_are_shown(shown, tmp_path):
-    for group in ("model", "experiment"):
-        (tmp_path / group).mkdir()
-    (tmp_path / "model" / "wide.yaml").write_text(
-        "# Mine, and wide.\ndefaults: [modern, _self_]\nd_model: 1536\n"
-    )
-    (tmp_path / "experiment" / "mine.yaml").write_text(
-        "# @package _global_\n# My recipe.\ndefaults:\n  - override /model: wide\n"
-        "callbacks:\n  stop: # above\n    _target_: my.Stop\n    # How long\n    # to wait.\n"
-        "    patience: 3\n    words: ['#', \"a # b\"] # which words\n"
-    )
-    text = shown("experiment=mine", config_dir=str(tmp_path))
+    files = {
+        "model/wide.yaml": "# Mine, and wide.\ndefaults: [modern, _self_]\nd_model: 1536\n",
+        "callbacks/careful.yaml": (
+            "defaults: [default, _self_]\nstop: # above\n  _target_: my.Stop\n  # How long\n"
+            "  # to wait.\n  patience: 3\n  words: ['#', \"a # b\"] # which words\n"
+        ),
+        "experiment/mine.yaml": (
+            "# @package _global_\n# My recipe.\ndefaults:\n  - override /model: wide\n"
+            "  - override /callbacks: careful\n"
+        ),
+    }
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(content)
+    text = shown("experiment=mine", "--config-dir", str(tmp_path))
     keys = shown_keys(text)
 
     assert "gpt2, modern, tiny, wide, xl\n" in text
@@ -158,9 +165,9 @@ def test_comments_are_told_from_values_that_hold_their_sign(tmp_path):
         "  # above\n  last: null\nempty:\n"
         "text: |\n  a # of the text\n# of the next\nnext: >-\n  b\n"
     )
-    comments = comments_of(file)
-    assert comments.of_file == "Of the file, in two lines."
-    assert comments.of_keys == {
+    of_file, of_keys = comments_of(file)
+    assert of_file == "Of the file, in two lines."
+    assert of_keys == {
         "first": "one",
         "third": "of the block",
         "third.inner": "after the end",
@@ -169,11 +176,24 @@ def test_comments_are_told_from_values_that_hold_their_sign(tmp_path):
     }
 
 
-def test_help_of_a_mistake_names_the_mistake(shown):
-    with pytest.raises(UserError, match=r"the nearest is trainer\.max_steps"):
-        shown("trainer.max_step=3")
+def test_a_key_that_an_option_takes_from_another_one_keeps_the_meaning_it_has_there(shown):
+    for option, origin in (("smoke", "default"), ("early_stopping", "default")):
+        keys = shown_keys(shown(f"callbacks={option}"))
+        meanings = comments_of(CONFIGS / "callbacks" / f"{origin}.yaml")[1]
+        assert keys["callbacks.samples.top_k"][1] == meanings["samples.top_k"]
 
 
-def test_help_shows_the_keys_of_a_new_run_alone(shown):
-    with pytest.raises(UserError, match=r"--cfg job resume=runs/latest shows those of the run"):
-        shown("resume=runs/latest")
+def test_one_key_or_those_of_a_group_are_shown_alone(shown):
+    whole = shown_keys(shown())
+    value, meaning = whole["trainer.max_steps"]
+    assert shown("trainer.max_steps").split() == f"trainer.max_steps={value} {meaning}".split()
+
+    alone = shown_keys(f"present values:\n{shown('callbacks.samples', 'seed')}")
+    expected = {key for key in whole if key.startswith("callbacks.samples.")} | {"seed"}
+    assert set(alone) == expected
+    assert all(alone[key] == whole[key] for key in alone)
+
+
+def test_help_names_the_command_that_shows_a_run(script, shown):
+    assert "--cfg job" in shown()
+    script("train", "--help", "trainer.max_step=3").assert_refused("nearest is trainer.max_steps")

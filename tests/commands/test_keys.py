@@ -24,6 +24,7 @@ RECORDS = ("data.path=records.jsonl",)
 EFFECTS = {
     "name": (["name=other"], "folder", ()),
     "seed": (["seed=2"], "weights", ()),
+    "folder": (["folder=mine"], "folder", ()),
     "resume": (["resume=nowhere"], "error", ()),
     "num_workers": (["num_workers=0"], "error", ()),
     "console": (["console=quiet"], "said", ()),
@@ -272,7 +273,7 @@ def test_changing_a_key_changes_what_it_is_for(world, observe_once, short, watch
 
 
 TRIED_ELSEWHERE = {
-    # In test_sweep.py and tests/search.
+    # In test_sweep.py and tests/sweep.
     "sweep.name",
     "sweep.sampler",
     "sweep.trials",
@@ -281,24 +282,13 @@ TRIED_ELSEWHERE = {
     "sweep.pruner",
     "sweep.pruner_startup",
     "sweep.pruner_warmup",
-    "launcher.cluster",
-    "launcher.jobs",
-    "launcher.gpus",
-    "launcher.partition",
-    "launcher.account",
-    "launcher.qos",
-    "launcher.timeout_min",
-    "launcher.cpus",
-    "launcher.memory_gb",
-    "launcher.setup",
-    "launcher.options",
     # In test_processes.py.
     "trainer.strategy",
     "trainer.timeout",
     "trainer.checkpoint_activations",  # in test_recomputing.py
+    "trainer.requeue",  # in resuming/test_stops.py
     # In test_tuning.py.
     "init_from",
-    "init_digest",
     "tokenizer.path",
     "callbacks.overfitting",
     "callbacks.overfitting.patience",

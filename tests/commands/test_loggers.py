@@ -88,19 +88,7 @@ def test_a_missing_package_is_named_in_one_line_before_a_run_folder_is_made(
     monkeypatch.setattr(lightnings, "_WANDB_AVAILABLE", Missing())
     result = script("train", *short, "logger=wandb")
 
-    assert (result.code, result.err.count("\n")) == (2, 1)
-    assert "error: logger.wandb needs a package that is not installed: " in result.err
-    assert "pip install -U 'wandb" in result.err
-    assert not (tmp_path / "runs").exists()
-
-
-def test_a_logger_that_cannot_be_made_is_told_in_one_line(script, short, tmp_path):
-    part = "{_target_: lightning.pytorch.loggers.CSVLogger, folder: x}"
-    result = script("train", *short, f"+logger.mine={part}")
-
-    assert (result.code, result.err.count("\n")) == (2, 1)
-    assert "logger.mine does not fit: " in result.err
-    assert "unexpected keyword argument 'folder'" in result.err
+    result.assert_refused("logger.wandb cannot be made: ", "pip install -U 'wandb")
     assert not (tmp_path / "runs").exists()
 
 
@@ -112,7 +100,7 @@ def test_a_logger_that_cannot_be_made_is_told_in_one_line(script, short, tmp_pat
             {"save_dir": "elsewhere"},
             "gives logger.csv the argument save_dir, which no configuration here does",
         ),
-        ("csv", {"name": "../../elsewhere"}, "name must be a plain folder name"),
+        ("csv", {"name": "../../elsewhere"}, "must give logger.csv.name a plain name, got ../../"),
         (
             "tensorboard",
             {"save_dir": "elsewhere"},
@@ -129,8 +117,7 @@ def test_a_run_folder_does_not_say_where_its_logger_writes(
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     result = script("train", "resume=runs/latest", "trainer.max_steps=6")
 
-    assert (result.code, result.err.count("\n")) == (2, 1)
-    assert message in result.err
+    result.assert_refused(message)
     assert list(tmp_path.rglob("elsewhere")) == []
 
 
@@ -146,9 +133,8 @@ def test_a_run_folder_does_not_say_to_which_server_its_logger_sends(run, script)
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     result = script("train", "resume=runs/latest", "trainer.max_steps=6")
 
-    assert (result.code, result.err.count("\n")) == (2, 1)
-    said = "logs to 'http://127.0.0.1:9'; if that is yours, set MLFLOW_TRACKING_URI to it"
-    assert said in result.err
+    said = "logs to http://127.0.0.1:9; if that is yours, set MLFLOW_TRACKING_URI to it"
+    result.assert_refused(said)
 
 
 # Sizes, in bytes, of LevelDB's log format, in which Weights & Biases keeps a run.
@@ -213,12 +199,16 @@ def test_weights_and_biases_offline_keeps_what_tensorboard_keeps(script, watched
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        ((), {"project": "gptmini", "mode": None, "resume": "allow"}),
-        (("logger.wandb.project=mine",), {"project": "mine"}),
-        (("logger.wandb.entity=team",), {"entity": "team"}),
-        (("name='a#1'",), {"resume": "allow"}),
-        (("logger.wandb.offline=true",), {"mode": "dryrun"}),
-        (("logger.wandb.resume=never",), {"resume": "never"}),
+        (("name='a#1'",), {"project": "gptmini", "mode": None, "resume": "allow"}),
+        (
+            (
+                "logger.wandb.project=mine",
+                "logger.wandb.entity=team",
+                "logger.wandb.offline=true",
+                "logger.wandb.resume=never",
+            ),
+            {"project": "mine", "entity": "team", "mode": "dryrun", "resume": "never"},
+        ),
     ],
 )
 def test_weights_and_biases_are_given_what_the_configuration_says(
@@ -242,22 +232,16 @@ def test_weights_and_biases_are_given_what_the_configuration_says(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("overrides", "database", "experiment"),
-    [
-        ((), "mlflow.db", "gptmini"),
-        (("logger.mlflow.tracking_uri='sqlite:///other.db'",), "other.db", "gptmini"),
-        (("logger.mlflow.experiment_name=mine",), "mlflow.db", "mine"),
-    ],
-)
-def test_mlflow_keeps_what_tensorboard_keeps(run, monkeypatch, overrides, database, experiment):
+def test_mlflow_keeps_what_tensorboard_keeps(run, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason="pip install mlflow")
     pytest.importorskip("sqlalchemy", reason="mlflow-skinny alone cannot keep runs in a database")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    folder = run("logger=mlflow", *overrides)
+    database = "sqlite:///other.db"
+    options = (f"logger.mlflow.tracking_uri='{database}'", "logger.mlflow.experiment_name=mine")
+    folder = run("logger=mlflow", *options)
 
-    client = mlflow.MlflowClient(f"sqlite:///{database}")
-    found = client.get_experiment_by_name(experiment)
+    client = mlflow.MlflowClient(database)
+    found = client.get_experiment_by_name("mine")
     (entry,) = client.search_runs([found.experiment_id])
     assert (entry.info.run_name, entry.info.status) == (f"smoke-{folder.name}", "FINISHED")
 

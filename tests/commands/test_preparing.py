@@ -7,22 +7,12 @@ import sys
 import numpy as np
 import pytest
 
-from commands.resuming.readings import assert_refused
-
 
 def test_prepare_takes_the_overrides_of_train_and_prepares_its_very_tokens(script, short):
     prepared = script("prepare", *short)
     assert prepared.code == 0, prepared.err
     folder = re.match(r"(\S+), prepared now\n", prepared.out)[1]
     trained = script("train", *short)
-    assert f"data     {folder}, prepared before\n" in trained.out
-
-
-def test_prepare_takes_the_text_and_tokenizer_of_an_experiment(script):
-    overrides = ("experiment=smoke", "data=text", "data.path=my.txt")
-    prepared = script("prepare", *overrides)
-    trained = script("train", *overrides, "console=lines")
-    folder = re.match(r"(\S+), prepared now\n", prepared.out)[1]
     assert f"data     {folder}, prepared before\n" in trained.out
 
 
@@ -38,7 +28,7 @@ def test_verify_reads_a_prepared_folder_whole(script, prepared, tmp_path, monkey
     (folder / "train.bin").write_bytes(data[:3000] + b"\1" + data[3001:])
     assert script("prepare", *prepared).code == 0
     damaged = script("prepare", *prepared, "verify=true")
-    assert_refused(damaged, "train.bin does not hold what meta.json describes")
+    damaged.assert_refused("train.bin does not hold what meta.json describes")
 
 
 def test_a_changed_text_is_prepared_anew_and_the_change_is_named(script, prepared, tmp_path):
@@ -53,10 +43,30 @@ def test_a_changed_text_is_prepared_anew_and_the_change_is_named(script, prepare
     assert "differs" not in script("prepare", *prepared).out
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", "true"])
-def test_a_number_of_workers_must_be_one(script, prepared, value):
-    result = script("prepare", *prepared, f"num_workers={value}")
-    assert_refused(result, "num_workers must be a whole number of at least 1, or auto, got ")
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("num_workers=0", "num_workers must be greater than 0 or 'auto', got 0"),
+        ("num_workers=1.5", "num_workers must be a valid integer or 'auto', got 1.5"),
+        ("inspect=maybe", "inspect must be a valid boolean, got 'maybe'"),
+        ("verify=1", "verify must be a valid boolean, got 1"),
+        ("trainer.max_step=3", "trainer.max_step is no key; the nearest is trainer.max_steps"),
+        (
+            "resume=runs/latest",
+            "gptmini prepare begins no run and goes on with none, got resume=runs/latest",
+        ),
+    ],
+)
+def test_preparing_refuses(script, prepared, tmp_path, typed, said):
+    script("prepare", *prepared, typed).assert_refused(said)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_text_that_mixes_line_ends_is_said_once(script, prepared, tmp_path):
+    (tmp_path / "my.txt").write_bytes(b"One line.\r\nAnother.\n" * 99)
+    said = r"99 line ends of the kind \r\n and 99 of the kind \n"
+    assert script("prepare", *prepared).out.count(said) == 1
+    assert script("prepare", *prepared).out.count(said) == 0
 
 
 def test_inspect_shows_what_is_in_the_folder(script, tmp_path):
@@ -84,12 +94,6 @@ def test_inspect_shows_what_is_in_the_folder(script, tmp_path):
     assert (
         f"{11 / (20 + 25):.1%} of the different passages of 50 characters in them stand in" in out
     )
-
-
-@pytest.mark.parametrize("key", ["inspect", "verify"])
-def test_a_switch_is_true_or_false(script, prepared, key):
-    result = script("prepare", *prepared, f"{key}=maybe")
-    assert_refused(result, f"{key} must be true or false, got 'maybe'")
 
 
 def test_records_that_were_left_out_are_listed(script, tmp_path):

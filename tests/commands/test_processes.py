@@ -116,7 +116,7 @@ def test_a_mistake_is_told_once_and_every_process_ends(short, start, tmp_path):
     port = free_port()
     tasks = [start(*PROGRAM, *wrong, **slurm(rank, 2, port)) for rank in range(2)]
     printed = [task.communicate(timeout=PATIENCE)[0] for task in tasks]
-    assert printed[0].startswith("error: no configuration here has the key trainer.max_step;")
+    assert printed[0].startswith("error: trainer.max_step is no key;")
     assert printed[0].count("\n") == 1
     assert printed[1] == ""
 

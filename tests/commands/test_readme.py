@@ -19,7 +19,7 @@ import yaml
 from pyarrow import parquet
 
 from gptmini.commands import COMMANDS
-from gptmini.commands.stored import RESUMABLE
+from gptmini.commands.resumed import RESUMABLE
 from interop.nanogpt_files import write_nanogpt
 
 ROOT = Path(__file__).parent.parent.parent
@@ -111,13 +111,13 @@ def stranger(tmp_path_factory):
     write_nanogpt(folder, characters="".join(sorted(set(text))))
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
         patch.chdir(folder)
-        patch.setattr(sys, "argv", ["scripts/export.py", "runs/default", "gpt2-folder"])
+        patch.setattr(sys, "argv", ["scripts/export.py", "runs/pydoc", "gpt2-folder"])
         runpy.run_path("scripts/export.py", run_name="__main__")
 
-    # Runs that docs/watching.md and docs/sweeping.md report on: pytest-xdist may type the command that reports on a run
-    # before the command that trains it.
-    (first,) = (folder / "runs" / "default").iterdir()
-    for copy in ("demo/first", "rates/first", "rates/second"):
+    # Runs that docs/watching.md, docs/sweeping.md and docs/configuring.md show: pytest-xdist may
+    # type the command that shows a run before the command that trains it.
+    (first,) = (folder / "runs" / "pydoc").iterdir()
+    for copy in ("demo/first", "pair/first", "rates/first", "rates/second"):
         shutil.copytree(first, folder / "runs" / copy)
     return folder
 
@@ -234,8 +234,8 @@ def test_the_end_names_folder_best_loss_sample_and_next_commands(script, short):
     best = r"^best     val loss \d\.\d{4}, \d\.\d{4} bits per byte, step 4$"
     assert re.search(best, out, re.MULTILINE)
     assert re.search(r"^sample   ", out, re.MULTILINE)
-    assert re.search(r"^next     \S+ \S*scripts/sample.py runs/smoke/\S+$", out, re.MULTILINE)
-    assert re.search(r"^         \S+ \S*scripts/evaluate.py runs/smoke/\S+$", out, re.MULTILINE)
+    assert re.search(r"^next     gptmini sample runs/smoke/\S+$", out, re.MULTILINE)
+    assert re.search(r"^         gptmini evaluate runs/smoke/\S+$", out, re.MULTILINE)
 
 
 def test_tokens_are_prepared_once(script, short):

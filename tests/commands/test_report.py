@@ -201,18 +201,22 @@ def test_the_newest_comes_first_and_the_others_can_be_opened():
         (["runs/a", "--compare", "runs/b"], "name a run, or several after --compare"),
         (["runs/none"], "runs/none does not exist; give a run folder"),
         (["my.txt"], "belongs to no run"),
-        (
-            ["runs/a", "--out", "none/page.html"],
-            "--out must be a file in a folder that exists, got none/page.html",
-        ),
+        (["runs/a", "--out", "none/page.html"], "in a folder that exists, got none/page.html"),
         (["runs/a", "--out", "runs"], "--out must be a file in a folder that exists, got runs"),
-        (["binary"], "binary/config.yaml is not the configuration of a run"),
+        (["unlogged"], "unlogged keeps no curves for a report; train with logger=tensorboard"),
+        (["binary"], "binary/config.yaml must be YAML of keys and plain values ("),
         (["damaged"], "an event file in damaged holds what TensorBoard never wrote; move it away"),
         (["empty"], "empty has nothing to show yet: its event files hold nothing"),
     ],
 )
 def test_mistakes_end_in_one_line(two_runs, script, arguments, message):
-    for name, config in (("empty", b"seed: 1"), ("binary", b"\xff"), ("damaged", b"seed: 1")):
+    configs = {
+        "empty": b"seed: 1",
+        "binary": b"\xff",
+        "damaged": b"seed: 1",
+        "unlogged": b"logger: {csv: {name: csv}}",
+    }
+    for name, config in configs.items():
         (two_runs / name).mkdir()
         (two_runs / name / "config.yaml").write_bytes(config)
     (events,) = two_runs.glob("runs/a/*/events.*")

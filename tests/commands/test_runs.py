@@ -1,5 +1,6 @@
 """gptmini runs lists every run: what was typed for it, how far it is and how well it does."""
 
+import os
 import re
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def two_runs(script, short, once):
 
 def row_of(result, run):
     """The cells of a run's row."""
-    (line,) = [line for line in result.out.splitlines() if line.startswith(f"{run.parent.name}/")]
+    (line,) = [line for line in result.out.splitlines() if line.startswith(f"{run} ")]
     return re.split(r" {2,}", line)
 
 
@@ -45,7 +46,7 @@ def test_each_run_has_its_state_step_best_loss_and_what_was_typed(script, short,
     result = script("runs")
     assert result.code == 0, result.err
     name, state, step, *figures, changed = row_of(result, done)
-    assert name == f"done/{done.name}"
+    assert name == str(done)
     assert (state, step) == ("done", "4 of 4")
     assert tuple(figures) == best_of(done)
     assert changed == " ".join([*short, "optimizer.lr=0.02"])
@@ -67,9 +68,9 @@ def test_a_run_that_is_trained_now_is_running_and_is_not_disturbed(script, two_r
 def test_runs_are_sorted_by_loss_or_by_when_they_began(script, two_runs):
     done, cut = two_runs
     by_time = [line.split()[0] for line in script("runs").out.splitlines()[1:]]
-    assert by_time == [f"done/{done.name}", f"cut/{cut.name}"]
+    assert by_time == [str(done), str(cut)]
     by_loss = script("runs", "--sort", "loss").out.splitlines()[1:]
-    assert by_loss[0].startswith("done/")
+    assert by_loss[0].startswith("runs/done/")
     assert len(script("runs", "runs/cut").out.splitlines()) == 2
     assert len(script("runs", str(cut)).out.splitlines()) == 2
 
@@ -81,7 +82,29 @@ def test_a_damaged_run_is_told_and_the_others_are_listed(script, two_runs):
     assert result.code == 0
     assert row_of(result, cut)[1] == "damaged"
     assert row_of(result, done)[1] == "done"
-    assert result.err == f"error: {cut}/config.yaml is not the configuration of a run\n"
+    assert result.err.startswith(
+        f"error: {cut}/config.yaml must be YAML of keys and plain values ("
+    )
+    assert result.err.count("\n") == 1
+
+
+def test_runs_on_other_tokens_are_sorted_by_bits_per_byte(script, short, two_runs):
+    assert script("train", *short, "tokenizer=char", "name=letters").code == 0
+    said = "sorted   by bits/byte, because losses of different tokens cannot be compared"
+    by_loss = script("runs", "--sort", "loss").out.splitlines()
+    assert by_loss.pop() == said
+    *validated, cut = by_loss[1:]
+    bits = [float(re.split(r" {2,}", line)[4]) for line in validated]
+    assert bits == sorted(bits)
+    assert cut.startswith("runs/cut/")
+    assert said not in script("runs").out
+
+
+def test_a_named_pipe_is_no_run(script, two_runs):
+    pipe = Path("runs/piped/a/config.yaml")
+    pipe.parent.mkdir(parents=True)
+    os.mkfifo(pipe)
+    assert "piped" not in script("runs").out
 
 
 @pytest.mark.parametrize(

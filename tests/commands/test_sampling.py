@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -135,7 +136,7 @@ def test_every_rule_reaches_the_model(script, checkpoint, options):
     assert found != "abc" + expected("abc")[0] + "\n"
 
 
-@pytest.mark.parametrize("dtype", ["fp64", "bf16", "int8"])
+@pytest.mark.parametrize("dtype", ["fp64", "bf16"])
 def test_dtype_is_that_of_the_weights(script, checkpoint, dtype):
     arguments = shlex.split(
         "--prompt abc --max-new-tokens 1 --temperature 0 --format jsonl --logprobs"
@@ -235,29 +236,17 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(checkpoint):
             'odd.jsonl, line 1 must be an object with a text, as in {"prompt": "Once"}',
         ),
         (["--prompts", "unknown.txt"], "prompt 2: every character must be among the 10"),
-        (["--min-p", "2"], "min_p must be a number above 0 and at most 1, got 2.0"),
-        (
-            ["--repetition-penalty", "0"],
-            "repetition_penalty must be a number from 0.001 to 1000, got 0.0",
-        ),
-        (["--batch-size", "0"], "--batch-size must be at least 1, got 0"),
-        (["--num-samples", "0"], "--num-samples must be at least 1, got 0"),
+        (["--min-p", "2"], r"min_p must be .*1, got 2\.0"),
+        (["--repetition-penalty", "0"], r"repetition_penalty must be .*, got 0\.0"),
+        (["--batch-size", "0"], "--batch-size: must be a whole number of at least 1, got 0"),
+        (["--num-samples", "x"], "--num-samples: must be a whole number of at least 1, got x"),
         (["--dtype", "fp8"], "argument --dtype: invalid choice: 'fp8'"),
-        (
-            ["--dtype", "int8", "--compile"],
-            "--dtype int8 needs a CPU and no --compile, got cpu with --compile",
-        ),
-        (
-            ["--interactive", "--top-p", "7"],
-            "top_p must be a number above 0 and at most 1, got 7.0",
-        ),
+        (["--interactive", "--top-p", "7"], r"top_p must be .*1, got 7\.0"),
         (["--interactive", "--prompt", "a"], "not allowed with argument"),
         (["--interactive", "--prompt", ""], "not allowed with argument"),
-        (["--prompt", "a", "--prompt", "b"], "--prompt must be given once"),
         (["--prompt-file", ""], "--prompt-file: must be a file or a folder, got an empty name"),
         (["--prompts="], "--prompts: must be a file or a folder, got an empty name"),
-        (["--stop", r"a\ud800"], "without lone surrogates, which no sample holds, got U+D800"),
-        (["--stop", "\udce9"], "without lone surrogates, which no sample holds, got U+DCE9"),
+        (["--prompts", "latin.txt"], r"latin\.txt must be UTF-8: .*byte 0xe9 in position 0"),
     ],
 )
 def test_mistakes_are_one_line(script, checkpoint, tmp_path, arguments, message):
@@ -265,11 +254,12 @@ def test_mistakes_are_one_line(script, checkpoint, tmp_path, arguments, message)
     (tmp_path / "bad.jsonl").write_text('{"prompt": "a"}\n{"prompt": \n')
     (tmp_path / "odd.jsonl").write_text('["a"]\n')
     (tmp_path / "unknown.txt").write_text("abc\nxyz\n")
+    (tmp_path / "latin.txt").write_bytes(b"\xe9")
 
     result = script("sample", checkpoint, *arguments)
 
     assert (result.code, result.out) == (2, "")
-    assert message in result.err
+    assert re.search(message, result.err), result.err
     assert result.err.startswith("error: ")
     assert result.err.count("\n") == 1
 

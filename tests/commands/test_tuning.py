@@ -1,6 +1,5 @@
 """Runs that begin with trained weights: what comes with the weights, what may change, and what is refused."""
 
-import hashlib
 import json
 import random
 import re
@@ -73,10 +72,10 @@ def test_a_run_begins_with_the_weights_and_the_tokenizer_of_another(script, base
     assert float(rows[0]["val/loss"]) == pytest.approx(expected, abs=1e-6)
 
     config = yaml.safe_load((newest(tmp_path) / "config.yaml").read_text())
-    assert config["init_digest"] == hashlib.sha256(best.read_bytes()).hexdigest()
+    assert config["init_from"] == str(best.relative_to(tmp_path))
     assert config["model"]["dropout"] == 0.1
     last = read_checkpoint(newest(tmp_path) / "checkpoints" / "last.ckpt")["gptmini"]
-    assert last["init_from"] == {"path": config["init_from"], "digest": config["init_digest"]}
+    assert last["init_from"] == {"path": config["init_from"]}
     assert last["tokenizer"] == read_checkpoint(best)["gptmini"]["tokenizer"]
 
 
@@ -92,10 +91,6 @@ def test_an_exported_folder_begins_a_run_as_its_run_does(script, base, tmp_path,
     # An apertus has its norm of the embedding folded into the embedding, which training then changes in another way.
     n_equal = 1 if kind == "apertus" else len(losses[0])
     assert losses[0][:n_equal] == losses[1][:n_equal]
-
-    config = yaml.safe_load((newest(tmp_path) / "config.yaml").read_text())
-    weights = (tmp_path / "out" / "model.safetensors").read_bytes()
-    assert config["init_digest"] == hashlib.sha256(weights).hexdigest()
 
 
 def test_an_imported_model_of_another_program_is_tuned(script, tmp_path):
@@ -132,15 +127,6 @@ def test_a_shorter_run_that_was_killed_goes_on_though_the_base_is_gone(script, b
         assert part["global_step"] == 4
 
 
-def test_other_weights_under_the_name_are_refused(script, base, tmp_path):
-    digest = "0" * 64
-    refused(
-        script("train", *TUNE, "init_from=runs/latest", f"init_digest={digest}"),
-        f"the weights of init_from=.*best.ckpt must have init_digest={digest}, got [0-9a-f]{{64}}",
-    )
-    assert [path.name for path in (tmp_path / "runs" / "smoke").iterdir()] == [base.name]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -153,7 +139,7 @@ def test_other_weights_under_the_name_are_refused(script, base, tmp_path):
             ["model.context_length=9"],
             r"model\.context_length must be at most 8, as in the model of i",
         ),
-        (["model.dropout=2"], "dropout must be at least 0 and below 1"),
+        (["model.dropout=2"], "model.dropout must be less than 1, got 2"),
         (
             ["tokenizer=char"],
             "tokenizer must be that of the model of init_from=.*; leave out tokenizer=",
@@ -171,14 +157,13 @@ def test_other_weights_under_the_name_are_refused(script, base, tmp_path):
             ["init_from=./absent"],
             r"absent does not exist; give a run folder",
         ),
-        (["init_from=other.txt"], r"other\.txt is not a checkpoint, or is cut short"),
+        (["init_from=other.txt"], r"other\.txt is not a checkpoint"),
         (["init_from="], "init_from must name a run, a folder or a model"),
         (
             ["freeze=[embeding]"],
             "freeze=embeding names no weights of this model; the nearest is embe",
         ),
-        (["freeze=[[a]]"], r"freeze must hold names of weights, got \['a'\]"),
-        (["freeze=7"], "freeze must hold names of weights, got 7"),
+        (["freeze=7"], "freeze must be a valid list or a valid string, got 7"),
     ],
 )
 def test_what_the_weights_do_not_allow_is_refused_in_one_line(
@@ -212,12 +197,13 @@ def test_an_experiment_of_ones_own_may_name_the_weights(script, base, tmp_path):
     )
 
 
-def test_every_job_of_a_sweep_begins_with_the_same_weights(script, base, tmp_path):
-    result = script("train", "-m", *TUNE, "init_from=runs/latest", "seed=1,2")
-    assert result.code == 0, result
-    starts = re.findall(r"^step 0/\d+ +val loss (\S+)", result.out, re.MULTILINE)
-    assert len(starts) == 2
-    assert len(set(starts)) == 1
+def test_the_jobs_of_a_sweep_do_not_begin_with_each_others_weights(script, base, tmp_path):
+    for name in ("runs/latest", "runs/smoke"):
+        refused(
+            script("train", "-m", *TUNE, f"init_from={name}", "seed=1,2"),
+            f"init_from={name} is the newest run, which each job changes; name the run itself",
+        )
+    assert [path.name for path in (tmp_path / "runs" / "smoke").iterdir()] == [base.name]
 
 
 def test_frozen_weights_stay_equal_bit_for_bit_and_have_no_moments(script, base, tmp_path):
@@ -279,8 +265,7 @@ def test_the_card_of_a_tuned_model_names_its_beginning(script, base, tmp_path):
     script("train", *TUNE, "init_from=runs/latest")
     script("export", "runs/latest", "out")
     card = (tmp_path / "out" / "README.md").read_text()
-    digest = hashlib.sha256((base / "checkpoints" / "best.ckpt").read_bytes()).hexdigest()
-    assert f"| began with | `best.ckpt` of sha256 `{digest}` |" in card
+    assert f"| began with | `{base.parent.name}/{base.name}/checkpoints/best.ckpt` |" in card
 
 
 @pytest.mark.slow
@@ -318,18 +303,8 @@ def test_a_run_that_overfits_says_so_and_early_stopping_ends_it(script, overfitt
         r"^early +at step \d+ of 60: Monitored metric val/loss did not", ended.out, re.MULTILINE
     )
     best = re.search(r"^best +val loss .*, step (\d+)$", ended.out, re.MULTILINE)[1]
-    sampled = read_checkpoint(
-        newest_of(tmp_path / "runs" / "default") / "checkpoints" / "best.ckpt"
-    )
+    sampled = read_checkpoint(newest_of(tmp_path / "runs" / "random") / "checkpoints" / "best.ckpt")
     assert sampled["global_step"] == int(best)
-
-
-def test_a_sweep_finds_a_wrong_name_before_its_first_job(script, base, tmp_path):
-    refused(
-        script("train", "-m", *TUNE, "init_from=runs/latest", "freeze=[embedding],[nope]"),
-        "freeze=nope names no weights of this model",
-    )
-    assert [path.name for path in (tmp_path / "runs" / "smoke").iterdir()] == [base.name]
 
 
 def test_a_run_that_goes_on_from_its_first_validation_counts_it_once(script, base, tmp_path):

@@ -205,22 +205,3 @@ def test_a_mixture_is_no_source_of_a_mixture(texts):
     change_meta(mixture.folder, lambda meta: meta["sources"][0].update(folder=mixture.folder.name))
     with pytest.raises(UserError, match="must hold tokens to be part of a mixture, and is a mix"):
         TokenStore(mixture.folder)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda meta: meta.update(sources=5),
-        lambda meta: meta.update(sources=[5]),
-        lambda meta: meta["sources"][0].update(weight=0),
-        lambda meta: meta["sources"][0].update(folder=None),
-        lambda meta: meta["sources"][0].pop("name"),
-        lambda meta: meta["train"].update(files=5),
-        lambda meta: meta["val"].update(files=[{"path": "x", "skip": -1, "tokens": 1, "size": 1}]),
-    ],
-)
-def test_sources_of_wrong_types_are_refused_although_the_digest_is_right(texts, change):
-    mixture, _ = Mixture(sources(texts), 0.1).prepare(tokenizer.byte, texts / "data", **OPTIONS)
-    change_meta(mixture.folder, change)
-    with pytest.raises(UserError, match=r"meta\.json lacks what this version wrote"):
-        TokenStore(mixture.folder)

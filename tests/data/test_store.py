@@ -186,29 +186,6 @@ def test_a_damaged_folder_is_refused_by_name_and_left_as_it_is(tmp_path, damage)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda meta: meta["train"].update(bytes=10**400),
-        lambda meta: meta["train"].update(bytes=0),
-        lambda meta: meta["train"].update(largest_id="256"),
-        lambda meta: meta["train"].update(crc32=5),
-        lambda meta: meta["val"].update(index_crc32=[None]),
-        lambda meta: meta.update(source=5),
-        lambda meta: meta["source"].pop("corpus"),
-        lambda meta: meta["source"].update(files=5),
-        lambda meta: meta["source"].update(files=[]),
-        lambda meta: meta.update(builder="byte"),
-        lambda meta: meta["builder"].update(name=None),
-    ],
-)
-def test_meta_data_of_wrong_types_are_refused_although_their_digest_is_right(tmp_path, change):
-    folder = prepare(CORPUS, tokenizer.byte, tmp_path)[0].folder
-    change_meta(folder, change)
-    with pytest.raises(UserError, match=r"meta\.json lacks what this version wrote"):
-        TokenStore(folder)
-
-
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_an_id_beyond_the_vocabulary_is_refused_although_the_digest_is_right(tmp_path, split):
     store, _ = prepare(CORPUS, tokenizer.byte, tmp_path)

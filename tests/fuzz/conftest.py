@@ -5,7 +5,8 @@ import torch
 
 from fuzz.inputs import Made
 from gptmini import tokenizer
-from gptmini.commands import jobs, train
+from gptmini.commands.compose import compose
+from gptmini.commands.train import train
 from gptmini.model import GPTConfig, new_gpt
 from gptmini.model.checkpoint import header, write_checkpoint
 from gptmini.training import Stopping
@@ -53,8 +54,7 @@ def written(request, folder):
 @pytest.fixture(scope="module")
 def run(folder):
     """A finished run of four steps. From then on the commands do all but the training itself."""
-    config = jobs.compose_checked("train", list(SHORT))
-    train.train(config)
+    train(*compose("train", SHORT))
 
     (path,) = (folder / "runs" / "smoke").iterdir()
     text = (path / "config.yaml").read_text()
@@ -63,4 +63,4 @@ def run(folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Stopping, "fit_until_stopped", lambda *parts: Ending())
         patch.setattr("gptmini.training.run.link_latest", lambda *places: None)
-        yield Made(path=path, config=config, text=text, checkpoint=checkpoint)
+        yield Made(path=path, text=text, checkpoint=checkpoint)

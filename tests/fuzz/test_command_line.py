@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from fuzz.inputs import NESTED, fuzz
 from fuzz.outcomes import ROOT, refused
-from gptmini.commands import jobs, train
+from gptmini.commands.compose import compose
+from gptmini.commands.resumed import going_on
+from gptmini.commands.settings import build_settings
 
 pytestmark = pytest.mark.slow  # together they take minutes
 
@@ -23,6 +25,9 @@ KEYS += [
     "name",
     "seed",
     "resume",
+    "folder",
+    "init_from",
+    "freeze",
     "runs_dir",
     "data_dir",
     "console",
@@ -109,4 +114,8 @@ OVERRIDES = st.tuples(
 @fuzz(60)
 @given(overrides=st.lists(OVERRIDES.map("".join), min_size=1, max_size=2))
 def test_overrides_of_junk_make_a_configuration_or_are_refused_in_one_line(run, overrides):
-    refused(lambda: train.check_configuration(jobs.compose_checked("train", overrides)))
+    def check():
+        config, _ = going_on(*compose("train", overrides))
+        build_settings(config)
+
+    refused(check)

@@ -1,37 +1,13 @@
-"""One decoding step equals the model, in every batch, after a slide, in int8 and in bfloat16."""
+"""One decoding step equals the model, in every batch, after a slide and in bfloat16."""
 
 import pytest
 import torch
 
 from generation.decoders import GROUPED, PRESETS, SETTINGS, generate, make
-from gptmini.generation import Decoder, Rules, store_by_column
+from gptmini.generation import store_by_column
 from gptmini.model.step import DecodingStep
 from sizes import CONTEXT as T
 from sizes import MODERN, V
-
-
-@PRESETS
-def test_int8_is_near_the_model_but_rounded(preset):
-    model = make(preset).float()
-    tokens = torch.tensor([3, 1, 4, 9, 2])
-    logits = []
-
-    with torch.inference_mode():
-        for int8 in (False, True):
-            step = DecodingStep(model, model.new_cache(5), int8=int8)
-            steps = [step(tokens.roll(i)).clone() for i in range(9)]
-            logits.append(torch.stack(steps))  # (9, B, V)
-
-    exact, rounded = logits
-    error = ((exact - rounded).norm() / exact.norm()).item()
-    assert 1e-3 < error < 0.05
-
-
-@pytest.mark.parametrize("options", [{"compile": True}, {}])
-def test_int8_is_for_float32_alone(options):
-    model = make().float() if options else make()
-    with pytest.raises(ValueError, match="int8 needs float32, a CPU, no compile, got"):
-        Decoder(model, [[1]], Rules(), streams=[0], int8=True, **options)
 
 
 @PRESETS

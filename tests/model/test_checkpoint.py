@@ -3,7 +3,6 @@
 import errno
 import itertools
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -142,11 +141,7 @@ def save_and_die(path, n):
 
         return call
 
-    def refuse(*arguments, **more):
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
-
-    os.link = refuse
-    for owner, name in ((os, "replace"), (os, "unlink"), (os, "fsync"), (shutil, "copyfileobj")):
+    for owner, name in ((os, "link"), (os, "replace"), (os, "unlink"), (os, "fsync")):
         setattr(owner, name, deadly(getattr(owner, name)))
     try:
         write_checkpoint(of_step(3), path, previous=path.with_name("previous.ckpt"))
@@ -155,7 +150,7 @@ def save_and_die(path, n):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system makes no copies of a process")
-def test_a_kill_at_any_moment_of_a_save_without_hard_links_leaves_whole_checkpoints(tmp_path):
+def test_a_kill_at_any_moment_of_a_save_leaves_whole_checkpoints(tmp_path):
     found = []
     for n in itertools.count(1):
         folder = tmp_path / str(n)
@@ -171,7 +166,7 @@ def test_a_kill_at_any_moment_of_a_save_without_hard_links_leaves_whole_checkpoi
         if ended:
             break
 
-    # The copy takes its name before the new checkpoint does.
+    # The old checkpoint is called previous before the new one takes its name.
     assert [list(steps) for steps, _ in itertools.groupby(found)] == [[1, 2], [2, 2], [2, 3]]
 
 

@@ -1,9 +1,7 @@
 """A checkpoint that is damaged, foreign or at odds with itself is refused before it is read."""
 
-import pickle
 import struct
 import zipfile
-from pathlib import Path
 
 import pytest
 import torch
@@ -23,7 +21,7 @@ def test_a_truncated_file_is_refused_wherever_it_ends(path):
     whole = path.read_bytes()
     for length in [1, 3, 4, *range(5, len(whole), 37), len(whole) - 1]:
         path.write_bytes(whole[:length])
-        assert "is not a checkpoint, or is cut short" in refusal(path), length
+        assert "is not a checkpoint, or is cut short or damaged" in refusal(path), length
 
 
 def test_every_flipped_byte_of_the_content_is_refused(path):
@@ -75,62 +73,18 @@ def test_a_flipped_bit_of_the_directory_is_refused_or_changes_nothing(path):
 )
 def test_what_is_no_zip_file_is_refused(path, content):
     path.write_bytes(content)
-    assert refusal(path) == f"{path} is not a checkpoint, or is cut short: it has no zip directory"
-
-
-class Payload:
-    """Unpickling this would leave a file."""
-
-    def __init__(self, trace):
-        self.trace = trace
-
-    def __reduce__(self):
-        return Path.touch, (self.trace,)
-
-
-def test_pickled_code_is_refused_and_leaves_no_trace(path, tmp_path):
-    trace = tmp_path / "trace"
-    payload = Payload(trace)
-    pickle.loads(pickle.dumps(payload))
-    assert trace.exists()  # the payload works where nothing refuses it
-    trace.unlink()
-
-    torch.save(small(optimizer_states=payload), path)
-    assert "must hold only tensors and plain data; refused without running it" in refusal(path)
-
-    torch.save(small(), path, _use_new_zipfile_serialization=False)
-    assert "is not a checkpoint" in refusal(path)
-
-    path.write_bytes(pickle.dumps(payload))
-    assert "is not a checkpoint" in refusal(path)
-
-    # A file of torch's layout, with the bare payload as its pickle.
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("archive/data.pkl", pickle.dumps(payload, 2))
-        archive.writestr("archive/version", b"3\n")
-        archive.writestr("archive/byteorder", b"little")
-    assert "refused without running it" in refusal(path)
-    assert not trace.exists()
+    assert refusal(path).startswith(f"{path} is not a checkpoint, or is cut short or damaged (")
 
 
 @pytest.mark.parametrize(
     "weight",
-    [torch.zeros(64, 24).to_sparse(), torch.zeros(64, 24).int(), torch.zeros(64, 24).half(), 3],
+    [torch.zeros(64, 24).int(), torch.zeros(64, 24).half(), 3],
 )
-def test_weights_that_are_not_dense_floats_of_one_dtype_are_refused(weight):
+def test_weights_that_are_not_floats_of_one_dtype_are_refused(weight):
     checkpoint = make(LEARNED)
     checkpoint["state_dict"]["model.embedding.weight"] = weight
     checkpoint["state_dict"][3] = torch.zeros(2)
     with pytest.raises(ValueError, match="must be"):
-        build_model(checkpoint)
-
-
-@pytest.mark.parametrize("name", ["embedding.weight", "blocks.0.mlp.input.weight"])
-def test_a_weight_that_repeats_one_number_is_refused(name):
-    checkpoint = make(LEARNED)
-    weight = checkpoint["state_dict"][f"model.{name}"]
-    checkpoint["state_dict"][f"model.{name}"] = torch.zeros(1, 1).expand_as(weight)
-    with pytest.raises(ValueError, match=f"{name} must be a dense floating-point tensor"):
         build_model(checkpoint)
 
 

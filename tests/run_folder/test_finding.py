@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 import gptmini
-from gptmini.commands.stored import stored_config
-from gptmini.run_folder import find_checkpoint, find_run, find_runs, link_latest
+from gptmini.run_folder import every_run, find_checkpoint, find_run, find_runs, link_latest
 from gptmini.training.run import open_run
 from gptmini.user_error import UserError
 
@@ -16,9 +15,6 @@ TIMES = (
     "2026-11-22_09-00-00",
     "2026-11-22_09-00-00_2",
     "2026-11-22_09-00-00_10",
-    "2026-11-22_10-00-00_seed-2",  # jobs of a sweep
-    "2026-11-22_10-00-01_seed-1",
-    "2026-11-22_10-00-01_seed-1_2",
     "2026-11-22_10-00-02",
 )
 NEWEST = Path("runs/demo", TIMES[-1])
@@ -35,7 +31,7 @@ def runs(tmp_path, monkeypatch):
         (folder / "checkpoints" / "last.ckpt").write_text("")
         (folder / "config.yaml").write_text("version: 1.0.0\n")
         os.utime(folder / "config.yaml", (1_000_000 - i, 1_000_000 - i))
-    link_latest("runs", other)
+    link_latest(Path("runs"), other)
     return folders
 
 
@@ -93,8 +89,7 @@ def test_a_run_of_another_folder_name_counts_from_when_its_configuration_was_wri
         find_runs,
         find_checkpoint,
         gptmini.load,
-        lambda path: stored_config(path, []),
-        lambda path: open_run(path, runs_dir="runs", name="demo"),
+        lambda path: open_run(path, None, runs_dir="runs", name="demo").__enter__(),
     ],
 )
 @pytest.mark.parametrize(
@@ -113,9 +108,18 @@ def test_what_stands_for_no_run_is_refused_by_all_in_the_same_words(command, giv
     assert refusal(command, given) == said
 
 
-@pytest.mark.parametrize("command", [lambda path: stored_config(path, []), gptmini.load])
-def test_a_folder_of_runs_means_its_newest_run_to_all(command):
-    assert f"{NEWEST}" in refusal(command, "runs/demo")
+def test_a_folder_of_runs_means_its_newest_run_to_loading_too():
+    assert f"{NEWEST}" in refusal(gptmini.load, "runs/demo")
+
+
+def test_a_run_directly_in_the_folder_of_all_runs_is_found_beside_those_of_a_name():
+    own = Path("runs/own")
+    own.mkdir()
+    (own / "config.yaml").write_text("")
+    assert find_run("runs/own") == own
+    assert find_run("runs/demo") == NEWEST
+    assert own in every_run("runs")
+    assert NEWEST in every_run("runs")
 
 
 def test_a_folder_without_runs_or_checkpoints_is_refused(tmp_path):

@@ -2,17 +2,13 @@
 
 import io
 import os
-import re
 import subprocess
 import sys
 
 import pytest
-import yaml
-from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import gptmini
 from gptmini import run_folder
-from gptmini.run_folder.latest import FORBIDDEN
 from gptmini.training.monitoring import console
 from gptmini.user_error import UserError
 
@@ -27,46 +23,36 @@ with locked(Path(sys.argv[1])):
 """
 
 
+def begin(root, config="", folder=None):
+    place, _ = run_folder.make_run_folder(str(root), "demo", folder)
+    run_folder.write_config(config, place, [])
+    run_folder.link_latest(root, place)
+    return place
+
+
 def test_runs_that_start_in_one_second_get_folders_of_their_own(tmp_path):
-    first = run_folder.new_run_folder(tmp_path, "demo", "seed: 0\n")
-    second = run_folder.new_run_folder(tmp_path, "demo", "seed: 1\n")
+    first = begin(tmp_path, "seed: 0\n")
+    second = begin(tmp_path, "seed: 1\n")
 
     assert first != second
     assert first.parent == second.parent == tmp_path / "demo"
     assert (tmp_path / "latest" / "config.yaml").read_text().endswith("\nseed: 1\n")
 
 
-LABELS = {
-    "lr-0.01_n_layers-2": "lr-0.01_n_layers-2",
-    "path-a b:c*?<>|\"'\\.txt": "path-a-b-c-.txt",
-    "lr--1e-05": "lr--1e-05",
-    "stop-1.": "stop-1",
-    "text-ä\n\udcff": "text",
-    "x" * 300: "x" * 60,
-}
+def test_a_folder_of_ones_own_may_be_absent_or_empty_and_nothing_else(tmp_path):
+    own = tmp_path / "mine"
+    place, made = run_folder.make_run_folder("runs", None, str(own))
+    assert (place, made) == (own, [own])
+    # A process that was killed before its run began leaves a lock.
+    (own / ".lock").touch()
+    assert run_folder.make_run_folder("runs", None, str(own)) == (own, [])
 
-
-@pytest.mark.parametrize("label", LABELS)
-def test_a_label_ends_the_name_of_a_folder_that_every_file_system_allows(tmp_path, label):
-    first = run_folder.new_run_folder(tmp_path, "demo", "", label)
-    second = run_folder.new_run_folder(tmp_path, "demo", "", label)
-
-    assert first != second
-    for folder in (first, second):
-        assert re.fullmatch(r"[\d-]{10}_[\d-]{8}_.+", folder.name)
-        assert not set(folder.name) & FORBIDDEN
-        assert not folder.name.endswith((".", " "))
-        assert len(folder.name.encode()) < 255
-        # Hydra takes the path as it stands.
-        (override,) = OverridesParser.create().parse_overrides([f"resume=runs/demo/{folder.name}"])
-        assert override.value() == f"runs/demo/{folder.name}"
-    assert first.name[20:] == LABELS[label]
-
-
-@pytest.mark.parametrize("name", ["", "..", "a/b", "latest", 3])
-def test_a_name_that_is_no_folder_name_is_refused(name):
-    with pytest.raises(ValueError, match="name must be a plain folder name"):
-        run_folder.check_run_name(name)
+    (own / "thesis.tex").touch()
+    with pytest.raises(UserError, match="and it holds thesis"):
+        run_folder.make_run_folder("runs", None, str(own))
+    (own / "config.yaml").write_text("version: 0.3.0\n")
+    with pytest.raises(UserError, match="inner lies in the run "):
+        run_folder.make_run_folder("runs", None, str(own / "inner"))
 
 
 @pytest.mark.parametrize("kind", ["link", "file", "folder of files"])
@@ -84,8 +70,10 @@ def test_a_latest_that_is_not_ours_is_left_as_it_is(tmp_path, kind):
     before = sorted(tmp_path.rglob("*"))
     wanted = "latest must be absent or a folder of links that an earlier run made"
     with pytest.raises(ValueError, match=wanted):
-        run_folder.new_run_folder(tmp_path, "demo", "")
+        begin(tmp_path, folder=str(tmp_path / "new"))
 
+    (tmp_path / "new" / "config.yaml").unlink()
+    (tmp_path / "new").rmdir()
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -119,9 +107,9 @@ def test_a_folder_in_use_is_refused_and_its_process_named(tmp_path):
 
 
 def test_a_configuration_is_kept_under_the_version_that_writes_it(tmp_path):
-    run_folder.write_config("seed: 1\n", tmp_path)
-    kept = yaml.safe_load(run_folder.read_config(tmp_path))
-    assert kept == {"version": gptmini.__version__, "seed": 1}
+    run_folder.write_config("seed: 1\n", tmp_path, ["data.path=Bücher: a, b", "seed=1"])
+    assert run_folder.read_config(tmp_path) == ({"seed": 1}, ["data.path=Bücher: a, b", "seed=1"])
+    assert f"version: {gptmini.__version__}\n" in (tmp_path / "config.yaml").read_text()
 
 
 @pytest.mark.parametrize("version", ["0.3.0", "0.3.17", gptmini.__version__])

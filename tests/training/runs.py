@@ -44,6 +44,7 @@ SETTINGS = {
     "strategy": "auto",
     "checkpoint_activations": False,
     "timeout": 600,
+    "requeue": False,
     "precision": "fp32",
     "compile": False,
     "threads": None,

@@ -184,8 +184,9 @@ REFUSED = [
 @pytest.mark.parametrize(("model", "changes", "message"), REFUSED)
 def test_maps_that_the_model_has_not_are_refused(model, changes, message):
     sizes = CONFIG if model == "gpt2" else CONFIG | {"n_layers": 100}
+    shown, module = set_up(sizes, **changes)
     with pytest.raises(UserError, match=message):
-        set_up(sizes, **changes)
+        shown.check(module.model.config)
 
 
 @pytest.mark.parametrize(

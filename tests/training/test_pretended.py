@@ -11,8 +11,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from forked import forked
-from gptmini.commands.jobs import compose_checked
-from gptmini.commands.parts import build_from
+from gptmini.commands.compose import compose
+from gptmini.commands.settings import build_part
 from gptmini.model import GPT, training_loss
 from gptmini.training.sharding import shard
 
@@ -29,10 +29,10 @@ def mesh_of_ranks():
 
 def built(mesh, optimizer):
     """The model xl as the first of 64 processes has it, and its optimizer."""
-    config = compose_checked("train", ["model=xl", f"optimizer={optimizer}"])
-    model = GPT(build_from(config.model)(vocab_size=VOCABULARY))
+    config, _ = compose("train", ["model=xl", f"optimizer={optimizer}"])
+    model = GPT(build_part(config.model).with_vocab_size(VOCABULARY))
     shard(model, mesh, precision="bf16", compile=False)
-    return model, build_from(config.optimizer)(model)
+    return model, build_part(config.optimizer).build(model)
 
 
 def losses_of(model, n_sequences):

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field, PositiveInt, validate_call
 from torch import Tensor
 
-from gptmini.model import GPT, GPTConfig
+from gptmini.model import GPT, ModelSettings
 from gptmini.settings import STRICT
 from gptmini.tokenizer import REPLACEMENT, from_dict
 from gptmini.training import sharding
@@ -64,16 +64,11 @@ class Pictures(L.Callback):
         self._batches: list[TokenLosses] = []  # of the running validation
 
     def setup(self, trainer: L.Trainer, pl_module: GPTModule, stage: str) -> None:
-        """Take the tokenizer of the run's text.
-
-        Raises UserError: the text to draw attention over cannot be encoded, the model lacks a layer or head that is to
-        be drawn, or there are too many of them.
-        """
+        """Take the tokenizer of the run's text; UserError if the text to draw attention over cannot be encoded."""
         self.tokenizer = from_dict(pl_module.store.tokenizer_state)
         self.ids = None if self.text is None else self.tokenizer.encode(self.text)
-        self._check_maps(pl_module.model.config)
 
-    def _check_maps(self, config: GPTConfig) -> None:
+    def check(self, config: ModelSettings) -> None:
         """Raise UserError unless the model has the chosen layers and heads, and one image can hold all their maps."""
         self._check_numbers("layers", self.layers, config.n_layers)
         self._check_numbers("heads", self.heads, config.n_heads)

@@ -1,7 +1,7 @@
 """Kill processes of runs on two processes, under every launcher, and compare the ends with an undisturbed run.
 
 A job is what a cluster starts again: torchrun, two tasks of srun, or gptmini that starts its own processes. Its command
-is typed again after each kill, with resume=auto.
+is typed again after each kill, with the run's folder.
 """
 
 import os
@@ -35,7 +35,7 @@ OPTIONS = (
     *OVERRIDES,
     "trainer.timeout=20",
     f"trainer.max_steps={N_STEPS}",
-    "resume=auto",
+    "folder=runs/crash/job",
 )
 
 

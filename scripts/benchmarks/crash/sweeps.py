@@ -96,7 +96,7 @@ def kill(whom: str, process: subprocess.Popen, folder: Path, random_: random.Ran
 
 def table_of(folder: Path) -> list[dict[str, str]]:
     """The rows of a sweep's table, without times and the places of runs."""
-    with (folder / "runs" / "sweep" / "sweep" / "table.csv").open() as file:
+    with (folder / "runs" / "sweep" / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
     for row in rows:
         del row["seconds"], row["run"]

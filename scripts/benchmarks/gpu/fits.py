@@ -4,7 +4,6 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -14,9 +13,9 @@ import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from gptmini.commands.fitting import prepare_process
-from gptmini.commands.jobs import compose_checked
-from gptmini.commands.plan import build, check_configuration
+from gptmini.commands.compose import compose
+from gptmini.commands.settings import build_settings
+from gptmini.commands.train import assemble, prepare_process
 from gptmini.data.store import Excerpt, Source
 from gptmini.hardware import peak_flops, peak_memory
 from gptmini.tokenizer import CharTokenizer
@@ -115,8 +114,10 @@ class StepClock(L.Callback):
 
 @cache
 def experiment(preset: str) -> DictConfig:
-    """Return the configuration of experiment=gpt2_124m or modern_124m; its data.path is no file, as none is read."""
-    return compose_checked("train", [f"experiment={preset}_124m", "data.path=synthetic"])
+    """Return the configuration of experiment=gpt2_124m or modern_124m; data.path is this file, unread."""
+    config, _ = compose("train", [f"experiment={preset}_124m", f"data.path={Path(__file__)}"])
+    OmegaConf.resolve(config)
+    return config
 
 
 def synthetic_tokens(scale: Scale, context_length: int) -> SyntheticTokens:
@@ -149,29 +150,28 @@ def fit(
     """
     scale = setting.scale
     config = configured(setting, preset, overrides, steps=steps or scale.steps)
-    plan = check_configuration(config)
-    prepare_process(plan)
+    settings = build_settings(config)
+    prepare_process(settings)
     give_back_memory(setting.device)
     store = synthetic_tokens(scale, config.model.context_length)
 
     begun = time.monotonic()
-    unwatched = replace(plan, callbacks={})  # the callbacks of a run would cost time
-    fitted = build(unwatched, store, None)
-    module = fitted.module
+    module, data = assemble(settings, store, None)
     if adapt is not None:
         adapt(module)
 
+    # The callbacks of a run, which would cost time, are left out.
     step_clock = StepClock(setting.device)
-    stopping = Stopping(None, plan.settings.max_bad_steps)
+    stopping = Stopping(None, settings.trainer.max_bad_steps)
     trainer = build_trainer(
         module.settings,
         setting.folder,
-        device=plan.hardware.device,
-        precision=plan.hardware.precision,
+        device=settings.hardware.device,
+        precision=settings.hardware.precision,
         callbacks=[step_clock, stopping, *callbacks],
         loggers=[],
     )
-    if stopping.fit_until_stopped(trainer, module, fitted.data).reason is not None:
+    if stopping.fit_until_stopped(trainer, module, data).reason is not None:
         raise KeyboardInterrupt
 
     seconds = statistics.median(step_clock.seconds()[scale.first_step - 1 :])

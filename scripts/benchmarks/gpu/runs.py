@@ -6,28 +6,28 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from gptmini.commands.configuration import quoted
+from gptmini.commands.overrides import quoted
 
 from .processes import output_of
 from .setting import Setting
 
 # Validation losses in nats per token that a CPU reached; docs/results.md lists them too.
-ON_THE_CPU = {"default": 3.5222, "shakespeare_char": 1.4335}
+ON_THE_CPU = {"pydoc": 3.5222, "shakespeare_char": 1.4335}
 
 
 def measure_runs(setting: Setting) -> None:
     """Train the default run and experiment=shakespeare_char to their ends, and add a row for each."""
-    default = []
+    pydoc = []
     shakespeare = ["experiment=shakespeare_char"]
     if setting.dry:
         # Reading the default run's own text, the help of every module of Python, takes most of a short run's time.
         text = any_text(setting)
-        default += text
+        pydoc += text
         shakespeare += text
     elif setting.shakespeare is not None:
         shakespeare.append(f"data.path={quoted(str(setting.shakespeare.resolve()))}")
 
-    for name, overrides in (("default", default), ("shakespeare_char", shakespeare)):
+    for name, overrides in (("pydoc", pydoc), ("shakespeare_char", shakespeare)):
         setting.table.measure("runs", name, partial(whole_run, setting, name, overrides))
 
 

@@ -1,11 +1,11 @@
 """Speed and memory of a preparation, beside those of peers."""
 
 import argparse
+import os
 import shutil
 import sys
 import tempfile
 
-from gptmini.processors import n_processors
 from gptmini.tokenizer import SPLIT_PATTERN
 
 from .commands import compare, peer, prepare, run
@@ -16,7 +16,7 @@ from .texts import SEPARATOR, text_of
 def tiktoken(arguments: argparse.Namespace) -> None:
     """The whole command, against tiktoken's encode_ordinary_batch on the documents in memory."""
     text = text_of(arguments, arguments.megabytes)
-    n = str(n_processors())
+    n = str(len(os.sched_getaffinity(0)))
     compare(
         arguments.turns,
         lambda: prepare(text, "tokenizer=gpt2").seconds,
@@ -28,7 +28,7 @@ def tiktoken(arguments: argparse.Namespace) -> None:
 def nanogpt(arguments: argparse.Namespace) -> None:
     """The whole command, against nanoGPT's way with datasets.map, with as many processes as threads."""
     text = text_of(arguments, arguments.megabytes, "jsonl")
-    n = str(n_processors())
+    n = str(len(os.sched_getaffinity(0)))
 
     def theirs() -> float:
         with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
@@ -61,7 +61,7 @@ def memory(arguments: argparse.Namespace) -> None:
     )
     idle = run(sys.executable, "-c", imports)
     print(f"  imports alone {idle.megabytes:,.0f} MB")
-    n = n_processors()
+    n = len(os.sched_getaffinity(0))
     for megabytes in arguments.sizes:
         path = text_of(arguments, megabytes)
         held = prepare(path, "tokenizer=gpt2").megabytes

@@ -80,9 +80,9 @@ def snapshot(folder):
     return content
 
 
-def assert_refused(result, *said):
-    """The command ended in one line that says all this, and with exit code 2."""
-    assert result.code == 2
+def assert_refused(result, *said, code=2):
+    """The command ended in one line that says all this, and with this exit code."""
+    assert result.code == code
     assert re.fullmatch(r"error: [^\n]+\n", result.err)
     assert all(text in result.err for text in said), result.err
 

@@ -19,7 +19,7 @@ from commands.resuming.readings import (
     snapshot,
     steps,
 )
-from gptmini.report.reading import read_overrides
+from gptmini.run_folder import read_config
 from gptmini.training.checkpointing import AtomicCheckpointIO
 from gptmini.training.monitoring import events
 from gptmini.training.monitoring.scalars import Scalars
@@ -95,7 +95,7 @@ def test_a_last_save_that_fails_ends_in_one_line_with_the_earlier_file_intact(
     room = []
     seen = faulty(part, lambda step, name: step == 7 and not room)
 
-    assert_refused(begin(*EACH), "No space left on device")
+    assert_refused(begin(*EACH), "No space left on device", code=1)
     assert last(newest())["global_step"] == 6
     assert (newest() / "checkpoints" / "last.ckpt").read_bytes() == seen[0]
     assert_whole(newest())
@@ -159,7 +159,7 @@ def test_a_disk_that_is_full_for_a_while_costs_points_but_neither_the_run_nor_wh
     seen = curves(newest())
     assert steps(newest(), "setup/config/text_summary") == [0]
     assert "custom_scalars__config__" in seen
-    assert read_overrides(newest())
+    assert read_config(newest())[1]
     assert seen["train/loss"][-1][0] == 7
     assert [path for path in newest().glob("events.*") if not path.stat().st_size] == []
 
@@ -205,5 +205,7 @@ def test_a_resume_that_cannot_take_back_what_is_later_changes_nothing(
     else:
         monkeypatch.setattr(Path, "replace", replace_no_checkpoint)
 
-    assert_refused(resume(run="runs/latest/checkpoints/best.ckpt"), "No space left on device")
+    assert_refused(
+        resume(run="runs/latest/checkpoints/best.ckpt"), "No space left on device", code=1
+    )
     assert snapshot(newest()) == before

@@ -7,8 +7,7 @@ import signal
 import pytest
 
 from commands.resuming.kills import EACH, KILLS, LONG, killed, when
-from commands.resuming.readings import assert_refused, assert_same, curves, snapshot
-from gptmini.run_folder import locked
+from commands.resuming.readings import assert_same, curves
 from gptmini.training.monitoring.samples import Samples
 from gptmini.training.monitoring.scalars import Scalars
 from run_folders import newest
@@ -52,20 +51,6 @@ def test_pictures_of_a_resumed_run_are_drawn_once_and_equal(
     assert tokens.read_text() == next(reference.glob("plugins/*/embedding.tsv")).read_text()
 
 
-def test_any_number_of_kills_change_nothing(straight, begin, resume):
-    reference = straight()
-    first, *others = KILLS.values()
-
-    with killed(*first):
-        begin()
-    for kill in others:
-        with killed(*kill):
-            resume()
-
-    assert resume().code == 0
-    assert_same(newest(), reference)
-
-
 @pytest.mark.parametrize("missing", [1, 30, 150])
 def test_events_that_end_amid_a_record_are_made_good(straight, begin, resume, missing):
     reference = straight()
@@ -94,14 +79,3 @@ def test_a_kill_amid_the_validation_that_a_stop_left_over_logs_it_once(
 
     assert resume().code == 0
     assert_same(newest(), reference)
-
-
-def test_a_run_that_another_process_trains_is_refused_and_the_process_named(interrupted, resume):
-    interrupted()
-    before = snapshot(newest())
-
-    with locked(newest()):
-        assert_refused(resume(), f"is being trained by process {os.getpid()}; stop it first")
-
-    assert snapshot(newest()) == before
-    assert resume().code == 0

@@ -3,24 +3,23 @@
 import os
 import pty
 import re
-import shlex
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
 
 from commands.resuming.kills import when
 from commands.resuming.readings import assert_same, assert_whole
-from gptmini.model.checkpoint import read_checkpoint
+from gptmini.training.requeueing import requeue
 from run_folders import last, newest
 
 pytestmark = pytest.mark.slow  # together they take minutes
 
-SCRIPTS = Path(__file__).parent.parent.parent.parent / "scripts"
+PROGRAM = (sys.executable, "-m", "gptmini", "train")
+ENDLESS = ("trainer.max_steps=1000000", "trainer.val_every_steps=1000000")
 
 
 @pytest.fixture
@@ -69,7 +68,7 @@ def test_a_stop_saves_its_step_says_how_to_go_on_and_changes_nothing(
         assert result.code == 128 + signal.Signals[name]
     said = re.search(
         rf"^stopped  by {reason} at step {step}; saved as \S+/last.ckpt\n"
-        r"next     \S+ \S*scripts/train.py resume=(\S+)$",
+        r"next     gptmini train resume=(\S+)$",
         result.out,
         re.M,
     )
@@ -144,25 +143,6 @@ def test_a_second_ctrl_c_ends_at_once_and_leaves_no_torn_file(straight, begin, r
     assert_same(newest(), reference)
 
 
-def launch(*arguments):
-    """A training process of its own that has begun to train."""
-    command = [sys.executable, "scripts/train.py", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while not (line := process.stdout.readline()).startswith("step"):
-        assert line, process.communicate(timeout=60)
-    return process
-
-
-def finish(process, *numbers):
-    """Send signals to a process; its exit code and the rest of its output."""
-    for number in numbers:
-        process.send_signal(number)
-        time.sleep(0.001)
-    out, err = process.communicate(timeout=60)
-    assert err == ""
-    return process.returncode, out
-
-
 def test_a_run_outlives_its_terminal_where_hanging_up_is_ignored(begin):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -176,8 +156,7 @@ def test_a_run_outlives_its_terminal_where_hanging_up_is_ignored(begin):
 
 
 def test_a_run_whose_terminal_is_closed_is_saved(script, short):
-    arguments = [*short, "trainer.max_steps=1000000", "trainer.val_every_steps=1000000"]
-    command = [sys.executable, str(SCRIPTS / "train.py"), *arguments]
+    command = [*PROGRAM, *short, *ENDLESS]
     process, terminal = pty.fork()
     if process == 0:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -195,19 +174,92 @@ def test_a_run_whose_terminal_is_closed_is_saved(script, short):
     assert last(newest())["global_step"] == step > 0
 
 
-@pytest.mark.slow
-def test_real_signals_stop_a_real_process_and_the_printed_command_goes_on(script, short, tmp_path):
-    (tmp_path / "scripts").symlink_to(SCRIPTS)
-    arguments = [*short, "trainer.max_steps=1000000", "trainer.val_every_steps=1000000"]
+@pytest.fixture
+def start():
+    """Start commands in processes of their own, which have begun to train and end with the test."""
+    started = []
 
-    code, out = finish(launch(*arguments), signal.SIGTERM)
+    def run(*arguments, **variables):
+        process = subprocess.Popen(
+            [*PROGRAM, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | variables,
+        )
+        started.append(process)
+        while not (line := process.stdout.readline()).startswith("step"):
+            assert line, process.communicate(timeout=60)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def finish(process, *numbers):
+    """Send signals to a process; its exit code and the rest of its output."""
+    for number in numbers:
+        process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert err == ""
+    return process.returncode, out
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the scontrol of this test is a shell script")
+def test_slurms_signal_saves_and_requeues_and_the_same_command_goes_on_until_ctrl_c(
+    script, short, start, tmp_path
+):
+    scontrol = tmp_path / "bin" / "scontrol"
+    scontrol.parent.mkdir()
+    scontrol.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n')
+    scontrol.chmod(0o755)
+    job = {
+        "SLURM_JOB_ID": "77",
+        "SLURM_PROCID": "0",
+        "SLURM_STEP_NUM_TASKS": "1",
+        "PATH": f"{scontrol.parent}:{os.environ['PATH']}",
+    }
+    command = (*short, *ENDLESS, "folder=runs/77", "trainer.requeue=true")
+
+    code, out = finish(start(*command, **job), signal.SIGUSR1)
+    assert code == 128 + signal.SIGUSR1
+    step = int(re.search(r"^stopped  by SIGUSR1 at step (\d+); saved as runs/77/", out, re.M)[1])
+    assert step == last(tmp_path / "runs" / "77")["global_step"]
+    assert "requeue  job 77 is in the queue again; a command with folder= goes on with" in out
+    assert (tmp_path / "asked").read_text() == "requeue 77\n"
+
+    # A job that its user cancels is not put into the queue again.
+    code, out = finish(start(*command, **job), signal.SIGTERM)
     assert code == 128 + signal.SIGTERM
-    said = re.search(
-        r"at step (\d+); saved as (\S+)\nnext     \S+ \S*scripts/train.py (resume=\S+)\n", out
-    )
-    assert int(said[1]) == read_checkpoint(Path(said[2]))["global_step"] > 0
+    assert step < last(tmp_path / "runs" / "77")["global_step"]
+    assert "requeue  not in a queue again: that is for a job of Slurm whose time ends" in out
+    assert (tmp_path / "asked").read_text() == "requeue 77\n"
 
-    resume = shlex.split(said[3])
-    code, out = finish(launch(*resume), signal.SIGINT, signal.SIGINT)
+    code, out = finish(start("resume=runs/77"), signal.SIGINT, signal.SIGINT)
     assert code == 130
-    assert_whole(newest())
+    assert_whole(tmp_path / "runs" / "77")
+
+
+@pytest.mark.parametrize(
+    ("variables", "program", "said"),
+    [
+        ({}, None, "not in a queue again: that is for a job of Slurm whose time ends"),
+        ({"SLURM_JOB_ID": "7"}, None, "job 7 is not in the queue again: there is no scontrol here"),
+        (
+            {"SLURM_JOB_ID": "7"},
+            "#!/bin/sh\necho no such job >&2\nexit 1\n",
+            "job 7 is not in the queue again: no such job",
+        ),
+    ],
+)
+def test_what_came_of_asking_for_a_queue_is_said(tmp_path, monkeypatch, variables, program, said):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if program is not None:
+        (tmp_path / "scontrol").write_text(program)
+        (tmp_path / "scontrol").chmod(0o755)
+    assert requeue("SIGUSR1").startswith(said)

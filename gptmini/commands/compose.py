@@ -1,0 +1,286 @@
+"""From what is typed to a configuration: Hydra composes it, once; the constructors of its parts check the values."""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from gptmini import __version__
+from gptmini.commands.errors import MISUSE, complaint, explain, one_line_errors, print_mistake
+from gptmini.commands.overrides import in_hydras_grammar, key_of, quoted
+from gptmini.files import CONFIGS
+from gptmini.launch import this_launch
+from gptmini.user_error import UserError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Typed:
+    """What was typed for one run, besides the configuration that Hydra has composed of it."""
+
+    overrides: Sequence[str] = ()  # KEY=VALUE or GROUP=NAME each, in Hydra's grammar
+    before: Sequence[str] = ()  # what was typed in earlier starts of a run that goes on
+    choices: Mapping[str, str | None]  # the option that is chosen of each group
+    config_dir: str | None = None  # a folder of the user's own that adds options to the groups
+
+    def has(self, key: str) -> bool:
+        """Whether a key, or one below it, was typed."""
+        keys = [key_of(line) for line in self.overrides]
+        return any(typed == key or typed.startswith(f"{key}.") for typed in keys)
+
+    def in_all_starts(self) -> list[str]:
+        """What was typed for the run so far, the newest value of each key, without what says which run it is."""
+        newest = {key_of(line): line for line in (*self.before, *self.overrides)}
+        return [line for key, line in newest.items() if key not in ("resume", "folder")]
+
+
+def run_composed(command: str, arguments: list[str]) -> None:
+    """Let Hydra compose a configuration, and do a job of a command with it: once, or with -m for each job.
+
+    The job is the function run_job(config, typed) of the command's module. --help and --cfg show the configuration
+    instead. A further process of a run takes its orders from the first process.
+
+    Args:
+        command: train or prepare, which is also the name of the root configuration.
+        arguments: flags and overrides.
+    """
+    with one_line_errors():
+        launch = this_launch()
+        if launch.is_further:
+            joining = import_module("gptmini.commands.joining")
+            joining.train_further(launch)
+        elif launch.starts_all:
+            joining = import_module("gptmini.commands.joining")
+            with joining.dismissing_others(launch):
+                _run(command, arguments)
+        else:
+            _run(command, arguments)
+
+
+def _run(command: str, arguments: list[str]) -> None:
+    """Do what run_composed does in the first process, and raise the mistake of a user."""
+    flags, argv = parse_flags(arguments)
+    launch = this_launch()
+    if flags.multirun and launch.starts_all:
+        raise UserError(
+            f"{launch.by} starts the processes of one run, and -m asks for several runs"
+        )
+    import hydra
+
+    # Hydra raises its errors, instead of printing them in several lines.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    process = os.getpid()
+    failures: list[Exception] = []
+
+    # hydra.main takes a function, and reads the name and the module of the function.
+    def run_job(config: "DictConfig") -> Any:
+        typed = _typed_for_job(flags.config_dir)
+        try:
+            return _do_job(command, config, typed, flags)
+        except Exception as error:
+            mistake = explain(error)
+            if flags.multirun and mistake is not None:
+                # Tell a mistake at once, because the other jobs of the sweep may take hours.
+                print_mistake(f"the job {' '.join(typed.overrides)} failed: {mistake}")
+            # A launcher may run the job in another process, which can hand nothing else back.
+            if os.getpid() != process:
+                raise
+            failures.append(error)
+            return None
+
+    typed_argv = list(sys.argv)
+    sys.argv[1:] = argv
+    try:
+        with _in_one_class():
+            hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=command)(run_job)()
+    finally:
+        sys.argv[:] = typed_argv
+
+    for error in failures:
+        was_told = flags.multirun and explain(error) is not None
+        if not was_told:
+            raise error
+    if failures:
+        sys.exit(MISUSE)
+
+
+@contextmanager
+def _in_one_class() -> Iterator[None]:
+    """Turn what Python raises inside of Hydra, for a configuration that Hydra did not expect, into a UserError."""
+    try:
+        yield
+    except (ValueError, TypeError, AssertionError) as error:
+        reason = str(error) or type(error).__name__
+        raise UserError(f"the configuration cannot be composed: {reason}") from error
+
+
+def _do_job(
+    command: str,
+    config: "DictConfig",
+    typed: Typed,
+    flags: argparse.Namespace,
+) -> Any:
+    """Show the configuration of a job, or do the job with it."""
+    from gptmini.commands.help import show_configuration, show_help
+
+    _check_root(config, command)
+    if flags.help:
+        return show_help(command, config, typed, flags.shown_keys)
+    if flags.cfg:
+        return show_configuration(config, typed)
+    return import_module(f"gptmini.commands.{command}").run_job(config, typed)
+
+
+def _check_root(config: "DictConfig", command: str) -> None:
+    """Raise UserError for a key at the root that the root configuration does not have, or a group that is a value."""
+    from omegaconf import OmegaConf
+
+    from gptmini.commands.keys import no_root_key, root_keys
+
+    for key in config:
+        if key not in root_keys(command):
+            raise UserError(no_root_key(str(key)))
+
+        value = OmegaConf.select(config, str(key), throw_on_missing=False)
+        is_group = (CONFIGS / str(key)).is_dir()
+        if is_group and not OmegaConf.is_dict(value):
+            raise UserError(
+                f"{key} must hold keys of its own, got {value!r}; {key}=NAME chooses an option, in a file "
+                f"defaults: [override /{key}: NAME]"
+            )
+
+
+def _typed_for_job(config_dir: str | None) -> Typed:
+    """What was typed for the job that Hydra runs at this moment."""
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
+
+    hydra_config = HydraConfig.get()
+    # As they were typed: an interpolation in them may lead nowhere.
+    overrides: Any = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)
+    return Typed(
+        overrides=overrides,
+        choices=dict(hydra_config.runtime.choices),
+        config_dir=config_dir,
+    )
+
+
+def compose(
+    command: str, overrides: Sequence[str], config_dir: str | None = None
+) -> "tuple[DictConfig, Typed]":
+    """Compose a configuration in Python, even while Hydra runs a job in this process.
+
+    Args:
+        command: the name of the root configuration.
+        overrides: KEY=VALUE or GROUP=NAME each, as a user types them.
+        config_dir: a folder of the user's own that adds options to the groups.
+    """
+    import hydra
+    from hydra.core.global_hydra import GlobalHydra
+    from omegaconf import OmegaConf, open_dict
+
+    readable = in_hydras_grammar(overrides)
+    added = []
+    if config_dir is not None:
+        added.append(f"hydra.searchpath=[{quoted(f'file://{Path(config_dir).resolve()}')}]")
+
+    # Hydra's state is global, and initialising it twice is an error: set aside the state of a job that is running.
+    running = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with _in_one_class(), hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
+            config = hydra.compose(command, [*readable, *added], return_hydra_config=True)
+    finally:
+        GlobalHydra.instance().hydra = running
+
+    choices: Any = OmegaConf.to_container(config.hydra.runtime.choices)
+    with open_dict(config):
+        del config["hydra"]
+    _check_root(config, command)
+    return config, Typed(overrides=readable, choices=choices, config_dir=config_dir)
+
+
+def parse_flags(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Read Hydra's flags and the overrides; a mistake in them is told in one line.
+
+    Returns the flags, and the command line for Hydra: overrides in its grammar, and the flags that Hydra is to see.
+    Raises UserError: a flag that would replace gptmini's configurations, or an override that is none.
+    """
+    from hydra._internal.utils import get_args_parser
+
+    parser = get_args_parser()
+    parser.error = lambda message: _refuse(parser, message)
+    for action in parser._actions:
+        if isinstance(action, argparse._VersionAction):
+            action.version = __version__  # gptmini's instead of Hydra's
+    flags = parser.parse_intermixed_args(arguments)
+
+    if flags.experimental_rerun is not None:
+        raise UserError("--experimental-rerun would load pickled code; resume= goes on with a run")
+    if flags.config_path is not None or flags.config_name is not None:
+        raise UserError(
+            "--config-path and --config-name would replace gptmini's; --config-dir adds a folder to them"
+        )
+    if flags.config_dir is not None and not Path(flags.config_dir).is_dir():
+        raise UserError(f"--config-dir must be a folder, got {flags.config_dir}")
+
+    # gptmini shows the help and the configuration of a job itself: Hydra would show them before resume= is looked at.
+    flags.shown_keys = []
+    if flags.help:
+        flags.shown_keys = [word for word in flags.overrides if "=" not in word]
+        flags.overrides = [word for word in flags.overrides if "=" in word]
+    shows_job = flags.cfg == "job" and not flags.package
+    if flags.cfg and not shows_job:
+        flags.cfg = None
+        return flags, arguments
+
+    overrides = in_hydras_grammar(flags.overrides, multirun=flags.multirun)
+    if flags.multirun:
+        _check_jobs_differ(overrides)
+    own = [] if flags.config_dir is None else ["--config-dir", flags.config_dir]
+    for name in ("multirun", "hydra_help", "shell_completion"):
+        if getattr(flags, name):
+            own.append(f"--{name.replace('_', '-')}")
+    if flags.info:
+        own += ["--info", flags.info]
+    return flags, [*overrides, *own]
+
+
+def _refuse(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+    """Print what is wrong with the flags as one line on stderr, and exit with code 2."""
+    from gptmini.commands.keys import known_keys
+
+    word = message.rpartition("unrecognized arguments: --")[2].partition(" ")[0].partition("=")[0]
+    if word in known_keys():
+        message = f"--{word} is no flag, but a key: {word}=VALUE"
+    else:
+        message = complaint(parser, message)
+    print_mistake(message)
+    sys.exit(MISUSE)
+
+
+def _check_jobs_differ(overrides: Sequence[str]) -> None:
+    """Raise UserError for jobs that would all be one run, or that would begin with each other's weights."""
+    from gptmini.run_folder import named_run
+
+    for line in overrides:
+        key = key_of(line)
+        value = line.partition("=")[2]
+        differs = any(mark in value for mark in (",", "${"))
+        if key in ("folder", "resume") and not differs:
+            raise UserError(
+                f"{line} names one run, and -m asks for several; folder=runs/mine/${{hydra:job.num}} differs by job"
+            )
+        place = Path(value).expanduser()
+        is_newest = place.name == "latest" or (place.is_dir() and named_run(place) != place)
+        if key == "init_from" and is_newest:
+            raise UserError(
+                f"{line} is the newest run, which each job changes; name the run itself"
+            )

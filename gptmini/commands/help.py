@@ -1,0 +1,221 @@
+"""What --help and --cfg show: the keys of a configuration, and the comments on them in the YAML files."""
+
+import json
+import string
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from gptmini.commands.keys import LOADER, chain_of, files_of_group, no_key, read_file
+from gptmini.files import CONFIGS
+from gptmini.user_error import UserError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from gptmini.commands.compose import Typed
+
+WIDTH = 100  # columns of the help text
+# Columns for KEY=VALUE, which nearly every key of gptmini fits. The comment of a longer one begins on the next line.
+KEY_WIDTH = 42
+# What the help of gptmini prepare shows. It accepts all that gptmini train does, and takes notice of these alone.
+OF_PREPARE = ("data", "tokenizer", "experiment", "data_dir", "num_workers", "verify", "inspect")
+
+
+def show_configuration(config: "DictConfig", typed: "Typed") -> None:
+    """Print the configuration that a command line amounts to; with resume= or folder=, that of the run."""
+    from omegaconf import OmegaConf
+
+    from gptmini.commands.resumed import going_on
+
+    config, _ = going_on(config, typed)
+    print(OmegaConf.to_yaml(config), end="")
+
+
+def show_help(command: str, config: "DictConfig", typed: "Typed", keys: Sequence[str] = ()) -> None:
+    """Print how a command is used: its groups, and each key with its present value and its comment in the YAML files.
+
+    Args:
+        command: the name of the root configuration, whose hydra.help.template holds the text around groups and keys.
+        config: the composed configuration.
+        typed: what was typed; groups and keys are shown as it chooses them.
+        keys: the keys, or groups, that alone are to be shown; empty for all.
+
+    Raises UserError: one of the keys is none.
+    """
+    from omegaconf import OmegaConf
+
+    tree: Any = OmegaConf.to_container(config)
+    groups = [group for group in [*typed.choices][::-1] if (CONFIGS / group).is_dir()]
+    if command == "prepare":
+        tree = {name: value for name, value in tree.items() if name in OF_PREPARE}
+        groups = [group for group in groups if group in OF_PREPARE]
+
+    meanings = _meanings(command, groups, typed)
+    lines = list(_described(tree, groups, typed, meanings))
+    if not keys:
+        template = string.Template(
+            read_file(CONFIGS / f"{command}.yaml")["hydra"]["help"]["template"]
+        )
+        options = "\n".join(_options(groups, typed.config_dir))
+        print(template.substitute(APP_CONFIG_GROUPS=options, CONFIG="\n".join(lines)).rstrip())
+        return
+
+    for wanted in keys:
+        chosen = list(_section(tree, "", meanings, wanted=wanted))
+        if not chosen:
+            raise UserError(no_key(wanted))
+        print("\n".join(chosen))
+
+
+def _options(groups: Sequence[str], config_dir: str | None) -> Iterator[str]:
+    """The lines that list the options of each group, those of the user's own folder included."""
+    width = max(len(group) for group in groups)
+    for group in groups:
+        names = {file.stem for file in files_of_group(group, config_dir)}
+        yield from _wrapped(", ".join(sorted(names)), f"  {group:{width}}  ")
+
+
+def _meanings(command: str, groups: Sequence[str], typed: "Typed") -> dict[str, str]:
+    """The comments on keys by dotted name, and on the chosen option of each group under the group's name.
+
+    An option that begins from another one tells the meaning of its own keys; the other one tells that of the rest. An
+    experiment says why it changes a value, which is told nowhere.
+    """
+    meanings = {}
+    for name in ("train", command) if command == "prepare" else (command,):
+        meanings |= comments_of(CONFIGS / f"{name}.yaml")[1]
+    for group in groups:
+        option = typed.choices[group]
+        for file in chain_of(group, option, typed.config_dir):
+            purpose, comments = comments_of(file)
+            meanings[group] = purpose
+            if group != "experiment":
+                meanings |= {f"{group}.{key}": comment for key, comment in comments.items()}
+    return meanings
+
+
+def _described(
+    tree: dict, groups: Sequence[str], typed: "Typed", meanings: dict[str, str]
+) -> Iterator[str]:
+    """The lines that show all keys of a configuration, those at its root first, then group by group."""
+    roots = {name: value for name, value in tree.items() if name not in groups}
+    yield from _section(roots, "", meanings)
+
+    for group in groups:
+        option = typed.choices[group]
+        if option is None:
+            continue
+        yield ""
+        yield from _wrapped(meanings.get(group, ""), f"{group}={option}: ", indent=4)
+        branch = tree.get(group)
+        if isinstance(branch, dict):
+            yield from _section(branch, f"{group}.", meanings)
+
+
+def _section(
+    tree: dict, prefix: str, meanings: dict[str, str], *, wanted: str = ""
+) -> Iterator[str]:
+    """The lines of the keys in a mapping and in the mappings in it, without the keys that nobody may set.
+
+    wanted is a key, below which alone keys are shown; empty for all.
+    """
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        if str(name).endswith("_"):
+            continue
+        if isinstance(value, dict) and value:
+            yield from _section(value, f"{key}.", meanings, wanted=wanted)
+            continue
+        if wanted and key != wanted and not key.startswith(f"{wanted}."):
+            continue
+
+        shown = f"  {key}={_as_typed(value)}"
+        meaning = meanings.get(key, "")
+        if len(shown) > KEY_WIDTH and meaning:
+            yield shown
+            shown = ""
+        yield from _wrapped(meaning, f"{shown:{KEY_WIDTH}}  ")
+
+
+def _as_typed(value: object) -> str:
+    """A value as it is typed on a command line."""
+    if isinstance(value, str) and value:
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def _wrapped(text: str, first: str, *, indent: int | None = None) -> list[str]:
+    """A text on lines of WIDTH columns after what the first line begins with; later lines are indented as far."""
+    if not text:
+        return [first.rstrip(": ")]
+    return textwrap.wrap(
+        text,
+        width=WIDTH,
+        initial_indent=first,
+        subsequent_indent=" " * (len(first) if indent is None else indent),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def comments_of(file: Path) -> tuple[str, dict[str, str]]:
+    """What the comments of a configuration file say of the file, and of each key by its dotted name in the file.
+
+    A key's comment follows its value on the line, or stands on the lines directly above the key. The lines with which
+    a file begins speak of the file.
+    """
+    text = file.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    n_first = 0
+    while n_first < len(lines) and lines[n_first].startswith("#"):
+        n_first += 1
+    header = [line for line in lines[:n_first] if not line.startswith("# @")]
+
+    comments = {}
+    for key, key_node, value_node in _nodes(yaml.compose(text, Loader=LOADER)):
+        comment = _beside(lines, key_node, value_node) or _above(lines, key_node, n_first)
+        if comment:
+            comments[key] = comment
+    return _joined(header), comments
+
+
+def _nodes(node: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Dotted name, key and value of each entry of a mapping and of the mappings in it."""
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key_node, value_node in node.value:
+        key = f"{prefix}{key_node.value}"
+        yield key, key_node, value_node
+        yield from _nodes(value_node, f"{key}.")
+
+
+def _beside(lines: list[str], key_node: Any, value_node: Any) -> str:
+    """The comment that follows a value on its last line, or a key on its line where a block of keys is its value."""
+    # The end of a text in several lines, behind | or >, is on the line of the next key.
+    if isinstance(value_node, yaml.ScalarNode) and value_node.style in ("|", ">"):
+        return ""
+    is_block = isinstance(value_node, yaml.CollectionNode) and not value_node.flow_style
+    end = key_node.end_mark if is_block else value_node.end_mark
+    if end.line >= len(lines):
+        return ""
+
+    rest = lines[end.line][end.column :].lstrip(": ")
+    return _joined([rest]) if rest.startswith("#") else ""
+
+
+def _above(lines: list[str], key_node: Any, n_first: int) -> str:
+    """The comment on the lines directly above a key, behind the n_first lines that speak of the file."""
+    end = key_node.start_mark.line
+    begin = end
+    while begin > n_first and lines[begin - 1].lstrip().startswith("#"):
+        begin -= 1
+    return _joined(lines[begin:end])
+
+
+def _joined(lines: list[str]) -> str:
+    """The text of lines of comment, without their signs."""
+    return " ".join(line.strip().lstrip("#").strip() for line in lines)

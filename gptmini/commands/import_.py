@@ -1,0 +1,95 @@
+"""Make a run of a model that another program has trained: gptmini import SOURCE RUN [options]."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gptmini.commands.errors import Parser, one_line_errors, path_argument
+from gptmini.commands.say import command_line, say
+from gptmini.commands.start_up import started
+from gptmini.user_error import UserError
+
+if TYPE_CHECKING:
+    from gptmini.model import GPT
+    from gptmini.tokenizer import Tokenizer
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Read the command line; argparse refuses an unknown option or a value of the wrong type."""
+    parser = Parser(
+        prog="gptmini import",
+        description="Make a run of a model that another program has trained, to sample from it and to evaluate it.",
+    )
+
+    parser.add_argument(
+        "source",
+        help="folder of a GPT-2 (safetensors and tokenizer.json) or of what gptmini export wrote, nanoGPT's ckpt.pt, "
+        "or the name of a model on the Hugging Face hub, as openai-community/gpt2",
+    )
+
+    parser.add_argument("run", type=path_argument, help="run folder to write, as runs/gpt2")
+
+    parser.add_argument(
+        "--meta",
+        type=path_argument,
+        help="nanoGPT's meta.pkl, for a ckpt.pt of characters (default: GPT-2's tokenizer)",
+    )
+
+    return parser.parse_args(arguments)
+
+
+@one_line_errors()
+def main(arguments: list[str] | None = None) -> None:
+    """Read a model and its tokenizer, and write them as the best checkpoint of a run."""
+    options = parse(arguments)
+    folder = options.run
+
+    from gptmini.files import new_folder
+    from gptmini.interop.folder import check_is_free
+    from gptmini.model.checkpoint import header, write_checkpoint
+
+    started()
+    check_is_free(folder)
+    model, tokenizer = read_model(options.source, options.meta)
+    state = {f"model.{name}": weight for name, weight in model.state_dict().items()}
+    checkpoint = {"gptmini": header(model.config, tokenizer.to_dict()), "state_dict": state}
+    with new_folder(folder.absolute(), must_be_new=True) as temporary:
+        (temporary / "checkpoints").mkdir()
+        write_checkpoint(checkpoint, temporary / "checkpoints" / "best.ckpt")
+        if folder.is_dir():
+            folder.rmdir()  # empty, and free for the new folder only on some systems
+
+    print(
+        f"{folder}, {model.n_parameters:,} parameters, {tokenizer.n_vocab:,} ids, context "
+        f"{model.config.context_length:,}"
+    )
+    say("next", command_line("sample", str(folder)))
+
+
+def read_model(source: str, meta: Path | None) -> "tuple[GPT, Tokenizer]":
+    """The model and the tokenizer of a folder, of a checkpoint of nanoGPT, or of a name on the hub.
+
+    Raises UserError: nothing there, or nothing that GPT computes.
+    """
+    from gptmini.interop import read_folder, read_nanogpt
+    from gptmini.interop.hub import download_model, is_hub_name
+
+    # A name on the hub is no path, though it looks like one: Path would take ./gpt2 and gpt2 for the same.
+    path = Path(os.path.expanduser(source))  # noqa: PTH111, because an unknown ~user is left as it is
+    if path.is_file() and path.suffix == ".safetensors":
+        raise UserError(f"{path} is read with the files beside it; name its folder")
+    if path.is_file():
+        return read_nanogpt(path, meta)
+    if meta is not None:
+        raise UserError(f"--meta belongs to a ckpt.pt of nanoGPT, got {source}")
+    if path.is_dir():
+        return read_folder(path)
+    if not is_hub_name(source):
+        raise UserError(
+            f"{source} must be a folder, a file, or a name on the hub, and does not exist"
+        )
+    folder = download_model(source)
+    print(f"read {source} of the Hugging Face hub", file=sys.stderr)
+    return read_folder(folder)

@@ -1,0 +1,60 @@
+"""Train from Python as the command gptmini train does, in a process that is the caller's."""
+
+from collections.abc import Sequence
+
+from gptmini.commands.compose import compose
+from gptmini.commands.errors import explain, ran_out_of_memory
+from gptmini.commands.fitting import TrainingResult
+from gptmini.commands.train import train
+from gptmini.launch import this_launch
+from gptmini.user_error import UserError
+
+
+def train_from_python(overrides: Sequence[str]) -> TrainingResult:
+    """Train for overrides as they would be typed; gptmini.train is this function.
+
+    Args:
+        overrides: KEY=VALUE or GROUP=NAME each.
+
+    Raises UserError: a mistake, as in an override, a value or a text; or more than one device, which needs the command.
+    """
+    # Errors of pydantic, Hydra and Lightning become a UserError too, so that a caller has one class to catch.
+    try:
+        return _train(overrides)
+    except Exception as error:
+        # What the system refuses, memory included, keeps its class. Some of Hydra's errors derive from OSError.
+        is_systems = isinstance(error, OSError) and type(error).__module__ == "builtins"
+        mistake = explain(error)
+        if (
+            mistake is None
+            or is_systems
+            or isinstance(error, UserError)
+            or ran_out_of_memory(error)
+        ):
+            raise
+        raise UserError(" ".join(mistake.split())) from error
+
+
+def _train(overrides: Sequence[str]) -> TrainingResult:
+    """Train for overrides, in a process that is the caller's."""
+    for override in overrides:
+        if not isinstance(override, str) or override.startswith("-"):
+            raise UserError(
+                f"gptmini.train takes settings as KEY=VALUE or GROUP=NAME, got {override!r}"
+            )
+    launch = this_launch()
+    if launch.by is not None:
+        raise UserError(
+            f"gptmini.train trains in one process, and {launch.by} has started several; use the command gptmini train"
+        )
+    config, typed = compose("train", overrides)
+    if config.trainer.devices not in (1, "auto"):
+        raise UserError(
+            f"trainer.devices must be 1 in gptmini.train, got {config.trainer.devices}; for several use the command "
+            "gptmini train"
+        )
+
+    from gptmini.training.trainer import keeping_noise
+
+    with keeping_noise():
+        return train(config, typed)

@@ -1,0 +1,248 @@
+"""The configuration by which a run is trained: what was typed, or what the run began with where it goes on.
+
+A run that goes on is trained by the configuration in its folder. What is typed may change how it is computed and
+watched, never what it has trained so far. A run folder may come from somebody else, so nothing that only the folder
+names is called, written to or sent to.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gptmini.commands.compose import Typed
+from gptmini.commands.initial import take_from_source
+from gptmini.commands.overrides import key_of
+from gptmini.commands.settings import root_settings, run_name
+from gptmini.files import CONFIGS
+from gptmini.untrusted import check_targets, known_nodes, known_targets, targets
+from gptmini.user_error import UserError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+# Keys that may change when a run goes on. They say how the run is computed and watched, never what is trained.
+RESUMABLE = (
+    "trainer.max_steps",
+    "trainer.max_time",
+    "trainer.max_bad_steps",
+    "trainer.val_every_steps",
+    "trainer.batch_size",
+    "trainer.device",
+    "trainer.devices",
+    "trainer.num_nodes",
+    "trainer.strategy",
+    "trainer.checkpoint_activations",
+    "trainer.timeout",
+    "trainer.requeue",
+    "trainer.compile",
+    "trainer.threads",
+    "data_dir",
+    "num_workers",
+    "callbacks.scalars.every_steps",
+    "callbacks.scalars.peak_tflops",
+    "callbacks.checkpoints.every_steps",
+    "callbacks.checkpoints.shards_above",
+    "callbacks.samples",
+    "callbacks.pictures",
+    "console",
+)
+# Resumable keys whose only new value is null, which turns the callback off.
+ONLY_OFF = ("callbacks.samples", "callbacks.pictures")
+# Keys that say where a run lies, and no more.
+PLACES = ("resume", "folder", "runs_dir")
+# Groups whose members are parts by name, to which a user adds parts of their own with +GROUP.NAME.
+PART_GROUPS = ("callbacks", "logger")
+
+
+def going_on(config: "DictConfig", typed: Typed) -> "tuple[DictConfig, Typed]":
+    """The configuration by which a run is trained, and what was typed for it, in earlier starts too.
+
+    Args:
+        config: the composed configuration.
+        typed: what was typed for it.
+
+    Returns that of the run which resume= or folder= names, as the typed keys change it; its key resume names the run.
+    For a new run, the composed one with a name, and with the sizes and the tokenizer of init_from; so too for one that
+    folder= names and that was killed before its first checkpoint, which begins again.
+    Raises UserError: there is no such run, its configuration is damaged, of an earlier version or calls what no
+    configuration here names, or a typed key would change what was trained so far.
+    """
+    from omegaconf import OmegaConf
+
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        raise UserError(f"{missing[0]} must be given, as in {missing[0]}=VALUE")
+    OmegaConf.resolve(config)
+    root = root_settings(config)
+    named = _run_to_go_on_with(root.resume, root.folder)
+    if named is not None:
+        return _stored_configuration(named, config, typed)
+
+    if config.name is None:
+        config.name = run_name(config, typed)
+    take_from_source(config, typed)
+    return config, typed
+
+
+def _run_to_go_on_with(resume: str | None, folder: str | None) -> Path | None:
+    """The run folder, or the checkpoint in one, that a run goes on with; None for a new run."""
+    from gptmini.run_folder import has_checkpoint, is_run, named_run
+
+    if resume is not None and folder is not None:
+        raise UserError("resume= names the run to go on with, and folder= that too; leave out one")
+    if resume is not None:
+        # A run that begins meanwhile must not change which one is meant, so a folder of runs is looked into only once.
+        return named_run(resume)
+    if folder is None:
+        return None
+    # A run that was killed before its first checkpoint begins again, by what is typed now.
+    place = Path(folder).expanduser()
+    return place if is_run(place) and has_checkpoint(place) else None
+
+
+def _stored_configuration(
+    named: Path, config: "DictConfig", typed: Typed
+) -> "tuple[DictConfig, Typed]":
+    """The configuration that a run began with, changed by what is typed; the other arguments are those of going_on."""
+    from omegaconf import OmegaConf
+
+    from gptmini.run_folder import find_run, read_config
+
+    folder = find_run(named)
+    tree, typed_before = read_config(folder, to_go_on=True)
+    for group in PART_GROUPS:
+        # A part that was typed replaces the stored part of the same name whole, so that the file adds nothing to it.
+        for name in list(tree.get(group) or {}):
+            if _is_users_part(f"{group}.{name}") and typed.has(f"{group}.{name}"):
+                del tree[group][name]
+    _check_parts(tree, folder, config, typed)
+
+    stored = OmegaConf.create(tree)
+    for line in typed.overrides:
+        key = key_of(line)
+        is_part = _is_users_part(".".join(key.split(".")[:2]))
+        was_typed = line in typed_before and key not in RESUMABLE and not is_part
+        if key not in PLACES and not was_typed:
+            _take(key, stored, config, folder, line)
+
+    # Tokens are prepared, and texts downloaded, only where the command line or gptmini's own configuration says.
+    stored.data_dir = config.data_dir
+    if stored.data.get("folder") is not None:
+        stored.data.folder = f"{config.data_dir}/downloads"
+    stored.runs_dir = config.runs_dir
+    stored.resume = str(folder if named.is_dir() else named)
+    stored.folder = None
+    return stored, replace(typed, before=typed_before)
+
+
+def _take(key: str, stored: "DictConfig", config: "DictConfig", folder: Path, line: str) -> None:
+    """Take a typed key into a stored configuration.
+
+    Args:
+        key: the key, or a group of which an option was chosen.
+        stored: the run's configuration.
+        config: the composed one, which has the value of the key.
+        folder: of the run.
+        line: the override as it was typed.
+
+    Raises UserError: the run goes on, and the key would change its past.
+    """
+    from omegaconf import OmegaConf
+
+    part = ".".join(key.split(".")[:2])
+    if _is_users_part(part):
+        OmegaConf.update(stored, part, OmegaConf.select(config, part), merge=False, force_add=True)
+        return
+
+    new = OmegaConf.select(config, key)
+    old = OmegaConf.select(stored, key)
+    if new == old and key != "experiment":
+        return
+    if key not in RESUMABLE:
+        raise UserError(
+            f"{line} would change the past of {folder}; init_from={folder} begins a new run with its weights"
+        )
+    if key in ONLY_OFF and new is not None:
+        raise UserError(f"{key} can only be turned off in a run that goes on, with {key}=null")
+    group = key.rpartition(".")[0]
+    if group and OmegaConf.select(stored, group) is None:
+        raise UserError(f"{folder} was begun without {group}, so it has no {key}")
+    OmegaConf.update(stored, key, new, force_add=True)
+
+
+def _is_users_part(part: str) -> bool:
+    """Whether a key names a callback or a logger that no configuration of gptmini's has."""
+    from gptmini.commands.keys import known_keys
+
+    group, _, name = part.partition(".")
+    return group in PART_GROUPS and bool(name) and part not in known_keys()
+
+
+def _check_parts(tree: dict, folder: Path, config: "DictConfig", typed: Typed) -> None:
+    """Raise UserError unless all that would be called for a stored configuration is named by a configuration here.
+
+    A part may have a class that gptmini's files name for it, or those in the user's own folder, or one that was typed
+    again. A stored logger may have only the arguments that gptmini's files give one.
+
+    Args:
+        tree: the stored configuration.
+        folder: of the run, for the error message.
+        config: the composed configuration, which holds what was typed again.
+        typed: what was typed.
+    """
+    from omegaconf import OmegaConf
+
+    path = folder / "config.yaml"
+    composed: Any = OmegaConf.to_container(config)
+    allowed = known_targets(CONFIGS) | targets(composed)
+    loggers = list((composed.get("logger") or {}).items())
+    if typed.config_dir is not None:
+        own = Path(typed.config_dir)
+        allowed |= known_targets(own)
+        loggers += [(keys[1], part) for keys, part in known_nodes(own) if keys[:-1] == ("logger",)]
+    check_targets(tree, allowed, path)
+    _check_loggers(tree.get("logger") or {}, path, loggers)
+
+
+def _check_loggers(stored: dict, path: Path, typed: Sequence[tuple[str, object]]) -> None:
+    """Raise UserError where a stored logger would write outside its run, or send what it logs to somebody else.
+
+    A stored logger may have only the keys that a configuration file gives it, and the server of MLflow must be the
+    user's own.
+
+    Args:
+        stored: the loggers, by name.
+        path: the file, for the error message.
+        typed: names and parts of the loggers that the command line or the user's own folder describes, which may be
+            anything.
+    """
+    from gptmini.commands.keys import known_keys
+
+    for name, part in stored.items():
+        if not isinstance(part, dict) or (name, part) in typed:
+            continue
+        for key, value in part.items():
+            if not key.endswith("_") and f"logger.{name}.{key}" not in known_keys():
+                raise UserError(
+                    f"{path} gives logger.{name} the argument {key}, which no configuration here does"
+                )
+            if key == "tracking_uri" and value != _own_server():
+                raise UserError(
+                    f"{path} logs to {value}; if that is yours, set MLFLOW_TRACKING_URI to it"
+                )
+            is_path = isinstance(value, str) and key == "name" and set(value) & set("/\\")
+            if is_path or value == "..":
+                raise UserError(f"{path} must give logger.{name}.{key} a plain name, got {value}")
+
+
+def _own_server() -> str:
+    """The server to which MLflow's logger sends, as gptmini's own configuration says it."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.load(CONFIGS / "logger" / "mlflow.yaml").mlflow.tracking_uri
+
+
+def parts_of_users(overrides: Sequence[str]) -> list[str]:
+    """The overrides that add callbacks and loggers of the user's own, which must be typed again to go on."""
+    return [line for line in overrides if _is_users_part(".".join(key_of(line).split(".")[:2]))]

@@ -1,0 +1,169 @@
+"""The text that models are evaluated on: a split of a prepared folder, or files that need not be prepared."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from gptmini.data import TextCorpus, TokenStore
+from gptmini.data.shards import Ids
+from gptmini.data.store import tokens_per_byte_of
+from gptmini.tokenizer import Tokenizer, from_dict
+from gptmini.user_error import UserError
+
+
+class Stream(NamedTuple):
+    """Ids of documents one behind the other, each with its end-of-text."""
+
+    ids: Ids
+    n_ids: int  # how many of them are read, from the first on
+    document_ends: np.ndarray | None  # (n_documents,), behind each end-of-text; None if not known
+
+
+class Streams(NamedTuple):
+    """The streams of a text, one for each of its sources."""
+
+    streams: list[Stream]
+    tokens_per_byte: float  # of the whole text, ends of text included
+
+
+class HeldOutText(Protocol):
+    """A text that models are evaluated on, of which about max_tokens tokens are read."""
+
+    name: str
+    notes: list[str]  # what a user should know of the text
+
+    def streams(self, tokenizer: Tokenizer) -> Streams:
+        """The ids of all documents under a model's tokenizer, in one stream for each source."""
+        ...
+
+    def documents(self, tokenizer: Tokenizer) -> list[np.ndarray]:
+        """The ids of each document under a model's tokenizer, without ends of text."""
+        ...
+
+
+class PreparedText:
+    """A split of a prepared folder."""
+
+    def __init__(self, folder: Path, split: str, max_tokens: int | None) -> None:
+        """Open the folder; UserError if it is damaged."""
+        self._store = TokenStore(folder)
+        self._split = split
+        self._max_tokens = max_tokens
+        self.name = f"{split} of {self._store.folder}"
+        self.notes: list[str] = []
+
+    def streams(self, tokenizer: Tokenizer) -> Streams:
+        """The ids of each source; UserError unless they are those of the model's tokenizer."""
+        if tokenizer.to_dict() != self._store.tokenizer_state:
+            raise UserError(
+                f"{self._store.folder} must hold tokens of the model's own tokenizer, got those of another; --text "
+                "takes a text that is not prepared"
+            )
+        self._store.check_vocabulary(tokenizer.n_vocab)
+
+        excerpts = self._store.excerpts(self._split, self._max_tokens)
+        streams = []
+        for excerpt in excerpts:
+            n_ids = min(excerpt.n_tokens + 1, len(excerpt.ids))
+            streams.append(Stream(excerpt.ids, n_ids, excerpt.document_ends))
+        return Streams(streams, tokens_per_byte_of(excerpts))
+
+    def documents(self, tokenizer: Tokenizer) -> list[np.ndarray]:
+        """The ids of each document, encoded anew where the model has another tokenizer than the folder."""
+        if not self._store.has_index:
+            raise UserError(
+                f"{self._store.folder} does not say where documents end, which --per-document and models with other "
+                "tokenizers need; name files of text with --text"
+            )
+        own = from_dict(self._store.tokenizer_state)
+        documents = self._own_documents(own)
+        if tokenizer.to_dict() == self._store.tokenizer_state:
+            return list(documents)
+        return [_encoded(tokenizer, own.decode(ids.tolist())) for ids in documents]
+
+    def _own_documents(self, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
+        """The ids of each document as they were prepared, until there are max_tokens, without ends of text."""
+        self._store.check_vocabulary(tokenizer.n_vocab)
+        ids = self._store.tokens(self._split)
+        start = 0
+        n_tokens = 0
+        for end in self._store.document_ends(self._split).tolist():
+            if self._max_tokens is not None and n_tokens >= self._max_tokens:
+                return
+            document = np.asarray(ids[start:end]).astype(np.int64)
+            start = end
+            if tokenizer.end_of_text is not None:
+                document = document[document != tokenizer.end_of_text]
+            if len(document):
+                n_tokens += len(document)
+                yield document
+
+
+class TextFiles:
+    """Files of text, which are read into memory and encoded by each model's tokenizer."""
+
+    def __init__(self, paths: Sequence[Path], field: str, max_tokens: int | None) -> None:
+        """Read the documents; UserError for a file that cannot be read or holds no text."""
+        self.name = ", ".join(str(path) for path in paths)
+        self._max_tokens = max_tokens
+        # How many documents the first model is evaluated on, and so every other one.
+        self._n_documents: int | None = None
+        self._texts: list[str] = []
+
+        try:
+            # No share is held out: documents() gives all of them.
+            corpus = TextCorpus([str(path) for path in paths], val_fraction=0.5, field=field)
+            parts: list[str] = []
+            for document in corpus.documents():
+                parts.append(document.text)
+                if document.ends:
+                    self._texts.append("".join(parts))
+                    parts = []
+        except UserError as error:
+            # The corpus knows the keys of a configuration, and after a semicolon advises some that only training has.
+            message, _, _ = str(error).partition("; ")
+            message = message.replace("data.path", "--text").replace("data.field", "--field")
+            raise UserError(message) from None
+        self.notes = corpus.notes
+
+    def streams(self, tokenizer: Tokenizer) -> Streams:
+        """The ids of all documents, in one stream."""
+        pieces = []
+        for text in self._texts:
+            ids = _encoded(tokenizer, text)
+            if tokenizer.end_of_text is not None:
+                ids = np.append(ids, tokenizer.end_of_text)
+            pieces.append(ids)
+
+        ids = np.concatenate(pieces)
+        n_ids = len(ids)
+        if self._max_tokens is not None:
+            n_ids = min(n_ids, self._max_tokens + 1)
+        ends = np.cumsum([len(piece) for piece in pieces])
+        n_bytes = sum(len(text.encode("utf-8")) for text in self._texts)
+        return Streams([Stream(ids, n_ids, ends)], len(ids) / n_bytes)
+
+    def documents(self, tokenizer: Tokenizer) -> list[np.ndarray]:
+        """The ids of each document.
+
+        With max_tokens, they are as many documents as hold that many tokens under the first tokenizer that this is
+        asked for, so that every model is evaluated on the same documents.
+        """
+        documents = []
+        n_tokens = 0
+        for text in self._texts[: self._n_documents]:
+            is_enough = self._max_tokens is not None and n_tokens >= self._max_tokens
+            if is_enough and self._n_documents is None:
+                break
+            documents.append(_encoded(tokenizer, text))
+            n_tokens += len(documents[-1])
+        self._n_documents = len(documents)
+        return documents
+
+
+def _encoded(tokenizer: Tokenizer, text: str) -> np.ndarray:
+    """Ids of a text under a tokenizer, int64 (n,); UserError for a character that it does not have."""
+    (ids,) = tokenizer.encode_batch([text])
+    return ids.astype(np.int64)

@@ -1,0 +1,18 @@
+"""Sweeps: workers that take trials from one journal of Optuna's, and train a run for each.
+
+Optuna is not imported here, because it takes a while: only journal, study, pruned and worker need it.
+"""
+
+from gptmini.sweep.space import Dimension, Space, SweepSettings
+from gptmini.sweep.table import Row, best_of, lines_of, settings_of, write_csv
+
+__all__ = [
+    "Dimension",
+    "Row",
+    "Space",
+    "SweepSettings",
+    "best_of",
+    "lines_of",
+    "settings_of",
+    "write_csv",
+]

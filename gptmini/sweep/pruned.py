@@ -1,0 +1,62 @@
+"""The trial of a run that a pruner may end: the run tells it of each validation."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner
+from optuna.trial import FrozenTrial, TrialState
+
+from gptmini.sweep.journal import JOURNAL, PRUNED_AT, Journal
+
+
+class PrunedTrial:
+    """The trial of a run that is being trained, to which the run tells its validations.
+
+    Args:
+        run: the run's folder, which lies beside the sweep's journal and has the number of its trial as name.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._journal = Journal(run.absolute().parent)
+        self._number = int(run.absolute().name)
+        description = self._journal.description
+        assert description is not None  # the sweep has written it before it began a trial
+        self.by_bits: bool = description["by_bits"]  # whether runs are compared by bits per byte
+        self._pruner = _pruner_of(description)
+
+    @staticmethod
+    def is_one(run: Path) -> bool:
+        """Whether a run is that of a trial: a copy of the run may lie elsewhere."""
+        return run.name.isdecimal() and (run.absolute().parent / JOURNAL).is_file()
+
+    def report(self, step: int, value: float) -> bool:
+        """Tell of a validation; returns whether the run is to end, because it does worse than the others did."""
+        trial = self._trial()
+        if trial.state is not TrialState.RUNNING:
+            return False
+        # A run that goes on from a checkpoint repeats the validations after it.
+        if step not in trial.intermediate_values:
+            self._journal.storage.set_trial_intermediate_value(trial._trial_id, step, value)
+        if not self._pruner.prune(self._journal.study, self._trial()):
+            return False
+        self._journal.note(self._number, **{PRUNED_AT: step})
+        return True
+
+    def _trial(self) -> FrozenTrial:
+        return self._journal.trials()[self._number]
+
+
+def _pruner_of(description: Mapping[str, Any]) -> BasePruner:
+    """The pruner that a sweep's description names."""
+    warmup = description["sweep.pruner_warmup"]
+    if description["sweep.pruner"] == "median":
+        return MedianPruner(
+            n_startup_trials=description["sweep.pruner_startup"],
+            n_warmup_steps=warmup,
+        )
+    least = max(1, warmup)
+    return HyperbandPruner(
+        min_resource=least,
+        max_resource=max(least, description["max_steps"]),
+    )

@@ -1,0 +1,238 @@
+"""The trials of a sweep, of which each worker takes one after the other.
+
+A trial is one line of the journal, so that it is there with all its values or not at all. Whoever trains a trial holds
+the trial's lock, which the kernel frees when the processes that hold it are gone.
+"""
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.samplers import RandomSampler, TPESampler
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from gptmini.run_folder import is_trained
+from gptmini.sweep.journal import BEST, DESCRIPTION, GIVEN_UP, REASON, SECONDS, Journal
+from gptmini.sweep.space import Dimension, Space, SweepSettings
+from gptmini.sweep.table import DONE, Row
+from gptmini.user_error import UserError
+
+# What a table calls the states of trials that have ended.
+STATES = {TrialState.COMPLETE: DONE, TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A trial that this worker trains: until release, or until the worker and the trial's run are both gone."""
+
+    number: int
+    texts: dict[str, str]  # values by key, as they are typed
+    lock: int  # descriptor of the locked file, which the trial's run inherits
+
+    def release(self) -> None:
+        """Let others take the trial."""
+        os.close(self.lock)
+
+
+class Sweep(Journal):
+    """The trials of a sweep, of which workers take one after the other.
+
+    Args:
+        folder: of the sweep, which is there.
+        space: what is varied.
+        settings: how values are chosen.
+
+    Raises UserError: the journal is damaged.
+    """
+
+    def __init__(self, folder: Path, space: Space, settings: SweepSettings) -> None:
+        super().__init__(folder)
+        self.folder = folder
+        self.space = space
+        self.settings = settings
+        self.sampler = settings.sampler_of(space)
+        self.n_trials = settings.n_trials_of(space)
+        # The same command tries again what an earlier one has given up, and then gives it up for all its workers.
+        self._given_up_before = [trial.user_attrs.get(GIVEN_UP, 0) for trial in self.trials()]
+
+    def describe(self, description: Mapping[str, object]) -> None:
+        """Write down what holds for the whole sweep, or compare it with what the journal has, values by key.
+
+        Raises UserError: the folder is that of a sweep over another space, or of other runs.
+        """
+        with self.lock:
+            before = self.description
+            if before is None:
+                self.study.set_user_attr(DESCRIPTION, dict(description))
+                return
+        for key in dict.fromkeys([*before, *description]):
+            was = before.get(key)
+            now = description.get(key)
+            if was != now:
+                raise UserError(
+                    f"{self.folder} is a sweep with {key}={was}, got {now}; name=OTHER begins another sweep"
+                )
+
+    def take(self) -> Taken | None:
+        """Take a trial that was cut off and that nobody trains, else the next one; None if there is neither now."""
+        with self.lock:
+            trials = self.trials()
+            for trial in trials:
+                if self._is_open(trial):
+                    lock = self._lock_trial(trial.number)
+                    if lock is not None:
+                        self.note(trial.number, **{REASON: None})
+                        return Taken(trial.number, self.texts_of(trial), lock)
+
+            if len(trials) >= self.n_trials:
+                return None
+            # Another worker that has died before it could note the trial may still hold this lock for an instant.
+            lock = self._lock_trial(len(trials))
+            if lock is None:
+                return None
+            self.study.add_trial(self._new_trial(len(trials)))
+            trial = self.trials()[-1]
+            return Taken(trial.number, self.texts_of(trial), lock)
+
+    def is_over(self) -> bool:
+        """Whether every trial has ended or was given up."""
+        trials = self.trials()
+        return len(trials) >= self.n_trials and not any(map(self._is_open, trials))
+
+    def is_busy(self, number: int) -> bool:
+        """Whether somebody trains a trial now."""
+        with self.lock:
+            lock = self._lock_trial(number)
+            if lock is None:
+                return True
+            os.close(lock)
+            return False
+
+    def is_whole(self) -> bool:
+        """Whether every trial of the sweep is done or pruned."""
+        trials = self.trials()
+        good = (TrialState.COMPLETE, TrialState.PRUNED)
+        return len(trials) >= self.n_trials and all(trial.state in good for trial in trials)
+
+    def run_of(self, number: int) -> Path:
+        """The folder of a trial's run."""
+        return self.folder / str(number)
+
+    def rows(self) -> list[Row]:
+        """The rows of the table, one for each trial that has begun."""
+        return [self._row(trial) for trial in self.trials()]
+
+    def _row(self, trial: FrozenTrial) -> Row:
+        state = STATES.get(trial.state)
+        if state is None:
+            state = "running" if self.is_busy(trial.number) else "waiting"
+        best = trial.user_attrs.get(BEST) or {}
+        return Row(
+            number=trial.number,
+            state=state,
+            texts=self.texts_of(trial),
+            **best,
+            seconds=trial.user_attrs.get(SECONDS),
+            run=str(self.run_of(trial.number)),
+            reason=trial.user_attrs.get(REASON),
+        )
+
+    def texts_of(self, trial: FrozenTrial) -> dict[str, str]:
+        """The values of a trial by key, as they are typed."""
+        return {
+            dimension.key: dimension.text_of(trial.params[dimension.key])
+            for dimension in self.space.dimensions
+        }
+
+    def finish(self, number: int, value: float) -> None:
+        """Write down the result of a trial that has ended as it should."""
+        self.study.tell(number, value)
+
+    def prune(self, number: int) -> None:
+        """Write down that a trial was ended because it did worse than the others."""
+        self.study.tell(number, state=TrialState.PRUNED)
+
+    def fail(self, number: int, reason: str) -> None:
+        """Write down that a trial has failed, and why."""
+        self.note(number, **{REASON: reason})
+        self.study.tell(number, state=TrialState.FAIL)
+
+    def give_up(self, number: int, reason: str) -> None:
+        """Write down why a trial is not tried again, until the next start of the sweep."""
+        n_times = self.trials()[number].user_attrs.get(GIVEN_UP, 0)
+        self.note(number, **{REASON: reason, GIVEN_UP: n_times + 1})
+
+    def _is_open(self, trial: FrozenTrial) -> bool:
+        """Whether a trial has not ended, and was not given up since this start of the sweep."""
+        known = self._given_up_before
+        n_before = known[trial.number] if trial.number < len(known) else 0
+        n_times = trial.user_attrs.get(GIVEN_UP, 0)
+        return trial.state is TrialState.RUNNING and n_times == n_before
+
+    def _lock_trial(self, number: int) -> int | None:
+        """Lock a trial; returns the descriptor of the locked file, None if the trial is being trained."""
+        folder = self.folder / ".locks"
+        folder.mkdir(exist_ok=True)
+        descriptor = os.open(folder / str(number), os.O_RDWR | os.O_CREAT, 0o666)
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not is_trained(self.run_of(number)):
+                return descriptor
+        os.close(descriptor)
+        return None
+
+    def _new_trial(self, number: int) -> FrozenTrial:
+        """A trial with all its values, which follow from the sweep's seed and the trial's number.
+
+        Each value has a seed of its own. A sampler that keeps one seed would repeat its draws in every worker.
+        """
+        distributions = {
+            dimension.key: _distribution_of(dimension) for dimension in self.space.dimensions
+        }
+        values: dict[str, Any] = {}
+        if self.sampler == "grid":
+            values.update(self.space.point(number))
+        else:
+            kind = TPESampler if self.sampler == "tpe" else RandomSampler
+            unfinished = create_trial(state=TrialState.RUNNING)
+            for dimension in self.space.dimensions:
+                sampler = kind(seed=_seed_of(self.settings.seed, number, dimension.key))
+                value = sampler.sample_independent(
+                    self.study,
+                    unfinished,
+                    dimension.key,
+                    distributions[dimension.key],
+                )
+                values[dimension.key] = value if dimension.texts else dimension.rounded(value)
+
+        return create_trial(
+            state=TrialState.RUNNING,
+            params=values,
+            distributions=distributions,
+        )
+
+
+def _distribution_of(dimension: Dimension) -> BaseDistribution:
+    """What Optuna calls the values of a dimension."""
+    if not dimension.is_interval:
+        return CategoricalDistribution(dimension.texts)
+    if dimension.is_whole:
+        return IntDistribution(int(dimension.low), int(dimension.high), log=dimension.is_log)
+    return FloatDistribution(dimension.low, dimension.high, log=dimension.is_log)
+
+
+def _seed_of(seed: int, number: int, key: str) -> int:
+    """A seed for one value of one trial."""
+    digest = hashlib.sha256(f"{seed}/{number}/{key}".encode()).digest()
+    return int.from_bytes(digest[:4], "little")

@@ -1,0 +1,49 @@
+"""Tells a sweep of the validations of its run, and ends the run when it does worse than the others."""
+
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import lightning as L
+
+from gptmini.training.module import GPTModule
+from gptmini.training.monitoring.logger import say
+
+if TYPE_CHECKING:
+    from gptmini.sweep.pruned import PrunedTrial
+
+
+class Pruning(L.Callback):
+    """Ends a run of a sweep whose validation is worse than those of other runs at the same step.
+
+    The sweep's journal lies beside the run's folder, and the folder's name is the number of its trial. A run without a
+    journal beside it, as a copy elsewhere, is left alone.
+    """
+
+    def __init__(self) -> None:
+        self._trial: PrunedTrial | None = None
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
+        """Open the journal in the first process."""
+        from gptmini.sweep.pruned import PrunedTrial  # Optuna is needed in runs of a sweep alone
+
+        run = Path(trainer.default_root_dir)
+        if trainer.is_global_zero and PrunedTrial.is_one(run):
+            self._trial = PrunedTrial(run)
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
+        """Tell of a validation; the run ends after its step, which is saved."""
+        is_pruned = False
+        if self._trial is not None:
+            evaluation = pl_module.newest_evaluation
+            value = evaluation.bits_per_byte if self._trial.by_bits else evaluation.loss
+            if isfinite(value):
+                is_pruned = self._trial.report(trainer.global_step, value)
+
+        # All processes of the run end together.
+        if trainer.strategy.broadcast(is_pruned):
+            say(
+                trainer,
+                f"pruned   other runs of the sweep did better at step {trainer.global_step}",
+            )
+            trainer.should_stop = True

@@ -1,0 +1,293 @@
+"""Reading files that may come from somebody else: nothing in them runs, and none takes far more memory than its size.
+
+Such files are checkpoints, exported models, prepared tokens, and the configuration of a run that is resumed.
+"""
+
+import io
+import json
+import math
+import pickle
+import stat
+import zipfile
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gptmini.user_error import UserError
+
+if TYPE_CHECKING:  # importing torch takes seconds, and a configuration is read without it
+    from torch import Tensor
+    from yaml import Event
+
+LARGEST_JSON = 2**28  # bytes; the largest vocabularies take a tenth of it
+LARGEST_YAML = 2**20  # bytes; the configuration of a run takes a hundredth of it
+DEEPEST_YAML = 100  # dicts and lists in each other; the configuration of a run has five
+PLAIN = (str, int, float, bool, type(None))  # types of the values of a configuration
+
+
+def read_tensors(path: Path, *, mapped: bool = False, checked: bool = True) -> dict[str, Any]:
+    """The dict of tensors and plain values that torch.save wrote into a file, on the CPU.
+
+    Args:
+        path: a zip file, as torch.save writes it.
+        mapped: whether tensors stay in the file until they are used. The file must not change meanwhile.
+        checked: whether the CRC-32 of every entry is compared.
+
+    Returns an empty dict where the file holds something else than a dict.
+    Raises UserError: damage, pickled code, or values that take more room than the file has bytes.
+    """
+    import torch
+
+    size = _size(path)
+    _check_archive(path, checked=checked)
+    try:
+        contents = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # torch names no common class for what such a file can raise
+        raise UserError(
+            f"{path} must hold only tensors and plain data; "
+            f"refused without running it ({type(error).__name__})"
+        ) from error
+
+    _check_room(contents, size, path)
+    return contents if isinstance(contents, dict) else {}
+
+
+def is_dense(tensor: "Tensor") -> bool:
+    """Whether the memory of a tensor holds each of its numbers.
+
+    A tensor of stride 0 repeats one number: a file of a few bytes would take gigabytes once the tensor is copied.
+    """
+    import torch
+
+    has_memory = tensor.layout is torch.strided and tensor.device.type != "meta"
+    if not has_memory or tensor.is_nested:
+        return False
+    return tensor.nbytes <= tensor.untyped_storage().nbytes()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object that a JSON file holds; UserError for anything else, or for a file that is too large."""
+    _size(path, most=LARGEST_JSON)
+    try:
+        values = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} must be JSON ({error})") from None
+
+    if not isinstance(values, dict):
+        raise UserError(f"{path} must hold a JSON object, got {type(values).__name__}")
+    return values
+
+
+def read_yaml(path: Path, *, trusted: bool = False) -> dict[str, Any]:
+    """The mapping that a YAML file holds; an empty dict for a file without content.
+
+    Unless the file is trusted, its values must be plain, and it may have no aliases, a few of which can stand for
+    terabytes.
+
+    Raises UserError: anything else, or a file that is too large.
+    """
+    import yaml
+
+    # libyaml's parser is eight times faster than Python's, but PyYAML can be built without libyaml.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    _size(path, most=LARGEST_YAML)
+    text = path.read_bytes()
+    try:
+        if not trusted:
+            _check_events(yaml.parse(text, Loader=loader))
+        tree = yaml.load(text, Loader=loader) or {}
+        if not isinstance(tree, dict):
+            raise ValueError("it holds no keys")
+        odd = [value for _, value in nodes(tree) if type(value) not in (*PLAIN, dict, list)]
+        if not trusted and odd:
+            raise ValueError(f"it holds a {type(odd[0]).__name__}")
+    except Exception as error:  # of any class: PyYAML makes dates and numbers of whatever is there
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path} must be YAML of keys and plain values ({reason})") from None
+    return tree
+
+
+def read_pickle(path: Path) -> Any:
+    """What a pickle of plain values holds; pickle.UnpicklingError for one that asks for a class or a function."""
+    _size(path, most=LARGEST_JSON)
+    return _PlainUnpickler(io.BytesIO(path.read_bytes())).load()
+
+
+def targets(tree: object, above: tuple[str, ...] = ()) -> set[tuple[str, str]]:
+    """What Hydra would import and call to build a tree of dicts and lists: where a _target_ stands, and its name.
+
+    Args:
+        tree: the tree.
+        above: the keys that lead to it.
+
+    Returns pairs such as ("callbacks.scalars", "gptmini.training.Scalars").
+    """
+    return {
+        (_dotted(keys[:-1]), str(value))
+        for keys, value in nodes(tree, above)
+        if keys[-1] == "_target_"
+    }
+
+
+def known_targets(folder: Path) -> set[tuple[str, str]]:
+    """The targets of every YAML file in a folder of configurations that the user trusts, at any depth.
+
+    Whole names are compared, each with its place: torch.hub.load runs code, though torch is known, and a text that is
+    known under data would elsewhere be downloaded into any folder.
+    """
+    return {
+        (_dotted(keys[:-1]), str(value))
+        for keys, value in known_nodes(folder)
+        if keys[-1] == "_target_"
+    }
+
+
+def known_nodes(folder: Path) -> Iterator[tuple[tuple, object]]:
+    """The keys and values, as nodes gives them, of every YAML file in a folder of configurations."""
+    for file in folder.rglob("*.yaml"):
+        group = file.parent.relative_to(folder).parts
+        # The keys of a root configuration and of an experiment begin at the root; those of a group lie below it.
+        above = () if group == ("experiment",) else group
+        yield from nodes(read_yaml(file, trusted=True), above)
+
+
+def check_targets(tree: dict[str, Any], allowed: Collection[tuple[str, str]], path: Path) -> None:
+    """Raise UserError unless Hydra, when it builds a stored configuration, calls only what is allowed.
+
+    Args:
+        tree: the stored configuration, without the parts that the user types anew.
+        allowed: places and names of classes and functions, as known_targets gives them.
+        path: the file, for the error message.
+    """
+    for keys, value in nodes(tree):
+        part, key = _dotted(keys[:-1]), keys[-1]
+        # A key with a dot in it would look like a key of another part.
+        if "." in str(key):
+            raise UserError(f"{path} must have names without dots for keys, got {key!r}")
+        # An interpolation is computed when it is read: ${oc.env:NAME} reads a variable of the environment.
+        if isinstance(value, str) and "${" in value:
+            raise UserError(f"{path} must hold plain values, got {value!r}")
+        if key == "_target_" and (part, str(value)) not in allowed:
+            raise UserError(
+                f"{path} names {value} for {part}, which no configuration here does; "
+                f"if it is yours, type +{part}=... or its --config-dir again"
+            )
+
+
+def nodes(tree: object, above: tuple = ()) -> Iterator[tuple[tuple, object]]:
+    """The keys that lead to each value in a tree of dicts and lists, and the value, each dict before what is in it."""
+    entries: Any = ()
+    if isinstance(tree, dict):
+        entries = tree.items()
+    elif isinstance(tree, list):
+        entries = enumerate(tree)
+
+    for key, value in entries:
+        yield (*above, key), value
+        yield from nodes(value, (*above, key))
+
+
+def _dotted(keys: tuple) -> str:
+    """The keys that lead to a part of a configuration, as the user types them."""
+    return ".".join(str(key) for key in keys)
+
+
+def check_plain_folder(folder: Path) -> None:
+    """Raise UserError unless everything in a folder, at any depth, is a regular file or a folder itself.
+
+    Through a link, what is written in the folder could land in any file of the user, and a pipe keeps a reader waiting
+    for ever. Links inside the folder wandb are allowed: Weights & Biases makes them, and nothing else is written there.
+    """
+    for path in folder.rglob("*"):
+        mode = path.lstat().st_mode
+        is_of_wandb = stat.S_ISLNK(mode) and folder / "wandb" in path.parents
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode) and not is_of_wandb:
+            raise UserError(
+                f"{path} must be a file or folder itself, and it is a link, a pipe or a device; "
+                "put what it stands for in its place"
+            )
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Reads a pickle of plain values, and refuses one that would import something."""
+
+    def find_class(self, module: str, name: str) -> type:
+        raise pickle.UnpicklingError(f"it must hold plain values, and asks for {module}.{name}")
+
+
+def _size(path: Path, most: float = math.inf) -> int:
+    """Bytes of a file; UserError for a pipe or a device, which could be waited for, or for more than `most` bytes."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise UserError(f"{path} must be a regular file, and is not")
+    if status.st_size > most:
+        raise UserError(f"{path} must have at most {most:,} bytes, got {status.st_size:,}")
+    return status.st_size
+
+
+def _check_events(events: "Iterable[Event]") -> None:
+    """Raise ValueError for YAML with aliases, or so deep that libyaml would overflow the stack of the process."""
+    from yaml import AliasEvent, CollectionEndEvent, CollectionStartEvent
+
+    depth = 0
+    for event in events:
+        if isinstance(event, AliasEvent):
+            raise ValueError("it has aliases")
+        depth += isinstance(event, CollectionStartEvent)
+        depth -= isinstance(event, CollectionEndEvent)
+        if depth > DEEPEST_YAML:
+            raise ValueError(f"it is nested deeper than {DEEPEST_YAML}")
+
+
+def _check_archive(path: Path, *, checked: bool) -> None:
+    """Raise UserError unless path is a zip file as torch writes it; with checked, every CRC-32 is compared.
+
+    Its entries are not compressed, and have no DOS attributes: for an entry that they mark as a folder, torch would
+    read no bytes and leave a tensor's memory as it happened to be.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            odd = [
+                e.filename for e in archive.infolist() if e.compress_type or e.external_attr & 255
+            ]
+            damaged = archive.testzip() if checked and not odd else None
+    except PermissionError:
+        raise
+    except Exception as error:  # zipfile names no common class for a damaged directory
+        raise UserError(
+            f"{path} is not a checkpoint, or is cut short or damaged ({error})"
+        ) from None
+
+    if odd:
+        raise UserError(
+            f"{path} is not a checkpoint: torch does not write an entry as its {odd[0]}"
+        )
+    if damaged is not None:
+        raise UserError(f"{path} is damaged: the CRC-32 of {damaged} does not match")
+
+
+def _check_room(contents: object, size: int, path: Path) -> None:
+    """Raise UserError if a file of `size` bytes holds more values and characters than bytes, or tensors not dense.
+
+    A pickle can name one long text, or one list of lists, any number of times.
+    """
+    import torch
+
+    room = size
+    waiting = [contents]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, torch.Tensor) and not is_dense(value):
+            raise UserError(f"{path} must hold dense tensors, with every number of each")
+        if not isinstance(value, str | bytes | dict | list | tuple | set):
+            continue
+
+        room -= len(value)
+        if room < 0:
+            raise UserError(f"{path} must not repeat values beyond its own {size:,} bytes")
+        if isinstance(value, dict):
+            waiting += [*value, *value.values()]
+        elif not isinstance(value, str | bytes):
+            waiting += value

@@ -1,0 +1,165 @@
+"""A command with folder= begins a run there, and goes on with that run each time it is typed again."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from commands.resuming.kills import KILLS, killed
+from commands.resuming.readings import assert_refused, assert_same, curves, rows, snapshot
+from gptmini.run_folder import find_run, locked
+from run_folders import config_of, last, newest
+
+pytestmark = pytest.mark.slow  # together they take a minute
+
+X = Path("runs/x")
+
+
+@pytest.fixture
+def train_x(begin):
+    """Train a run of seven steps in the folder runs/x."""
+    return lambda *overrides: begin("folder=runs/x", *overrides)
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_run_begins_in_a_folder_that_is_absent_or_empty_and_goes_on_there(
+    straight, train_x, exists
+):
+    reference = straight()
+    if exists:
+        X.mkdir(parents=True)
+    with killed(2, "on_train_batch_end"):
+        train_x()
+    # Before its first checkpoint it had logged validations and samples, which are logged again.
+    result = train_x()
+    assert result.code == 0
+    assert "resume   nothing was saved yet: from the first step\n" in result.out
+    assert_same(X, reference)
+
+
+def test_any_number_of_kills_change_nothing(straight, train_x):
+    reference = straight()
+    for kill in KILLS.values():
+        with killed(*kill):
+            train_x()
+
+    assert train_x().code == 0
+    assert_same(X, reference)
+    assert newest() == X.resolve()
+
+
+def test_curves_of_a_run_killed_before_its_first_checkpoint_are_emptied(train_x):
+    with killed(1, "on_train_batch_end"):
+        train_x()
+    assert [step for step, _ in curves(X)["train/loss"]] == [1]
+
+    with killed(0):
+        train_x()
+    assert "train/loss" not in curves(X)
+    assert not rows(X)
+
+
+def test_a_finished_run_says_so_and_goes_further_when_it_is_asked_to(begin, train_x, complete):
+    assert train_x().code == 0
+    before = snapshot(X)
+    result = train_x()
+    assert (result.code, result.err) == (0, "")
+    assert result.out == (
+        "done     runs/x is complete at step 7; trainer.max_steps= goes further\n"
+        "next     gptmini sample runs/x\n"
+    )
+    assert snapshot(X) == before
+
+    # What was typed once need not be typed again, and what says how far a run goes may change.
+    result = begin("trainer.max_steps=9", "folder=runs/x")
+    assert "step 7 of 9" in result.out
+    assert last(X)["global_step"] == 9
+    typed = config_of(X)["typed"]
+    assert typed.count("trainer.max_steps=9") == 1
+    assert "folder=runs/x" not in typed
+
+
+def test_only_typed_keys_are_compared_with_those_of_the_run(interrupted, script, short, tmp_path):
+    interrupted("seed=3")
+    folder = newest().relative_to(Path.cwd())
+    config = (folder / "config.yaml").read_text()
+
+    # The run was begun when another learning rate was the default, with a callback and a prompt of that time.
+    assert "lr: 0.03" in config
+    (folder / "config.yaml").write_text(config.replace("lr: 0.03", "lr: 0.029"))
+    result = script("train", f"folder={folder}", "data=text", "data.path=my.txt")
+    assert result.code == 0, result.err
+    assert config_of(folder)["optimizer"]["lr"] == 0.029
+    assert config_of(folder)["seed"] == 3
+
+    said = f"optimizer.lr=0.03 would change the past of {folder}; init_from={folder} begins a new"
+    assert_refused(script("train", f"folder={folder}", "optimizer.lr=0.03"), said)
+
+
+def test_the_weights_that_a_run_began_with_are_not_read_again(complete, script, short):
+    complete()
+    base = newest().relative_to(Path.cwd())
+    tuned = (*short, f"init_from={base}", "folder=runs/tuned", "trainer.max_steps=2")
+    assert script("train", *tuned, "trainer.max_time=1e-9").code == 0
+    tuned_config = config_of(Path("runs/tuned"))
+    assert tuned_config["init_from"] == f"{base}/checkpoints/best.ckpt"
+
+    shutil.rmtree(base)
+    result = script("train", *tuned, "trainer.max_time=null")
+    assert result.code == 0, result.err
+    assert last(Path("runs/tuned"))["global_step"] == 2
+
+
+REFUSED = {
+    "folder=runs/x resume=runs/x": "leave out one",
+    "folder=holds": "folder=holds must be a run, or empty or absent, and it holds mine.txt",
+    "folder=runs/x/inside": "folder=runs/x/inside lies in the run ",
+    "-m folder=runs/y seed=1,2": "folder=runs/y names one run, and -m asks for several",
+    "folder=my.txt": "my.txt",
+    "folder=": "folder",
+}
+
+
+@pytest.mark.parametrize("typed", REFUSED)
+def test_a_folder_that_cannot_be_that_of_a_run_is_refused(once, train_x, begin, typed):
+    once("a run in runs/x", train_x)
+    Path("holds").mkdir()
+    Path("holds/mine.txt").touch()
+    before = snapshot(Path())
+
+    assert_refused(begin(*typed.split()), REFUSED[typed])
+    assert snapshot(Path()) == before
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["latest", "x"]
+
+
+def test_jobs_of_hydra_may_have_folders_that_differ(begin):
+    typed = ("-m", "folder=runs/mine/${hydra:job.num}", "seed=1,2", "trainer.max_steps=1")
+    for said in ("done     1 steps in ", "is complete at step 1"):
+        result = begin(*typed)
+        assert result.code == 0, result.err
+        assert result.out.count(said) == 2
+    assert [config_of(Path(f"runs/mine/{i}"))["seed"] for i in (0, 1)] == [1, 2]
+
+
+def test_a_run_that_another_process_trains_is_refused_and_the_process_named(interrupted, begin):
+    interrupted()
+    folder = newest()
+    before = snapshot(folder)
+    with locked(folder):
+        said = f"is being trained by process {os.getpid()}; stop it first"
+        assert_refused(begin(f"folder={folder}"), said)
+        assert_refused(begin("resume=runs/latest"), said)
+    assert snapshot(folder) == before
+
+
+def test_going_on_makes_a_run_the_newest_of_the_folder_of_all_runs_around_it(script, begin):
+    assert begin("trainer.max_steps=1", "runs_dir=there", "name=a").code == 0
+    (named,) = Path("there/a").iterdir()
+    assert begin("trainer.max_steps=1", "folder=there/b").code == 0
+
+    for run in (named, Path("there/b")):
+        assert find_run("there/latest").resolve() != run.resolve()
+        assert script("train", f"resume={run}", "trainer.max_steps=2").code == 0
+        assert find_run("there/latest").resolve() == run.resolve()
+    assert list(Path("there/a").iterdir()) == [named]

@@ -1,0 +1,105 @@
+"""What a run and a preparation say of themselves."""
+
+import re
+
+import pytest
+
+from gptmini.commands.announcements import with_prefix
+from gptmini.commands.tokens import described
+from gptmini.data import Progress
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "share", "seconds", "said"),
+    [
+        (0, None, 5, "tokenising"),
+        (3_000_000, None, 0.5, "tokenising: 3 MB"),
+        (3_000_000, 0.25, 0.5, "tokenising: 3 MB, 25%"),
+        (3_000_000, 0.25, 2, "tokenising: 3 MB, 25%, 1.5 MB/s, 6 s left"),
+        (3_000_000, None, 2, "tokenising: 3 MB, 1.5 MB/s"),
+        (4_000_000_000, 0.1, 100, "tokenising: 4,000 MB, 10%, 40.0 MB/s, 15 min left"),
+        (4_000_000_000, 0.01, 100, "tokenising: 4,000 MB, 1%, 40.0 MB/s, 165 min left"),
+        (4_000_000_000, 1.0, 100, "tokenising: 4,000 MB, 100%, 40.0 MB/s, 0 s left"),
+    ],
+)
+def test_progress_tells_what_is_done_how_fast_and_the_time_left(n_bytes, share, seconds, said):
+    progress = Progress(phase="tokenising", n_bytes=n_bytes, share=share)
+    assert described(progress, seconds=seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (0, "0.0 FLOP"),
+        (999, "999.0 FLOP"),
+        (24_576, "24.6 kFLOP"),
+        (999_949, "999.9 kFLOP"),
+        (999_951, "1.0 MFLOP"),
+        (7_100_000, "7.1 MFLOP"),
+        (8.55e8, "855.0 MFLOP"),
+        (3e15, "3000.0 TFLOP"),
+    ],
+)
+def test_a_figure_has_the_prefix_that_fits(number, expected):
+    assert with_prefix(number, "FLOP") == expected
+
+
+def test_a_run_says_what_it_trains_and_what_came_of_it_line_by_line(script, short):
+    result = script("train", *short)
+    run = re.search(r"^run +(\S+)$", result.out, re.MULTILINE)[1]
+    topics = [line[:8].strip() for line in result.out.splitlines() if line[:1].strip()]
+    assert topics == [
+        *("data", "model", "machine", "run", "step 1/4", "step 2/4", "step 4/4"),
+        *("done", "losses", "best", "sample", "next"),
+    ]
+    assert "         watch it: tensorboard --logdir runs\n" in result.out
+    assert result.out.endswith(
+        f"next     gptmini sample {run}\n"
+        f"         gptmini evaluate {run}\n"
+        f"         gptmini report {run}\n"
+    )
+
+
+@pytest.mark.parametrize("logger", ["none", "csv"])
+def test_without_events_neither_tensorboard_nor_a_report_is_named(script, short, logger):
+    result = script("train", *short, f"logger={logger}")
+    assert result.code == 0, result.err
+    assert "tensorboard" not in result.out
+    assert "gptmini report" not in result.out
+    assert "gptmini sample" in result.out
+
+
+def test_a_text_that_is_trained_on_too_often_is_warned_of_unless_time_ends_the_run(script, short):
+    often = (*short, "data.val_fraction=0.9", "trainer.global_batch_size=256")
+    said = r"^warning  the text is trained on \S+ times, "
+    assert re.search(said, script("train", *often).out, re.MULTILINE)
+    limited = script("train", *often, "trainer.max_time=1e-3")
+    assert not re.search(said, limited.out, re.MULTILINE)
+
+
+def test_a_tokenizer_that_learned_fewer_ids_than_asked_for_says_so(script, short):
+    result = script("train", *short, "tokenizer=bpe", "tokenizer.vocab_size=4096")
+    assert re.search(
+        r"^warning  the tokenizer has \d+ ids, not the 4,096 of", result.out, re.MULTILINE
+    )
+
+
+# What is typed besides sizes, and the name of a run that is given none.
+NAMES = [
+    (["experiment=smoke", "data=text", "data.path=my.txt"], "smoke"),
+    ([], "pydoc"),
+    (["data=text", "data.path=my.txt"], "my"),
+    (["data=text", "data.path=my.tar.gz"], "text"),
+    (["data=text", "data.path=[my.txt]"], "text"),
+    (["data=text", "data.path=m*.txt"], "text"),
+    (["data=text", "data.path=-"], "text"),
+    (["data=hub", "data.dataset=roneneldan/TinyStories"], "TinyStories"),
+    (["data=mixture", "data.sources={a: {path: my.txt, weight: 1}}"], "mixture"),
+    (["data=text", "data.path=my.txt", "name=mine"], "mine"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "name"), NAMES)
+def test_a_run_is_named_by_its_experiment_else_by_its_text(script, overrides, name):
+    shown = script("train", "--cfg", "job", *overrides)
+    assert f"\nname: {name}\n" in shown.out, shown.err

@@ -1,0 +1,98 @@
+"""Kill a pretended sweep again and again: python tests/kills.py SAMPLER KILLS SEED says what came of it."""
+
+import csv
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from sweep_journals import trials_of
+
+SWEEP = Path(__file__).with_name("pretended_sweep.py")
+WHOM = ("the sweep", "a run", "everything")
+
+
+def kill_often(folder, sampler, n_kills, chance):
+    """Kill a sweep in a folder n_kills times, each time it or a run of it or all; returns how often each was."""
+    by_whom = dict.fromkeys(WHOM, 0)
+    while True:
+        process = subprocess.Popen(
+            [sys.executable, str(SWEEP), str(folder), "2", sampler],
+            stdout=subprocess.DEVNULL,
+        )
+        while sum(by_whom.values()) < n_kills and process.poll() is None:
+            # A sweep imports its libraries for seconds; a kill in that time would prove little.
+            while not runs_in(folder) and process.poll() is None:
+                time.sleep(0.02)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=chance.uniform(0, 3))
+                break
+            whom = chance.choice(WHOM)
+            runs = runs_in(folder)
+            chance.shuffle(runs)
+            killed = {
+                "the sweep": [process.pid],
+                "a run": runs[:1],
+                "everything": [process.pid, *runs],
+            }[whom]
+            for pid in killed:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            by_whom[whom] += bool(killed)
+            if process.pid in killed:
+                break
+        if process.wait() == 0:
+            return by_whom
+        assert process.returncode == -signal.SIGKILL, process.returncode
+
+
+def runs_in(folder):
+    """The processes of the runs in a sweep's folder, as Linux lists them."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if (
+                entry.name.isdigit()
+                and f"folder={folder}/".encode() in (entry / "cmdline").read_bytes()
+            ):
+                found.append(int(entry.name))
+    return found
+
+
+def check(folder, n_trials):
+    """Assert that no trial was lost or doubled, and that none was trained twice."""
+    trials = trials_of(folder)
+    assert [trial.number for trial in trials] == list(range(n_trials))
+    assert {trial.state.name for trial in trials} == {"COMPLETE"}
+    assert len({json.dumps(trial.params) for trial in trials}) == n_trials
+    assert len(list(folder.glob("*/config.yaml"))) == n_trials
+    for trial in trials:
+        lines = (folder / "notes" / f"{trial.number}.jsonl").read_text().splitlines()
+        notes = [json.loads(line) for line in lines]
+        assert not [fact for fact in notes if "collision" in fact]
+        steps = [fact["saved"] for fact in notes if "saved" in fact]
+        assert steps == sorted(set(steps))
+        values = {fact["start"][1] for fact in notes if "start" in fact}
+        assert len(values) == 1
+
+
+def table_of(folder):
+    """The rows of a sweep's table, without times and the places of runs."""
+    with (folder / "table.csv").open() as file:
+        return [row | {"seconds": "", "run": ""} for row in csv.DictReader(file)]
+
+
+if __name__ == "__main__":
+    root = Path(tempfile.mkdtemp())
+    sampler, n_kills, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    undisturbed = kill_often(root / "undisturbed", sampler, 0, random.Random(0))
+    killed = kill_often(root / "killed", sampler, n_kills, random.Random(seed))
+    check(root / "killed", 6)
+    same = table_of(root / "killed") == table_of(root / "undisturbed")
+    print(sampler, killed, "the same table" if same else "another table", root)

@@ -1,0 +1,194 @@
+"""Workers train every trial of a sweep once, whatever is killed, and tell the journal what came of it.
+
+Their runs are pretended ones, tests/pretended_run.py, which need no torch and no text.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gptmini.sweep import Dimension, Space
+from gptmini.sweep.study import Sweep
+from gptmini.sweep.worker import Stopping, Worker
+from kills import check, kill_often, runs_in, table_of
+from pretended_sweep import LISTED, TRAIN, settings
+from sweep_journals import trials_of
+
+
+class Said(list):
+    """What a worker has said, a line each."""
+
+    def __call__(self, topic, text):
+        self.append(f"{topic} {text}")
+
+
+def work(folder, dimensions=(LISTED,), fixed=("seed=1",), command=TRAIN, variables=None, **changes):
+    """Let one worker train a sweep in a folder; returns what it has said."""
+    folder.mkdir(exist_ok=True)
+    said = Said()
+    worker = Worker(
+        sweep=Sweep(folder, Space(list(dimensions), list(fixed)), settings(**changes)),
+        stopping=Stopping(),
+        say=said,
+        on_end=lambda sweep: None,
+        extra=["trainer.threads=1"],
+        variables=variables,
+        command=command,
+    )
+    worker.work()
+    return said
+
+
+def notes_of(folder, number=0):
+    """What the runs of a trial have noted."""
+    return [json.loads(line) for line in (folder / "notes" / f"{number}.jsonl").open()]
+
+
+def test_a_run_is_told_its_values_and_its_figures_are_written_down(tmp_path):
+    work(tmp_path, variables={"CUDA_VISIBLE_DEVICES": "3"})
+    (start,) = [fact for fact in notes_of(tmp_path, 1) if "start" in fact]
+    values = ["seed=1", "optimizer.lr=0.03", "trainer.threads=1", f"folder={tmp_path}/1"]
+    assert start == {"start": values, "variables": [], "gpus": "3", "session": True}
+
+    # The figures are those of the run's checkpoint.
+    trial = trials_of(tmp_path)[1]
+    expected = len("seed") * 1 + len("optimizer.lr") * 0.03
+    assert trial.value == pytest.approx(expected)
+    assert trial.user_attrs["best"] == {
+        "loss": trial.value,
+        "bits_per_byte": trial.value / 2,
+        "step": 10,
+    }
+
+
+def test_runs_on_other_tokens_are_told_by_their_bits(tmp_path):
+    work(tmp_path, dimensions=[LISTED, Dimension("data.share", texts=("1",))])
+    for trial in trials_of(tmp_path):
+        assert trial.value == trial.user_attrs["best"]["bits_per_byte"]
+
+
+def test_a_run_that_ends_by_a_mistake_fails_and_is_not_tried_again(tmp_path):
+    rates = [Dimension("optimizer.lr", texts=("9", "0.03"))]
+    said = work(tmp_path, dimensions=rates)
+    reason = "10 steps in a row, to step 10, had a loss that is not finite"
+    assert f"failed trial 0: {reason}" in said
+    failed, done = trials_of(tmp_path)
+    assert (failed.state.name, failed.user_attrs["reason"]) == ("FAIL", reason)
+    assert done.state.name == "COMPLETE"
+    assert work(tmp_path, dimensions=rates) == []
+
+
+def test_a_run_that_is_killed_again_and_again_is_given_up_until_the_next_start(tmp_path):
+    suicidal = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
+    said = work(tmp_path, command=suicidal, retries=1)
+    killed = "trial 0 is not done: its process was killed by SIGKILL"
+    assert [line for line in said if "trial 0" in line] == [
+        "started trial 0: optimizer.lr=0.01",
+        f"again {killed}",
+        "gave up trial 0: its process was killed by SIGKILL (2 times)",
+    ]
+    assert [trial.state.name for trial in trials_of(tmp_path)] == ["RUNNING"] * 2
+    work(tmp_path)
+    assert [trial.state.name for trial in trials_of(tmp_path)] == ["COMPLETE"] * 2
+    assert [trial.user_attrs["reason"] for trial in trials_of(tmp_path)] == [None] * 2
+
+
+def test_a_run_that_is_no_mistake_is_tried_again(tmp_path):
+    troubled = [
+        sys.executable,
+        "-c",
+        "print('error: No space left on device'); raise SystemExit(1)",
+    ]
+    said = work(tmp_path, command=troubled, retries=0)
+    assert said[-1] == "gave up trial 1: No space left on device (1 times)"
+
+
+def test_a_run_without_a_finite_validation_fails(tmp_path):
+    work(tmp_path, command=[sys.executable, "-c", ""])
+    assert {trial.state.name for trial in trials_of(tmp_path)} == {"FAIL"}
+    assert "last.ckpt" in trials_of(tmp_path)[0].user_attrs["reason"]
+
+
+def test_a_run_that_the_pruner_has_ended_is_not_begun_again(tmp_path):
+    sweep = Sweep(tmp_path, Space([LISTED], []), settings())
+    trial = sweep.take()
+    sweep.note(trial.number, pruned_at=4)
+    trial.release()
+    work(tmp_path)
+    assert [trial.state.name for trial in trials_of(tmp_path)] == ["PRUNED", "COMPLETE"]
+    assert not (tmp_path / "notes" / "0.jsonl").exists()
+
+
+def begin(folder, seconds="0.3"):
+    """Start a sweep of two workers, as a program."""
+    command = [
+        sys.executable,
+        str(TRAIN[1]).replace("run.py", "sweep.py"),
+        str(folder),
+        "2",
+        "grid",
+    ]
+    return subprocess.Popen(command, env=os.environ | {"SECONDS_OF_STEP": seconds})
+
+
+def wait_for(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_the_runs_and_the_same_command_goes_on(tmp_path, number):
+    folder = tmp_path / "sweep"
+    sweep = begin(folder)
+    wait_for(lambda: (folder / "1" / "step.txt").exists())
+    sweep.send_signal(number)
+    assert sweep.wait(timeout=30) == 128 + number
+    assert runs_in(folder) == []
+    before = {trial: (folder / trial / "step.txt").read_text() for trial in ("0", "1")}
+    assert {trial.state.name for trial in trials_of(folder)} == {"RUNNING"}
+
+    assert begin(folder, "0.01").wait(timeout=60) == 0
+    check(folder, 6)
+    for trial, step in before.items():
+        later = notes_of(folder, trial)
+        assert {"saved": int(step)} in later
+        assert len([fact for fact in later if "start" in fact]) == 2
+
+
+def test_a_second_signal_ends_a_sweep_at_once(tmp_path):
+    folder = tmp_path / "sweep"
+    sweep = begin(folder, "2")
+    wait_for(lambda: (folder / "notes" / "0.jsonl").exists())
+    sweep.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    sweep.send_signal(signal.SIGINT)
+    assert sweep.wait(timeout=1.5) == -signal.SIGINT
+    for pid in runs_in(folder):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", ["grid", "random", "tpe"])
+def test_kills_at_random_instants_lose_and_double_nothing(tmp_path, sampler, monkeypatch):
+    monkeypatch.setenv("SECONDS_OF_STEP", "0.02")
+    assert sum(kill_often(tmp_path / "undisturbed", sampler, 0, random.Random(0)).values()) == 0
+    monkeypatch.setenv("SECONDS_OF_STEP", "0.2")
+    kill_often(tmp_path / "killed", sampler, 4, random.Random(1))
+    check(tmp_path / "killed", 6)
+    if sampler != "tpe":
+        assert table_of(tmp_path / "killed") == table_of(tmp_path / "undisturbed")
+
+
+def test_two_commands_share_a_sweep(tmp_path):
+    folder = tmp_path / "sweep"
+    both = [begin(folder, "0.05"), begin(folder, "0.05")]
+    assert [sweep.wait(timeout=60) for sweep in both] == [0, 0]
+    check(folder, 6)
