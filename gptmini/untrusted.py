@@ -134,8 +134,8 @@ def targets(tree: object, above: tuple[str, ...] = ()) -> set[tuple[str, str]]:
 def known_targets(folder: Path) -> set[tuple[str, str]]:
     """The targets of every YAML file in a folder of configurations that the user trusts, at any depth.
 
-    Whole names are compared, each with its place: torch.hub.load runs code, though torch is known, and a text that is
-    known under data would elsewhere be downloaded into any folder.
+    Whole names are compared, because torch.hub.load runs code, though torch is known. Each is compared with its place,
+    because gptmini.data.pinned_text in the place of a callback would download a text into any folder.
     """
     return {
         (_dotted(keys[:-1]), str(value))

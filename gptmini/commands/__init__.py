@@ -23,7 +23,7 @@ COMMANDS = {
     "report": "a run, or several beside each other, as one HTML page",
 }
 
-# Commands whose module has a function run_job, of a configuration that Hydra has composed.
+# Commands with a configuration: Hydra composes it, and the function run_job of their module takes it.
 COMPOSED = ("train", "prepare")
 # Modules whose command has a name that Python keeps for itself.
 MODULES = {"import": "import_"}

@@ -173,11 +173,7 @@ class Announcer:
             return
 
         max_steps = module.settings.max_steps
-        where = f"{state.path}, step {state.step} of {max_steps}"
-        is_complete = state.step == max_steps and state.validated_step == state.step
-        if is_complete:
-            where += "; it is complete, trainer.max_steps= goes further"
-        self.say("resume", where)
+        self.say("resume", f"{state.path}, step {state.step} of {max_steps}")
 
         # A schedule depends on the number of steps, so the learning rate jumps where that number has changed.
         if state.max_steps != max_steps:

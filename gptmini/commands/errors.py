@@ -15,9 +15,8 @@ from typing import Any, NoReturn
 from gptmini.user_error import UserError
 
 MISUSE = 2  # exit code of a mistake that the user can mend, as argparse's
-TROUBLE = (
-    1  # exit code where memory or the disk ran out: the same command may succeed at another time
-)
+# Exit code where memory or the disk ran out: the same command may succeed at another time.
+TROUBLE = 1
 INTERRUPTED = 130  # exit code after Ctrl-C: 128 + the number of SIGINT
 LONGEST_VALUE = 80  # characters of a value in an error message; a longer one is cut
 # The names that pydantic gives to the members of a union, which are no part of a key.

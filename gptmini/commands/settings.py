@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from gptmini.training.trainer import Callback, Logger
 
 
-def _is_no_link(name: str) -> str:
-    """The name of a run; ValueError for that of the folder of links to the newest run."""
+def _not_latest(name: str) -> str:
+    """The name of a run; ValueError for latest, which is the name of the folder of links to the newest run."""
     if name == "latest":
         raise ValueError("must be another name than latest, which leads to the newest run")
     return name
@@ -49,7 +49,7 @@ Place = Annotated[str, AfterValidator(_is_named)]
 class RootSettings:
     """The keys at the root of the configuration."""
 
-    name: Annotated[FileName, AfterValidator(_is_no_link)] | None  # of the run
+    name: Annotated[FileName, AfterValidator(_not_latest)] | None  # of the run
     seed: Seed  # of the first weights, the order of batches and dropout
     data_dir: Place  # folder of the prepared token files
     num_workers: PositiveInt | Literal["auto"]  # threads that tokenise a text

@@ -45,7 +45,7 @@ OF_LAUNCHERS = (
     "LOCAL_WORLD_SIZE",
     "GROUP_WORLD_SIZE",
 )
-# Keys that may be other ones when a sweep goes on: where and how runs are computed, never what is trained.
+# Keys whose values may change when a sweep goes on: where and how runs are computed, never what is trained.
 MAY_CHANGE = (
     "console",
     "data.folder",
@@ -62,7 +62,7 @@ MAY_CHANGE = (
     "trainer.threads",
     "trainer.timeout",
 )
-# Settings of the sweep itself that may be other ones too; params is what is varied, and counts as that.
+# Settings of the sweep that may change too. What params varies is compared key by key.
 OWN_MAY_CHANGE = ("name", "trials", "retries", "params")
 
 
@@ -148,9 +148,8 @@ class Checked:
 
     tree: Mapping[str, Any]  # the first run's resolved configuration, as plain values
     text: str  # the digest of its tokens
-    gpus: Sequence[
-        str
-    ]  # as CUDA_VISIBLE_DEVICES names those of this machine; none for runs on a CPU
+    # Those of this machine, as CUDA_VISIBLE_DEVICES names them; none for runs on a CPU.
+    gpus: Sequence[str]
     n_devices: int  # of each run on one machine
 
 

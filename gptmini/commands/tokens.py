@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 # Seconds without a line after which the next one is printed where there is no terminal; fewer for a new phase.
 INTERVAL = 10
 INTERVAL_OF_PHASES = 1
-SETTLED = (
-    1  # seconds of a phase before its speed is told: the first figures are of the first megabyte
-)
+# Seconds of a phase before its speed is told: the first figures are of the first megabyte.
+SETTLED = 1
 
 
 def open_tokens(

@@ -60,9 +60,8 @@ class ModelSettings:
     smear: Smeared = 0
     # K, number of previous positions that each input of an MLP adds, each channel times a learned gain.
     mlp_smear: Smeared = 0
-    logit_softcap: PositiveFactor | None = (
-        None  # c in c * tanh(logits / c), in nats; None for plain logits
-    )
+    # c in c * tanh(logits / c), in nats; None for plain logits.
+    logit_softcap: PositiveFactor | None = None
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:

@@ -38,9 +38,8 @@ class AdamWSettings:
     lr: Rate  # peak learning rate; a schedule multiplies it
     betas: Pair  # decay rates of the first and of the second moment
     eps: NonNegativeFloat  # added to the root of the second moment
-    weight_decay: (
-        NonNegativeFloat  # a step shrinks every matrix by the factor 1 - lr * weight_decay
-    )
+    # A step shrinks every matrix by the factor 1 - lr * weight_decay.
+    weight_decay: NonNegativeFloat
     lr_scale: RateFactors = field(default_factory=RateFactors)
 
     def build(self, model: "torch.nn.Module") -> "torch.optim.AdamW":
@@ -60,16 +59,13 @@ class MuonSettings:
     unembedding_lr: Rate
     scalar_lr: Rate  # peak learning rate of gains, biases and every other parameter
     momentum: Pair  # Muon's momentum on the first step, and from momentum_warmup_steps on
-    momentum_warmup_steps: (
-        NonNegativeInt  # optimizer steps over which the momentum changes linearly
-    )
+    # Optimizer steps over which the momentum changes linearly.
+    momentum_warmup_steps: NonNegativeInt
     ns_steps: PositiveInt  # iterations of Newton-Schulz in each orthogonalization
-    weight_decay: (
-        NonNegativeFloat  # a step shrinks Muon's matrices by the factor 1 - lr * weight_decay
-    )
-    cautious: (
-        bool  # decay only those numbers that the step itself moves towards 0 (Chen et al. 2025)
-    )
+    # A step shrinks Muon's matrices by the factor 1 - lr * weight_decay.
+    weight_decay: NonNegativeFloat
+    # Decay only those numbers that the step itself moves towards 0 (Chen et al. 2025).
+    cautious: bool
     betas: Pair  # decay rates of AdamW's two moments
     eps: NonNegativeFloat  # that AdamW adds to the root of the second moment
     lr_scale: RateFactors = field(default_factory=RateFactors)

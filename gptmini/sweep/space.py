@@ -152,9 +152,10 @@ class Space:
         return [*self.fixed, *(f"{key}={text}" for key, text in texts.items())]
 
     def examples(self) -> list[list[str]]:
-        """The overrides of runs among which every value occurs, that of the first values of all keys foremost.
+        """The overrides of a few runs in which every value of every key occurs.
 
-        Of every key each value stands beside the first values of the others: every combination might be too many.
+        The first run has the first value of each key. Each further run has another value of one key. Every combination
+        might be too many.
         """
         first = {dimension.key: dimension.examples[0] for dimension in self.dimensions}
         runs = [self.overrides(first)]

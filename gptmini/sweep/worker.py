@@ -94,7 +94,7 @@ class Worker:
         reason = ""
         for attempt in range(retries + 1):
             began = time.monotonic()
-            # A run that was told to end by the pruner is not begun again where only its end could not be written down.
+            # The pruner may have ended the run, and the worker of that time died before it told the journal.
             is_pruned = self._is_pruned(number)
             code = 0 if is_pruned else self._run(trial)
             if code == 0:

@@ -102,7 +102,7 @@ class Run:
     def _take_back(self) -> None:
         """Drop points of curves, and set aside checkpoints, that are later than the state.
 
-        An error before the new files take their places changes nothing.
+        All new files are written before the first of them takes its name, so that a full disk changes nothing.
         """
         newest_event = -1
         validated = False
