@@ -238,6 +238,10 @@ def parse_flags(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         flags.overrides = [word for word in flags.overrides if "=" in word]
     shows_job = flags.cfg == "job" and not flags.package
     if flags.cfg and not shows_job:
+        if any(key_of(word) in ("resume", "folder") for word in flags.overrides):
+            raise UserError(
+                "--cfg job, without --package, shows the configuration of a run that goes on"
+            )
         flags.cfg = None
         return flags, arguments
 
