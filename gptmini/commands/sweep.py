@@ -58,6 +58,7 @@ MAY_CHANGE = (
     "trainer.device",
     "trainer.devices",
     "trainer.num_nodes",
+    "trainer.requeue",
     "trainer.strategy",
     "trainer.threads",
     "trainer.timeout",
