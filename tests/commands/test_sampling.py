@@ -172,7 +172,8 @@ def start(*arguments):
     """The script in a process of its own, which draws until it is stopped."""
     endless = shlex.split("m.ckpt --prompt abc --ignore-end-of-text --max-new-tokens 100000000")
     command = [sys.executable, str(SAMPLE), *endless, *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    # Without a buffer, which could hold more than was read, and which communicate() passes over.
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
 
 
 def stop_within(text):
@@ -191,7 +192,9 @@ def interrupt(process, times=1):
 
 def test_ctrl_c_leaves_what_was_generated_and_exits_130(checkpoint):
     process = start()
-    begun = process.stdout.read(300)
+    begun = b""
+    while len(begun) < 300:
+        begun += process.stdout.read(300 - len(begun))
     text = (begun + interrupt(process)).decode()
 
     n_tokens = len(text) - len("abc")
