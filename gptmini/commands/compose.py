@@ -282,9 +282,13 @@ def _check_jobs_differ(overrides: Sequence[str]) -> None:
             raise UserError(
                 f"{line} names one run, and -m asks for several; folder=runs/mine/${{hydra:job.num}} differs by job"
             )
+        if key != "init_from":
+            continue
+
+        # Another path than that of a run stands for the newest run in it.
         place = Path(value).expanduser()
         is_newest = place.name == "latest" or (place.is_dir() and named_run(place) != place)
-        if key == "init_from" and is_newest:
+        if is_newest:
             raise UserError(
                 f"{line} is the newest run, which each job changes; name the run itself"
             )

@@ -170,9 +170,8 @@ def shown(value: object) -> str:
 
 def _no_key(key: str) -> str:
     """The message for a key that no configuration has."""
-    from gptmini.commands.keys import (
-        no_key,  # reads all configurations, which only this mistake needs
-    )
+    # This module reads all configurations, which only this mistake needs.
+    from gptmini.commands.keys import no_key
 
     return no_key(key)
 

@@ -31,7 +31,7 @@ def take_from_source(config: "DictConfig", typed: Typed) -> None:
     from gptmini.commands.settings import build_part
 
     source = _source_of(config.init_from)
-    if _asks_for("tokenizer", config, typed):
+    if _asks_for("tokenizer", typed):
         is_same = False
         if config.tokenizer.get("_target_") in NOT_LEARNED:
             builder = build_part(config.tokenizer).builder()
@@ -84,16 +84,18 @@ def _sizes(config: "DictConfig", typed: Typed, source: "Source") -> dict[str, An
     del sizes["vocab_size"]
     usual = {"n_kv_heads": source.config.n_heads, "d_ff": 4 * source.config.d_model}
     for name in sizes:
-        if not _asks_for(f"model.{name}", config, typed):
+        if not _asks_for(f"model.{name}", typed):
             continue
 
         wanted = config.model.get(name)
         if name in ADAPTABLE:
             sizes[name] = wanted
-        # None stands for the usual size of an MLP or number of heads.
-        elif (usual.get(name) if wanted is None else wanted) != (
-            usual.get(name) if sizes[name] is None else sizes[name]
-        ):
+            continue
+
+        # None stands for the usual width of an MLP and for the usual number of heads.
+        asked = usual.get(name) if wanted is None else wanted
+        given = usual.get(name) if sizes[name] is None else sizes[name]
+        if asked != given:
             raise UserError(
                 f"model.{name} must be {sizes[name]}, as in the model of init_from={source.path}, got {wanted}; "
                 f"only {' and '.join(ADAPTABLE)} may change"
@@ -108,7 +110,7 @@ def _sizes(config: "DictConfig", typed: Typed, source: "Source") -> dict[str, An
     return sizes
 
 
-def _asks_for(key: str, config: "DictConfig", typed: Typed) -> bool:
+def _asks_for(key: str, typed: Typed) -> bool:
     """Whether a key of the model or the tokenizer was asked for: typed, or set by a recipe; no mere default."""
     from gptmini.commands.keys import chosen_by_experiment
 

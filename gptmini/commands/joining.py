@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 @contextmanager
 def dismissing_others(launch: Launch) -> Iterator[None]:
     """Let the processes that torchrun or srun has started end too, if the block ends before there is a run."""
-    if not launch.starts_all:
-        yield
-        return
-
     from gptmini.training.processes import meet
 
     meeting = meet(launch)

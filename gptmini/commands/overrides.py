@@ -74,10 +74,10 @@ def in_hydras_grammar(typed: Sequence[str], *, multirun: bool = False) -> list[s
         is_notation = value.startswith(NOTATION) or SWEEPS.match(value) is not None
         if is_text_key and value != value.strip():
             is_meant = False  # Hydra would drop the spaces
+        elif is_text_key and multirun:
+            is_meant = is_read
         elif is_text_key:
-            is_meant = (
-                is_read and (is_text or is_notation or multirun) and (multirun or not is_sweep)
-            )
+            is_meant = is_read and not is_sweep and (is_text or is_notation)
         elif is_sweep and not multirun:
             raise UserError(
                 f"{line} stands for several runs; gptmini sweep and -m train one for each"

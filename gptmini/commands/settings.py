@@ -45,6 +45,13 @@ def _is_named(place: str) -> str:
 Place = Annotated[str, AfterValidator(_is_named)]
 
 
+def usable_processors() -> int:
+    """Number of processors that this process may use."""
+    # Windows and macOS do not tell which ones these are.
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+    return len(usable) or os.cpu_count() or 1
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class RootSettings:
     """The keys at the root of the configuration."""
@@ -63,11 +70,7 @@ class RootSettings:
     @property
     def n_workers(self) -> int:
         """Number of threads that tokenise a text."""
-        if self.num_workers != "auto":
-            return self.num_workers
-        # Windows and macOS do not tell which processors a process may use.
-        usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
-        return len(usable) or os.cpu_count() or 1
+        return usable_processors() if self.num_workers == "auto" else self.num_workers
 
     @property
     def frozen(self) -> list[str]:

@@ -16,7 +16,7 @@ from gptmini.commands.errors import Parser, one_line_errors
 from gptmini.commands.help import show_help
 from gptmini.commands.overrides import as_override, key_of
 from gptmini.commands.resumed import going_on
-from gptmini.commands.settings import build_part, build_settings
+from gptmini.commands.settings import build_part, build_settings, usable_processors
 from gptmini.commands.start_up import started
 from gptmini.commands.sweep_said import Table, own_folder, say_ending, tell
 from gptmini.commands.sweep_space import is_own, space_of
@@ -285,10 +285,7 @@ def _own_overrides(settings: SweepSettings, checked: Checked, n_workers: int) ->
     if settings.pruner is not None:
         overrides.append("+callbacks.pruning._target_=gptmini.training.Pruning")
     if n_workers > 1 and checked.tree["trainer"]["threads"] is None:
-        n_processors = os.cpu_count() or 1
-        if hasattr(os, "sched_getaffinity"):
-            n_processors = len(os.sched_getaffinity(0))
-        overrides.append(f"trainer.threads={max(1, n_processors // n_workers)}")
+        overrides.append(f"trainer.threads={max(1, usable_processors() // n_workers)}")
     return overrides
 
 

@@ -73,7 +73,7 @@ def train(config: "DictConfig", typed: Typed) -> TrainingResult:
 
         # The run keeps the batch size that batch_size=auto found, so that a resumed run need not look for it.
         config.trainer.batch_size = module.settings.batch_size
-        run.begin(stored_yaml(config, run), typed.in_all_starts())
+        run.begin(stored_yaml(config), typed.in_all_starts())
         group.tell_orders(orders_of(run, config))
 
         announcer = open_announcer(console, run, settings, loggers, typed)
@@ -144,7 +144,7 @@ def assemble(
     )
 
 
-def stored_yaml(config: "DictConfig", run: "Run") -> str:
+def stored_yaml(config: "DictConfig") -> str:
     """The configuration in YAML as the run folder keeps it: without what says where the run lies."""
     from omegaconf import OmegaConf
 

@@ -84,3 +84,10 @@ def test_a_folder_may_differ_by_job(script, short, tmp_path):
         runs = sorted((tmp_path / "runs" / "mine").iterdir())
         assert [run.name for run in runs] == ["0", "1"]
         assert [last(run)["global_step"] for run in runs] == [steps, steps]
+
+
+def test_a_folder_of_runs_may_be_named_for_all_jobs(script, short):
+    """Only init_from= leads elsewhere once a job has begun."""
+    for _ in range(2):
+        result = script("train", "-m", *short, "runs_dir=runs", "seed=1", "trainer.max_steps=1")
+        assert result.code == 0, result.err
