@@ -7,7 +7,6 @@ FORMAT = 2  # version of the files; part of the fingerprint, so that other rules
 OLD_FORMAT = 1  # still read: it has no index of documents, and one checksum for a whole file
 
 SPLITS = ("train", "val")  # training text, and text that is held out for validation
-# Numbers that meta.json gives of each split.
 CHECKSUMS = ("crc32", "index_crc32")  # lists of numbers that meta.json gives of each split
 
 # Bytes that a checksum stands for. Small, so that opening a folder, which checks the first and the last of each file,
