@@ -37,6 +37,8 @@ FLIGHT_RECORDER = {
 }
 ENDING = 5.0  # seconds that a further process has to end by itself
 
+left_group = False  # whether this process has trained together with others, and has left them
+
 
 class RunEnvironment(ClusterEnvironment):
     """Tells Lightning which process of a run this one is, whoever has started it."""
@@ -176,8 +178,10 @@ def end(processes: list[subprocess.Popen]) -> None:
 
 def leave_group() -> None:
     """Leave torch's process group, if this process is in one, so that another run of this process can join its own."""
+    global left_group
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+        left_group = True
 
 
 @dataclass(frozen=True)
