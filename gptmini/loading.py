@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic.dataclasses import dataclass
 
 from gptmini.model.config import GPTConfig
-from gptmini.run_folder import find_checkpoint
+from gptmini.runs import find_checkpoint
 from gptmini.settings import STRICT
 from gptmini.tokenizer import Tokenizer, from_dict
 from gptmini.user_error import UserError
@@ -41,7 +41,7 @@ def load(path: str | Path) -> "tuple[GPT, Tokenizer]":
 
         return read_folder(Path(path))
 
-    from gptmini.model.checkpoint import read_checkpoint
+    from gptmini.checkpoint.file import read_checkpoint
 
     checkpoint = find_checkpoint(path)
     return model_and_tokenizer(read_checkpoint(checkpoint), checkpoint)
@@ -57,7 +57,7 @@ def model_and_tokenizer(contents: dict, path: Path) -> "tuple[GPT, Tokenizer]":
 
     Raises UserError: the weights do not fit the config, or the tokenizer does not fit the model.
     """
-    from gptmini.model.checkpoint import build_model
+    from gptmini.checkpoint.file import build_model
 
     model = build_model(contents)
     tokenizer = from_dict(contents["gptmini"].get("tokenizer", {}))
@@ -74,7 +74,7 @@ def load_mapped(path: Path) -> "GPT":
         model, _ = load(path)
         return model
 
-    from gptmini.model.checkpoint import build_model, read_checkpoint
+    from gptmini.checkpoint.file import build_model, read_checkpoint
 
     return build_model(read_checkpoint(path, mapped=True))
 
@@ -90,7 +90,7 @@ def find_source(path: str | Path) -> Source:
         config, tokenizer = read_sizes(Path(path))
         return Source(Path(path), config, tokenizer)
 
-    from gptmini.model.checkpoint import config_of, read_header
+    from gptmini.checkpoint.file import config_of, read_header
 
     checkpoint = find_checkpoint(path)
     header = read_header(checkpoint)

@@ -38,14 +38,16 @@ BELOW = {  # the rooms that a room may import, those apart
     "generation": CORE,
     "evaluation": CORE,
     "interop": CORE | {"hub_errors"},
-    "run_folder": CORE,
-    "sweep": {"run_folder", "model"},
+    "checkpoint": {"model"},
+    "runs": {"checkpoint", "model"},
+    "sweep": {"runs", "checkpoint", "model"},
     "preparing": {"tokenizer", "data"},
-    "loading": CORE | {"run_folder", "interop"},
-    "report": {"run_folder", "evaluation", "model", "data", "tokenizer"},
+    "loading": CORE | {"checkpoint", "runs", "interop"},
+    "report": {"checkpoint", "runs", "evaluation", "model", "data", "tokenizer"},
     "training": {
         "report",
-        "run_folder",
+        "checkpoint",
+        "runs",
         "sweep",
         "generation",
         "evaluation",
@@ -133,7 +135,8 @@ def test_imports_follow_the_arrows(path):
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_a_library_has_one_home(path):
-    own = "commands" if path.name == "__main__.py" else room(path)
+    is_program = path.name in ("__main__.py", "hardware.py")  # python -m gptmini.hardware
+    own = "commands" if is_program else room(path)
     for name in used(path):
         assert HOMES.get(name, own) == own, (
             f"{name} belongs to {HOMES[name]}, and {name_of(path)} uses it"

@@ -12,11 +12,11 @@ from gptmini.commands.say import as_argument, command_line, lines_of
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:  # importing Lightning takes seconds
+    from gptmini.checkpoint.training_state import TrainingState
     from gptmini.commands.compose import Typed
     from gptmini.commands.settings import Settings
     from gptmini.data import TokenStore
     from gptmini.model import GPT, GPTConfig
-    from gptmini.model.training_state import TrainingState
     from gptmini.training import ConsoleLogger, GPTModule, TrainerSettings
     from gptmini.training.checkpointing import Best
     from gptmini.training.run import Run

@@ -272,7 +272,7 @@ def _refuse(parser: argparse.ArgumentParser, message: str) -> NoReturn:
 
 def _check_jobs_differ(overrides: Sequence[str]) -> None:
     """Raise UserError for jobs that would all be one run, or that would begin with each other's weights."""
-    from gptmini.run_folder import named_run
+    from gptmini.runs import named_run
 
     for line in overrides:
         key = key_of(line)

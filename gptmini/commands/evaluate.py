@@ -169,11 +169,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 def open_model(path: Path) -> "TrainedModel":
     """Load a model from a run, a checkpoint or an exported folder, and find the tokens that it was trained on."""
+    from gptmini.checkpoint.file import read_checkpoint
     from gptmini.data import find_prepared
     from gptmini.evaluation.measured import TrainedModel
     from gptmini.loading import is_exported, load, model_and_tokenizer
-    from gptmini.model.checkpoint import read_checkpoint
-    from gptmini.run_folder import find_checkpoint, named_run
+    from gptmini.runs import find_checkpoint, named_run
 
     if is_exported(path):
         model, tokenizer = load(path)

@@ -73,11 +73,11 @@ def main(arguments: list[str] | None = None) -> None:
     """Load a model, write the folder or the file, and say what it is."""
     options = parse(arguments)
 
+    from gptmini.checkpoint.file import read_checkpoint
     from gptmini.interop import ARCHITECTURES, write_folder, write_gguf
     from gptmini.interop.folder import check_is_free
     from gptmini.loading import model_and_tokenizer
-    from gptmini.model.checkpoint import read_checkpoint
-    from gptmini.run_folder import find_checkpoint, named_run
+    from gptmini.runs import find_checkpoint, named_run
 
     started()
     out = options.out

@@ -46,9 +46,9 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     folder = options.run
 
+    from gptmini.checkpoint.file import header, write_checkpoint
     from gptmini.files import new_folder
     from gptmini.interop.folder import check_is_free
-    from gptmini.model.checkpoint import header, write_checkpoint
 
     started()
     check_is_free(folder)

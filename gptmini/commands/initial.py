@@ -62,7 +62,7 @@ def _source_of(name: str) -> "Source":
     """The model that init_from names; UserError if there is none."""
     from gptmini.interop.hub import download_model, is_hub_name
     from gptmini.loading import find_source
-    from gptmini.run_folder import named_run, seen_from_here
+    from gptmini.runs import named_run, seen_from_here
 
     if not name:
         raise UserError("init_from must name a run, a folder or a model, got ''")

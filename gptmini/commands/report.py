@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
     from gptmini.files import replacing
     from gptmini.report.page import page_of
     from gptmini.report.reported_run import ReportedRun, give_names
-    from gptmini.run_folder import find_run
+    from gptmini.runs import find_run
 
     started()
     if options.compare is None:
@@ -88,7 +88,7 @@ def runs_of(path: Path) -> "list[ReportedRun]":
     Raises UserError: the path stands for no run, or for none that can be shown.
     """
     from gptmini.report.reported_run import ReportedRun
-    from gptmini.run_folder import find_runs
+    from gptmini.runs import find_runs
 
     runs = []
     mistakes = []

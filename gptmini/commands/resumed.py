@@ -87,7 +87,7 @@ def going_on(config: "DictConfig", typed: Typed) -> "tuple[DictConfig, Typed]":
 
 def _run_to_go_on_with(resume: str | None, folder: str | None) -> Path | None:
     """The run folder, or the checkpoint in one, that a run goes on with; None for a new run."""
-    from gptmini.run_folder import has_checkpoint, is_run, named_run
+    from gptmini.runs import has_checkpoint, is_run, named_run
 
     if resume is not None and folder is not None:
         raise UserError("resume= names the run to go on with, and folder= that too; leave out one")
@@ -107,7 +107,7 @@ def _stored_configuration(
     """The configuration that a run began with, changed by what is typed; the other arguments are those of going_on."""
     from omegaconf import OmegaConf
 
-    from gptmini.run_folder import find_run, read_config
+    from gptmini.runs import find_run, read_config
 
     folder = find_run(named)
     tree, typed_before = read_config(folder, to_go_on=True)

@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
 
     from gptmini.report.overview import overview_of
-    from gptmini.run_folder import every_run
+    from gptmini.runs import every_run
 
     folders = every_run(options.folder)
     if not folders:

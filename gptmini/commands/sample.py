@@ -174,7 +174,7 @@ def main(arguments: list[str] | None = None) -> None:
     import gptmini
     from gptmini.generation import Rules, generate_stream, in_order, store_by_column
     from gptmini.hardware import check_compiler, choose_device, choose_dtype
-    from gptmini.run_folder import named_run
+    from gptmini.runs import named_run
 
     prompts = read_prompts(options)
     rules = {

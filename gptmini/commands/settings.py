@@ -216,7 +216,7 @@ def _check_names(model: "ModelSettings", frozen: Sequence[str]) -> None:
         return
 
     from gptmini.model.adapting import freeze
-    from gptmini.model.checkpoint import gpt_of_shapes
+    from gptmini.model.gpt import gpt_of_shapes
 
     freeze(gpt_of_shapes(model.with_vocab_size(1)), frozen)
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
     from rich.console import Console
 
+    from gptmini.checkpoint.training_state import TrainingState
     from gptmini.commands.compose import Typed
     from gptmini.data import Progress, TokenStore, Watcher
-    from gptmini.model.training_state import TrainingState
 
 # Seconds without a line after which the next one is printed where there is no terminal; fewer for a new phase.
 INTERVAL = 10

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
     from rich.console import Console
 
+    from gptmini.checkpoint.training_state import TrainingState
     from gptmini.data import TokenStore
-    from gptmini.model.training_state import TrainingState
     from gptmini.training import GPTModule, TokenDataModule
     from gptmini.training.run import Run
 

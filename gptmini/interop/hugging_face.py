@@ -22,9 +22,8 @@ from gptmini.interop.weights import (
     transpose_conv1d,
     weight_or_zeros,
 )
-from gptmini.model.checkpoint import gpt_of_shapes
 from gptmini.model.config import GPTConfig, config_from_file
-from gptmini.model.gpt import GPT, VOCABULARY
+from gptmini.model.gpt import GPT, VOCABULARY, gpt_of_shapes
 from gptmini.user_error import UserError
 
 # Another name that transformers has for the tanh form of GELU.

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import torch
 
-from gptmini.model.checkpoint import gpt_of_shapes
 from gptmini.model.config import GPTConfig
-from gptmini.model.gpt import GPT
+from gptmini.model.gpt import GPT, gpt_of_shapes
 from gptmini.user_error import UserError
 
 # Settings that may change between a model and one that begins with its weights.

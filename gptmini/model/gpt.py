@@ -8,6 +8,7 @@ import torch
 from pydantic import validate_call
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from gptmini.attention import CausalMultiHeadAttention, Rotary, rotary_table
 from gptmini.model.block import Block
@@ -214,3 +215,19 @@ def new_gpt(config: GPTConfig, seed: Seed) -> GPT:
 @validate_call(config=STRICT)
 def check_seed(seed: Seed) -> None:
     """Raise pydantic.ValidationError unless seed is a whole number from 0 to 2^63 - 1."""
+
+
+def gpt_of_shapes(config: GPTConfig) -> GPT:
+    """GPT on torch's meta device, whose weights have shapes only: sizes that a file merely claims take no memory."""
+    with torch.device("meta"), _Undrawn():
+        return GPT(config)
+
+
+class _Undrawn(TorchFunctionMode):
+    """Skips normal_ in a block: on the meta device torch would spend a second on importing its compiler for normal_."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        options = kwargs or {}
+        if function is torch.nn.init.normal_:
+            return options["tensor"]
+        return function(*args, **options)

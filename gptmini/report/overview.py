@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gptmini.report.scalar_table import FILE, read_rows
-from gptmini.run_folder import is_trained, read_config
+from gptmini.runs import is_trained, read_config
 
 # Keys that say where a run lies, how it is shown, and how many threads it has, which a sweep says of each of its runs;
 # they change nothing that is trained.

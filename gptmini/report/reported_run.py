@@ -4,7 +4,7 @@ from pathlib import Path
 
 from gptmini.report.reading import read_events, tags_of
 from gptmini.report.tables import leaves
-from gptmini.run_folder import read_config
+from gptmini.runs import read_config
 from gptmini.user_error import UserError
 
 MOST_TEXTS = 20  # under one heading of a report

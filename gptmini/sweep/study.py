@@ -22,7 +22,7 @@ from optuna.distributions import (
 from optuna.samplers import RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from gptmini.run_folder import is_trained
+from gptmini.runs import is_trained
 from gptmini.sweep.journal import BEST, DESCRIPTION, GIVEN_UP, REASON, SECONDS, Journal
 from gptmini.sweep.space import Dimension, Space, SweepSettings
 from gptmini.sweep.table import DONE, Row

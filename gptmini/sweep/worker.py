@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from gptmini.model.checkpoint import read_checkpoint
+from gptmini.checkpoint.file import read_checkpoint
 from gptmini.sweep.journal import BEST, PRUNED_AT, SECONDS
 from gptmini.sweep.study import Sweep, Taken
 from gptmini.user_error import UserError

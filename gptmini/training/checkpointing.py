@@ -10,8 +10,8 @@ from lightning.pytorch.strategies import DDPStrategy
 from pydantic import NonNegativeInt, PositiveInt, validate_call
 from pydantic.dataclasses import dataclass
 
+from gptmini.checkpoint.file import write_checkpoint
 from gptmini.files import replace_by_link
-from gptmini.model.checkpoint import write_checkpoint
 from gptmini.model.shard_writing import remove_unnamed, write_shards
 from gptmini.settings import STRICT
 from gptmini.training.meeting import is_loss

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 
+from gptmini.checkpoint.file import header
+from gptmini.checkpoint.training_state import TrainingState
 from gptmini.data.store import TokenStore, tokens_per_byte_of
 from gptmini.evaluation import Evaluation, sum_of_nats, token_losses
 from gptmini.model import GPT, rounded_training_loss, training_loss
-from gptmini.model.checkpoint import header
-from gptmini.model.training_state import TrainingState
 from gptmini.optim import leave_out, set_learning_rate
 from gptmini.optim.muon import MuonAdamW
 from gptmini.training import sharding

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from gptmini.model.checkpoint import WEIGHTS_PREFIX
+from gptmini.checkpoint.file import WEIGHTS_PREFIX
 from gptmini.model.shards import StoredTensor, read_stored
 from gptmini.optim.muon import MOMENTS
 from gptmini.training import sharding

@@ -6,11 +6,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
+from gptmini.checkpoint.file import read_checkpoint
+from gptmini.checkpoint.training_state import TrainingState
 from gptmini.files import append_text
-from gptmini.model.checkpoint import read_checkpoint
-from gptmini.model.training_state import TrainingState
 from gptmini.report.reading import dropping_later_events, read_scalars
-from gptmini.run_folder import (
+from gptmini.runs import (
     adopt,
     check_latest,
     find_run,

@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from gptmini.model import GPT
-from gptmini.model.checkpoint import gpt_of_shapes
+from gptmini.model.gpt import gpt_of_shapes
 
 # Most parameters of a model that is gathered on one device to sample from it: 8 GB in float32.
 GATHERED = 2 * 10**9

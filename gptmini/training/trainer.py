@@ -14,12 +14,12 @@ from lightning import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.loggers.logger import Logger
 
+from gptmini.checkpoint.training_state import TrainingState
 from gptmini.data.store import TokenStore
 from gptmini.launch import Launch, this_launch
 from gptmini.model import GPT, GPTConfig, check_seed, new_gpt
 from gptmini.model.adapting import adapted
 from gptmini.model.adapting import freeze as freeze_weights
-from gptmini.model.training_state import TrainingState
 from gptmini.training.batch_size import choose_batch_size
 from gptmini.training.checkpointing import AtomicCheckpointIO, RunCheckpoints
 from gptmini.training.datamodule import TokenDataModule

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
+from gptmini.checkpoint.file import read_checkpoint
 from gptmini.commands.errors import Parser
 from gptmini.commands.evaluate import open_model
 from gptmini.commands.export import SAMPLING, training_of
 from gptmini.evaluation.texts import PreparedText, TextFiles
 from gptmini.interop import write_folder
-from gptmini.model.checkpoint import read_checkpoint
-from gptmini.run_folder import find_checkpoint
+from gptmini.runs import find_checkpoint
 from gptmini.user_error import UserError
 
 # A task of lm-evaluation-harness on a local file, as its guide for new tasks describes them.

@@ -16,12 +16,12 @@ from pathlib import Path
 import torch
 
 import gptmini
+from gptmini.checkpoint.file import read_checkpoint
 from gptmini.commands.errors import Parser
 from gptmini.commands.export import SAMPLING, training_of
 from gptmini.interop import write_folder, write_gguf
 from gptmini.model import GPT
-from gptmini.model.checkpoint import read_checkpoint
-from gptmini.run_folder import find_checkpoint
+from gptmini.runs import find_checkpoint
 from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError
 

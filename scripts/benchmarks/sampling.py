@@ -15,15 +15,15 @@ from pathlib import Path
 
 import torch
 
+from gptmini.checkpoint.file import (
+    header,
+    write_checkpoint,
+)
 from gptmini.commands.errors import Parser
 from gptmini.generation import Decoder, Rules, store_by_column
 from gptmini.hardware import DTYPES, choose_device, choose_dtype, clock
 from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.model import GPT, GPTConfig, new_gpt
-from gptmini.model.checkpoint import (
-    header,
-    write_checkpoint,
-)
 from gptmini.tokenizer import CharTokenizer
 from gptmini.user_error import UserError
 

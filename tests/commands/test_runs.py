@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from gptmini.run_folder.folder import locked
+from gptmini.runs.folder import locked
 
 pytestmark = pytest.mark.slow
 

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from gptmini import load
+from gptmini.checkpoint.file import header, write_checkpoint
 from gptmini.commands.sample_output import show_jsonl, show_text
 from gptmini.generation import generate_stream
 from gptmini.generation.text import Piece
-from gptmini.model.checkpoint import header, write_checkpoint
 from gptmini.tokenizer import CharTokenizer
 from sizes import TALKATIVE
 from toys import wide_gpt

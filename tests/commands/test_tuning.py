@@ -10,7 +10,7 @@ import torch
 import yaml
 
 import gptmini
-from gptmini.model.checkpoint import read_checkpoint
+from gptmini.checkpoint.file import read_checkpoint
 from gptmini.report.scalar_table import read_rows
 from interop.nanogpt_files import write_nanogpt
 

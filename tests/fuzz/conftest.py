@@ -5,10 +5,10 @@ import torch
 
 from fuzz.inputs import Made
 from gptmini import tokenizer
+from gptmini.checkpoint.file import header, write_checkpoint
 from gptmini.commands.compose import compose
 from gptmini.commands.train import train
 from gptmini.model import GPTConfig, new_gpt
-from gptmini.model.checkpoint import header, write_checkpoint
 from gptmini.training import Stopping
 from gptmini.training.stopping import Ending
 from sizes import GPT2, TALKATIVE

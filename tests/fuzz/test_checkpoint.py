@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from fuzz.inputs import DAMAGE, PICKLED, RAN, changed, changes, damaged, fuzz, same
 from fuzz.outcomes import load, outcome
+from gptmini.checkpoint.file import read_checkpoint
 from gptmini.model import GPTConfig
-from gptmini.model.checkpoint import read_checkpoint
-from gptmini.run_folder import find_training_state
+from gptmini.runs import find_training_state
 
 pytestmark = pytest.mark.slow  # together they take minutes
 

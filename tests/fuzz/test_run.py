@@ -18,7 +18,7 @@ from gptmini.commands.resumed import going_on
 from gptmini.commands.settings import build_settings
 from gptmini.commands.train import assemble, train
 from gptmini.data.store import TokenStore
-from gptmini.run_folder import find_training_state
+from gptmini.runs import find_training_state
 from gptmini.training import RunCheckpoints, build_trainer
 from gptmini.training.moments import names_in
 

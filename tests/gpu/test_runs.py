@@ -6,7 +6,7 @@ from itertools import combinations
 import pytest
 import torch
 
-from gptmini.run_folder import find_training_state
+from gptmini.runs import find_training_state
 from gptmini.training.checkpointing import RunCheckpoints
 from gptmini.training.monitoring.scalars import Scalars
 from gptmini.training.stopping import Stopping

@@ -109,7 +109,7 @@ def test_a_trial_is_busy_while_its_run_lives_though_its_worker_is_gone(tmp_path)
 
 
 def test_a_trial_whose_run_somebody_else_trains_is_busy(tmp_path):
-    from gptmini.run_folder import locked
+    from gptmini.runs import locked
 
     sweep = sweep_in(tmp_path)
     sweep.take().release()

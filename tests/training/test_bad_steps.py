@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gptmini.data.batches import window_starts
-from gptmini.run_folder import find_training_state
+from gptmini.runs import find_training_state
 from gptmini.training.checkpointing import RunCheckpoints, Stop
 from gptmini.training.monitoring.scalars import Scalars
 from gptmini.training.outcomes import Outcomes

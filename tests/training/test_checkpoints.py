@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import gptmini
-from gptmini.model.checkpoint import read_checkpoint
+from gptmini.checkpoint.file import read_checkpoint
 from gptmini.training.checkpointing import RunCheckpoints, Stop
 
 

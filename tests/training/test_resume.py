@@ -7,8 +7,8 @@ import lightning as L
 import pytest
 import torch
 
-from gptmini.model.checkpoint import read_checkpoint
-from gptmini.run_folder import adopt, find_training_state
+from gptmini.checkpoint.file import read_checkpoint
+from gptmini.runs import adopt, find_training_state
 from gptmini.training.checkpointing import RunCheckpoints, Stop
 from gptmini.training.monitoring.samples import Samples
 from gptmini.training.monitoring.scalars import Scalars

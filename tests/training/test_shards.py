@@ -12,16 +12,16 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import gptmini
+from checkpoint.checkpoints import make, small
 from forked import in_processes
+from gptmini.checkpoint.file import read_checkpoint, read_header, step_of, write_checkpoint
+from gptmini.checkpoint.training_state import TrainingState
 from gptmini.model import shard_writing
-from gptmini.model.checkpoint import read_checkpoint, read_header, step_of, write_checkpoint
 from gptmini.model.shard_writing import write_shards
 from gptmini.model.shards import StoredTensor, read_stored
-from gptmini.model.training_state import TrainingState
-from gptmini.run_folder import find_training_state
+from gptmini.runs import find_training_state
 from gptmini.training import RunCheckpoints
 from gptmini.user_error import UserError
-from model.checkpoints import make, small
 from training.test_strategies import continued, stopping_after, trained
 
 

@@ -10,9 +10,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from forked import in_processes
+from gptmini.checkpoint.file import read_checkpoint
+from gptmini.checkpoint.training_state import TrainingState
 from gptmini.launch import further_environment
-from gptmini.model.checkpoint import read_checkpoint
-from gptmini.model.training_state import TrainingState
 from gptmini.training import RunCheckpoints
 from gptmini.training.sharding import gathered
 

@@ -206,7 +206,7 @@ def kill_once(folder: Path, process: subprocess.Popen, kind: str, fraction: floa
 
 def newest(folder: Path) -> tuple[int, int]:
     """Return the step of the newest checkpoint below a folder, and how many checkpoints cannot be read."""
-    from gptmini.model.checkpoint import read_checkpoint
+    from gptmini.checkpoint.file import read_checkpoint
 
     steps = [0]
     n_torn = 0
@@ -225,7 +225,7 @@ def damage(path: Path, n: int, random_: random.Random) -> tuple[int, int]:
     Returns:
         How many copies are refused, and how many are read with other weights than the checkpoint has.
     """
-    from gptmini.model.checkpoint import read_checkpoint
+    from gptmini.checkpoint.file import read_checkpoint
 
     whole = path.read_bytes()
     weights = read_checkpoint(path)["state_dict"]

@@ -67,7 +67,7 @@ def outcome(folder: Path) -> dict:
 
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from gptmini.model.checkpoint import read_checkpoint
+    from gptmini.checkpoint.file import read_checkpoint
 
     runs = []
     for path in folder.glob("runs/*/*/config.yaml"):

@@ -196,7 +196,7 @@ def saved_after(folder: Path, processes: list[subprocess.Popen], ranks: set[int]
 
 def newest_step(folder: Path) -> int:
     """The step of the newest checkpoint below a folder; 0 if there is none."""
-    from gptmini.model.checkpoint import read_header, step_of
+    from gptmini.checkpoint.file import read_header, step_of
 
     steps = [0]
     for path in folder.glob("runs/*/*/checkpoints/last.ckpt"):

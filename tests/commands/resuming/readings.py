@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from gptmini.model.checkpoint import read_checkpoint
+from gptmini.checkpoint.file import read_checkpoint
 from run_folders import last
 
 

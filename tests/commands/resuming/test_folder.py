@@ -8,7 +8,7 @@ import pytest
 
 from commands.resuming.kills import KILLS, killed
 from commands.resuming.readings import assert_refused, assert_same, curves, rows, snapshot
-from gptmini.run_folder import find_run, locked
+from gptmini.runs import find_run, locked
 from run_folders import config_of, last, newest
 
 pytestmark = pytest.mark.slow  # together they take a minute

@@ -19,7 +19,7 @@ from commands.resuming.readings import (
     snapshot,
     steps,
 )
-from gptmini.run_folder import read_config
+from gptmini.runs import read_config
 from gptmini.training.checkpointing import AtomicCheckpointIO
 from gptmini.training.monitoring import events
 from gptmini.training.monitoring.scalars import Scalars

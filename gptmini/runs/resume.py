@@ -8,7 +8,7 @@ from gptmini.files import replace_by_link
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:  # importing torch takes seconds, and finding a run needs no torch
-    from gptmini.model.training_state import TrainingState
+    from gptmini.checkpoint.training_state import TrainingState
 
 CHECKPOINTS = ("last", "previous", "best")  # names of a run's checkpoint files, without .ckpt
 
@@ -30,8 +30,8 @@ def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
     Returns the state, None if nothing was saved yet, and a line about each damaged file that was passed over.
     Raises UserError: the file, or every checkpoint of the folder, is damaged or holds no training state.
     """
-    from gptmini.model.checkpoint import read_checkpoint, step_of
-    from gptmini.model.training_state import TrainingState
+    from gptmini.checkpoint.file import read_checkpoint, step_of
+    from gptmini.checkpoint.training_state import TrainingState
 
     files = [path]
     if path.is_dir():
@@ -62,7 +62,7 @@ def adopt(path: Path, step: int) -> list[Path]:
     Returns the files set aside under their new names, set-aside-<name>-<step>.ckpt; the step of a damaged file is inf.
     Raises OSError: a file could not be renamed, linked or copied, and every file has its old name.
     """
-    from gptmini.model.checkpoint import step_of
+    from gptmini.checkpoint.file import step_of
 
     aside: dict[Path, Path] = {}  # new name of each file by its old name
     try:

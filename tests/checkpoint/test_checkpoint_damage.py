@@ -6,9 +6,9 @@ import zipfile
 import pytest
 import torch
 
-from gptmini.model.checkpoint import build_model, read_checkpoint, write_checkpoint
+from checkpoint.checkpoints import LEARNED, ROTARY, make, refusal, small
+from gptmini.checkpoint.file import build_model, read_checkpoint, write_checkpoint
 from gptmini.tokenizer import CharTokenizer
-from model.checkpoints import LEARNED, ROTARY, make, refusal, small
 
 
 @pytest.fixture

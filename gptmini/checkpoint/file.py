@@ -11,12 +11,11 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from gptmini import __version__
 from gptmini.files import flush_file, flush_folder, replace_by_link, replacing
 from gptmini.model.config import GPTConfig, config_from_file
-from gptmini.model.gpt import GPT
+from gptmini.model.gpt import GPT, gpt_of_shapes
 from gptmini.model.shards import check_shards, is_of_shards, read_rest, read_shards
 from gptmini.untrusted import read_tensors
 from gptmini.user_error import UserError
@@ -174,22 +173,6 @@ def config_of(own: dict) -> GPTConfig:
         raise UserError(
             f"the checkpoint's config must have the fields of GPTConfig: {error}"
         ) from None
-
-
-def gpt_of_shapes(config: GPTConfig) -> GPT:
-    """GPT on torch's meta device, whose weights have shapes only: sizes that a file merely claims take no memory."""
-    with torch.device("meta"), _Undrawn():
-        return GPT(config)
-
-
-class _Undrawn(TorchFunctionMode):
-    """Skips normal_ in a block: on the meta device torch would spend a second on importing its compiler for normal_."""
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        options = kwargs or {}
-        if function is torch.nn.init.normal_:
-            return options["tensor"]
-        return function(*args, **options)
 
 
 def _weights_of(state: dict) -> dict[str, Tensor]:

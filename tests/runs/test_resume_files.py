@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from gptmini import run_folder
-from gptmini.model.checkpoint import read_checkpoint, write_checkpoint
+from gptmini import runs
+from gptmini.checkpoint.file import read_checkpoint, write_checkpoint
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def no_room(*arguments, **more):
 def test_the_checkpoint_that_a_run_goes_on_from_becomes_its_last(run):
     # The second time the two files are of one step, and nothing is left to set aside.
     for _ in range(2):
-        run_folder.adopt(run / "checkpoints" / "best.ckpt", 1)
+        runs.adopt(run / "checkpoints" / "best.ckpt", 1)
 
     expected = {"best": 1, "last": 1, "set-aside-last-3": 3, "set-aside-previous-2": 2}
     assert steps(run) == {f"{name}.ckpt": step for name, step in expected.items()}
@@ -43,7 +43,7 @@ def test_a_run_without_room_for_its_last_checkpoint_keeps_every_name(run, monkey
     before = steps(run)
     monkeypatch.setattr(os, "link", no_room)
     with pytest.raises(OSError, match="No space left on device"):
-        run_folder.adopt(run / "checkpoints" / "best.ckpt", 1)
+        runs.adopt(run / "checkpoints" / "best.ckpt", 1)
     assert steps(run) == before
 
 
@@ -60,6 +60,6 @@ def test_what_a_killed_process_had_half_written_is_removed_and_nothing_else(run)
         (run / name).touch()
     (run / "checkpoints" / ".folder.tmp").mkdir()
 
-    run_folder.remove_left_overs(run)
+    runs.remove_left_overs(run)
     assert [name for name in left_over if (run / name).exists()] == []
     assert [name for name in kept if not (run / name).exists()] == []

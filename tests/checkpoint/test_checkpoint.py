@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import gptmini
+from checkpoint.checkpoints import LEARNED, ROTARY, make, small
+from gptmini.checkpoint.file import read_checkpoint, write_checkpoint
 from gptmini.model import new_gpt
-from gptmini.model.checkpoint import read_checkpoint, write_checkpoint
-from model.checkpoints import LEARNED, ROTARY, make, small
 
 TOKENS = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import gptmini
+from gptmini.checkpoint.file import header
 from gptmini.model import GPTConfig
-from gptmini.model.checkpoint import header
 from gptmini.tokenizer import CharTokenizer
 from sizes import GPT2, MODERN
 from toys import wide_gpt

@@ -1,11 +1,19 @@
-"""Choose device, precision and compilation: what suits this machine, unless the user says otherwise."""
+"""The device that this machine computes on: how it is chosen, and its clock, memory and speed.
 
+python -m gptmini.hardware says what gptmini would use this machine as, and why.
+"""
+
+import argparse
+import ctypes
 import importlib.util
 import os
+import platform
 import shutil
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -27,6 +35,28 @@ DTYPES = {
     "bf16": torch.bfloat16,
     "fp64": torch.float64,
 }
+
+# Dense operations a second in bf16 by NVIDIA's data sheets, under the names that the driver gives.
+# Lightning's table is not used because it mistakes L40S for L4.
+PEAKS = {
+    "NVIDIA A100-SXM4-40GB": 312e12,
+    "NVIDIA A100-SXM4-80GB": 312e12,
+    "NVIDIA A100-PCIE-40GB": 312e12,
+    "NVIDIA A100 80GB PCIe": 312e12,
+    "NVIDIA H100 80GB HBM3": 989e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H200": 989e12,
+    "NVIDIA L4": 121e12,
+    "NVIDIA L40S": 362e12,
+    "NVIDIA GeForce RTX 4090": 165e12,
+}
+
+# Environment variable from which a process that starts takes its number of CPU threads.
+VARIABLE_OF_THREADS = "OMP_NUM_THREADS"
+
+# Numbers of two parameters of mallopt, from glibc's malloc.h.
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
 
 
 @dataclass(frozen=True)
@@ -190,3 +220,140 @@ def _triton_compiles() -> bool:
     # Triton compiles a launcher of each kernel with the machine's C compiler.
     has_compiler = any(shutil.which(name) for name in ("cc", "gcc", "clang"))
     return is_recent and is_installed and has_compiler
+
+
+def clock(device: str) -> float:
+    """Wait until the device has finished its queued work, and return the seconds of a steady clock."""
+    wait_for(torch.device(device))
+    return time.perf_counter()
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until a device has finished its queued work; a CPU has no queue."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep the memory that one training step frees for the next step, instead of returning it to the system.
+
+    Tensors above 32 MB still go back to the system when they are freed: a large model's step has many of them at
+    once. With another C library nothing changes.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return
+
+    # Freed memory at the end of the heap stays there, and tensors of up to 32 MB are put into the heap.
+    libc = ctypes.CDLL(None)
+    libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)  # bytes; the largest int
+    libc.mallopt(M_MMAP_THRESHOLD, 2**25)  # bytes
+
+
+def use_tf32() -> None:
+    """Let GPUs that have TF32 round the factors of float32 matrix products to TF32; norms and sums stay float32."""
+    torch.set_float32_matmul_precision("high")
+
+
+def use_threads(threads: int | None, *, n_processes: int = 1) -> None:
+    """Set the number of CPU threads that torch computes with in this process.
+
+    Args:
+        threads: the number; None for torch's own. Each of several processes then takes an equal share of that, unless
+            the variable has told it its number.
+        n_processes: number of processes that compute together on this machine, of which this is one.
+    """
+    number = threads
+    if number is None:
+        number = _own_threads()
+        if n_processes > 1 and VARIABLE_OF_THREADS not in os.environ:
+            number = max(1, number // n_processes)
+    if number != torch.get_num_threads():
+        torch.set_num_threads(number)
+
+    # Lightning would set a number of its own in each of several processes.
+    if n_processes > 1:
+        os.environ[VARIABLE_OF_THREADS] = str(number)
+
+
+@cache
+def _own_threads() -> int:
+    """Torch's own number of threads, as it was before the first call."""
+    return torch.get_num_threads()
+
+
+def memory(device: torch.device) -> int | None:
+    """Total bytes of a CUDA GPU's memory, otherwise of the machine's; None where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[1]
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError):
+        return None
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """Most bytes so far of tensors on a CUDA GPU, otherwise of this process; None where the system keeps no count."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if sys.platform == "win32":
+        return None
+
+    import resource  # does not exist on Windows
+
+    bytes_per_unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux KiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * bytes_per_unit
+
+
+def peak_flops(device: torch.device, precision: str) -> float | None:
+    """Operations a second of a GPU in bf16 as its maker states them; None for fp32 and for a device not in PEAKS."""
+    if device.type != "cuda" or "bf16" not in precision:
+        return None
+    return PEAKS.get(torch.cuda.get_device_name(device))
+
+
+def main() -> None:
+    """Print a line for each property of the machine that is chosen or known."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gptmini.hardware",
+        description="Say what gptmini would use this machine as, and why.",
+    )
+    parser.error = lambda message: parser.exit(2, f"error: {message}\n")
+    parser.parse_args()
+
+    hardware = choose_hardware("auto", "auto", "auto")
+    device = torch.device(hardware.device)
+    for name in ("device", "precision", "compile"):
+        chosen = str(getattr(hardware, name)).lower()
+        print_line(name, f"{chosen}: {hardware.reasons[name]}; trainer.{name}= overrules it")
+
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+        major, minor = torch.cuda.get_device_capability(device)
+        print_line("name", f"{name}, compute capability {major}.{minor}")
+
+        products = "in TF32" if hardware.tf32 else "in full, for want of TF32"
+        print_line("fp32", f"products {products}, where trainer.precision=fp32 is chosen")
+    else:
+        print_line("threads", f"{torch.get_num_threads()}; trainer.threads= overrules it")
+
+    size = memory(device)
+    print_line("memory", "unknown" if size is None else f"{size / 1e9:.1f} GB")
+
+    peak = peak_flops(device, hardware.precision)
+    if peak is None:
+        print_line("peak", "unknown: callbacks.scalars.peak_tflops= gives work/mfu its measure")
+    else:
+        print_line("peak", f"{peak / 1e12:,.0f} TFLOP/s in bf16, by its maker")
+
+    print_line("torch", torch.__version__)
+
+
+def print_line(name: str, value: str) -> None:
+    """Print a property's name, and its value in a second column."""
+    print(f"{name:10} {value}")
+
+
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import gptmini
-from gptmini import run_folder
+from gptmini import runs
 from gptmini.training.monitoring import console
 from gptmini.user_error import UserError
 
@@ -16,7 +16,7 @@ from gptmini.user_error import UserError
 OTHER = """
 import sys
 from pathlib import Path
-from gptmini.run_folder import locked
+from gptmini.runs import locked
 
 with locked(Path(sys.argv[1])):
     pass
@@ -24,9 +24,9 @@ with locked(Path(sys.argv[1])):
 
 
 def begin(root, config="", folder=None):
-    place, _ = run_folder.make_run_folder(str(root), "demo", folder)
-    run_folder.write_config(config, place, [])
-    run_folder.link_latest(root, place)
+    place, _ = runs.make_run_folder(str(root), "demo", folder)
+    runs.write_config(config, place, [])
+    runs.link_latest(root, place)
     return place
 
 
@@ -41,18 +41,18 @@ def test_runs_that_start_in_one_second_get_folders_of_their_own(tmp_path):
 
 def test_a_folder_of_ones_own_may_be_absent_or_empty_and_nothing_else(tmp_path):
     own = tmp_path / "mine"
-    place, made = run_folder.make_run_folder("runs", None, str(own))
+    place, made = runs.make_run_folder("runs", None, str(own))
     assert (place, made) == (own, [own])
     # A process that was killed before its run began leaves a lock.
     (own / ".lock").touch()
-    assert run_folder.make_run_folder("runs", None, str(own)) == (own, [])
+    assert runs.make_run_folder("runs", None, str(own)) == (own, [])
 
     (own / "thesis.tex").touch()
     with pytest.raises(UserError, match="and it holds thesis"):
-        run_folder.make_run_folder("runs", None, str(own))
+        runs.make_run_folder("runs", None, str(own))
     (own / "config.yaml").write_text("version: 0.3.0\n")
     with pytest.raises(UserError, match="inner lies in the run "):
-        run_folder.make_run_folder("runs", None, str(own / "inner"))
+        runs.make_run_folder("runs", None, str(own / "inner"))
 
 
 @pytest.mark.parametrize("kind", ["link", "file", "folder of files"])
@@ -95,26 +95,26 @@ def test_a_reader_that_leaves_does_not_end_the_run():
 
 def test_a_folder_in_use_is_refused_and_its_process_named(tmp_path):
     command = [sys.executable, "-c", OTHER, str(tmp_path)]
-    with run_folder.locked(tmp_path):
+    with runs.locked(tmp_path):
         other = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert f"is being trained by process {os.getpid()}; stop it first" in other.stderr
     assert list(tmp_path.iterdir()) == []
 
     # The folder is free again, also after a run that was stopped.
-    with pytest.raises(SystemExit), run_folder.locked(tmp_path):
+    with pytest.raises(SystemExit), runs.locked(tmp_path):
         sys.exit(130)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_configuration_is_kept_under_the_version_that_writes_it(tmp_path):
-    run_folder.write_config("seed: 1\n", tmp_path, ["data.path=Bücher: a, b", "seed=1"])
-    assert run_folder.read_config(tmp_path) == ({"seed": 1}, ["data.path=Bücher: a, b", "seed=1"])
+    runs.write_config("seed: 1\n", tmp_path, ["data.path=Bücher: a, b", "seed=1"])
+    assert runs.read_config(tmp_path) == ({"seed": 1}, ["data.path=Bücher: a, b", "seed=1"])
     assert f"version: {gptmini.__version__}\n" in (tmp_path / "config.yaml").read_text()
 
 
 @pytest.mark.parametrize("version", ["0.3.0", "0.3.17", gptmini.__version__])
 def test_a_run_of_a_version_that_stores_the_same_goes_on(tmp_path, version):
-    run_folder.check_version(version, tmp_path)
+    runs.check_version(version, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -124,10 +124,10 @@ def test_a_run_of_a_version_that_stores_the_same_goes_on(tmp_path, version):
 def test_a_run_of_another_version_is_refused_and_the_version_named(tmp_path, version, named):
     wanted = rf"was begun by gptmini {named}, which \S+ cannot go on with; install"
     with pytest.raises(UserError, match=wanted):
-        run_folder.check_version(version, tmp_path)
+        runs.check_version(version, tmp_path)
 
 
 @pytest.mark.parametrize("version", ["", "new", "0.2", 0.2, ["0.2.0"], "0.2.0\n", "9" * 5000])
 def test_a_version_that_is_none_is_refused(tmp_path, version):
     with pytest.raises(UserError, match="must name the version of gptmini that wrote it, got"):
-        run_folder.check_version(version, tmp_path)
+        runs.check_version(version, tmp_path)

@@ -1,6 +1,6 @@
 """A run's folder: made, found and locked, led to by runs/latest, and gone on with."""
 
-from gptmini.run_folder.finding import (
+from gptmini.runs.find import (
     every_run,
     find_checkpoint,
     find_run,
@@ -8,7 +8,7 @@ from gptmini.run_folder.finding import (
     has_checkpoint,
     named_run,
 )
-from gptmini.run_folder.folder import (
+from gptmini.runs.folder import (
     check_version,
     is_run,
     is_trained,
@@ -17,8 +17,8 @@ from gptmini.run_folder.folder import (
     read_config,
     write_config,
 )
-from gptmini.run_folder.latest import check_latest, link_latest, root_of, seen_from_here
-from gptmini.run_folder.resuming import adopt, find_training_state, remove_left_overs
+from gptmini.runs.latest import check_latest, link_latest, root_of, seen_from_here
+from gptmini.runs.resume import adopt, find_training_state, remove_left_overs
 
 __all__ = [
     "adopt",

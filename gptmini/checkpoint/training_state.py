@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from gptmini.model.checkpoint import build_model
+from gptmini.checkpoint.file import build_model
 from gptmini.model.gpt import GPT
 from gptmini.model.shards import StoredTensor
 from gptmini.user_error import UserError

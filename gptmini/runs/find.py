@@ -4,8 +4,8 @@ import re
 from datetime import datetime
 from pathlib import Path
 
-from gptmini.run_folder.folder import STAMP
-from gptmini.run_folder.latest import seen_from_here
+from gptmini.runs.folder import STAMP
+from gptmini.runs.latest import seen_from_here
 from gptmini.user_error import UserError
 
 # The name of a run's folder: its time, and a number where several runs began in the same second.

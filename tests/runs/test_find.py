@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import gptmini
-from gptmini.run_folder import every_run, find_checkpoint, find_run, find_runs, link_latest
+from gptmini.runs import every_run, find_checkpoint, find_run, find_runs, link_latest
 from gptmini.training.run import open_run
 from gptmini.user_error import UserError
 

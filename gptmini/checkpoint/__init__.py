@@ -1,0 +1,1 @@
+"""The checkpoint of a run: its file, and what a run goes on from."""
