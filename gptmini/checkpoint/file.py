@@ -1,8 +1,7 @@
 """The checkpoint file: tensors and plain JSON types, written whole or not at all, checked before it is read.
 
 Layout: {"gptmini": {"format", "config", "tokenizer", ...}, "state_dict": {"model.<name>": tensor}, ...}. Sampling needs
-these two entries; further entries hold what the trainer needs to go on, such as the state of the optimizer. Of a model
-that is too large for one file, the tensors lie in a folder beside the file, as gptmini/model/shards.py describes.
+these two entries; further entries hold what the trainer needs to go on, such as the state of the optimizer.
 """
 
 import math
@@ -13,10 +12,9 @@ import torch
 from torch import Tensor
 
 from gptmini import __version__
-from gptmini.files import flush_file, flush_folder, replace_by_link, replacing
+from gptmini.files import flush_file, replacing
 from gptmini.model.config import GPTConfig, config_from_file
 from gptmini.model.gpt import GPT, gpt_of_shapes
-from gptmini.model.shards import check_shards, is_of_shards, read_rest, read_shards
 from gptmini.untrusted import read_tensors
 from gptmini.user_error import UserError
 
@@ -46,7 +44,8 @@ def header(config: GPTConfig, tokenizer: dict, **more: object) -> dict:
 def write_checkpoint(checkpoint: dict, path: Path, *, previous: Path | None = None) -> None:
     """Write a checkpoint whole or not at all: beside its name, flushed to disk, renamed.
 
-    An old file at path is called previous from then on; it is gone if previous is None.
+    An old file at path takes the name previous just before; it is gone if previous is None. A process that is killed
+    between the two renames leaves no file at path, and a complete one at previous.
     Raises OSError: no room, no permission; the old file is untouched and the partial one removed.
     """
     try:
@@ -54,7 +53,7 @@ def write_checkpoint(checkpoint: dict, path: Path, *, previous: Path | None = No
             torch.save(checkpoint, file)
             flush_file(file)  # the new file is on disk before the old one changes its name
             if previous is not None and path.exists():
-                replace_by_link(path, previous)
+                path.replace(previous)
     except (OSError, RuntimeError) as error:
         # Where writing is cut short, torch raises a RuntimeError, whose context is the file's error or an interrupt.
         cause = error if isinstance(error, OSError) else error.__context__
@@ -63,27 +62,20 @@ def write_checkpoint(checkpoint: dict, path: Path, *, previous: Path | None = No
         if isinstance(cause, OSError):
             raise OSError(cause.errno, cause.strerror, str(path)) from error
         raise
-    flush_folder(path.parent)
 
 
 def read_checkpoint(path: Path, *, mapped: bool = False, is_checked: bool = False) -> dict:
     """Read a checkpoint onto the CPU without running any code in the file.
 
-    Of shards, the tensors in the optimizer's state are StoredTensor, which read_stored reads.
-
     Args:
         path: the checkpoint's file.
         mapped: whether tensors stay in the file until they are used: who needs the weights alone does not read the
-            state of the optimizer, which is twice as large. The file must not change meanwhile. Of shards, the
-            optimizer's are left out.
+            state of the optimizer, which is twice as large. The file must not change meanwhile.
         is_checked: whether the checksums were compared before, as by another process of the run.
 
     Raises UserError: another format, damage, or pickled code.
     """
-    if is_of_shards(path):
-        checkpoint = read_shards(path, only_weights=mapped, is_checked=is_checked)
-    else:
-        checkpoint = read_tensors(path, mapped=mapped, checked=not is_checked)
+    checkpoint = read_tensors(path, mapped=mapped, checked=not is_checked)
     _check_format(checkpoint, path)
     return checkpoint
 
@@ -93,10 +85,7 @@ def read_header(path: Path) -> dict:
 
     Raises UserError: another format, damage, or pickled code.
     """
-    if is_of_shards(path):
-        checkpoint = read_rest(path)
-    else:
-        checkpoint = read_tensors(path, mapped=True, checked=False)
+    checkpoint = read_tensors(path, mapped=True, checked=False)
     _check_format(checkpoint, path)
     return checkpoint["gptmini"]
 
@@ -116,23 +105,14 @@ def _check_format(checkpoint: dict, path: Path) -> None:
 
 
 def step_of(path: Path) -> float:
-    """Optimizer step at which a checkpoint was written; infinity for a damaged file.
+    """Optimizer step at which a checkpoint was written; infinity for a file that is damaged or names no step.
 
     The checksums of the whole file are checked, but its tensors are not read into memory.
     """
     try:
-        if is_of_shards(path):
-            checkpoint = read_rest(path)
-            check_shards(path, checkpoint)
-        else:
-            checkpoint = read_tensors(path, mapped=True)
-        step = checkpoint["global_step"]
-    except Exception:  # of any class; read_checkpoint tells how a file is damaged
+        return read_tensors(path, mapped=True)["global_step"]
+    except (UserError, KeyError):  # TrainingState tells what is wrong with the file
         return math.inf
-
-    if type(step) is not int or step < 0:
-        return math.inf
-    return step
 
 
 def build_model(checkpoint: dict) -> GPT:

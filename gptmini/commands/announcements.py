@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # importing Lightning takes seconds
     from gptmini.data import TokenStore
     from gptmini.model import GPT, GPTConfig
     from gptmini.training import ConsoleLogger, GPTModule, TrainerSettings
-    from gptmini.training.checkpointing import Best
+    from gptmini.training.checkpoints import Best
     from gptmini.training.run import Run
     from gptmini.training.stopping import Ending
     from gptmini.training.trainer import Logger, Trainer

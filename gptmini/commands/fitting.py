@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gptmini.commands.compose import Typed
     from gptmini.training import GPTModule, TokenDataModule
-    from gptmini.training.checkpointing import Best
+    from gptmini.training.checkpoints import Best
     from gptmini.training.processes import Group
     from gptmini.training.run import Run
     from gptmini.training.trainer import Logger

@@ -42,7 +42,6 @@ RESUMABLE = (
     "callbacks.scalars.every_steps",
     "callbacks.scalars.peak_tflops",
     "callbacks.checkpoints.every_steps",
-    "callbacks.checkpoints.shards_above",
     "callbacks.samples",
     "callbacks.pictures",
     "console",

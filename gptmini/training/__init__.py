@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gptmini.training.checkpointing import AtomicCheckpointIO, RunCheckpoints
+    from gptmini.training.checkpoints import AtomicCheckpointIO, RunCheckpoints
     from gptmini.training.datamodule import TokenDataModule
     from gptmini.training.module import GPTModule
     from gptmini.training.monitoring.console import ConsoleLogger
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gptmini.training.trainer import assemble, build_trainer
 
 _HOMES = {
-    "AtomicCheckpointIO": "gptmini.training.checkpointing",
+    "AtomicCheckpointIO": "gptmini.training.checkpoints",
     "ConsoleLogger": "gptmini.training.monitoring.console",
     "EventLogger": "gptmini.training.monitoring.events",
     "GPTModule": "gptmini.training.module",
@@ -31,7 +31,7 @@ _HOMES = {
     "OverfittingNotice": "gptmini.training.monitoring.overfitting",
     "Pictures": "gptmini.training.monitoring.pictures",
     "Pruning": "gptmini.training.pruning",
-    "RunCheckpoints": "gptmini.training.checkpointing",
+    "RunCheckpoints": "gptmini.training.checkpoints",
     "Samples": "gptmini.training.monitoring.samples",
     "Scalars": "gptmini.training.monitoring.scalars",
     "Stopping": "gptmini.training.stopping",

@@ -12,12 +12,11 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from gptmini.checkpoint.file import WEIGHTS_PREFIX
-from gptmini.model.shards import StoredTensor, read_stored
 from gptmini.optim.muon import MOMENTS
 from gptmini.training import sharding
 from gptmini.user_error import UserError
 
-Moments = Mapping[str, Mapping[str, Tensor | StoredTensor]]
+Moments = Mapping[str, Mapping[str, Tensor]]
 
 
 def names_in(optimizer: Optimizer, parameters: Mapping[str, Parameter]) -> list[str]:
@@ -61,23 +60,13 @@ def check_moments(
 def restore_moments(
     moments: Moments, optimizer: Optimizer, parameters: Mapping[str, Parameter]
 ) -> None:
-    """Give an optimizer moments that check_moments has checked, or this process's share of them.
-
-    Raises UserError: shards do not hold the moments that they should.
-    """
+    """Give an optimizer moments that check_moments has checked, or this process's share of them."""
     numbered: dict[int, dict[str, Tensor]] = {}
-    rooms = []  # what is still in shards, and where it is read to
     for number, name in enumerate(names_in(optimizer, parameters)):
         parameter = parameters[name.removeprefix(WEIGHTS_PREFIX)]
         numbered[number] = {}
         for moment, tensor in moments[name].items():
-            if isinstance(tensor, StoredTensor):
-                share = torch.zeros_like(parameter.detach(), dtype=tensor.dtype)
-                rooms.append((tensor, share))
-            else:
-                share = sharding.share_like(tensor, parameter)
-            numbered[number][moment] = share
-    read_stored(rooms)
+            numbered[number][moment] = sharding.share_like(tensor, parameter)
 
     # Only moments are restored. The settings in param_groups stay those of the configuration.
     settings = optimizer.state_dict()["param_groups"]

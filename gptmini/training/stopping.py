@@ -13,7 +13,7 @@ from typing import Any
 import lightning as L
 import torch
 
-from gptmini.training.checkpointing import AtomicCheckpointIO, Stop
+from gptmini.training.checkpoints import Stop
 from gptmini.training.meeting import LostStore, Meeting, is_loss
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import log, say
@@ -92,10 +92,8 @@ class Stopping(L.Callback):
             clauses = "process 0 does not answer"
             speaks = meeting.rank == 1
 
-        files = trainer.strategy.checkpoint_io
-        saved = isinstance(files, AtomicCheckpointIO) and files.last_step == trainer.global_step
         reason = f"the loss of a process ({clauses or 'every process answers again'})"
-        return Ending(reason=reason, code=LOSS, saved=saved, speaks=speaks)
+        return Ending(reason=reason, code=LOSS, speaks=speaks)
 
     @contextmanager
     def listening(self) -> Iterator[None]:

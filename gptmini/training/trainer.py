@@ -21,7 +21,7 @@ from gptmini.model import GPT, GPTConfig, check_seed, new_gpt
 from gptmini.model.adapting import adapted
 from gptmini.model.adapting import freeze as freeze_weights
 from gptmini.training.batch_size import choose_batch_size
-from gptmini.training.checkpointing import AtomicCheckpointIO, RunCheckpoints
+from gptmini.training.checkpoints import AtomicCheckpointIO, RunCheckpoints
 from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.module import GPTModule
 from gptmini.training.processes import environment_of, prepare_for_collectives, strategy_of

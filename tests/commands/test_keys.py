@@ -53,7 +53,6 @@ EFFECTS = {
     "callbacks.samples.top_p": (["callbacks.samples.top_p=0.01"], "sample", ()),
     "callbacks.samples.seed": (["callbacks.samples.seed=2"], "sample", ()),
     "callbacks.checkpoints.every_steps": (["callbacks.checkpoints.every_steps=9"], "files", ()),
-    "callbacks.checkpoints.shards_above": (["callbacks.checkpoints.shards_above=-1"], "error", ()),
     "freeze": (["freeze=[embedding]"], "weights", ()),
     "data.path": (["data.path=other.txt"], "tokens", ()),
     "data.val_path": (["data.val_path=other.txt"], "held out", ()),

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gptmini.runs import find_training_state
-from gptmini.training.checkpointing import RunCheckpoints
+from gptmini.training.checkpoints import RunCheckpoints
 from gptmini.training.monitoring.scalars import Scalars
 from gptmini.training.stopping import Stopping
 from gpu.parts import TRY_ON_CPU, Losses

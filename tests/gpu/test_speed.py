@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gptmini.training.batch_size import TRIAL_SECONDS, choose_batch_size
-from gptmini.training.checkpointing import RunCheckpoints
+from gptmini.training.checkpoints import RunCheckpoints
 from gptmini.training.monitoring.scalars import Scalars
 from gptmini.training.stopping import Stopping
 from gpu.parts import SIZES, TRY_ON_CPU, Work, model_of

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gptmini.data.batches import window_starts
 from gptmini.runs import find_training_state
-from gptmini.training.checkpointing import RunCheckpoints, Stop
+from gptmini.training.checkpoints import RunCheckpoints, Stop
 from gptmini.training.monitoring.scalars import Scalars
 from gptmini.training.outcomes import Outcomes
 from gptmini.training.stopping import Stopping

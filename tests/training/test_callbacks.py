@@ -15,14 +15,14 @@ from training.test_shown import SAMPLING
 
 FINE = {
     Scalars: {"every_steps": 1, "peak_tflops": None},
-    RunCheckpoints: {"every_steps": 1, "shards_above": 0},
+    RunCheckpoints: {"every_steps": 1},
     OverfittingNotice: {"patience": 3},
     Samples: SAMPLING,
     Pictures: PICTURES,
 }
 REFUSED = {
     Scalars: {"every_steps": [0, 1.0, True], "peak_tflops": [0, "fast", True, math.inf, math.nan]},
-    RunCheckpoints: {"every_steps": [0, None], "shards_above": [-1]},
+    RunCheckpoints: {"every_steps": [0, None]},
     OverfittingNotice: {"patience": [0, 2.5]},
     Samples: {
         "prompts": [[], "text", [3]],

@@ -1,5 +1,7 @@
 """The checkpoints that a run leaves: of the steps that their names say, and enough to sample from."""
 
+import errno
+import os
 from functools import partial
 
 import lightning as L
@@ -7,8 +9,10 @@ import pytest
 import torch
 
 import gptmini
+from forked import in_processes
 from gptmini.checkpoint.file import read_checkpoint
-from gptmini.training.checkpointing import RunCheckpoints, Stop
+from gptmini.training.checkpoints import AtomicCheckpointIO, RunCheckpoints, Stop
+from training.test_strategies import trained
 
 
 class StopAtTheEnd(L.Callback):
@@ -26,7 +30,6 @@ def test_best_last_and_previous_are_the_steps_they_name(train, tmp_path, checkpo
 
     # The loss of so short a run falls throughout.
     assert steps == {"best": 9, "last": 9, "previous": 8}
-    assert (folder / "best.ckpt").samefile(folder / "last.ckpt")
     assert checkpoints.best.loss == trainer.lightning_module.evaluation.loss
 
 
@@ -66,3 +69,35 @@ def test_compiled_checkpoint_has_the_same_keys(train, tmp_path, monkeypatch):
         return list(read_checkpoint(tmp_path / "checkpoints" / "last.ckpt")["state_dict"])
 
     assert keys(compile=True) == keys(compile=False)
+
+
+def trained_on_a_full_disk(train, n_ranks, *, failing, **settings):
+    """Train as one process of a run whose disk is full at some steps; return the error that ends it, or None."""
+    write = AtomicCheckpointIO.save_checkpoint
+
+    def save_checkpoint(self, checkpoint, path, storage_options=None):
+        if checkpoint["global_step"] in failing:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(self, checkpoint, path)
+
+    AtomicCheckpointIO.save_checkpoint = (
+        save_checkpoint  # in a process that is forked for this run alone
+    )
+    try:
+        trained(train, n_ranks, max_steps=6, **settings)
+    except OSError as error:
+        return error.strerror
+    return None
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+@pytest.mark.parametrize(
+    ("failing", "told", "last"),
+    [({2, 4}, None, 6), ({6}, "No space left on device", 4)],
+    ids=["amid the run", "at the end"],
+)
+def test_every_rank_learns_of_a_save_that_fails(train, tmp_path, strategy, failing, told, last):
+    options = {"failing": failing, "folder": tmp_path, "strategy": strategy}
+    run = partial(trained_on_a_full_disk, train, 2, **options)
+    assert in_processes(2, run, folder=tmp_path) == [told, told]
+    assert read_checkpoint(tmp_path / "checkpoints" / "last.ckpt")["global_step"] == last

@@ -9,7 +9,7 @@ import torch
 
 from gptmini.checkpoint.file import read_checkpoint
 from gptmini.runs import adopt, find_training_state
-from gptmini.training.checkpointing import RunCheckpoints, Stop
+from gptmini.training.checkpoints import RunCheckpoints, Stop
 from gptmini.training.monitoring.samples import Samples
 from gptmini.training.monitoring.scalars import Scalars
 from training.watchers import Kill, KillAfter, Seen
@@ -232,23 +232,15 @@ def test_a_validation_that_a_signal_ended_is_done_first_by_the_resumed_run(train
     assert state.validated_step == 6
 
 
-def add_a_step(checkpoint):
-    (optimizer,) = checkpoint["optimizer_states"]
-    optimizer["state"]["model.norm.weight"]["step"].add_(1)
-
-
 @pytest.mark.parametrize(
     "change",
     [
-        lambda checkpoint: checkpoint.update(global_step=3),  # where the optimizer has done four
-        lambda checkpoint: checkpoint["gptmini"].update(bad_steps=[1, 0]),
         lambda checkpoint: checkpoint.pop("optimizer_states"),
-        add_a_step,
         # Files of the version before resuming did not have this number.
         lambda checkpoint: checkpoint["gptmini"].pop("validated_step"),
     ],
 )
-def test_a_file_whose_counts_disagree_or_are_missing_is_refused(train, run_folder, change):
+def test_a_file_that_lacks_part_of_the_training_state_is_refused(train, run_folder, change):
     folder = run_folder("one")
     train(max_steps=4, callbacks=[RunCheckpoints(every_steps=4)], folder=folder)
     path = folder / "checkpoints" / "last.ckpt"

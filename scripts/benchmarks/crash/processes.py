@@ -199,9 +199,11 @@ def newest_step(folder: Path) -> int:
     from gptmini.checkpoint.file import read_header, step_of
 
     steps = [0]
-    for path in folder.glob("runs/*/*/checkpoints/last.ckpt"):
-        read_header(path)
-        steps.append(int(step_of(path)))
+    for path in folder.glob("runs/*/*/checkpoints/*.ckpt"):
+        # A process that saves at this moment gives last.ckpt another name.
+        with suppress(FileNotFoundError):
+            read_header(path)
+            steps.append(int(step_of(path)))
     return max(steps)
 
 

@@ -174,10 +174,6 @@ ALLOWED = {
         5,
         lambda folder, out: last(folder, "previous")["global_step"] == 5,
     ),
-    "callbacks.checkpoints.shards_above": (
-        0,
-        lambda folder, out: len(list(folder.glob("checkpoints/*.shards"))) > 0,
-    ),
     "callbacks.samples": (
         "null",
         lambda folder, out: steps(folder, "samples/text_summary") == [2, 4],
