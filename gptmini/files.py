@@ -1,6 +1,5 @@
 """Files and folders that are written whole or not at all, under a temporary name."""
 
-import errno
 import glob
 import os
 import secrets
@@ -20,8 +19,6 @@ CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.par
 ABANDONED = 3600
 
 OTHER_FILES = 256  # that a process keeps open: libraries, logs, checkpoints
-# Errors by which a file system says that it cannot flush a folder, as drives of a virtual machine's host.
-NO_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 @contextmanager
@@ -43,7 +40,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that takes the name path when the block ends: a reader sees the old file or the new one.
 
     The bytes are flushed to disk before the new file takes its name. When the block raises, the old file stays as it
-    was and the new one is removed. The renaming itself survives a power cut only after flush_folder.
+    was and the new one is removed.
     """
     temporary = temporary_beside(path)
     try:
@@ -88,17 +85,6 @@ def new_folder(path: Path, *, is_locked: bool = False, must_be_new: bool = False
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def replace_by_link(source: Path, target: Path) -> None:
-    """Make target a hard link to source's file: a reader of target sees the old file or the new one."""
-    temporary = temporary_beside(target)
-    try:
-        os.link(source, temporary)
-        temporary.replace(target)
-    finally:
-        # If target was a link to the same file already, the rename has left both names in place.
-        temporary.unlink(missing_ok=True)
-
-
 def replace_by_symlink(destination: str, link: Path) -> None:
     """Make link a symbolic link to destination: a reader sees the old link or the new one."""
     temporary = temporary_beside(link)
@@ -113,25 +99,6 @@ def flush_file(file: BinaryIO) -> None:
     """Flush the bytes written to a file to disk, so that they survive a power cut."""
     file.flush()
     os.fsync(file.fileno())
-
-
-def flush_folder(folder: Path) -> None:
-    """Flush a folder to disk, so that renames and links inside the folder survive a power cut.
-
-    Nothing is done where the system or the file system cannot flush a folder.
-    """
-    if os.name != "posix":
-        return  # other systems cannot open a folder to flush it
-
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with naming(folder):
-            os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in NO_FLUSH:
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def temporary_beside(path: Path) -> Path:

@@ -9,15 +9,18 @@ from gptmini.runs.find import (
     named_run,
 )
 from gptmini.runs.folder import (
+    check_latest,
     check_version,
     is_run,
     is_trained,
+    link_latest,
     locked,
     make_run_folder,
     read_config,
+    root_of,
+    seen_from_here,
     write_config,
 )
-from gptmini.runs.latest import check_latest, link_latest, root_of, seen_from_here
 from gptmini.runs.resume import adopt, find_training_state, remove_left_overs
 
 __all__ = [

@@ -4,12 +4,11 @@ import re
 from datetime import datetime
 from pathlib import Path
 
-from gptmini.runs.folder import STAMP
-from gptmini.runs.latest import seen_from_here
+from gptmini.runs.folder import STAMP, seen_from_here
 from gptmini.user_error import UserError
 
 # The name of a run's folder: its time, and a number where several runs began in the same second.
-NAME_WITH_TIME = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:_(\d{1,9}))?")
+NAME_WITH_TIME = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:_(\d+))?")
 
 
 def named_run(path: str | Path) -> Path:
@@ -18,8 +17,8 @@ def named_run(path: str | Path) -> Path:
     A folder of runs, as runs/NAME, stands for the newest run in it, and root/latest for the run that it leads to. Every
     other path stands for itself.
 
-    Raises UserError: the path does not exist, is neither a file nor a folder, or is the folder of all runs, where it is
-    not clear which name is meant.
+    Raises UserError: the path is empty, as an unset variable of a shell is, does not exist, or is the folder of all
+    runs, where it is not clear which run is meant.
     """
     if not str(path):
         raise UserError("the name of a run must not be empty; runs/latest is the newest run")
@@ -28,22 +27,19 @@ def named_run(path: str | Path) -> Path:
         raise UserError(
             f"{path} does not exist; give a run folder (runs/latest) or a .ckpt file in one"
         )
-    if not path.is_file() and not path.is_dir():
-        raise UserError(f"{path} must be a run folder or a .ckpt file, and is neither")
-
     is_run = (path / "config.yaml").exists() or (path / "checkpoints").is_dir()
     if path.is_file() or is_run:
         return path
 
     is_of_all = (path / "latest").exists()
-    runs = _runs_in(path)
+    runs = _runs(path, "*/config.yaml")
     if runs and not is_of_all:
         return runs[-1]
-    names = sorted(set(runs) | {name for name in path.iterdir() if _runs_in(name)})
-    if names:
+
+    runs = every_run(path)
+    if runs:
         raise UserError(
-            f"{path} holds the runs of every name; give {path / 'latest'}, "
-            f"or the runs of one name for their newest, as in {names[-1]}"
+            f"{path} holds the runs of every name; give {path / 'latest'}, or one run, as {runs[-1]}"
         )
     return path
 
@@ -75,43 +71,33 @@ def find_runs(path: str | Path) -> list[Path]:
 
     Raises UserError: the path stands for no run.
     """
-    path = Path(path)
-    newest = named_run(path)
-    if newest != path and newest.parent == path:
-        return [seen_from_here(run) for run in _runs_in(path)]
-    return [find_run(path)]
+    path = Path(path).expanduser()
+    if named_run(path) == path:
+        return [find_run(path)]
+    return [seen_from_here(run) for run in _runs(path, "*/config.yaml")]
 
 
 def every_run(folder: str | Path) -> list[Path]:
     """Return every run in a folder of all runs, or in that of one name, oldest first; an empty list if it holds none.
 
-    Raises UserError: there is no such folder.
+    A run's own folder stands for that run.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise UserError(f"{folder} must be a folder of runs, and there is no such folder")
-    if (folder / "config.yaml").is_file() and not (folder / "config.yaml").is_symlink():
-        return [folder]
-    runs = _runs_in(folder)
-    for name in folder.iterdir():
-        is_latest = name.name == "latest"
-        if name.is_dir() and not is_latest:
-            runs += _runs_in(name)
-    return sorted(runs, key=_begun)
+    return _runs(folder, "config.yaml") or _runs(folder, "*/config.yaml", "*/*/config.yaml")
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """Return a checkpoint file as it is, and for a run its best.ckpt, or else its last.ckpt.
+    """Return a checkpoint file as it is, and for a run its best.ckpt, or else its newest.
 
     Args:
         path: a .ckpt file, a run folder, a folder of runs, or root/latest.
 
-    Raises UserError: the path stands for no run, or the run holds neither checkpoint.
+    Raises UserError: the path stands for no run, or the run has saved nothing.
     """
     path = named_run(path)
     if path.is_file():
         return path
-    for name in ("best.ckpt", "last.ckpt"):
+    for name in ("best.ckpt", "last.ckpt", "previous.ckpt"):
         candidate = path / "checkpoints" / name
         if candidate.is_file():
             return candidate
@@ -126,10 +112,9 @@ def has_checkpoint(folder: Path) -> bool:
     return any((folder / "checkpoints").glob("[!.]*.ckpt"))
 
 
-def _runs_in(folder: Path) -> list[Path]:
-    """The runs directly in a folder, in the order in which they began; root/latest is none of them."""
-    configs = folder.glob("*/config.yaml")
-    # Reading a named pipe would wait for whoever writes into it.
+def _runs(folder: Path, *patterns: str) -> list[Path]:
+    """The runs whose config.yaml fits a pattern, in the order in which they began; root/latest, of links, is none."""
+    configs = [path for pattern in patterns for path in folder.glob(pattern)]
     is_run = [path for path in configs if path.is_file() and not path.is_symlink()]
     return sorted((path.parent for path in is_run), key=_begun)
 

@@ -1,4 +1,4 @@
-"""The folder of a run, runs/<name>/<time>/: made, described by its config.yaml, and locked."""
+"""The folder of a run, runs/<name>/<time>/: made, described by its config.yaml, locked, and led to by runs/latest."""
 
 import datetime
 import os
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gptmini import __version__
-from gptmini.files import naming, replacing
+from gptmini.files import naming, replace_by_symlink, replacing
 from gptmini.untrusted import read_yaml
 from gptmini.user_error import UserError
 
@@ -18,6 +18,7 @@ FIRST_VERSION = "0.1.0"  # the only version of gptmini that did not write its ve
 # optimizer's state by number instead of by name.
 OLDEST_RESUMABLE = (0, 3)
 VERSION = b"version: "  # what the config.yaml of a run begins with
+LINKED = ("config.yaml", "train.log", "checkpoints")  # items that runs/latest links to
 # Seconds that a process waits for the lock of a run, which a table of runs holds for an instant.
 PATIENCE = 0.5
 
@@ -125,23 +126,18 @@ def check_version(version: object, folder: Path) -> None:
         version: the value of version in the run's config.yaml; None if there is none.
         folder: the run's folder, for the error message.
     """
-    written_by = FIRST_VERSION if version is None else version
-    numbers = re.fullmatch(r"([0-9]{1,4})\.([0-9]{1,4})\.[0-9]{1,4}", str(written_by))
-    if numbers is None:
-        raise UserError(
-            f"{folder / 'config.yaml'} must name the version of gptmini that wrote it, "
-            f"got {version!r}"
-        )
-
-    # The last number of a version never decides whether a run can be resumed.
-    own_major, own_minor = __version__.split(".")[:2]
-    own = (int(own_major), int(own_minor))
-    theirs = (int(numbers[1]), int(numbers[2]))
-    if not OLDEST_RESUMABLE <= theirs <= own:
+    written_by = FIRST_VERSION if version is None else str(version)
+    if not OLDEST_RESUMABLE <= _major_and_minor(written_by) <= _major_and_minor(__version__):
         raise UserError(
             f"{folder} was begun by gptmini {written_by}, which {__version__} cannot go on with; "
             f"install gptmini {written_by}, or begin a new run"
         )
+
+
+def _major_and_minor(version: str) -> tuple[int, int]:
+    """The first two numbers of a version, as the last never decides whether a run goes on; (0, 0) for other words."""
+    numbers = re.match(r"(\d+)\.(\d+)\.", version)
+    return (0, 0) if numbers is None else (int(numbers[1]), int(numbers[2]))
 
 
 def is_trained(folder: Path) -> bool:
@@ -189,3 +185,54 @@ def locked(folder: Path, doing: str = "trained") -> Iterator[None]:
     finally:
         path.unlink(missing_ok=True)
         lock.release()
+
+
+def link_latest(root: Path, folder: Path) -> None:
+    """Make root/latest a folder of links into a run's folder.
+
+    There is no link to the event files: TensorBoard follows links, and would list the run twice.
+
+    Args:
+        root: the folder of all runs.
+        folder: the run's folder.
+
+    Raises UserError: root/latest exists, and no earlier run has made it; it is left as it is.
+    """
+    latest = root / "latest"
+    check_latest(latest)
+    latest.mkdir(parents=True, exist_ok=True)
+    for item in LINKED:
+        destination = os.path.relpath((folder / item).absolute(), latest.absolute())
+        replace_by_symlink(destination, latest / item)
+
+
+def check_latest(latest: Path) -> None:
+    """Raise UserError unless latest is absent, or a folder whose items of a run are links."""
+    is_link_or_file = latest.is_symlink() or (latest.exists() and not latest.is_dir())
+    items = [latest / item for item in LINKED]
+    if is_link_or_file or any(item.exists() and not item.is_symlink() for item in items):
+        raise UserError(
+            f"{latest} must be absent or a folder of links that an earlier run made; move it away"
+        )
+
+
+def root_of(folder: Path, runs_dir: str) -> Path | None:
+    """The folder of all runs that a run lies in, whose `latest` leads to the newest; None for a run elsewhere.
+
+    That is runs_dir, or for a run under another runs_dir the folder around it that has links to its newest run.
+    """
+    root = Path(runs_dir).expanduser()
+    folder = folder.absolute()
+    if folder.is_relative_to(root.absolute()):
+        return seen_from_here(root)
+    for around in (folder.parent, folder.parent.parent):
+        if (around / "latest" / "config.yaml").is_symlink():
+            return seen_from_here(around)
+    return None
+
+
+def seen_from_here(path: Path) -> Path:
+    """Return a path relative to the working directory where it lies inside, and else absolute."""
+    here = Path.cwd()
+    path = path.absolute()
+    return path.relative_to(here) if path.is_relative_to(here) else path

@@ -1,24 +1,14 @@
 """From which checkpoint a resumed run goes on, and what becomes of the run's other files."""
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.files import replace_by_link
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:  # importing torch takes seconds, and finding a run needs no torch
     from gptmini.checkpoint.training_state import TrainingState
 
 CHECKPOINTS = ("last", "previous", "best")  # names of a run's checkpoint files, without .ckpt
-
-# Temporary files of what a run writes whole or not at all, in its folder.
-LEFT_OVERS = (
-    ".config.yaml.*.tmp",
-    ".events.out.tfevents.*.tmp",
-    ".metrics.csv.*.tmp",
-    "checkpoints/.*.tmp",
-)
 
 
 def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
@@ -53,51 +43,37 @@ def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
 
 
 def adopt(path: Path, step: int) -> list[Path]:
-    """Make a checkpoint the run's last.ckpt, and set aside the run's checkpoints that are later or damaged.
+    """Set aside the checkpoints of a run that are later than the one that it goes on from, or damaged.
+
+    The checkpoint keeps its name. It is the newest from then on, so that the run goes on from it again if nothing is
+    saved before the run is killed.
 
     Args:
         path: the checkpoint that the run goes on from, in the run's checkpoints folder.
         step: optimizer step of that checkpoint.
 
     Returns the files set aside under their new names, set-aside-<name>-<step>.ckpt; the step of a damaged file is inf.
-    Raises OSError: a file could not be renamed, linked or copied, and every file has its old name.
+    Raises OSError: a file could not be renamed.
     """
     from gptmini.checkpoint.file import step_of
 
-    aside: dict[Path, Path] = {}  # new name of each file by its old name
-    try:
-        for name in CHECKPOINTS:
-            other = path.with_name(f"{name}.ckpt")
-            if not other.is_file() or other.samefile(path):
-                continue
-            other_step = step_of(other)
-            if other_step > step:
-                new_name = other.with_name(f"set-aside-{name}-{other_step}.ckpt")
-                aside[other] = other.replace(new_name)
-
-        last = path.with_name("last.ckpt")
-        if not last.exists() or not last.samefile(path):
-            replace_by_link(path, last)
-    except OSError:
-        for old_name, new_name in aside.items():
-            new_name.replace(old_name)
-        raise
-    return list(aside.values())
+    aside = []
+    for name in CHECKPOINTS:
+        other = path.with_name(f"{name}.ckpt")
+        if other == path or not other.is_file():
+            continue
+        other_step = step_of(other)
+        if other_step > step:
+            new_name = other.with_name(f"set-aside-{name}-{other_step}.ckpt")
+            aside.append(other.replace(new_name))
+    return aside
 
 
 def remove_left_overs(folder: Path) -> None:
-    """Remove the temporary files that a process left which was killed while it wrote a run folder, which is locked.
+    """Remove the temporary files that a killed process has left in a run folder, which is locked.
 
-    So are folders of shards that no checkpoint names. The temporary file of a report stays: a report takes no lock, and
-    may be written at this moment.
+    That of a report stays: a report takes no lock, and may be written at this moment.
     """
-    for pattern in LEFT_OVERS:
-        for left_over in folder.glob(pattern):
-            if left_over.is_file():
-                left_over.unlink()
-            elif left_over.is_dir() and not left_over.is_symlink():
-                shutil.rmtree(left_over, ignore_errors=True)
-    if any((folder / "checkpoints").glob("*.shards")):
-        from gptmini.model.shard_writing import remove_unnamed
-
-        remove_unnamed(folder / "checkpoints")
+    for left_over in (*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")):
+        if left_over.is_file() and not left_over.name.startswith(".report.html."):
+            left_over.unlink()

@@ -110,7 +110,7 @@ def test_a_named_pipe_is_no_run(script, two_runs):
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("nowhere", "nowhere must be a folder of runs, and there is no such folder"),
+        ("nowhere", "nowhere holds no run; gptmini train begins one"),
         (".", r"\. holds no run; gptmini train begins one"),
     ],
 )

@@ -97,11 +97,9 @@ def test_a_run_of_another_folder_name_counts_from_when_its_configuration_was_wri
     [
         (
             "runs",
-            "runs holds the runs of every name; give runs/latest, "
-            "or the runs of one name for their newest, as in runs/other",
+            f"runs holds the runs of every name; give runs/latest, or one run, as {NEWEST}",
         ),
         ("absent", "absent does not exist; give a run folder (runs/latest) or a .ckpt file in one"),
-        (os.devnull, f"{os.devnull} must be a run folder or a .ckpt file, and is neither"),
     ],
 )
 def test_what_stands_for_no_run_is_refused_by_all_in_the_same_words(command, given, said):
@@ -135,12 +133,11 @@ def test_a_folder_without_runs_or_checkpoints_is_refused(tmp_path):
     assert refusal(find_checkpoint, folder) == expected
 
 
-def test_a_run_means_its_best_checkpoint_else_its_last(tmp_path):
+def test_a_run_means_its_best_checkpoint_else_its_newest(tmp_path):
     folder = tmp_path / "checkpoints"
     folder.mkdir()
-    (folder / "previous.ckpt").touch()
 
-    for name in ("last.ckpt", "best.ckpt"):
+    for name in ("previous.ckpt", "last.ckpt", "best.ckpt"):
         (folder / name).touch()
         assert find_checkpoint(tmp_path) == find_checkpoint(str(tmp_path)) == folder / name
 

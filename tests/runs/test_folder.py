@@ -119,15 +119,9 @@ def test_a_run_of_a_version_that_stores_the_same_goes_on(tmp_path, version):
 
 @pytest.mark.parametrize(
     ("version", "named"),
-    [(None, "0.1.0"), ("0.2.0", "0.2.0"), ("0.4.0", "0.4.0"), ("1.0.0", "1.0.0")],
+    [(None, "0.1.0"), ("0.2.0", "0.2.0"), ("0.4.0", "0.4.0"), ("1.0.0", "1.0.0"), (0.2, "0.2")],
 )
 def test_a_run_of_another_version_is_refused_and_the_version_named(tmp_path, version, named):
     wanted = rf"was begun by gptmini {named}, which \S+ cannot go on with; install"
     with pytest.raises(UserError, match=wanted):
-        runs.check_version(version, tmp_path)
-
-
-@pytest.mark.parametrize("version", ["", "new", "0.2", 0.2, ["0.2.0"], "0.2.0\n", "9" * 5000])
-def test_a_version_that_is_none_is_refused(tmp_path, version):
-    with pytest.raises(UserError, match="must name the version of gptmini that wrote it, got"):
         runs.check_version(version, tmp_path)

@@ -1,8 +1,5 @@
 """What becomes of the files of a run that is resumed."""
 
-import errno
-import os
-
 import pytest
 
 from gptmini import runs
@@ -26,25 +23,21 @@ def steps(run):
     return {path.name: read_checkpoint(path)["global_step"] for path in files}
 
 
-def no_room(*arguments, **more):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def test_the_checkpoint_that_a_run_goes_on_from_becomes_its_last(run):
-    # The second time the two files are of one step, and nothing is left to set aside.
+def test_the_checkpoint_that_a_run_goes_on_from_becomes_its_newest(run):
+    # The second time nothing is left to set aside.
     for _ in range(2):
         runs.adopt(run / "checkpoints" / "best.ckpt", 1)
 
-    expected = {"best": 1, "last": 1, "set-aside-last-3": 3, "set-aside-previous-2": 2}
+    expected = {"best": 1, "set-aside-last-3": 3, "set-aside-previous-2": 2}
     assert steps(run) == {f"{name}.ckpt": step for name, step in expected.items()}
 
 
-def test_a_run_without_room_for_its_last_checkpoint_keeps_every_name(run, monkeypatch):
-    before = steps(run)
-    monkeypatch.setattr(os, "link", no_room)
-    with pytest.raises(OSError, match="No space left on device"):
-        runs.adopt(run / "checkpoints" / "best.ckpt", 1)
-    assert steps(run) == before
+def test_a_damaged_checkpoint_is_set_aside(run):
+    last = run / "checkpoints" / "last.ckpt"
+    last.write_bytes(last.read_bytes()[:-99])
+    (aside,) = runs.adopt(run / "checkpoints" / "previous.ckpt", 2)
+    assert aside.name == "set-aside-last-inf.ckpt"
+    assert not last.exists()
 
 
 def test_what_a_killed_process_had_half_written_is_removed_and_nothing_else(run):
@@ -58,7 +51,6 @@ def test_what_a_killed_process_had_half_written_is_removed_and_nothing_else(run)
     kept = [".report.html.0123456789abcdef.tmp", "mine.tmp", "events.out.tfevents.1.host.2.3"]
     for name in (*left_over, *kept):
         (run / name).touch()
-    (run / "checkpoints" / ".folder.tmp").mkdir()
 
     runs.remove_left_overs(run)
     assert [name for name in left_over if (run / name).exists()] == []

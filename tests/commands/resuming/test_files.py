@@ -47,6 +47,29 @@ def test_a_run_goes_on_from_any_of_its_files_and_later_ones_are_set_aside(
         assert last(folder, f"set-aside-{file}-{before[file]}")["global_step"] == before[file]
 
 
+def test_a_run_goes_on_from_a_file_that_was_set_aside(straight, interrupted, resume):
+    reference = straight(*EACH)
+    interrupted(*EACH)
+    checkpoints = newest() / "checkpoints"
+    assert resume(run=checkpoints / "best.ckpt").code == 0
+
+    result = resume(run=checkpoints / "set-aside-last-5.ckpt")
+    assert "set-aside-last-5.ckpt, step 5 of 7" in result.out
+    assert_same(newest(), reference)
+
+
+def test_a_run_that_was_killed_between_the_two_renames_of_a_save_goes_on(
+    straight, interrupted, resume
+):
+    reference = straight(*EACH)
+    interrupted(*EACH)
+    checkpoints = newest() / "checkpoints"
+    (checkpoints / "last.ckpt").replace(checkpoints / "previous.ckpt")
+
+    assert "/checkpoints/previous.ckpt, step 5 of 7" in resume().out
+    assert_same(newest(), reference)
+
+
 def flip(path, *, in_tensor):
     """Change one bit: amid the largest tensor, or of the step that the file says it is of."""
     raw = bytearray(path.read_bytes())
