@@ -1,6 +1,7 @@
 """Functions that several processes run together, in a process group of torch over gloo."""
 
 import multiprocessing
+import os
 import traceback
 from datetime import timedelta
 
@@ -71,3 +72,18 @@ def _call(queue, function, arguments):
         queue.put((function(*arguments), None))
     except BaseException:
         queue.put((None, traceback.format_exc()))
+
+
+def as_rank():
+    """Set the variables of torchrun for the rank that this process is in torch's process group."""
+    rank = str(torch.distributed.get_rank())
+    size = str(torch.distributed.get_world_size())
+    os.environ.update(
+        TORCHELASTIC_RUN_ID="test",
+        RANK=rank,
+        LOCAL_RANK=rank,
+        WORLD_SIZE=size,
+        LOCAL_WORLD_SIZE=size,
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT="1",
+    )

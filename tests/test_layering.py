@@ -28,7 +28,7 @@ BELOW = {  # the rooms that a room may import, those apart
     "user_error": set(),
     "files": set(),
     "hub_errors": set(),
-    "launch": set(),
+    "world": set(),
     "attention": set(),
     "optim": set(),
     "hardware": set(),
@@ -56,7 +56,7 @@ BELOW = {  # the rooms that a room may import, those apart
         "data",
         "tokenizer",
         "hardware",
-        "launch",
+        "world",
     },
 }
 BELOW["commands"] = set(BELOW) - EVERYWHERE

@@ -5,6 +5,7 @@ from torch.nn import functional as F
 
 from gptmini.attention import functional
 from gptmini.attention.cache import LayerCache
+from gptmini.attention.linear import Linear
 from gptmini.attention.rotary import Rotary, rotate
 from gptmini.user_error import UserError
 
@@ -69,8 +70,8 @@ class CausalMultiHeadAttention(nn.Module):
         self.qk_norm = qk_norm
         self.scale = scale
 
-        self.qkv = nn.Linear(d_model, (n_heads + 2 * n_kv_heads) * self.d_head, bias=bias)
-        self.output = nn.Linear(d_model, d_model, bias=bias)
+        self.qkv = Linear(d_model, (n_heads + 2 * n_kv_heads) * self.d_head, bias=bias)
+        self.output = Linear(d_model, d_model, bias=bias)
 
     def forward(
         self, x: Tensor, *, rotary: Rotary | None = None, cache: LayerCache | None = None

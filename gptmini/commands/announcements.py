@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gptmini.commands.overrides import as_override
 from gptmini.commands.resumed import parts_of_users
 from gptmini.commands.say import as_argument, command_line, lines_of
+from gptmini.runs import has_checkpoint
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:  # importing Lightning takes seconds
@@ -38,7 +39,7 @@ class Announcer:
 
         self.console = console  # prints each line, and writes the line to train.log too
         self.typed = typed  # for the run this time
-        # Whether there is something that TensorBoard and a report can show.
+        # Whether there is something that TensorBoard can show.
         self.has_events = any(isinstance(logger, EventLogger) for logger in loggers)
 
     def say(self, topic: str, *texts: str) -> None:
@@ -189,8 +190,8 @@ class Announcer:
             kept = f"saved as {last}"
         elif ending.saved:
             kept = "not saved, for want of callbacks.checkpoints"
-        elif last.exists():
-            kept = f"{last} is the newest checkpoint"
+        elif has_checkpoint(run.folder):
+            kept = "the newest checkpoint is what is left"
         else:
             kept = "nothing was saved yet"
         self.say("stopped", f"by {ending.reason} at step {step}; {kept}")
@@ -205,7 +206,7 @@ class Announcer:
 
         self.say("done", f"{n_steps} steps in {duration(seconds)}")
         if trainer.global_step < trainer.max_steps:
-            reason = _reason_of_callbacks(trainer)
+            _, reason = ended_by(trainer)
             self.say("early", f"at step {trainer.global_step} of {trainer.max_steps}: {reason}")
             self.say("", f"to go on: {resuming(run, self.typed)}")
 
@@ -242,7 +243,7 @@ class Announcer:
 
         for text in samples:
             self.say("sample", *text.splitlines())
-        names = ["report"] if self.has_events else []
+        names = ["report"]
         if keeps_best:
             names = ["sample", "evaluate", *names]
         else:
@@ -250,14 +251,14 @@ class Announcer:
         self.say("next", *(command_line(name, as_argument(folder)) for name in names))
 
 
-def _reason_of_callbacks(trainer: "Trainer") -> str:
-    """The reason for an early end, from the first callback that gives one, as Lightning's EarlyStopping does."""
+def ended_by(trainer: "Trainer") -> tuple[str, str]:
+    """The callback that has ended a run early, by its name, and its reason, as Lightning's EarlyStopping gives one."""
     # Lightning sets this attribute from another class, where the type checker does not look.
     for callback in trainer.callbacks:  # pyrefly: ignore[missing-attribute]
         text = getattr(callback, "stopping_reason_message", None)
         if text:
-            return " ".join(text.split())
-    return "a callback asked for it"
+            return type(callback).__name__, " ".join(text.split())
+    return "a callback", "a callback asked for it"
 
 
 def with_prefix(number: float, unit: str) -> str:

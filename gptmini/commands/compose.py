@@ -11,11 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gptmini import __version__
-from gptmini.commands.errors import MISUSE, complaint, explain, one_line_errors, print_mistake
+from gptmini.commands.errors import (
+    MISUSE,
+    complaint,
+    explain,
+    one_line_errors,
+    print_mistake,
+    speak,
+)
 from gptmini.commands.overrides import in_hydras_grammar, key_of, quoted
 from gptmini.files import CONFIGS
-from gptmini.launch import this_launch
 from gptmini.user_error import UserError
+from gptmini.world import this_world
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -45,33 +52,27 @@ def run_composed(command: str, arguments: list[str]) -> None:
     """Let Hydra compose a configuration, and do a job of a command with it: once, or with -m for each job.
 
     The job is the function run_job(config, typed) of the command's module. --help and --cfg show the configuration
-    instead. A further process of a run takes its orders from the first process.
+    instead. Each rank of a run does all this, so that a mistake ends each of them; the first one tells the user.
 
     Args:
         command: train or prepare, which is also the name of the root configuration.
         arguments: flags and overrides.
     """
+    world = this_world()
+    speak(aloud=world.rank == 0)
+    if world.size > 1:
+        # torch would print pages of warnings where another rank is gone.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     with one_line_errors():
-        launch = this_launch()
-        if launch.is_further:
-            joining = import_module("gptmini.commands.joining")
-            joining.train_further(launch)
-        elif launch.starts_all:
-            joining = import_module("gptmini.commands.joining")
-            with joining.dismissing_others(launch):
-                _run(command, arguments)
-        else:
-            _run(command, arguments)
+        _run(command, arguments)
 
 
 def _run(command: str, arguments: list[str]) -> None:
-    """Do what run_composed does in the first process, and raise the mistake of a user."""
+    """Do what run_composed does, and raise the mistake of a user."""
     flags, argv = parse_flags(arguments)
-    launch = this_launch()
-    if flags.multirun and launch.starts_all:
-        raise UserError(
-            f"{launch.by} starts the processes of one run, and -m asks for several runs"
-        )
+    launcher = this_world().launcher
+    if flags.multirun and launcher is not None:
+        raise UserError(f"{launcher} starts the ranks of one run, and -m asks for several runs")
     import hydra
 
     # Hydra raises its errors, instead of printing them in several lines.

@@ -7,15 +7,17 @@ import os
 import re
 import select
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 from gptmini.user_error import UserError
+from gptmini.world import this_world
 
 MISUSE = 2  # exit code of a mistake that the user can mend, as argparse's
-# Exit code where memory or the disk ran out: the same command may succeed at another time.
+# Exit code where memory or the disk ran out, or a rank was lost: the same command may succeed at another time.
 TROUBLE = 1
 INTERRUPTED = 130  # exit code after Ctrl-C: 128 + the number of SIGINT
 LONGEST_VALUE = 80  # characters of a value in an error message; a longer one is cut
@@ -25,11 +27,24 @@ MEMBER = re.compile(r"[a-z]+-|(int|float|bool|str|list|dict|none|function|litera
 BEGINNING = re.compile(r"(Value error, must |[A-Z][a-z]+ should )")
 
 
+# Seconds that another rank waits after a mistake which the first one tells too: torchrun ends all ranks with the first
+# that ends, and this one must not come before it.
+BEHIND = 10
+
+_speaks = True  # whether this process tells its mistakes
+
+
+def speak(aloud: bool) -> None:
+    """Let this process tell its mistakes or not: another rank does not, as long as they are the first rank's too."""
+    global _speaks
+    _speaks = aloud
+
+
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """Turn a user's mistake into one line on stderr and exit code 2; a bug keeps its traceback.
 
-    The exit code is 1 where memory or the disk ran out.
+    The exit code is 1 where memory or the disk ran out, or a rank was lost.
 
     With the environment variable GPTMINI_TRACEBACK set, every error keeps its traceback.
     """
@@ -54,8 +69,11 @@ def one_line_errors() -> Iterator[None]:
         if line is None:
             raise
         print_mistake(line)
+        if not _speaks:
+            time.sleep(BEHIND)
         is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        sys.exit(TROUBLE if is_full or ran_out_of_memory(error) else MISUSE)
+        is_trouble = is_full or ran_out_of_memory(error) or lost_a_rank(error)
+        sys.exit(TROUBLE if is_trouble else MISUSE)
 
 
 def _stdout_is_unread() -> bool:
@@ -73,9 +91,14 @@ def _stdout_is_unread() -> bool:
 
 
 def print_mistake(mistake: str) -> None:
-    """Print a mistake as one line on stderr; nothing where stderr is closed, since print would take stdout instead."""
-    if sys.stderr is not None:
-        print(f"error: {' '.join(mistake.split())}", file=sys.stderr, flush=True)
+    """Print a mistake as one line on stderr, with the rank that has met it, unless that is the first one.
+
+    Nothing is printed where stderr is closed, since print would take stdout instead.
+    """
+    rank = this_world().rank
+    where = f"rank {rank}: " if rank > 0 else ""
+    if sys.stderr is not None and _speaks:
+        print(f"error: {where}{' '.join(mistake.split())}", file=sys.stderr, flush=True)
 
 
 def explain(error: BaseException) -> str | None:
@@ -111,6 +134,8 @@ def _sentence(error: BaseException, key: str = "") -> str | None:
         return _not_composed(error)
     if ran_out_of_memory(error):
         return "memory ran out; lower batch_size (trainer.batch_size when training) or the model's sizes"
+    if lost_a_rank(error):
+        return "another rank is gone, or did not answer within trainer.timeout"
     if isinstance(error, OSError):
         place = error.filename or ("the disk" if error.errno == errno.ENOSPC else "input or output")
         return f"{os.fsdecode(place)}: {error.strerror or error}"
@@ -130,6 +155,13 @@ def ran_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+def lost_a_rank(error: BaseException) -> bool:
+    """Whether an exchange with another rank has failed; gloo has no class of its own for that."""
+    name = type(error).__name__
+    is_gloos = name == "RuntimeError" and "gloo" in str(error)
+    return this_world().size > 1 and (is_gloos or name.startswith("Dist"))
 
 
 def _refused_values(error: Any, part: str) -> str:

@@ -156,15 +156,17 @@ def origin_in(header: dict) -> str | None:
 def scalars_of_step(checkpoint: Path, step: int | None) -> dict[str, float]:
     """The finite scalars that a run logged at the step of a checkpoint; empty for a checkpoint without its run.
 
-    Raises UserError: the run's table of figures is damaged.
+    Raises UserError: the run's metrics.jsonl is damaged.
     """
-    from gptmini.report.scalar_table import FILE, read_rows
+    from gptmini.runs import curves_of, read_lines
 
-    # Resolved, because the folder of runs/latest is a link.
-    path = checkpoint.resolve().parent.parent / FILE
-    if step is None or not path.is_file():
+    if step is None:
         return {}
-
-    _, rows = read_rows(path)
-    scalars = {tag: float(text) for tag, text in rows.get(step, {}).items()}
-    return {tag: value for tag, value in scalars.items() if math.isfinite(value)}
+    # Resolved, because the folder of runs/latest is a link.
+    run = checkpoint.resolve().parent.parent
+    scalars = {}
+    for tag, points in curves_of(read_lines(run)).items():
+        value = dict(points).get(step, math.nan)
+        if math.isfinite(value):
+            scalars[tag] = value
+    return scalars

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gptmini.commands.announcements import Announcer
-from gptmini.commands.errors import print_mistake
+from gptmini.commands.announcements import Announcer, ended_by
 from gptmini.commands.settings import Settings
 
 if TYPE_CHECKING:
@@ -15,11 +14,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from gptmini.commands.compose import Typed
+    from gptmini.runs import End
     from gptmini.training import GPTModule, TokenDataModule
     from gptmini.training.checkpoints import Best
-    from gptmini.training.processes import Group
+    from gptmini.training.ranks import Ranks
     from gptmini.training.run import Run
-    from gptmini.training.trainer import Logger
+    from gptmini.training.stopping import Ending
+    from gptmini.training.trainer import Logger, Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,7 @@ class TrainingResult:
 
 
 def make_console(kind: str) -> "Console":
-    """The console of a run; kind is auto, lines or quiet. A further process takes quiet."""
+    """The console of a run; kind is auto, lines or quiet."""
     from gptmini.training.monitoring.console import LastingConsole
 
     return LastingConsole(
@@ -55,6 +56,7 @@ def open_announcer(
     """The announcer of a run that has begun, which writes to the console and to the run's train.log."""
     from rich.console import Console
 
+    from gptmini.runs import curves_of
     from gptmini.training import EventLogger, MetricsLogger
     from gptmini.training.monitoring.console import ConsoleLogger, past_validations
 
@@ -62,17 +64,19 @@ def open_announcer(
         console,
         Console(file=run.log, soft_wrap=True, highlight=False),
         settings.trainer.max_steps,
-        past_validations(run.curves),
+        past_validations(curves_of(run.lines)),
         settings.trainer.validation_due,
     )
     announcer = Announcer(console_logger, typed, loggers)
     for logger in loggers:
+        if isinstance(logger, MetricsLogger):
+            logger.on_error = lambda error: announcer.say(
+                "metrics", f"points are lost: {error.strerror}"
+            )
         if isinstance(logger, EventLogger):
             logger.on_error = lambda error: announcer.say(
-                "events", f"not written: {error.strerror}"
+                "events", f"no longer written, until the run is resumed: {error.strerror}"
             )
-        if isinstance(logger, MetricsLogger):
-            logger.on_failure = lambda reason: announcer.say("metrics", f"not written: {reason}")
     return announcer
 
 
@@ -80,66 +84,68 @@ def log_setup(
     loggers: "Sequence[Logger]",
     config: "DictConfig",
     module: "GPTModule",
-    overrides: Sequence[str],
+    run: "Run",
 ) -> None:
-    """Write the configuration to every logger, and to TensorBoard also tables of the model, the data and the overrides.
+    """Write to every logger what the run is: its configuration, and where a logger takes tables its model and data.
+
+    TensorBoard is also given what a resumed run has logged before, and a comparison by all that was typed for the run.
 
     Args:
         loggers: the loggers of the run.
         config: the run's configuration.
         module: the model with its tokens.
-        overrides: all that was typed for the run so far; the comparison of runs shows what the overrides changed.
+        run: the run, which has begun.
     """
     from omegaconf import OmegaConf
 
     from gptmini.report.tables import comparison, config_table, data_card, model_table
     from gptmini.training import EventLogger
+    from gptmini.training.monitoring.logger import RunLogger
 
     plain: Any = OmegaConf.to_container(config, resolve=True)
     plain |= {"resume": None, "folder": None}
     for logger in loggers:
         if isinstance(logger, EventLogger):
+            if run.resumed:
+                logger.write_anew(run.lines)
             logger.log_layout()
+            logger.log_comparison(*comparison(plain, module.store, module.model, run.overrides))
+        if isinstance(logger, RunLogger):
             logger.log_table("setup/config", config_table(plain), 0)
             logger.log_table("setup/model", model_table(module.model), 0)
             logger.log_table("setup/data", data_card(module.store), 0)
-            logger.log_comparison(*comparison(plain, module.store, module.model, overrides))
-        else:
-            logger.log_hyperparams(plain)
+        logger.log_hyperparams(plain)
         logger.save()
 
 
 def fit(
-    group: "Group",
+    ranks: "Ranks",
     settings: Settings,
     module: "GPTModule",
     data: "TokenDataModule",
     run: "Run",
     loggers: "Sequence[Logger]",
-    announcer: Announcer,
     *,
     began: float,
-) -> TrainingResult:
-    """Train until the last step, or until a signal, the time limit or a callback ends the run; say how it ended.
+) -> "tuple[Trainer, Ending]":
+    """Train until the last step, or until a signal, the time limit or a callback ends the run.
 
     Args:
-        group: the processes of the run, which begin to train together.
+        ranks: the ranks of the run, which begin to train together.
         settings: the parts of the configuration.
         module: the model with its tokens.
         data: its batches.
         run: the run, which has begun.
-        loggers: the loggers of the run; the announcer's console is told too.
-        announcer: says how the run ended.
+        loggers: the loggers of the run, the console among them where this rank speaks.
         began: when the command began, in seconds of time.monotonic. The time limit counts from then.
     """
-    from gptmini.training import Samples, Stopping, build_trainer
-    from gptmini.training.stopping import LOSS
+    from gptmini.runs import End, write_state
+    from gptmini.training import Stopping, build_trainer
 
-    loggers = [*loggers, announcer.console]
     seconds_left = settings.trainer.max_seconds
     if seconds_left is not None:
         seconds_left -= time.monotonic() - began
-    stopping = Stopping(seconds_left, settings.trainer.max_bad_steps, group.meeting)
+    stopping = Stopping(seconds_left, settings.trainer.max_bad_steps)
     trainer = build_trainer(
         module.settings,
         run.folder,
@@ -149,50 +155,86 @@ def fit(
         loggers=loggers,
         state=run.state,
         begins_trained=module.origin is not None,
-        launch=group.launch,
+        world=ranks.world,
     )
-    group.come_together(settings.hardware.device, settings.trainer.timeout)
-
+    ranks.join(settings.hardware.device, seconds=settings.trainer.timeout, folder=run.folder)
     try:
         ending = stopping.fit_until_stopped(trainer, module, data)
+    except Exception as error:
+        if trainer.is_global_zero:
+            end = End(state="failed", step=trainer.global_step, by=type(error).__name__)
+            write_state(run.folder, end)
+        raise
     finally:
         _finish(loggers)
+    if trainer.is_global_zero:
+        write_state(run.folder, end_of(trainer, ending))
+    return trainer, ending
 
-    checkpoints = checkpoints_of(settings)
-    best = None if checkpoints is None else checkpoints.best
+
+def say_end(
+    announcer: Announcer,
+    trainer: "Trainer",
+    ending: "Ending",
+    module: "GPTModule",
+    settings: Settings,
+    run: "Run",
+    *,
+    seconds: float,
+) -> None:
+    """Say how a run ended, and put the job of Slurm that it is into the queue again where that was asked for.
+
+    seconds is how long the command took.
+    """
+    from gptmini.training import Samples
+
     if ending.reason is not None:
         announcer.say_stop(ending, trainer.global_step, run)
-        if group.launch.is_further and ending.code == LOSS and ending.speaks:
-            last = run.folder / "checkpoints" / "last.ckpt"
-            print_mistake(f"the run ended by {ending.reason}; go on from {last}")
     else:
-        announcer.say_done(
-            trainer,
-            run,
-            n_steps=trainer.global_step - run.step,
-            seconds=time.monotonic() - began,
-        )
+        checkpoints = checkpoints_of(settings)
         samples = next((part for part in settings.callbacks if isinstance(part, Samples)), None)
+        announcer.say_done(trainer, run, n_steps=trainer.global_step - run.step, seconds=seconds)
         announcer.say_results(
             module,
-            best=best,
+            best=None if checkpoints is None else checkpoints.best,
             keeps_best=checkpoints is not None,
             samples=[] if samples is None else samples.texts,
             folder=run.folder,
         )
 
-    if ending.saved and settings.trainer.requeue and not group.launch.is_further:
+    if ending.saved and settings.trainer.requeue:
         from gptmini.training.requeueing import requeue
 
         announcer.say("requeue", requeue(ending.reason))
-    stopping.pass_on()
+
+
+def result_of(
+    trainer: "Trainer", ending: "Ending", settings: Settings, run: "Run"
+) -> TrainingResult:
+    """What came of a run that has ended."""
+    checkpoints = checkpoints_of(settings)
     return TrainingResult(
         folder=run.folder,
         steps=trainer.global_step,
-        best=best,
+        best=None if checkpoints is None else checkpoints.best,
         stopped_by=ending.reason,
         exit_code=ending.code,
     )
+
+
+def end_of(trainer: "Trainer", ending: "Ending") -> "End":
+    """How a run ended that no error ended, for the file state in its folder."""
+    from gptmini.runs import End
+
+    step = trainer.global_step
+    if ending.reason is not None:
+        return End(state="stopped", step=step, by=ending.reason)
+    if step >= trainer.max_steps:
+        return End(state="done", step=step)
+    name, _ = ended_by(trainer)
+    if name == "Pruning":
+        return End(state="pruned", step=step)
+    return End(state="ended", step=step, by=name)
 
 
 def _finish(loggers: "Sequence[Logger]") -> None:

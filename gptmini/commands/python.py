@@ -6,8 +6,8 @@ from gptmini.commands.compose import compose
 from gptmini.commands.errors import explain, ran_out_of_memory
 from gptmini.commands.fitting import TrainingResult
 from gptmini.commands.train import train
-from gptmini.launch import this_launch
 from gptmini.user_error import UserError
+from gptmini.world import this_world
 
 
 def train_from_python(overrides: Sequence[str]) -> TrainingResult:
@@ -42,10 +42,10 @@ def _train(overrides: Sequence[str]) -> TrainingResult:
             raise UserError(
                 f"gptmini.train takes settings as KEY=VALUE or GROUP=NAME, got {override!r}"
             )
-    launch = this_launch()
-    if launch.by is not None:
+    launcher = this_world().launcher
+    if launcher is not None:
         raise UserError(
-            f"gptmini.train trains in one process, and {launch.by} has started several; use the command gptmini train"
+            f"gptmini.train trains in one process, and {launcher} has started several; use the command gptmini train"
         )
     config, typed = compose("train", overrides)
     if config.trainer.devices not in (1, "auto"):
@@ -57,4 +57,6 @@ def _train(overrides: Sequence[str]) -> TrainingResult:
     from gptmini.training.trainer import keeping_noise
 
     with keeping_noise():
-        return train(config, typed)
+        result = train(config, typed)
+    assert result is not None  # as for every run of one device
+    return result

@@ -1,4 +1,4 @@
-"""A run, or several beside each other, as one self-contained HTML page: gptmini report RUN [options]."""
+"""A run, or several beside each other, as one HTML page, or a run's curves as CSV: gptmini report RUN [options]."""
 
 import argparse
 import sys
@@ -18,7 +18,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line, which names either one run or, after --compare, several."""
     parser = Parser(
         prog="gptmini report",
-        description="Write a run's curves, samples, pictures and configuration as one HTML page.",
+        description="Write a run's curves, samples, pictures and configuration as one HTML page, or its curves as CSV.",
     )
     parser.add_argument(
         "run",
@@ -34,9 +34,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="runs to lay over each other instead; runs/NAME for all of its runs",
     )
     parser.add_argument(
+        "--csv",
+        action="store_true",
+        help="write the run's curves as CSV instead of a page: a row for each step, a column for each tag",
+    )
+    parser.add_argument(
         "--out",
         type=path_argument,
-        help="file (default: report.html in the run, or compare.html here)",
+        help="file (default: report.html or metrics.csv in the run, or compare.html here)",
     )
     options = parser.parse_args(arguments)
 
@@ -44,6 +49,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     names_several = options.compare is not None
     if names_one == names_several:
         parser.error("name a run, or several after --compare")
+    if options.csv and names_several:
+        parser.error("--csv takes one run, without --compare")
     out = options.out
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         parser.error(f"--out must be a file in a folder that exists, got {out}")
@@ -52,10 +59,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 @one_line_errors()
 def main(arguments: list[str] | None = None) -> None:
-    """Read the runs, write the page, and print its file name and size."""
+    """Read the runs, write the page or the table, and print its file name and size."""
     options = parse(arguments)
 
     from gptmini.files import replacing
+    from gptmini.report import scalar_table
     from gptmini.report.page import page_of
     from gptmini.report.reported_run import ReportedRun, give_names
     from gptmini.runs import find_run
@@ -63,7 +71,7 @@ def main(arguments: list[str] | None = None) -> None:
     started()
     if options.compare is None:
         runs = [ReportedRun(find_run(options.run))]
-        out = runs[0].folder / "report.html"
+        out = runs[0].folder / (scalar_table.FILE if options.csv else "report.html")
     else:
         runs = [run for path in options.compare for run in runs_of(path)]
         out = Path("compare.html")
@@ -71,9 +79,12 @@ def main(arguments: list[str] | None = None) -> None:
         out = options.out
 
     give_names(runs)
-    page = page_of(runs, compare=options.compare is not None)
+    if options.csv:
+        text = scalar_table.csv_of(runs[0].lines)
+    else:
+        text = page_of(runs, compare=options.compare is not None)
     with replacing(out) as file:
-        file.write(page.encode("utf-8"))
+        file.write(text.encode("utf-8"))
 
     if options.compare is None:
         say_which(options.run, runs[0].folder)

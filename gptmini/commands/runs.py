@@ -95,7 +95,7 @@ def cells(run: "Overview") -> list[str]:
         steps = str(run.step) if run.max_steps is None else f"{run.step} of {run.max_steps}"
     return [
         str(run.folder),
-        run.state,
+        run.state if run.by is None else f"{run.state} by {run.by}",
         steps,
         "" if run.loss is None else f"{run.loss:.4f}",
         "" if run.bits_per_byte is None else f"{run.bits_per_byte:.4f}",

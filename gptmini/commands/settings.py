@@ -15,6 +15,7 @@ from pydantic.dataclasses import dataclass
 from gptmini.commands.keys import known_keys, no_key
 from gptmini.settings import STRICT, FileName, Seed
 from gptmini.user_error import UserError
+from gptmini.world import this_world
 
 # A wrong value is told before torch and Lightning are imported, which takes seconds.
 if TYPE_CHECKING:
@@ -92,7 +93,6 @@ class TextSettings:
 
     root: RootSettings
     tokenizer: Any  # builder() makes the tokenizer of a text
-    corpus: Any  # the text; None for a run to go on with, whose tokens are there
 
 
 @plain_dataclass(frozen=True, kw_only=True)
@@ -123,12 +123,14 @@ def text_settings(config: "DictConfig") -> TextSettings:
     return TextSettings(
         root=root_settings(config),
         tokenizer=build_part(config.tokenizer),
-        corpus=build_part(config.data),
     )
 
 
 def build_settings(config: "DictConfig") -> Settings:
     """Make every part of a configuration that needs no text. What imports torch comes last, because that takes seconds.
+
+    The text itself is opened by commands.tokens: it may be piped into the command, or downloaded, and of several ranks
+    the first alone reads it.
 
     Raises UserError, or pydantic's and Hydra's errors for a value of the wrong type or out of range.
     """
@@ -151,8 +153,6 @@ def build_settings(config: "DictConfig") -> Settings:
     )
     _check_names(model, root.frozen)
     callbacks = _callbacks(config.callbacks, model)
-    # A published text is downloaded here, which may take a while.
-    corpus = None if root.resume is not None else build_part(config.data)
     return Settings(
         root=root,
         trainer=trainer,
@@ -161,7 +161,6 @@ def build_settings(config: "DictConfig") -> Settings:
         optimizer=optimizer,
         schedule=schedule,
         tokenizer=tokenizer,
-        corpus=corpus,
         callbacks=callbacks,
         notes=notes,
     )
@@ -189,15 +188,14 @@ def _trainer_settings(config: "DictConfig") -> "tuple[TrainerSettings, list[str]
     A resumed run may have other devices than before. If its batch_size does not divide their share of the global batch
     evenly, the largest number below it that does is taken, and written into the configuration.
     """
-    from gptmini.launch import this_launch
     from gptmini.training.settings import divisors, share_of
 
-    launch = this_launch()
+    world = this_world()
     wanted = config.trainer.get("batch_size")
     if config.resume is None or type(wanted) is not int or wanted < 1:
-        return build_part(config.trainer).placed(launch), []
+        return build_part(config.trainer).placed(world), []
 
-    placed = build_part(config.trainer, batch_size="auto").placed(launch)
+    placed = build_part(config.trainer, batch_size="auto").placed(world)
     share = share_of(placed.global_batch_size, placed.n_ranks)
     notes = []
     if share % wanted:
@@ -207,7 +205,7 @@ def _trainer_settings(config: "DictConfig") -> "tuple[TrainerSettings, list[str]
             f"evenly; it is {fitting} from here on"
         )
         config.trainer.batch_size = fitting
-    return build_part(config.trainer).placed(launch), notes
+    return build_part(config.trainer).placed(world), notes
 
 
 def _check_names(model: "ModelSettings", frozen: Sequence[str]) -> None:
@@ -236,21 +234,23 @@ def _callbacks(parts: "DictConfig", model: "ModelSettings") -> "list[Callback]":
 
 
 def build_loggers(parts: "DictConfig", run: "Run") -> "list[Logger]":
-    """The loggers of a configuration; a partial is called with those values of the run that its parameters name.
+    """The logger of metrics.jsonl, which every run has, and those of a configuration.
+
+    A partial is called with those values of the run that its parameters name.
 
     The run's name is offered under two parameters: Weights & Biases takes an id, under which a resumed run goes on in
     the entry that it began, and MLflow takes a run_name.
     """
+    from gptmini.training import MetricsLogger
     from gptmini.training.trainer import Logger
 
     name = f"{run.folder.parent.name}-{run.folder.name}"
     offered = {
         "save_dir": str(run.folder),
-        "purge_step": run.purge_step,
         "id": re.sub(r"[^\w.-]", "-", name),  # Weights & Biases refuses other characters in an id
         "run_name": name,
     }
-    loggers = []
+    loggers: list[Logger] = [MetricsLogger(run.folder)]
     for key, part in _made(parts, "logger").items():
         logger = part
         if isinstance(part, partial):

@@ -18,6 +18,8 @@ import os
 import signal
 import sys
 
+from gptmini.world import this_world
+
 _waiting = False  # whether set_aside was called, and started was not
 _exit_code: int | None = (
     None  # of a process that has trained together with others; None for another
@@ -51,8 +53,7 @@ def started() -> None:
 def will_end(code: int) -> None:
     """Tell with which exit code the program ends."""
     global _exit_code
-    processes = sys.modules.get("gptmini.training.processes")
-    if processes is not None and processes.left_group:
+    if this_world().size > 1:
         _exit_code = code
 
 

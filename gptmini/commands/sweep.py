@@ -85,6 +85,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> None:
     """Train every run of a sweep, or those that are left of it, and exit with 0 only if all have finished."""
+    task = leave_launcher()
     with one_line_errors():
         options = parse(arguments)
         keys = [word for word in options.overrides if options.help and "=" not in word]
@@ -101,7 +102,6 @@ def main(arguments: list[str] | None = None) -> None:
         if importlib.util.find_spec("optuna") is None:
             raise UserError("gptmini sweep needs optuna: pip install 'gptmini[sweep]'")
 
-        task = leave_launcher()
         settings = build_part(config.sweep)
         typed = [line for line in options.overrides if not is_own(line)]
         if not any(key_of(line) == "name" for line in typed):
@@ -167,6 +167,7 @@ def check_and_prepare(space: Space, config_dir: str | None) -> Checked:
     for overrides in space.examples():
         config, typed = going_on(*compose("train", overrides, config_dir))
         settings = build_settings(config)
+        build_part(config.data)
         if not any(hasattr(callback, "best") for callback in settings.callbacks):
             raise UserError(
                 "a sweep compares the best validations of its runs, which callbacks.checkpoints keeps"

@@ -56,9 +56,8 @@ def open_tokens(
         if (known / "meta.json").is_file():
             return TokenStore(known), False
 
-    corpus = settings.corpus
-    if corpus is None:
-        corpus = _stored_text(config)
+    is_stored = settings.root.resume is not None
+    corpus = _stored_text(config) if is_stored else build_part(config.data)
     # Token files and mixtures are prepared in their own ways.
     prepare_it = getattr(corpus, "prepare", partial(prepare, corpus))
     store, is_new = prepare_it(

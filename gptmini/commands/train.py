@@ -2,9 +2,11 @@
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gptmini.commands.compose import Typed
+from gptmini.commands.errors import speak
 from gptmini.commands.fitting import (
     TrainingResult,
     checkpoints_of,
@@ -12,14 +14,16 @@ from gptmini.commands.fitting import (
     log_setup,
     make_console,
     open_announcer,
+    result_of,
+    say_end,
 )
 from gptmini.commands.initial import initial_model
-from gptmini.commands.joining import orders_of
+from gptmini.commands.launcher import start_ranks
 from gptmini.commands.resumed import going_on
 from gptmini.commands.settings import Settings, build_loggers, build_settings
 from gptmini.commands.start_up import started
 from gptmini.commands.tokens import ProgressLine, open_tokens
-from gptmini.launch import this_launch
+from gptmini.world import this_world
 
 # A wrong key or value is told before torch and Lightning are imported, which takes seconds.
 if TYPE_CHECKING:
@@ -33,38 +37,53 @@ if TYPE_CHECKING:
 
 
 def run_job(config: "DictConfig", typed: Typed) -> float | None:
-    """Train as a job of Hydra, and exit as a signal that has stopped the run asks; return the best loss."""
-    result = train(config, typed)
+    """Train as a job of Hydra, and exit as a signal that has stopped the run asks; return the best loss.
+
+    The best loss of a run whose ranks were started here is not known in this process, and None.
+    """
+    result = follow(config, typed) if this_world().rank > 0 else train(config, typed)
+    if result is None:
+        return None
     if result.exit_code:
         sys.exit(result.exit_code)
     return None if result.best is None else result.best.loss
 
 
-def train(config: "DictConfig", typed: Typed) -> TrainingResult:
+def train(config: "DictConfig", typed: Typed) -> TrainingResult | None:
     """Train as a configuration says, from the first step or from the step that a run has reached.
 
-    The configuration is checked, and the tokens are prepared, before a run begins.
+    The configuration is checked, and the tokens are prepared, before a run begins. Of several ranks, this is what the
+    first one does. Where several devices are asked for and nothing has started their ranks, they are started here.
 
     Args:
         config: the composed configuration.
         typed: what was typed for it.
 
+    Returns what came of the run; None where ranks were started, which have trained and told it.
     Raises UserError: a text that cannot be read, or a run that cannot go on. A value that does not fit raises an error
-    of pydantic's or Hydra's, which commands.errors puts into one line.
+    of pydantic's or Hydra's, which commands.errors puts into one line. Raises SystemExit: ranks were started, and one
+    of them has ended otherwise than with 0.
     """
     began = time.monotonic()
+    world = this_world()
+    folder = config.folder
+    asked_to_go_on = config.resume is not None  # else by folder=, or a new run
     config, typed = going_on(config, typed)
     settings = build_settings(config)
     started()
-    prepare_process(settings)
+    if settings.trainer.n_ranks > world.size:
+        start_ranks(settings.trainer, folder, typed)
+        return None
 
-    from gptmini.training.processes import all_processes
+    prepare_process(settings)
+    from gptmini.training.ranks import Ranks
     from gptmini.training.run import open_run
 
     root = settings.root
     place = open_run(config.resume, config.folder, runs_dir=root.runs_dir, name=root.name)
-    with all_processes(settings.trainer, this_launch()) as group, place as run:
-        if run.is_complete(settings.trainer.max_steps):
+    with Ranks(world) as ranks, place as run:
+        if run.is_complete(settings.trainer.max_steps, asked_to_go_on=asked_to_go_on):
+            ranks.tell(None)
             return _say_complete(run, settings)
         loggers = build_loggers(config.logger, run)
         console = make_console(root.console)
@@ -74,12 +93,72 @@ def train(config: "DictConfig", typed: Typed) -> TrainingResult:
         # The run keeps the batch size that batch_size=auto found, so that a resumed run need not look for it.
         config.trainer.batch_size = module.settings.batch_size
         run.begin(stored_yaml(config), typed.in_all_starts())
-        group.tell_orders(orders_of(run, config))
+        ranks.tell(plan_of(run, config, store))
 
         announcer = open_announcer(console, run, settings, loggers, typed)
-        log_setup(loggers, config, module, run.overrides)
+        log_setup(loggers, config, module, run)
         announcer.say_start(run, module, settings, prepared_now=prepared_now)
-        return fit(group, settings, module, data, run, loggers, announcer, began=began)
+        trainer, ending = fit(
+            ranks, settings, module, data, run, [*loggers, announcer.console], began=began
+        )
+        say_end(announcer, trainer, ending, module, settings, run, seconds=time.monotonic() - began)
+        ending.pass_on()
+        return result_of(trainer, ending, settings, run)
+
+
+def plan_of(run: "Run", config: "DictConfig", store: "TokenStore") -> dict[str, Any]:
+    """What the other ranks of a run are told of it once its folder is made."""
+    from omegaconf import OmegaConf
+
+    return {
+        "config": OmegaConf.to_container(config),
+        "folder": str(run.folder.absolute()),
+        "tokens": str(store.folder.absolute()),
+        "checkpoint": None if run.state is None else str(run.state.path.absolute()),
+        "resumed": run.resumed,
+    }
+
+
+def follow(config: "DictConfig", typed: Typed) -> TrainingResult | None:
+    """Train as another rank than the first, which decides what is trained, and speaks for all.
+
+    Arguments are those of train. Returns what came of the run; None where there was nothing to train.
+    Raises UserError: what the first rank names is not there on this machine.
+    """
+    began = time.monotonic()
+    # What is checked here the first rank checks too: a mistake ends each rank.
+    config, _ = going_on(config, typed)
+    build_settings(config)
+    started()
+
+    from omegaconf import DictConfig, OmegaConf
+
+    from gptmini.checkpoint.file import read_checkpoint
+    from gptmini.checkpoint.training_state import TrainingState
+    from gptmini.data import TokenStore
+    from gptmini.training.ranks import Ranks
+    from gptmini.training.run import Run
+
+    with Ranks(this_world()) as ranks:
+        plan = ranks.hear()
+        speak(aloud=True)
+        if plan is None:
+            return None
+        # A time, or what auto stands for, may be another in each process.
+        config = OmegaConf.create(plan["config"])
+        assert isinstance(config, DictConfig)
+        settings = build_settings(config)
+        prepare_process(settings)
+
+        state = None
+        if plan["checkpoint"] is not None:
+            path = Path(plan["checkpoint"])
+            state = TrainingState.parse(read_checkpoint(path, is_checked=True), path)
+        run = Run(Path(plan["folder"]), None, resumed=plan["resumed"], state=state)
+        module, data = assemble(settings, TokenStore(Path(plan["tokens"])), state)
+        loggers = build_loggers(config.logger, run)
+        trainer, ending = fit(ranks, settings, module, data, run, loggers, began=began)
+        return result_of(trainer, ending, settings, run)
 
 
 def prepare_process(settings: Settings) -> None:
@@ -160,7 +239,10 @@ def _say_complete(run: "Run", settings: Settings) -> TrainingResult:
     restore_callbacks(settings.callbacks, run.state)
     checkpoints = checkpoints_of(settings)
     if settings.root.console != "quiet":
-        say("done", f"{run.folder} is complete at step {run.step}; trainer.max_steps= goes further")
+        ended = (
+            "is complete" if run.end is None or run.end.by is None else f"was ended by {run.end.by}"
+        )
+        say("done", f"{run.folder} {ended} at step {run.step}; trainer.max_steps= goes further")
         say("next", command_line("sample", as_argument(run.folder)))
     best = None if checkpoints is None else checkpoints.best
     return TrainingResult(folder=run.folder, steps=run.step, best=best)

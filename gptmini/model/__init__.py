@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gptmini.model.config import GPTConfig, ModelSettings
     from gptmini.model.gpt import GPT, check_seed, new_gpt
-    from gptmini.model.loss import next_token_loss, rounded_training_loss, training_loss
+    from gptmini.model.loss import next_token_loss, training_loss
     from gptmini.model.presets import preset
 
 _HOMES = {
@@ -20,7 +20,6 @@ _HOMES = {
     "new_gpt": "gptmini.model.gpt",
     "next_token_loss": "gptmini.model.loss",
     "preset": "gptmini.model.presets",
-    "rounded_training_loss": "gptmini.model.loss",
     "training_loss": "gptmini.model.loss",
 }
 __all__ = [
@@ -31,7 +30,6 @@ __all__ = [
     "new_gpt",
     "next_token_loss",
     "preset",
-    "rounded_training_loss",
     "training_loss",
 ]
 

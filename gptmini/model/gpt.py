@@ -14,7 +14,7 @@ from gptmini.attention import CausalMultiHeadAttention, Rotary, rotary_table
 from gptmini.model.block import Block
 from gptmini.model.cache import GPTCache
 from gptmini.model.config import GPTConfig
-from gptmini.model.layers import NORM
+from gptmini.model.layers import NORM, Linear
 from gptmini.model.smear import Smear
 from gptmini.settings import STRICT, Seed
 
@@ -54,7 +54,7 @@ class GPT(nn.Module):
 
         self.norm = NORM[config.norm](config.d_model, config.bias)
         if not config.tie_embeddings:
-            self.unembedding = nn.Linear(config.d_model, config.padded_vocab_size, bias=False)
+            self.unembedding = Linear(config.d_model, config.padded_vocab_size, bias=False)
         self._initialise()
 
     def forward(self, tokens: Tensor, cache: GPTCache | None = None) -> Tensor:
@@ -64,8 +64,18 @@ class GPT(nn.Module):
         """
         return self.unembed(self.hidden(tokens, cache))
 
-    def hidden(self, tokens: Tensor, cache: GPTCache | None = None) -> Tensor:
-        """Residual stream after the last norm: (B, T) to (B, T, C); arguments and errors as for forward."""
+    def hidden(
+        self,
+        tokens: Tensor,
+        cache: GPTCache | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        """Residual stream after the last norm: (B, T) to (B, T, C); arguments and errors as for forward.
+
+        dtype is that of the stream, and so of all activations: every layer rounds its weights to the dtype of its
+        input where it uses them. None is the dtype of the embedding.
+        """
         n_tokens = tokens.size(1)
         if n_tokens > self.config.context_length:
             raise ValueError(
@@ -78,11 +88,14 @@ class GPT(nn.Module):
             positions = cache.slots.positions
 
         x = self.embedding(tokens)  # (B, T, C)
+        if dtype is not None:
+            x = x.to(dtype)
         if self.smear is not None:
             x = self.smear(x, None if cache is None else cache.smear)
         rotary = None
         if self.config.position == "learned":
-            x = x + self.position_embedding.weight[positions]  # (T, C), or (B, T, C) of ragged rows
+            embedded = self.position_embedding.weight[positions]  # ([B,] T, C), B of ragged rows
+            x = x + embedded.to(x.dtype)
         else:
             # ([B,] T, D/2) each
             rotary = Rotary(self.rotary_cos[positions], self.rotary_sin[positions])
@@ -102,7 +115,7 @@ class GPT(nn.Module):
 
     def unembed(self, hidden: Tensor) -> Tensor:
         """Logits (B, T, V) of hidden states (B, T, C), soft-capped where the config says so."""
-        padded = F.linear(hidden, self.unembedding_weight)  # (B, T, V padded)
+        padded = F.linear(hidden, self.unembedding_weight.to(hidden.dtype))  # (B, T, V padded)
         logits = padded[..., : self.config.vocab_size]  # (B, T, V)
         if self.config.logit_softcap is None:
             return logits

@@ -6,6 +6,8 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gptmini.attention import Linear
+
 RMS_NORM_EPS = 1e-6  # nanochat's
 
 
@@ -14,9 +16,18 @@ def relu2(x: Tensor) -> Tensor:
     return F.relu(x).square()
 
 
-def layernorm(d_model: int, bias: bool) -> nn.LayerNorm:
+class LayerNorm(nn.LayerNorm):
+    """Layer norm in the dtype of its input, whose gain and offset are rounded to that dtype at each use."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., C) to (..., C)."""
+        bias = None if self.bias is None else self.bias.to(x.dtype)  # (C,)
+        return F.layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), bias, self.eps)
+
+
+def layernorm(d_model: int, bias: bool) -> LayerNorm:
     """Layer norm with a learned gain, and a learned offset where bias is true (Ba et al. 2016)."""
-    return nn.LayerNorm(d_model, bias=bias)
+    return LayerNorm(d_model, bias=bias)
 
 
 def rmsnorm(d_model: int, bias: bool) -> nn.RMSNorm:
@@ -43,8 +54,8 @@ class MLP(nn.Module):
     def __init__(self, d_model: int, d_ff: int, *, activation: str, bias: bool) -> None:
         """Create C -> F -> C; activation is a key of ACTIVATION."""
         super().__init__()
-        self.input = nn.Linear(d_model, d_ff, bias=bias)
-        self.output = nn.Linear(d_ff, d_model, bias=bias)
+        self.input = Linear(d_model, d_ff, bias=bias)
+        self.output = Linear(d_ff, d_model, bias=bias)
         self.activation = ACTIVATION[activation]
 
     def forward(self, x: Tensor) -> Tensor:

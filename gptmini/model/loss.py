@@ -1,11 +1,10 @@
 """Cross-entropy of the next token, at once or in pieces that never hold all logits of a large vocabulary."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from gptmini.model.gpt import GPT
@@ -13,7 +12,9 @@ from gptmini.model.gpt import GPT
 LOGITS_AT_ONCE = 2**24  # 64 MB in float32; a loss needs several times as much
 
 
-def training_loss(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
+def training_loss(
+    model: GPT, tokens: Tensor, targets: Tensor, *, dtype: torch.dtype | None = None
+) -> Tensor:
     """Compute next_token_loss(model(tokens), targets) with at most LOGITS_AT_ONCE logits in memory.
 
     Compiled code is not cut into pieces, and holds all logits.
@@ -22,41 +23,17 @@ def training_loss(model: GPT, tokens: Tensor, targets: Tensor) -> Tensor:
         model: the GPT to train.
         tokens: int64 (B, T).
         targets: int64 (B, T), tokens shifted by one.
+        dtype: of all activations. With bfloat16 every weight is rounded where it is used, while the loss, and in
+            torch's kernels the statistics of norms and of the softmax, stay in float32. Gradients reach the weights in
+            the weights' own dtype. None is the dtype of the weights, or what autocast chooses for each operation.
 
     Returns the mean loss in nats per token, a scalar.
     """
+    hidden = model.hidden(tokens, dtype=dtype)  # (B, T, C)
     n_logits = targets.numel() * model.config.vocab_size
     if n_logits <= LOGITS_AT_ONCE or torch.compiler.is_compiling():
-        return next_token_loss(model.unembed(model.hidden(tokens)), targets)
-    return PiecewiseLoss.apply(model.hidden(tokens), model.unembedding_weight, targets, model)
-
-
-def rounded_training_loss(model: GPT, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return training_loss as a function of (tokens, targets), with every weight rounded to dtype where it is used.
-
-    The residual stream and all other activations are of that dtype. The loss is computed in float32, and torch's
-    kernels keep the statistics of norms and of the softmax in float32. Gradients reach the weights in the weights' own
-    dtype. Autocast differs: it chooses a dtype for each kind of operation.
-    """
-    loss = _Loss(model)
-    weights = dict(loss.named_parameters())
-
-    def compute(tokens: Tensor, targets: Tensor) -> Tensor:
-        rounded = {name: weight.to(dtype) for name, weight in weights.items()}
-        return functional_call(loss, rounded, (tokens, targets))
-
-    return compute
-
-
-class _Loss(nn.Module):
-    """training_loss as a module, whose weights functional_call can replace."""
-
-    def __init__(self, model: GPT) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        return training_loss(self.model, tokens, targets)
+        return next_token_loss(model.unembed(hidden), targets)
+    return PiecewiseLoss.apply(hidden, model.unembedding_weight, targets, model)
 
 
 def row_pieces(model: GPT, hidden: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

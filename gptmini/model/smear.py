@@ -69,5 +69,6 @@ class Smear(nn.Module):
 
         for i, gain in enumerate(self.gains, start=1):
             first = n_previous - i
-            x = x + gain * padded[:, first : first + n_tokens]  # (B, T, C), i positions back
+            earlier = padded[:, first : first + n_tokens]  # (B, T, C), i positions back
+            x = x + gain.to(x.dtype) * earlier
         return x

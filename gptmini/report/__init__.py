@@ -1,1 +1,1 @@
-"""A run in words, tables, pictures and one HTML page, and TensorBoard's event files read again."""
+"""A run in words, tables, pictures, one HTML page or CSV, read from its metrics.jsonl and config.yaml."""

@@ -4,8 +4,14 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from gptmini.report.scalar_table import FILE, read_rows
-from gptmini.runs import is_trained, read_config
+from gptmini.runs import (
+    checkpointed_step,
+    is_trained,
+    read_config,
+    read_last_step,
+    read_lines,
+    read_state,
+)
 
 # Keys that say where a run lies, how it is shown, and how many threads it has, which a sweep says of each of its runs;
 # they change nothing that is trained.
@@ -17,9 +23,10 @@ class Overview:
     """One run in a table of runs."""
 
     folder: Path
-    state: str  # running, done, stopped or damaged
+    state: str  # running, done, ended, pruned, stopped, failed, killed or damaged
     changed: list[str]  # what was typed for it, KEY=VALUE each
-    step: int | None = None  # newest logged optimizer step
+    by: str | None = None  # what ended, stopped or failed it
+    step: int | None = None  # optimizer steps done
     max_steps: int | None = None
     loss: float | None = None  # lowest validation loss, in nats per token
     bits_per_byte: float | None = None  # at the same validation
@@ -37,33 +44,35 @@ def overview_of(folder: Path) -> Overview:
 def _overview_of(folder: Path) -> Overview:
     """What there is to say of a run; UserError for one whose files are damaged."""
     config, typed = read_config(folder)
-    max_steps = config["trainer"]["max_steps"]
-    step = None
-    best: tuple[float, float] | None = None
-    if (folder / FILE).is_file():
-        _, rows = read_rows(folder / FILE)
-        step = max(rows, default=None)
-        validations = [
-            (float(row["val/loss"]), float(row.get("val/bits_per_byte", "nan")))
-            for row in rows.values()
-            if "val/loss" in row
-        ]
-        finite = [pair for pair in validations if math.isfinite(pair[0])]
-        best = min(finite, default=None)
+    validations = [
+        (float(line["val/loss"]), float(line.get("val/bits_per_byte", "nan")))
+        for line in read_lines(folder, having="val/loss")
+    ]
+    finite = [pair for pair in validations if math.isfinite(pair[0])]
+    loss, bits_per_byte = min(finite, default=(None, None))
 
+    end = read_state(folder)
+    by = None
     if is_trained(folder):
+        # A run logs more often than it saves a checkpoint.
         state = "running"
-    elif step is not None and step == max_steps:
-        state = "done"
+        step = read_last_step(folder)
+    elif end is not None:
+        state = end.state
+        step = end.step
+        by = end.by
     else:
-        state = "stopped"
+        # What the run goes on from: the steps after it are lost.
+        state = "killed"
+        step = checkpointed_step(folder)
 
     return Overview(
         folder=folder,
         state=state,
+        by=by,
         changed=[line for line in typed if line.lstrip("+").partition("=")[0] not in UNTOLD],
         step=step,
-        max_steps=max_steps,
-        loss=None if best is None else best[0],
-        bits_per_byte=None if best is None else best[1],
+        max_steps=config["trainer"]["max_steps"],
+        loss=loss,
+        bits_per_byte=bits_per_byte,
     )

@@ -11,8 +11,9 @@ from gptmini.report.reported_run import ReportedRun
 from gptmini.report.tags import LAYOUT
 
 MOST_POINTS = 500  # of a line: as many as a chart has pixels
+MOST_VERSIONS = 20  # of samples or a table, under one heading
 
-# Whatever HTML an event file may hold, a browser loads nothing for this page from anywhere.
+# Whatever a run may hold, a browser loads nothing for this page from anywhere.
 POLICY = (
     '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
     "style-src 'unsafe-inline'\">"
@@ -91,19 +92,18 @@ def sections_of_one_run(run: ReportedRun) -> Iterator[tuple[str, str]]:
     yield from charts([run])
 
     # What a validation writes: the newest is shown at once, earlier ones open on a click.
-    yield "Samples", newest_first(run.texts("samples"))
-    yield "What it mispredicts most", newest_first(run.texts("zoom/mispredicted"))
-    for tag in run.tags["images"]:
-        events = run.events.Images(tag)
+    yield "Samples", newest_first(samples(run, MOST_VERSIONS))
+    yield "What it mispredicts most", newest_first(tables(run, "zoom/mispredicted", MOST_VERSIONS))
+    for tag, pictures in run.pictures.items():
         # The first and the last image show what training changed; all of them would make a large page.
-        shown = [events[0], events[-1]] if len(events) > 1 else events
-        images = [(event.step, image("png", event.encoded_image_string)) for event in shown]
+        shown = [pictures[0], pictures[-1]] if len(pictures) > 1 else pictures
+        images = [(step, image("png", path.read_bytes())) for step, path in shown]
         name = tag.partition("/")[2].replace("_", " ").capitalize()  # of zoom/loss_by_position
         yield name, newest_first(images)
 
     setup = {"Model": "setup/model", "Data": "setup/data", "Configuration": "setup/config"}
     for heading, tag in setup.items():
-        yield heading, "".join(content for _, content in run.texts(tag, 1))
+        yield heading, "".join(content for _, content in tables(run, tag, 1))
 
 
 def sections_of_several_runs(runs: list[ReportedRun]) -> Iterator[tuple[str, str]]:
@@ -112,12 +112,26 @@ def sections_of_several_runs(runs: list[ReportedRun]) -> Iterator[tuple[str, str
     yield "What differs in their configurations", differences_table(runs)
     yield from charts(runs)
 
-    samples = []
+    texts = []
     for run in runs:
-        newest = run.texts("samples", 1)
+        newest = samples(run, 1)
         if newest:
-            samples.append(f"<h3>{html.escape(run.name)}</h3>{newest_first(newest)}")
-    yield "Samples", "".join(samples)
+            texts.append(f"<h3>{html.escape(run.name)}</h3>{newest_first(newest)}")
+    yield "Samples", "".join(texts)
+
+
+def samples(run: ReportedRun, most: int) -> list[tuple[int, str]]:
+    """The newest samples of a run, oldest first, as (step, HTML)."""
+    versions = []
+    for step, texts in run.values("samples")[-most:]:
+        blocks = [f"<pre>{html.escape(text)}</pre>" for text in texts]
+        versions.append((step, "\n".join(blocks)))
+    return versions
+
+
+def tables(run: ReportedRun, tag: str, most: int) -> list[tuple[int, str]]:
+    """The newest tables under a tag, oldest first, as (step, HTML)."""
+    return [(step, table(rows)) for step, rows in run.values(tag)[-most:]]
 
 
 def figures_table(runs: list[ReportedRun]) -> str:
@@ -186,7 +200,7 @@ def _lines(
     lines = {}
     for run in runs:
         run_name = run.name if len(runs) > 1 else ""
-        tags = [tag for tag in run.tags["scalars"] if is_shown(tag)]
+        tags = [tag for tag in run.curves if is_shown(tag)]
         for tag in tags:
             before, _, after = tag.rpartition("/")
             if len(tags) == 1:

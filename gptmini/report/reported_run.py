@@ -1,13 +1,12 @@
-"""A run folder as a report reads it: its curves, texts and images from the event files, and its configuration."""
+"""A run folder as a report reads it: its curves, texts, tables and pictures, and its configuration."""
 
 from pathlib import Path
+from typing import Any
 
-from gptmini.report.reading import read_events, tags_of
 from gptmini.report.tables import leaves
-from gptmini.runs import read_config
+from gptmini.runs import curves_of, read_config, read_lines
+from gptmini.runs.metrics import FILE, STEP, picture_path, tags_of
 from gptmini.user_error import UserError
-
-MOST_TEXTS = 20  # under one heading of a report
 
 
 class ReportedRun:
@@ -17,53 +16,40 @@ class ReportedRun:
         folder: of the run.
         name: which the report calls the run; give_names sets it.
         config: every value of the configuration, by its dotted key.
-        events: TensorBoard's EventAccumulator over all event files of the run.
-        tags: the tags that the event files hold, by TensorBoard's kinds: scalars, tensors, images and others.
+        lines: what the run has logged, as in its metrics.jsonl.
+        curves: every (step, value) point of a scalar, by tag.
+        pictures: the step and the file of each picture, by tag, oldest first.
     """
 
     def __init__(self, folder: Path) -> None:
         """Read a run folder, as find_run returns it.
 
-        Raises UserError: the run has nothing to show or no readable configuration.
+        Raises UserError: the run has no metrics.jsonl, as one of version 0.2, or no readable configuration.
         """
         self.name = ""
         self.folder = folder
         config, _ = read_config(folder)
         self.config = dict(leaves(config))
-        loggers = config.get("logger")
-        if loggers is not None and "tensorboard" not in loggers:
-            raise UserError(
-                f"{self.folder} keeps no curves for a report; train with logger=tensorboard for one"
-            )
+        if not (folder / FILE).is_file():
+            raise UserError(f"{folder} has no {FILE}, which holds what a report shows")
 
-        self.events = read_events(self.folder)
-        self.tags = tags_of(self.events)
-        if not any(self.tags[kind] for kind in ("scalars", "tensors", "images")):
-            raise UserError(f"{self.folder} has nothing to show yet: its event files hold nothing")
+        self.lines = read_lines(folder)
+        self.curves = curves_of(self.lines)
+        self.pictures: dict[str, list[tuple[int, Path]]] = {}
+        for line in self.lines:
+            for tag, value in tags_of(line).items():
+                path = picture_path(folder, value)
+                # Whoever needs the room may remove pictures.
+                if path is not None and path.is_file():
+                    self.pictures.setdefault(tag, []).append((line[STEP], path))
 
     def curve(self, tag: str) -> list[tuple[int, float]]:
         """Every (step, value) point of a scalar; an empty list where the run has no such tag."""
-        if tag not in self.tags["scalars"]:
-            return []
-        return [(event.step, event.value) for event in self.events.Scalars(tag)]
+        return self.curves.get(tag, [])
 
-    def texts(self, tag: str, most: int = MOST_TEXTS) -> list[tuple[int, str]]:
-        """The newest texts under a tag, oldest first, as (step, HTML).
-
-        TensorBoard's own converter makes the HTML from the text's Markdown and removes what a browser would run.
-        """
-        from tensorboard.plugin_util import markdown_to_safe_html
-
-        name = f"{tag}/text_summary"
-        if name not in self.tags["tensors"]:
-            return []
-
-        texts = []
-        for event in self.events.Tensors(name)[-most:]:
-            for text in event.tensor_proto.string_val[:1]:  # none in a damaged event
-                markdown = text.decode("utf-8", errors="replace")
-                texts.append((event.step, markdown_to_safe_html(markdown)))
-        return texts
+    def values(self, tag: str) -> list[tuple[int, Any]]:
+        """Every (step, value) of samples or a table, oldest first."""
+        return [(line[STEP], line[tag]) for line in self.lines if tag in line]
 
 
 def give_names(runs: list[ReportedRun]) -> None:

@@ -1,40 +1,29 @@
-"""A run's metrics.csv, read again: the scalars that the run logged, a row for each step."""
+"""A run's curves as a table in CSV: a row for each step, a column for each tag."""
 
 import csv
 import io
-from pathlib import Path
+from collections.abc import Sequence
 
-from gptmini.user_error import UserError
+from gptmini.runs.metrics import STEP, Line, curves_of
 
 FILE = "metrics.csv"  # in the run's folder
-STEP = "step"  # heading of the first column
-
-# Rows of the file: by step the texts of the cells that are not empty, by tag.
-Rows = dict[int, dict[str, str]]
 
 
-def read_rows(path: Path) -> tuple[list[str], Rows]:
-    """Read a metrics.csv: the tags of its columns, and its rows; a last line without an end is left out.
+def csv_of(lines: Sequence[Line]) -> str:
+    """The curves of a run's metrics.jsonl as CSV, whose first line holds the headings: step, and every tag.
 
-    Raises UserError: the file is not one that a run has written.
+    The rows are in the order of their steps. A tag that was not logged at a step is an empty cell, and a number that is
+    not finite is nan, inf or -inf.
     """
-    refusal = UserError(f"{path} must hold a row for each step, as a run wrote it; move it away")
-    try:
-        text = path.read_bytes().decode("utf-8")
-        whole_lines = text[: text.rfind("\n") + 1]
-        heading, *lines = csv.reader(io.StringIO(whole_lines), strict=True)
-    except (ValueError, csv.Error):  # no UTF-8, no heading, or no CSV
-        raise refusal from None
+    curves = curves_of(lines)
+    rows: dict[int, dict[str, float]] = {}
+    for tag, points in curves.items():
+        for step, value in points:
+            rows.setdefault(step, {})[tag] = value
 
-    if heading[:1] != [STEP]:
-        raise refusal
-    tags = heading[1:]
-    rows: Rows = {}
-    for line in lines:
-        # isdecimal alone would allow digits of other scripts, and int refuses thousands of digits.
-        is_row = len(line) == len(heading) and line[0].isascii() and line[0].isdecimal()
-        if not is_row or len(line[0]) > 18:
-            raise refusal
-        cells = zip(tags, line[1:], strict=True)
-        rows[int(line[0])] = {tag: cell for tag, cell in cells if cell}
-    return tags, rows
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [STEP, *curves], lineterminator="\n")
+    writer.writeheader()
+    for step in sorted(rows):
+        writer.writerow({STEP: step, **rows[step]})
+    return text.getvalue()

@@ -1,4 +1,4 @@
-"""The tags under which TensorBoard is given what a run shows, and the layout of its page Custom Scalars.
+"""The charts in which TensorBoard and a report show the curves of a run, by the curves' tags.
 
 TensorBoard orders groups of tags by name. Of scalars: train, val, weights, work; of images and texts: samples, setup,
 zoom, which holds what a validation looks at closely.
@@ -21,13 +21,9 @@ LAYOUT = {
     },
     "How fast is it?": {
         "tokens per second": ["^work/tokens_per_second$"],
-        "milliseconds of a step": ["^work/ms/", "^work/slowest_ms$"],
+        "milliseconds of a step": ["^work/ms/"],
         "peak memory, GB": ["^work/memory_gb$"],
         "model FLOP utilisation": ["^work/mfu$"],
-        "slowest process: number, and time over the mean": [
-            "^work/slowest_rank$",
-            "^work/slowest_ratio$",
-        ],
     },
     "How far is it?": {
         "tokens seen": ["^train/tokens$"],
@@ -37,9 +33,3 @@ LAYOUT = {
 
 # Scalars that TensorBoard's page HParams shows beside each run.
 COMPARED = ("val/loss", "val/bits_per_byte", "work/tokens_per_second")
-
-# Prefixes of tags that every validation writes.
-VALIDATION = ("val/", "samples", "zoom/")
-
-# Prefixes of tags that every start of a run writes again.
-BEGINNING = ("setup/", "_hparams_/", "custom_scalars__config__")

@@ -21,12 +21,25 @@ from gptmini.runs.folder import (
     seen_from_here,
     write_config,
 )
+from gptmini.runs.metrics import curves_of, dropping_later_lines, read_last_step, read_lines
 from gptmini.runs.resume import adopt, find_training_state, remove_left_overs
+from gptmini.runs.state import (
+    End,
+    checkpointed_step,
+    clear_state,
+    read_state,
+    write_state,
+)
 
 __all__ = [
+    "End",
     "adopt",
     "check_latest",
     "check_version",
+    "checkpointed_step",
+    "clear_state",
+    "curves_of",
+    "dropping_later_lines",
     "every_run",
     "find_checkpoint",
     "find_run",
@@ -40,8 +53,12 @@ __all__ = [
     "make_run_folder",
     "named_run",
     "read_config",
+    "read_last_step",
+    "read_lines",
+    "read_state",
     "remove_left_overs",
     "root_of",
     "seen_from_here",
     "write_config",
+    "write_state",
 ]

@@ -2,25 +2,21 @@
 
 import copy
 import gc
-import time
+import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
-from gptmini.model import GPT, rounded_training_loss, training_loss
+from gptmini.model import GPT, training_loss
 from gptmini.training.recomputing import recompute_activations
 from gptmini.training.settings import divisors, share_of
-from gptmini.user_error import UserError
 
 # Most tokens in a micro-step on a CPU. A model of 124 M parameters takes 8.3 GB with 8192 tokens, about what a laptop
 # can spare.
 CPU_TOKENS = 8192
-# Share of a GPU's free memory that a trial may fill. The rest is for fragments between tensors and for libraries.
+# Share of a GPU's free memory that a micro-step may fill. The rest is for fragments between tensors and for libraries.
 USABLE_SHARE = 0.9
-# Time after which no further trial is begun, so that a run starts soon whatever its sizes.
-TRIAL_SECONDS = 20.0
-# Numbers that AdamW keeps for each weight; Muon keeps only one.
-ADAMW_MOMENTS = 2
 
 
 def choose_batch_size(
@@ -51,162 +47,81 @@ def choose_batch_size(
     """
     sizes = divisors(share_of(global_batch_size, n_ranks))
     if device != "cuda":
-        return _largest_for_cpu(sizes, model.config.context_length)
-
-    n_copies = ADAMW_MOMENTS
-    if n_ranks > 1:
-        n_copies += 1  # the buckets in which GPUs exchange gradients
+        context_length = model.config.context_length
+        return next((size for size in sizes if size * context_length <= CPU_TOKENS), 1)
 
     # The first process of a run chooses for all, and the first GPU of its machine is its own.
     gpu = torch.device("cuda", 0)
-    trial = _Trial(model, gpu, precision=precision, compile=compile, n_copies=n_copies)
+    tried = copy.deepcopy(model).to(gpu).train()
     if recompute:
-        recompute_activations(trial.model)
+        recompute_activations(tried)
+    # What training keeps for each weight beside itself and its gradient: the two moments of AdamW (Muon has one), and
+    # on several GPUs a place in the buckets in which they exchange gradients.
+    n_copies = 2 if n_ranks == 1 else 3
+    kept = [torch.empty_like(weight) for weight in tried.parameters() for _ in range(n_copies)]
+
+    # Memory that torch has reserved is open to the trials, like memory that is free.
+    free, _ = torch.cuda.mem_get_info(gpu)
+    budget = int(USABLE_SHARE * (free + torch.cuda.memory_reserved(gpu)))
     try:
-        # Memory that torch has reserved is open to the trials, like memory that is free.
-        free, _ = torch.cuda.mem_get_info(gpu)
-        budget = int(USABLE_SHARE * (free + torch.cuda.memory_reserved(gpu)))
-        found = largest_fitting(sizes, trial.peak, budget, seconds=TRIAL_SECONDS)
+        peak = partial(peak_bytes, tried, precision=precision, compile=compile)
+        return largest_fitting(sizes, peak, budget)
     finally:
-        trial.give_back()
-
-    return found
-
-
-def _largest_for_cpu(sizes: Sequence[int], context_length: int) -> int:
-    """Return the first of descending sizes with at most CPU_TOKENS tokens; 1 if there is none."""
-    for size in sizes:
-        if size * context_length <= CPU_TOKENS:
-            return size
-    return 1
+        del tried, kept, peak
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(gpu)
 
 
-def largest_fitting(
-    sizes: Sequence[int],
-    peak: Callable[[int], int],
-    budget: int,
-    *,
-    seconds: float,
-    clock: Callable[[], float] = time.monotonic,
-) -> int:
+def largest_fitting(sizes: Sequence[int], peak: Callable[[int], float], budget: int) -> int:
     """Return the largest batch size whose peak memory is at most the budget; 1 if there is none.
 
-    Memory grows evenly with the batch size, so trials of 1 and 2 sequences tell which sizes are worth a trial:
-    expected peak = peak(1) + (size - 1) * (peak(2) - peak(1)). The size that is returned was tried itself, unless the
-    time was over.
+    Memory grows evenly with the batch size, so that sizes of 1 and 2 tell which larger ones are worth a trial:
+    estimate = peak(1) + (size - 1) * (peak(2) - peak(1)). The size that is returned was tried itself.
 
     Args:
         sizes: candidates, largest first, the last of them 1.
-        peak: a function that runs a trial of a size and returns its peak memory in bytes; it raises
-            torch.OutOfMemoryError where memory runs out.
+        peak: a function that returns the peak memory of a size in bytes, infinity where memory runs out.
         budget: bytes that a micro-step may take.
-        seconds: after this time no further size is tried, and a size is returned untried if half the budget is enough.
-        clock: a function that returns the time in seconds.
     """
-    start = clock()
-    try:
-        bytes_of_one = peak(1)
-        bytes_each = max(1, peak(2) - bytes_of_one)  # for each further sequence
-    except RuntimeError as error:
-        if not ran_out(error):
-            raise
-        return 1
-
+    of_one = peak(1)
+    of_each = peak(2) - of_one
     for size in sizes:
-        expected = bytes_of_one + bytes_each * (size - 1)
-        if expected > budget:
-            continue
-
-        # Without time for a trial, half the budget is margin enough for an expectation that is wrong.
-        time_is_over = clock() - start > seconds
-        if time_is_over and expected <= budget / 2:
-            return size
-        if not time_is_over and _fits(size, peak, budget):
+        estimate = of_one + (size - 1) * of_each
+        if estimate <= budget and peak(size) <= budget:
             return size
     return 1
 
 
-def _fits(size: int, peak: Callable[[int], int], budget: int) -> bool:
-    """Try a size: whether memory did not run out and its peak is at most the budget."""
+def peak_bytes(model: GPT, batch_size: int, *, precision: str, compile: bool) -> float:
+    """Return the peak memory of training micro-steps on a model's GPU in bytes; infinity if memory runs out.
+
+    The micro-steps are eager. Where training will be compiled, an estimate of what that adds is included.
+    """
+    gpu = model.embedding.weight.device
+    tokens = torch.zeros(batch_size, model.config.context_length, dtype=torch.int64, device=gpu)
+    dtype = torch.bfloat16 if precision == "bf16_stream" else None
+    autocast = torch.autocast(gpu.type, torch.bfloat16, enabled=precision == "bf16")
+
+    torch.cuda.reset_peak_memory_stats(gpu)
     try:
-        return peak(size) <= budget
-    except RuntimeError as error:
-        if not ran_out(error):
-            raise
-        return False
-
-
-def ran_out(error: RuntimeError) -> bool:
-    """Whether an error says that a GPU's memory ran out: torch's own error, or that of a library such as cuBLAS."""
-    return isinstance(error, torch.OutOfMemoryError) or "_ALLOC_FAILED" in str(error)
-
-
-def check_equal_on_all_ranks(batch_size: int, device: torch.device) -> None:
-    """Raise UserError unless all ranks have the same batch_size; every rank must call this, with its own device."""
-    # One all-reduce finds both extremes: the largest of the negative sizes is the negative smallest size.
-    extremes = torch.tensor((batch_size, -batch_size), dtype=torch.float32, device=device)
-    torch.distributed.all_reduce(extremes, op=torch.distributed.ReduceOp.MAX)
-    most = int(extremes[0])
-    least = -int(extremes[1])
-
-    if least != most:
-        raise UserError(
-            f"trainer.batch_size=auto found {least} on one device and {most} on another; "
-            "give trainer.batch_size"
-        )
-
-
-class _Trial:
-    """Eager forward and backward passes on a GPU, with memory set aside for what else a training step keeps there."""
-
-    def __init__(
-        self, model: GPT, gpu: torch.device, *, precision: str, compile: bool, n_copies: int
-    ) -> None:
-        """Copy the model to the GPU, and set memory aside there.
-
-        n_copies is how many times the size of all weights is set aside, beside the weights and gradients themselves:
-        once for each of the optimizer's moments, and once for the buckets in which several GPUs exchange gradients.
-        """
-        self.gpu = gpu
-        self.compile = compile
-        self.precision = precision
-        self.model = copy.deepcopy(model).to(gpu).train()
-
-        n_bytes = 0
-        for parameter in self.model.parameters():
-            n_bytes += parameter.numel() * parameter.element_size()
-        self.set_aside = [torch.empty(n_copies * n_bytes, dtype=torch.uint8, device=gpu)]
-
-    def peak(self, batch_size: int) -> int:
-        """Return the peak memory of training micro-steps, in bytes: measured, plus an estimate for compiled code."""
-        config = self.model.config
-        tokens = torch.zeros(batch_size, config.context_length, dtype=torch.int64, device=self.gpu)
-
         # The second micro-step adds its gradients to those of the first, as in training.
-        torch.cuda.reset_peak_memory_stats(self.gpu)
         for _ in range(2):
-            self._loss(tokens).backward()
-        peak = torch.cuda.max_memory_allocated(self.gpu)
-        self.model.zero_grad()
-        if not self.compile:
-            return peak
+            with autocast:
+                loss = training_loss(model, tokens, tokens, dtype=dtype)
+            loss.backward()
+    except RuntimeError as error:
+        # torch's own error, or that of a library such as cuBLAS.
+        if not isinstance(error, torch.OutOfMemoryError) and "_ALLOC_FAILED" not in str(error):
+            raise
+        return math.inf
+    finally:
+        model.zero_grad()
+    peak = torch.cuda.max_memory_allocated(gpu)
+    if not compile:
+        return peak
 
-        # Compiled code holds all logits, their gradient, and the logits once more in float32. The trial held pieces.
-        n_logits = tokens.numel() * config.padded_vocab_size
-        bytes_per_number = 4 if self.precision == "fp32" else 2
-        return peak + n_logits * (2 * bytes_per_number + 4)
-
-    def _loss(self, tokens: torch.Tensor) -> torch.Tensor:
-        if self.precision == "bf16_stream":
-            return rounded_training_loss(self.model, torch.bfloat16)(tokens, tokens)
-
-        with torch.autocast(self.gpu.type, torch.bfloat16, enabled=self.precision == "bf16"):
-            return training_loss(self.model, tokens, tokens)
-
-    def give_back(self) -> None:
-        """Free all memory of the trial on the GPU, and forget its peak."""
-        del self.model
-        self.set_aside.clear()
-        gc.collect()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(self.gpu)
+    # Compiled code holds all logits, their gradient, and the logits once more in float32. The trial held pieces.
+    n_logits = tokens.numel() * model.config.padded_vocab_size
+    bytes_per_number = 4 if precision == "fp32" else 2
+    return peak + n_logits * (2 * bytes_per_number + 4)

@@ -14,21 +14,7 @@ from gptmini.runs import has_checkpoint
 from gptmini.settings import STRICT
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import say
-
-
-class Stop(SystemExit):
-    """The request to end a run between two steps, raised by Stopping and caught when training has been left.
-
-    Args:
-        code: exit code of the command: 128 + the signal's number, or 0 for the time limit.
-        reason: the name of the signal, or the time limit.
-    """
-
-    code: int
-
-    def __init__(self, code: int, reason: str) -> None:
-        super().__init__(code)
-        self.reason = reason
+from gptmini.training.stopping import Stop
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

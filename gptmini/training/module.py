@@ -1,4 +1,19 @@
-"""The LightningModule: the loss of a micro-step, the optimizer, and the sums that logging reads."""
+"""The LightningModule: one optimizer step from its micro-batches to the figures that are logged.
+
+One step, in the order in which Lightning calls the hooks of GPTModule:
+
+    on_train_batch_start         seed dropout; under FSDP2, put off reducing gradients until the last micro-step
+    training_step                the loss of one micro-batch, whose share is added to step_loss
+    (Lightning)                  backward of loss / micro-steps; in the last one, gradients are averaged over all ranks
+    on_before_optimizer_step     set the learning rate
+    configure_gradient_clipping  grad_norm, and clip; all ranks agree on step_loss, on not_finite and on a request to
+                                 stop; the optimizer is told to change nothing in a step that is not finite
+    (the optimizer)              change weights and moments
+    optimizer_step               free the gradients; send the figures to the host, and count those that have arrived:
+                                 of this step on a CPU, of the one before on a GPU, so that the GPU need not wait
+    on_train_batch_end           callbacks first: Scalars logs step_loss and grad_norm, Stopping tells of steps left out
+                                 and stops, RunCheckpoints saves; then a validation if it is due, or the end
+"""
 
 import hashlib
 from collections.abc import Callable
@@ -7,19 +22,16 @@ from functools import partial
 import lightning as L
 import torch
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 from gptmini.checkpoint.file import header
 from gptmini.checkpoint.training_state import TrainingState
 from gptmini.data.store import TokenStore, tokens_per_byte_of
 from gptmini.evaluation import Evaluation, sum_of_nats, token_losses
-from gptmini.model import GPT, rounded_training_loss, training_loss
+from gptmini.model import GPT, training_loss
 from gptmini.optim import leave_out, set_learning_rate
-from gptmini.optim.muon import MuonAdamW
-from gptmini.training import sharding
-from gptmini.training.batch_size import check_equal_on_all_ranks
-from gptmini.training.moments import Moments, check_moments, names_in, restore_moments
+from gptmini.training import distributed
+from gptmini.training.moments import Moments, check_moments, restore_moments, whole_moments
 from gptmini.training.outcomes import BadStep, Outcome, Outcomes
 from gptmini.training.recomputing import recompute_activations
 from gptmini.training.settings import TrainerSettings
@@ -51,6 +63,8 @@ class GPTModule(L.LightningModule):
     grad_norm: Tensor  # norm of the whole gradient before clipping
     # 1.0 if the step is not applied, because some rank's loss or gradient is not finite; else 0.0.
     not_finite: Tensor
+    # What all ranks together were asked, (2,): the number of a signal and whether time is over; zeros for one rank.
+    _request: Tensor
 
     def __init__(
         self,
@@ -70,32 +84,20 @@ class GPTModule(L.LightningModule):
         self.model = model
         self.store = store
         self.settings = settings
-        self.seed = seed
-        self.origin = origin
         self.make_optimizer = optimizer
         self.schedule = schedule
+        self.seed = seed
+        self.compiles = compile
+        self.precision = precision
+        self.origin = origin
         if settings.checkpoint_activations:
             recompute_activations(model)
-        self.precision = precision
-        self.compiles = compile
-        # FSDP2 compiles each block, and chooses the precision, in configure_model.
-        self.is_sharded = settings.strategy == "fsdp2"
-        self.reduces_once = self.is_sharded and sharding.reduces_once(model)
-        self.compute_loss = self._loss_function(
-            compile=compile and not self.is_sharded,
-            rounds_weights=precision == "bf16_stream" and not self.is_sharded,
-        )
+        self.compute_loss = self._loss_function()
         # Kept, because named_parameters walks through all modules, which would take time in every step.
         self.parameters_by_name = dict(model.named_parameters())
 
-        # What all ranks together were asked, (2,): the number of a signal and whether time is over. None for one rank.
-        self._request: Tensor | None = None
         # What this rank was asked: the number of a signal, 0 for none, and whether its time is over.
         self.stop_request: Callable[[], tuple[int, bool]] = lambda: (0, False)
-
-        # Whether the optimizer is changing weights at this moment.
-        self.is_stepping = False
-
         # What the host knows of the steps.
         self.outcomes = Outcomes(late=False)
         self.outcome: Outcome | None = None  # of the newest step that the host knows of
@@ -103,41 +105,36 @@ class GPTModule(L.LightningModule):
         self.evaluation: Evaluation | None = None  # of the newest validation; None before the first
 
         # Figures that go on in a resumed run. A bad step is not applied, because its loss or gradient was not finite.
-        self.bad_steps = 0
-        self.bad_steps_in_a_row = 0
-        self.validated_step = 0
+        self.bad_steps = 0 if state is None else state.bad_steps
+        self.bad_steps_in_a_row = 0 if state is None else state.bad_steps_in_a_row
+        self.validated_step = 0 if state is None else state.validated_step
         # Moments that the optimizer starts from, by the name of their parameter in a checkpoint's state_dict.
-        self.moments: Moments = {}
-        if state is not None:
-            self.bad_steps = state.bad_steps
-            self.bad_steps_in_a_row = state.bad_steps_in_a_row
-            self.validated_step = state.validated_step
-            self.moments = state.optimizer
+        self.moments: Moments = {} if state is None else state.optimizer
 
         # An optimizer is built here so that bad settings or a foreign state are refused before a run folder is made.
         self.peak_lr: float = self._checked_optimizer().param_groups[0]["peak_lr"]
 
-    def _loss_function(
-        self, *, compile: bool, rounds_weights: bool
-    ) -> Callable[[Tensor, Tensor], Tensor]:
+    def _loss_function(self) -> Callable[[Tensor, Tensor], Tensor]:
         """Return the function that computes the loss of a micro-batch: tokens and targets, (B, T) each, to a scalar.
 
         Only this function is compiled, for the one shape of the micro-batches. Validation and samples have other shapes
         and stay eager, so that nothing is compiled again for them.
         """
-        loss = partial(training_loss, self.model)
-        if rounds_weights:
-            loss = rounded_training_loss(self.model, torch.bfloat16)
+        if self.settings.strategy == "fsdp2":
+            # Compiled block by block, with weights that are rounded where they are gathered: see distributed.shard.
+            return partial(training_loss, self.model)
 
-        # Torch keeps at most eight graphs of one function, so what earlier runs of this process compiled is dropped.
-        if compile:
+        is_stream = self.precision == "bf16_stream"
+        loss = partial(training_loss, self.model, dtype=torch.bfloat16 if is_stream else None)
+        if self.compiles:
+            # Torch keeps at most eight graphs of a function: those of earlier runs of this process are dropped.
             torch.compiler.reset()
             loss = torch.compile(loss, dynamic=False, fullgraph=True)
-
-        if not rounds_weights:
+        if not is_stream:
             return loss
 
         def without_autocast(tokens: Tensor, targets: Tensor) -> Tensor:
+            # Lightning's autocast is for validation.
             with torch.autocast(tokens.device.type, enabled=False):
                 return loss(tokens, targets)
 
@@ -145,10 +142,9 @@ class GPTModule(L.LightningModule):
 
     def configure_model(self) -> None:
         """Divide the weights among the devices of FSDP2; Lightning calls this once the devices know each other."""
-        if not self.is_sharded or sharding.is_sharded(self.model):
+        if self.device_mesh is None:  # of another strategy
             return
-        assert self.device_mesh is not None
-        sharding.shard(
+        distributed.shard(
             self.model,
             self.device_mesh["data_parallel"],
             precision=self.precision,
@@ -164,13 +160,11 @@ class GPTModule(L.LightningModule):
         optimizer = self._checked_optimizer()
         if self.moments:
             restore_moments(self.moments, optimizer, self.parameters_by_name)
+            self.moments = {}  # the optimizer has them now
         return optimizer
 
     def _checked_optimizer(self) -> torch.optim.Optimizer:
-        """Build the optimizer without moments, after a check that those of a checkpoint belong to its parameters.
-
-        Raises UserError: the optimizer refuses its settings, or the moments are not those of its parameters.
-        """
+        """Build the optimizer without moments, after a check that those of a checkpoint belong to its parameters."""
         optimizer = self.make_optimizer(self.model)
         if any("peak_lr" not in group for group in optimizer.param_groups):
             raise UserError(
@@ -180,27 +174,18 @@ class GPTModule(L.LightningModule):
             check_moments(self.moments, optimizer, self.parameters_by_name)
         return optimizer
 
-    def on_fit_start(self) -> None:
-        """Read each step late on a CUDA GPU and at once elsewhere; UserError if ranks differ in their batch_size."""
-        self.outcomes = Outcomes(late=self.device.type == "cuda")
-        if self.trainer.world_size > 1:
-            check_equal_on_all_ranks(self.settings.micro_batch_size, self.device)
-
     def on_train_start(self) -> None:
-        """Let the devices that all hold the whole model share the work of Muon; free the moments of a checkpoint."""
-        optimizer = self.trainer.optimizers[0]
-        has_all = self.trainer.world_size > 1 and not self.is_sharded
-        if isinstance(optimizer, MuonAdamW) and has_all:
-            optimizer.mesh = init_device_mesh(self.device.type, (self.trainer.world_size,))
-        # The optimizer has them now.
-        self.moments = {}
+        """Read each step late on a CUDA GPU and at once elsewhere; share the work of Muon among several devices."""
+        self.outcomes = Outcomes(late=self.device.type == "cuda")
+        self._request = torch.zeros(2, device=self.device)  # (2,)
+        (optimizer,) = self.trainer.optimizers
+        distributed.share_matrices(optimizer, self.model, self.device, self.trainer.world_size)
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Seed dropout from its position: hash(seed, step, micro-step, rank); reduce gradients once a step."""
-        micro_step = batch_idx % self.trainer.accumulate_grad_batches
-        if self.reduces_once:
-            is_last = micro_step == self.trainer.accumulate_grad_batches - 1
-            sharding.reduce_gradients(self.model, is_last=is_last)
+        n_micro_steps = self.trainer.accumulate_grad_batches
+        micro_step = batch_idx % n_micro_steps
+        distributed.before_micro_step(self.model, is_last=micro_step == n_micro_steps - 1)
         if not self.model.config.dropout:
             return
 
@@ -215,10 +200,8 @@ class GPTModule(L.LightningModule):
         # Micro-batches hold equally many tokens, so the loss of a step is the plain mean of theirs.
         n_micro_steps = self.trainer.accumulate_grad_batches
         share = loss.detach() / n_micro_steps
-        if batch_idx % n_micro_steps == 0:
-            self.step_loss = share
-        else:
-            self.step_loss = self.step_loss + share
+        is_first = batch_idx % n_micro_steps == 0
+        self.step_loss = share if is_first else self.step_loss + share
         return loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -238,15 +221,13 @@ class GPTModule(L.LightningModule):
             norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
         else:
             norm = clip_grad_norm_(parameters, self.settings.gradient_clip)
-        self.grad_norm = sharding.gathered(norm)
+        self.grad_norm = distributed.gathered(norm)
 
         finite = torch.isfinite(self.grad_norm) & torch.isfinite(self.step_loss)
         self.not_finite = (~finite).float()
-        self._request = None
         if self.trainer.world_size > 1:
             self._agree()
         leave_out(optimizer, self.not_finite)
-        self.is_stepping = True
 
     def _agree(self) -> None:
         """Have all ranks know the mean loss, leave out a step that is bad on one of them, and stop if one is asked.
@@ -268,7 +249,7 @@ class GPTModule(L.LightningModule):
 
         self.step_loss = all_ranks[:, 0].mean()
         self.not_finite = all_ranks[:, 1].amax().float()
-        self._request = all_ranks[:, 2:].amax(dim=0).float()
+        self._request = all_ranks[:, 2:].amax(dim=0).float()  # (2,)
 
     def optimizer_step(
         self,
@@ -279,18 +260,13 @@ class GPTModule(L.LightningModule):
     ) -> None:
         """Step, free the gradients, and count the outcomes of the steps that the host knows of by now."""
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
-        self.is_stepping = False
-
         # Lightning itself would keep the gradients through the next forward pass.
         optimizer.zero_grad()
 
-        self.outcomes.send(
-            self.trainer.global_step + 1,
-            self.not_finite,
-            self.step_loss,
-            self.grad_norm,
-            self._request,
-        )
+        loss = self.step_loss.float()
+        grad_norm = self.grad_norm.float()
+        figures = torch.stack((self.not_finite, loss, grad_norm, *self._request))  # (5,)
+        self.outcomes.send(self.trainer.global_step + 1, figures)
         self._count(self.outcomes.receive())
 
     def optimizer_zero_grad(self, *position: object) -> None:
@@ -301,16 +277,13 @@ class GPTModule(L.LightningModule):
         self._count(self.outcomes.receive(newest=True))
 
     def _count(self, outcomes: list[Outcome]) -> None:
+        """Take note of steps that the host has learned of, and count those that were left out."""
         for outcome in outcomes:
             self.outcome = outcome
-            if not outcome.bad:
-                self.bad_steps_in_a_row = 0
-                continue
-
-            self.bad_steps += 1
-            self.bad_steps_in_a_row += 1
-            bad_step = BadStep(outcome, n_so_far=self.bad_steps, n_in_a_row=self.bad_steps_in_a_row)
-            self.untold.append(bad_step)
+            self.bad_steps += outcome.bad
+            self.bad_steps_in_a_row = self.bad_steps_in_a_row + 1 if outcome.bad else 0
+            if outcome.bad:
+                self.untold.append(BadStep(outcome, self.bad_steps, self.bad_steps_in_a_row))
 
     def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
         """Ask for one more validation after the last step, whether or not the interval has come round."""
@@ -319,9 +292,7 @@ class GPTModule(L.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         """Set the sums of a validation to zero."""
-        if self.is_sharded:
-            # The blocks of FSDP2 are compiled for the shape of a micro-batch; validation has others.
-            torch.compiler.set_stance("force_eager")
+        distributed.before_validation(self.model)
         # The nats stay on the device until the end of the validation, because reading them would keep a GPU waiting.
         self._nats: Tensor | float = 0.0
         self._n_tokens = 0
@@ -347,10 +318,7 @@ class GPTModule(L.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Turn the sums of all ranks into an Evaluation, and show it to callbacks that watch a metric."""
-        if self.is_sharded:
-            sharding.give_back(self.model)
-            torch.compiler.set_stance("default")
-
+        distributed.after_validation(self.model)
         sums = torch.tensor((float(self._nats), self._n_tokens), dtype=torch.float64)  # (2,)
         if self.trainer.world_size > 1:
             sums = self.trainer.strategy.reduce(sums.to(self.device), reduce_op="sum").cpu()
@@ -370,9 +338,7 @@ class GPTModule(L.LightningModule):
 
         Every process must call this. Under FSDP2 the weights are copied; otherwise this is the model itself.
         """
-        if self.is_sharded:
-            return sharding.whole_model(self.model, keep=self.trainer.is_global_zero)
-        return self.model if self.trainer.is_global_zero else None
+        return distributed.whole_model(self.model, keep=self.trainer.is_global_zero)
 
     @property
     def newest_evaluation(self) -> Evaluation:
@@ -381,7 +347,7 @@ class GPTModule(L.LightningModule):
         return self.evaluation
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
-        """Add what makes the file enough to sample from, and to go on from with any number of processes."""
+        """Add what makes the file enough to sample from, and to go on from with any number of processes; collective."""
         self.settle()
         origin = {} if self.origin is None else {"init_from": {"path": self.origin}}
         checkpoint["gptmini"] = header(
@@ -396,14 +362,7 @@ class GPTModule(L.LightningModule):
         checkpoint["state_dict"] = dict(checkpoint["state_dict"])
 
         # There is no optimizer state where a user's callback saves the weights alone.
-        if "optimizer_states" not in checkpoint:
-            return
-
-        # Moments are kept by the name of their parameter. The numbers that torch gives to parameters follow from the
-        # groups, and differ between Lightning's strategies.
-        (optimizer,) = checkpoint["optimizer_states"]
-        if not self.is_sharded:
-            names = names_in(self.trainer.optimizers[0], self.parameters_by_name)
-            by_name = {names[number]: moments for number, moments in optimizer["state"].items()}
-            optimizer = {"state": by_name}
-        checkpoint["optimizer_states"] = [optimizer]
+        if "optimizer_states" in checkpoint:
+            (optimizer,) = self.trainer.optimizers
+            moments = whole_moments(optimizer, self.parameters_by_name)
+            checkpoint["optimizer_states"] = [{"state": moments}]

@@ -31,45 +31,28 @@ class BadStep:
 
 
 class Outcomes:
-    """The numbers of optimizer steps on their way from the device to the host.
-
-    On a CUDA GPU a step is read when the next one has been queued, so that the GPU always has work. On another device a
-    step is read at once.
+    """The figures of optimizer steps on their way from the device to the host.
 
     Args:
-        late: whether the newest step stays unread until the next one has been sent.
+        late: whether the newest step stays unread until the next one has been sent, as on a CUDA GPU, which so always
+            has work. On another device a step is read at once.
     """
 
     def __init__(self, *, late: bool) -> None:
         self._late = late
-        # (step, its numbers on the host, the event of their arrival there; None for no GPU), oldest first
+        # (step, its figures on the host, the event of their arrival there; None for no GPU), oldest first
         self._sent: list[tuple[int, Tensor, torch.cuda.Event | None]] = []
 
-    def send(
-        self,
-        step: int,
-        bad: Tensor,
-        loss: Tensor,
-        grad_norm: Tensor,
-        request: Tensor | None = None,
-    ) -> None:
-        """Start to copy the numbers of a step to the host, all of them in one transfer.
+    def send(self, step: int, figures: Tensor) -> None:
+        """Start to copy the figures of a step to the host.
 
         Args:
             step: optimizer steps done, this one included.
-            bad: 1.0 if the step was not applied, else 0.0; a scalar on the device, as are loss and grad_norm.
-            loss: mean over the step's micro-steps, in nats per token.
-            grad_norm: norm of the whole gradient before clipping.
-            request: what all ranks together were asked, (2,): the number of a signal and whether time is over. None
-                where there is only one rank.
+            figures: (5,) on the device, the fields of Outcome that follow step.
         """
-        numbers = torch.stack((bad, loss.float(), grad_norm.float()))  # (3,)
-        if request is not None:
-            numbers = torch.cat((numbers, request))  # (5,)
-        on_host = numbers.to("cpu", non_blocking=numbers.is_cuda)  # from a GPU: into pinned memory
-
+        on_host = figures.to("cpu", non_blocking=figures.is_cuda)  # from a GPU: into pinned memory
         arrival = None
-        if numbers.is_cuda:
+        if figures.is_cuda:
             arrival = torch.cuda.Event()
             arrival.record()
         self._sent.append((step, on_host, arrival))
@@ -79,33 +62,12 @@ class Outcomes:
 
         If the newest step is read late, its outcome is returned, and waited for, only where newest is True.
         """
-        n_ready = len(self._sent)
-        if self._late and not newest:
-            n_ready = max(0, n_ready - 1)
-        ready = self._sent[:n_ready]
-        del self._sent[:n_ready]
-
+        n_unread = 1 if self._late and not newest else 0
         outcomes = []
-        for step, numbers, arrival in ready:
+        while len(self._sent) > n_unread:
+            step, figures, arrival = self._sent.pop(0)
             if arrival is not None:
                 arrival.synchronize()
-            outcomes.append(_read(step, numbers))
+            bad, loss, grad_norm, signal, late = figures.tolist()
+            outcomes.append(Outcome(step, bool(bad), loss, grad_norm, int(signal), bool(late)))
         return outcomes
-
-
-def _read(step: int, numbers: Tensor) -> Outcome:
-    """Read the numbers of a step, which must have arrived on the host: (3,), or (5,) with a request of all ranks."""
-    values = numbers.tolist()
-    bad, loss, grad_norm = values[:3]
-    if len(values) == 3:
-        return Outcome(step=step, bad=bool(bad), loss=loss, grad_norm=grad_norm)
-
-    signal, late = values[3:]
-    return Outcome(
-        step=step,
-        bad=bool(bad),
-        loss=loss,
-        grad_norm=grad_norm,
-        signal=int(signal),
-        late=bool(late),
-    )

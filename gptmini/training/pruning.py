@@ -22,6 +22,7 @@ class Pruning(L.Callback):
 
     def __init__(self) -> None:
         self._trial: PrunedTrial | None = None
+        self.stopping_reason_message = ""  # why the run ended, as Lightning's EarlyStopping says it
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Open the journal in the first process."""
@@ -42,8 +43,7 @@ class Pruning(L.Callback):
 
         # All processes of the run end together.
         if trainer.strategy.broadcast(is_pruned):
-            say(
-                trainer,
-                f"pruned   other runs of the sweep did better at step {trainer.global_step}",
-            )
+            reason = f"other runs of the sweep did better at step {trainer.global_step}"
+            say(trainer, f"pruned   {reason}")
+            self.stopping_reason_message = reason
             trainer.should_stop = True

@@ -1,18 +1,18 @@
 """The run that a command begins or goes on with: its folder, locked and prepared, and the state that it starts from."""
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from gptmini.checkpoint.file import read_checkpoint
 from gptmini.checkpoint.training_state import TrainingState
 from gptmini.files import append_text
-from gptmini.report.reading import dropping_later_events, read_scalars
 from gptmini.runs import (
+    End,
     adopt,
     check_latest,
+    clear_state,
+    dropping_later_lines,
     find_run,
     find_training_state,
     is_run,
@@ -20,11 +20,12 @@ from gptmini.runs import (
     locked,
     make_run_folder,
     named_run,
+    read_state,
     remove_left_overs,
     root_of,
     write_config,
 )
-from gptmini.training.monitoring.metrics import dropping_later_rows
+from gptmini.runs.metrics import Line
 from gptmini.untrusted import check_plain_folder
 
 
@@ -39,7 +40,7 @@ class Run:
         notes: lines for the user on how the checkpoint was found.
     """
 
-    log: TextIO  # train.log, which begin() opens; os.devnull in a further process
+    log: TextIO  # train.log, which begin() opens
 
     def __init__(
         self,
@@ -55,7 +56,8 @@ class Run:
         self.resumed = resumed
         self.state = state
         self.notes = list(notes)
-        self.curves: dict[str, list[tuple[int, float]]] = {}  # (step, value) points before, by tag
+        self.end: End | None = None  # how the run ended when it was trained before
+        self.lines: list[Line] = []  # of metrics.jsonl, up to the step
         self.overrides: Sequence[str] = ()  # all that was typed for this run so far, KEY=VALUE each
 
     @property
@@ -63,20 +65,20 @@ class Run:
         """Optimizer steps that are done when training starts."""
         return 0 if self.state is None else self.state.step
 
-    @property
-    def purge_step(self) -> int | None:
-        """Events from this step on are superseded; None for a new run, which has none.
+    def is_complete(self, max_steps: int, *, asked_to_go_on: bool) -> bool:
+        """Whether a run of so many steps has nothing left to train.
 
-        A run without a step done logs everything again, the events of step 0 included.
+        It has taken its last step, and has validated it; or a callback has ended it, as EarlyStopping or the pruner of
+        a sweep. With the latter the run goes on where it is now to take another number of steps, or where
+        asked_to_go_on says that resume= was typed: a command with folder= is typed again without looking at the run.
         """
-        if not self.resumed:
-            return None
-        return self.step + 1 if self.step > 0 else 0
-
-    def is_complete(self, max_steps: int) -> bool:
-        """Whether a run of so many steps has taken its last step, and has validated it."""
         state = self.state
-        return state is not None and state.step == max_steps == state.validated_step
+        if state is None:
+            return False
+        if state.step == max_steps == state.validated_step:
+            return True
+        was_ended = self.end is not None and self.end.state in ("ended", "pruned")
+        return was_ended and state.max_steps == max_steps and not asked_to_go_on
 
     def begin(self, config: str, overrides: Sequence[str]) -> None:
         """Make the folder as it must be when training starts, and open the log; to be called after every check.
@@ -90,7 +92,7 @@ class Run:
         if self.resumed:
             remove_left_overs(self.folder)
             self._take_back()
-            self.curves = read_scalars(self.folder)
+            clear_state(self.folder)
 
         # The configuration is written first: a run without one cannot be resumed, and latest must not lead to it.
         self.overrides = overrides
@@ -100,22 +102,19 @@ class Run:
         self.log = append_text(self.folder / "train.log")
 
     def _take_back(self) -> None:
-        """Drop points of curves, and set aside checkpoints, that are later than the state.
+        """Drop what was logged, and set aside checkpoints, later than the state.
 
-        All new files are written before the first of them takes its name, so that a full disk changes nothing.
+        The new metrics.jsonl is written before it takes its name, so that a full disk changes nothing.
         """
-        newest_event = -1
+        newest = -1
         validated = False
         if self.state is not None:
-            newest_event = self.step
+            newest = self.step
             # A run without a step done validates its first weights again, if they were trained before.
             validated = self.step > 0 and self.state.validated_step == self.step
 
         aside: list[Path] = []
-        with (
-            dropping_later_events(self.folder, newest_event, validated=validated),
-            dropping_later_rows(self.folder, newest_event, validated=validated),
-        ):
+        with dropping_later_lines(self.folder, newest, validated=validated) as self.lines:
             if self.state is not None:
                 aside = adopt(self.state.path, self.step)
         for file in aside:
@@ -126,30 +125,6 @@ class Run:
         if hasattr(self, "log"):
             with suppress(OSError):
                 self.log.close()
-
-
-class SharedRun(Run):
-    """A run as a further process has it: the first process has made its folder, and writes there.
-
-    Args:
-        folder: the run's folder.
-        checkpoint: the file that training goes on from, which the first process has checked; None for the first step.
-        resumed: whether the run goes on with what an earlier process began.
-
-    Raises UserError: the checkpoint cannot be read.
-    """
-
-    def __init__(self, folder: Path, checkpoint: Path | None, *, resumed: bool) -> None:
-        state = None
-        if checkpoint is not None:
-            contents = read_checkpoint(checkpoint, is_checked=True)
-            state = TrainingState.parse(contents, checkpoint)
-        super().__init__(folder, None, resumed=resumed, state=state)
-
-    def begin(self, config: str, overrides: Sequence[str]) -> None:
-        """Keep the overrides; there is nothing to write."""
-        self.overrides = overrides
-        self.log = append_text(Path(os.devnull))
 
 
 @contextmanager
@@ -209,6 +184,7 @@ def _open_old(path: Path, runs_dir: str) -> Iterator[Run]:
     with locked(folder):
         state, notes = find_training_state(folder if named.is_dir() else named.resolve())
         run = Run(folder, root_of(folder, runs_dir), resumed=True, state=state, notes=notes)
+        run.end = read_state(folder)
         try:
             yield run
         finally:

@@ -7,9 +7,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from pydantic.dataclasses import dataclass
 
-from gptmini.launch import HOW_TO_START, Launch
 from gptmini.settings import STRICT
 from gptmini.user_error import UserError
+from gptmini.world import World
 
 MOST_THREADS = 1024  # torch starts as many threads as it is told, until the system refuses
 # Most sequences in a step. With at most as many steps, the numbers of all sequences of a run fit into 64 bits.
@@ -70,38 +70,36 @@ class TrainerSettings:
             micro_steps(self.global_batch_size, self.batch_size, self.n_ranks)
         return self
 
-    def placed(self, launch: Launch) -> "TrainerSettings":
-        """Return the settings with numbers of devices and machines: those of the launch in the place of auto.
+    def placed(self, world: World) -> "TrainerSettings":
+        """Return the settings with numbers of devices and machines: those of the world in the place of auto.
 
-        Where gptmini itself starts the processes, auto is one device of one machine.
-        Raises UserError: torchrun or srun has started another number of processes, several machines are asked for
-        without them, or the global batch does not divide evenly.
+        Raises UserError: torchrun or srun has started another number of ranks, several machines are asked for without
+        them, or the global batch does not divide evenly.
         """
-        if launch.tasks_without_srun > 1 and self.devices == "auto":
+        if world.tasks_without_srun > 1 and self.devices == "auto":
             raise UserError(
-                f"this SLURM job has {launch.tasks_without_srun} tasks, and gptmini was called once; start it with "
+                f"this SLURM job has {world.tasks_without_srun} tasks, and gptmini was called once; start it with "
                 "srun gptmini train ..., or give trainer.devices for this machine alone"
             )
 
-        devices = self.devices
-        if devices == "auto":
-            devices = launch.devices or 1
-        nodes = self.num_nodes
-        if nodes == "auto":
-            nodes = launch.nodes or 1
-
-        wanted = {"trainer.devices": devices, "trainer.num_nodes": nodes}
-        started = {"trainer.devices": launch.devices, "trainer.num_nodes": launch.nodes}
-        if launch.starts_all and wanted != started:
-            key = next(name for name in wanted if wanted[name] != started[name])
+        placed = replace(
+            self,
+            devices=world.devices if self.devices == "auto" else self.devices,
+            num_nodes=world.nodes if self.num_nodes == "auto" else self.num_nodes,
+        )
+        asked = f"trainer.devices={placed.devices} and trainer.num_nodes={placed.num_nodes}"
+        if world.launcher is None and placed.num_nodes != 1:
             raise UserError(
-                f"{key} must be {started[key]}, as {launch.by} has started it, or auto, got {wanted[key]}"
+                f"several machines need torchrun or srun, as docs/scaling.md shows, got {asked} without them"
             )
-        if not launch.starts_all and nodes != 1:
+        here = (world.devices, world.nodes)
+        is_other = (placed.devices, placed.num_nodes) != here or placed.n_ranks != world.size
+        if world.launcher is not None and is_other:
             raise UserError(
-                f"trainer.num_nodes must be 1 for a run that was started alone, got {nodes}; {HOW_TO_START}"
+                f"{world.launcher} has started {world.size} ranks, {world.devices} of them on this machine, "
+                f"got {asked}; leave both out, and start equally many ranks on every machine"
             )
-        return replace(self, devices=devices, num_nodes=nodes)
+        return placed
 
     @property
     def max_seconds(self) -> float | None:

@@ -1,9 +1,10 @@
 """Why a run ends before its last step: a signal, a time limit, or numbers that are no longer finite."""
 
+import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,7 @@ from typing import Any
 import lightning as L
 import torch
 
-from gptmini.training.checkpoints import Stop
-from gptmini.training.meeting import LostStore, Meeting, is_loss
+from gptmini.runs import has_checkpoint
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import log, say
 from gptmini.training.outcomes import BadStep
@@ -22,10 +22,24 @@ from gptmini.user_error import UserError
 
 SHOWN = 8  # windows of a bad step that its line names: enough to find the text, and still one line
 # The signals that end a run once its step is done and saved; Windows lacks the last three. A terminal that is closed
-# sends SIGHUP. Slurm and submitit announce the end of a job's time with SIGUSR1, SIGUSR2 or SIGTERM.
+# sends SIGHUP. Slurm announces the end of a job's time with SIGUSR1, SIGUSR2 or SIGTERM.
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-LOSS = 1  # exit code of a run that has lost one of its processes
-TELLING = 1.0  # seconds from one step that the other processes are told of to the next
+MISUSE = 2  # exit code of a mistake that the user can mend
+
+
+class Stop(SystemExit):
+    """The request to end a run between two steps, raised by Stopping and caught when training has been left.
+
+    Args:
+        code: exit code of the command: 128 + the signal's number, or 0 for the time limit.
+        reason: the name of the signal, or the time limit.
+    """
+
+    code: int
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(code)
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -35,34 +49,32 @@ class Ending:
     reason: str | None = None  # a signal's name or the time limit; None: neither of them
     code: int = 0  # exit code of the command
     saved: bool = False  # whether a checkpoint was to be saved at the step at which it stopped
-    # Whether this process tells the user of a loss: the first of those that are left.
-    speaks: bool = True
+    # Calls the handler that the signal which has stopped the run had before the run; to be called last.
+    pass_on: Callable[[], None] = lambda: None
 
 
 class Stopping(L.Callback):
     """Ends a run between two steps by raising Stop, when a signal has come or the time is over.
 
-    A Ctrl-C while the running step is still being finished raises KeyboardInterrupt at once. Bad steps, which were not
-    applied because their loss or gradient was not finite, are logged, and too many in a row raise UserError.
+    A Ctrl-C while the running step is still being finished raises KeyboardInterrupt at once. A rank whose launcher is
+    gone ends as if it had been sent SIGTERM. Bad steps, which were not applied because their loss or gradient was not
+    finite, are logged, and too many in a row raise UserError.
 
     Args:
         max_seconds: time from now on after which to stop; None for no limit.
         max_bad_steps: number of bad steps in a row that raises UserError.
-        meeting: where the processes of the run leave messages for each other; None for a run of one process.
     """
 
-    def __init__(
-        self, max_seconds: float | None, max_bad_steps: int, meeting: Meeting | None = None
-    ) -> None:
-        self.meeting = meeting
-        # When the meeting was told of the newest step, in seconds of time.monotonic.
-        self._told_at = 0.0
+    def __init__(self, max_seconds: float | None, max_bad_steps: int) -> None:
         self.deadline: float | None = None
         if max_seconds is not None:
             self.deadline = time.monotonic() + max_seconds
         self.max_bad_steps = max_bad_steps
         self.signal = 0  # number of the first signal that came; 0 for none
         self._handlers_before: dict[int, Any] = {}  # what each signal did before the run
+        self._parent: int | None = (
+            None  # the process that has started this rank; None for a run of one process
+        )
 
     def fit_until_stopped(
         self, trainer: L.Trainer, module: GPTModule, data: L.LightningDataModule
@@ -72,28 +84,13 @@ class Stopping(L.Callback):
             with self.listening():
                 trainer.fit(module, data)
         except Stop as stop:
-            return Ending(reason=stop.reason, code=stop.code, saved=True)
-        except Exception as error:
-            if self.meeting is None or not is_loss(error):
-                raise
-            return self._ending_of_loss(trainer, self.meeting)
+            return Ending(reason=stop.reason, code=stop.code, saved=True, pass_on=self._pass_on)
         except (SystemExit, KeyboardInterrupt):
+            if not self.signal:
+                raise
             # Lightning turns a second Ctrl-C into SystemExit, and raises its own for a SIGTERM before on_train_start.
             return Ending(reason="a signal, at once,", code=128 + self.signal)
         return Ending()
-
-    def _ending_of_loss(self, trainer: L.Trainer, meeting: Meeting) -> Ending:
-        """Find out which process is gone. The run is saved where the first process had complete weights."""
-        try:
-            absent, clauses = meeting.missing()
-            left = [rank for rank in range(meeting.n_ranks) if rank not in absent]
-            speaks = meeting.rank == left[0]
-        except LostStore:
-            clauses = "process 0 does not answer"
-            speaks = meeting.rank == 1
-
-        reason = f"the loss of a process ({clauses or 'every process answers again'})"
-        return Ending(reason=reason, code=LOSS, speaks=speaks)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -121,11 +118,10 @@ class Stopping(L.Callback):
             for number, handler in self._handlers_before.items():
                 signal.signal(number, handler)
 
-    def pass_on(self) -> None:
-        """Call the handler that the signal which stopped the run had before the run; for when the run is saved.
+    def _pass_on(self) -> None:
+        """Call the handler that a calling program had for the signal which has stopped the run.
 
-        A job of submitit has a handler of SIGUSR2, for example, which puts the job into its queue again. Python's own
-        handler of Ctrl-C is not called, because it would turn the run's orderly end into a traceback.
+        Python's own handler of Ctrl-C is not called, because it would turn the run's orderly end into a traceback.
         """
         handler = self._handlers_before.get(self.signal)
         if callable(handler) and handler is not signal.default_int_handler:
@@ -143,6 +139,7 @@ class Stopping(L.Callback):
     def on_fit_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Tell the module where to ask what this rank was asked, because several ranks must stop together."""
         pl_module.stop_request = self._own_request
+        self._parent = os.getppid() if trainer.world_size > 1 else None
 
     def on_train_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Listen again, and stop if a signal came before the first step; a time limit allows at least one step."""
@@ -168,10 +165,6 @@ class Stopping(L.Callback):
         step_done = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         if not step_done:
             return
-
-        if self.meeting is not None and time.monotonic() - self._told_at >= TELLING:
-            self.meeting.tell_step(trainer.global_step)
-            self._told_at = time.monotonic()
 
         # All ranks must stop after the same step, so they go by an outcome, which holds what any of them was asked.
         if trainer.world_size == 1:
@@ -203,6 +196,9 @@ class Stopping(L.Callback):
 
     def _own_request(self) -> tuple[int, bool]:
         """Return what this process was asked: the number of a signal, 0 for none, and whether its time is over."""
+        is_orphan = self._parent is not None and os.getppid() != self._parent
+        if is_orphan and not self.signal:
+            self.signal = signal.SIGTERM
         late = self.deadline is not None and time.monotonic() >= self.deadline
         return self.signal, late
 
@@ -241,13 +237,19 @@ class Stopping(L.Callback):
 
     def _give_up(self, trainer: L.Trainer, bad: BadStep, figures: str) -> None:
         """Raise UserError: too many steps in a row were not finite."""
-        last = Path(trainer.default_root_dir) / "checkpoints" / "last.ckpt"
-        kept = f"{last} is from before them" if last.exists() else "nothing was saved before them"
+        is_saved = has_checkpoint(Path(trainer.default_root_dir))
+        kept = (
+            "the newest checkpoint is from before them"
+            if is_saved
+            else "nothing was saved before them"
+        )
         line = (
             f"{bad.n_in_a_row} steps in a row, to step {bad.outcome.step}, "
             f"had a loss or gradient that is not finite ({figures}); {kept}"
         )
         say(trainer, line)
+        if not trainer.is_global_zero:
+            raise SystemExit(MISUSE)  # the first rank tells the user
         raise UserError(
             f"{line}; start anew with a lower optimizer.lr, or look at the text of these windows"
         )

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -13,20 +14,22 @@ import torch
 from lightning import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 from lightning.pytorch.loggers.logger import Logger
+from lightning.pytorch.strategies import DDPStrategy, Strategy
 
 from gptmini.checkpoint.training_state import TrainingState
 from gptmini.data.store import TokenStore
-from gptmini.launch import Launch, this_launch
 from gptmini.model import GPT, GPTConfig, check_seed, new_gpt
 from gptmini.model.adapting import adapted
 from gptmini.model.adapting import freeze as freeze_weights
 from gptmini.training.batch_size import choose_batch_size
 from gptmini.training.checkpoints import AtomicCheckpointIO, RunCheckpoints
 from gptmini.training.datamodule import TokenDataModule
+from gptmini.training.distributed import ShardedStrategy
 from gptmini.training.module import GPTModule
-from gptmini.training.processes import environment_of, prepare_for_collectives, strategy_of
+from gptmini.training.ranks import cluster_of
 from gptmini.training.settings import TrainerSettings, micro_steps
 from gptmini.user_error import UserError
+from gptmini.world import World, this_world
 
 # gptmini's name of a precision to Lightning's. With bf16_stream Lightning's autocast serves validation: GPTModule turns
 # autocast off for the training loss.
@@ -127,7 +130,7 @@ def build_trainer(
     loggers: Sequence[Logger],
     state: TrainingState | None = None,
     begins_trained: bool = False,
-    launch: Launch | None = None,
+    world: World | None = None,
 ) -> Trainer:
     """Build Lightning's Trainer, which counts in optimizer steps; batch order and checkpoint files are gptmini's own.
 
@@ -143,11 +146,8 @@ def build_trainer(
         loggers: each is told every scalar.
         state: the state that assemble accepted; None to start from the first step.
         begins_trained: whether the run begins with trained weights, which are validated before the first step.
-        launch: which process of the run this one is; None to read that from the environment.
-
-    Raises UserError: there are to be several processes, and this one was started alone.
+        world: which rank of the run this process is; None to read that from the environment.
     """
-    prepare_for_collectives(device, folder)
     n_micro_steps = micro_steps(
         settings.global_batch_size,
         settings.micro_batch_size,
@@ -160,15 +160,15 @@ def build_trainer(
     if state is not None and step > 0:
         validate_first = settings.validation_due(step) and state.validated_step != step
 
-    is_sharded = settings.strategy == "fsdp2"
+    is_fsdp2 = settings.strategy == "fsdp2"
     trainer = Trainer(
         accelerator="gpu" if device == "cuda" else device,
         devices=settings.devices_here,
         num_nodes=settings.n_ranks // settings.devices_here,
-        strategy=strategy_of(settings, device),
+        strategy=_strategy_of(settings, device),
         # FSDP2 rounds weights itself, where they are gathered.
-        precision="32-true" if is_sharded else LIGHTNING_PRECISIONS[precision],
-        inference_mode=not is_sharded,  # its tensors know nothing of the hooks that gather weights
+        precision="32-true" if is_fsdp2 else LIGHTNING_PRECISIONS[precision],
+        inference_mode=not is_fsdp2,  # its tensors know nothing of the hooks that gather weights
         max_steps=settings.max_steps,
         max_epochs=-1,
         accumulate_grad_batches=n_micro_steps,
@@ -178,7 +178,7 @@ def build_trainer(
         num_sanity_val_steps=-1 if validate_first else 0,
         logger=list(loggers),
         callbacks=_checkpoints_last(callbacks),
-        plugins=[AtomicCheckpointIO(), environment_of(settings, launch or this_launch())],
+        plugins=[AtomicCheckpointIO(), cluster_of(world or this_world())],
         default_root_dir=folder,
         enable_progress_bar=_has_one_of(callbacks, ProgressBar),
         enable_model_summary=False,
@@ -186,7 +186,8 @@ def build_trainer(
         use_distributed_sampler=False,
     )
 
-    # Between ranks Lightning would pass on a SIGTERM, and wait for it, in every micro-step. Stopping does so instead.
+    # Between ranks Lightning would pass on a SIGTERM, and wait for it, in every micro-step (Lightning's issue 21487).
+    # Stopping does so instead, in the one exchange of a step.
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
 
     # The two counters of Lightning's loops that follow from the step: micro-steps and optimizer steps done.
@@ -194,6 +195,30 @@ def build_trainer(
     epoch_loop.batch_progress.total.ready = step * n_micro_steps
     epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed = step
     return trainer
+
+
+def _strategy_of(settings: TrainerSettings, device: str) -> Strategy | str:
+    """Return Lightning's strategy for the settings of a trainer.
+
+    Raises UserError: device, which is cpu, cuda or mps, does not bear the strategy.
+    """
+    timeout = timedelta(seconds=settings.timeout)
+    if settings.strategy == "fsdp2" and device == "mps":
+        raise UserError("trainer.strategy=fsdp2 needs CUDA GPUs or the CPU, got device=mps")
+    if settings.strategy == "fsdp2":
+        return ShardedStrategy(
+            data_parallel_size=settings.n_ranks,
+            tensor_parallel_size=1,
+            save_distributed_checkpoint=False,
+            timeout=timeout,
+        )
+
+    is_distributed = settings.n_ranks > 1 or settings.strategy == "ddp"
+    if not is_distributed:
+        return "auto"
+    # The model's only buffers are tables that never change. Sent before each forward pass, they would make processes
+    # wait for each other in a validation, of which one has a batch more than another.
+    return DDPStrategy(timeout=timeout, broadcast_buffers=False)
 
 
 def _checkpoints_last(callbacks: Sequence[Callback]) -> list[Callback]:

@@ -1,11 +1,10 @@
 """Training beside programs that keep processors busy, with threads that wait as torch or as gptmini chooses.
 
 Runs of both kinds take turns, first on a machine that is otherwise quiet, then beside the busy programs. The speed of a
-run is the median of the speeds that it writes into its metrics.csv. The programs are loops in Python.
+run is the median of the speeds that it writes into its metrics.jsonl. The programs are loops in Python.
 """
 
 import argparse
-import csv
 import os
 import statistics
 import subprocess
@@ -20,6 +19,7 @@ from gptmini.commands.errors import Parser
 from gptmini.commands.resumed import going_on
 from gptmini.commands.settings import build_settings
 from gptmini.commands.tokens import open_tokens
+from gptmini.runs import read_lines
 from gptmini.user_error import UserError
 
 TRAIN = Path(__file__).resolve().parent.parent / "train.py"
@@ -128,9 +128,8 @@ def tokens_per_second(overrides: list[str], variables: dict[str, str]) -> float:
         if result.returncode != 0:
             raise UserError(f"gptmini train failed: {' '.join(overrides)}")
 
-        (metrics,) = Path(runs).glob("*/*/metrics.csv")
-        with metrics.open(newline="", encoding="utf-8") as file:
-            speeds = [float(row[SPEED]) for row in csv.DictReader(file) if row.get(SPEED)]
+        (metrics,) = Path(runs).glob("*/*/metrics.jsonl")
+        speeds = [line[SPEED] for line in read_lines(metrics.parent, having=SPEED)]
 
     # The first interval holds what is done once, such as the first use of each operation.
     return statistics.median(speeds[1:])

@@ -24,7 +24,8 @@ from gptmini.commands.settings import build_settings
 from gptmini.commands.tokens import open_tokens
 from gptmini.commands.train import assemble
 from gptmini.hardware import clock, keep_freed_memory
-from gptmini.training import EventLogger, RunCheckpoints, Scalars, build_trainer
+from gptmini.training import EventLogger, MetricsLogger, RunCheckpoints, Scalars, build_trainer
+from gptmini.training.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +118,9 @@ def fit(config: DictConfig, typed: Typed, folder: Path, *, watched: bool) -> Tim
 
     start = clock(device)
     module, data = assemble(settings, store, None)
-    events = EventLogger(str(folder))
+    folder.mkdir()
+    run = Run(folder, None, resumed=False)
+    loggers = [MetricsLogger(folder), EventLogger(folder)]
     scalars: list[float] = []
     others: list[float] = []
     for callback in callbacks:
@@ -126,7 +129,7 @@ def fit(config: DictConfig, typed: Typed, folder: Path, *, watched: bool) -> Tim
         elif not isinstance(callback, RunCheckpoints):
             time_hooks(callback, others, device)
     if watched:
-        timed(log_setup, others, device)([events], config, module, [])
+        timed(log_setup, others, device)(loggers, config, module, run)
 
     trainer = build_trainer(
         module.settings,
@@ -134,7 +137,7 @@ def fit(config: DictConfig, typed: Typed, folder: Path, *, watched: bool) -> Tim
         device=device,
         precision=settings.hardware.precision,
         callbacks=callbacks,
-        loggers=[events],
+        loggers=loggers,
     )
     trainer.fit(module, data)
     return Times(whole=clock(device) - start, scalars=sum(scalars), others=sum(others))

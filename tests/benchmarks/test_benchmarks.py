@@ -114,11 +114,10 @@ def test_contention_compares_the_median_speeds_of_runs_in_turns(run, monkeypatch
         waits.append(env.get("GOMP_SPINCOUNT"))
         (folder,) = [word.removeprefix("runs_dir=") for word in command if "runs_dir=" in word]
         speeds = (1, 60, 80, 70) if waits[-1] is None else (1, 30, 10, 20)
-        metrics = Path(folder) / "my" / "now" / "metrics.csv"
+        metrics = Path(folder) / "my" / "now" / "metrics.jsonl"
         metrics.parent.mkdir(parents=True)
-        metrics.write_text(
-            "step,work/tokens_per_second\n" + "".join(f"1,{n}\n1,\n" for n in speeds)
-        )
+        lines = [json.dumps({"step": 1, "work/tokens_per_second": speed}) for speed in speeds]
+        metrics.write_text("\n".join([*lines, '{"step": 1, "val/loss": 2.0}', ""]))
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(subprocess, "run", train)

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from gptmini.runs import curves_of, read_lines
 from run_folders import config_of, newest
 
 pytestmark = pytest.mark.slow  # together they take minutes
@@ -59,10 +60,16 @@ def test_each_start_of_a_run_has_its_own_csv_file(run, script):
     assert list(validations(folder / "csv" / "version_1" / "metrics.csv")) == [6]
 
 
-def test_without_a_logger_a_run_leaves_checkpoints_and_its_log(run, script):
+def test_without_a_logger_a_run_keeps_its_curves_all_the_same(run, script):
+    expected = curve(run(), "val/loss")
     folder = run("logger=none")
-    assert {path.name for path in folder.iterdir()} == {"checkpoints", "config.yaml", "train.log"}
+    kept = {"checkpoints", "config.yaml", "metrics.jsonl", "state", "train.log"}
+    assert {path.name for path in folder.iterdir()} == kept
+    assert dict(curves_of(read_lines(folder))["val/loss"]) == pytest.approx(expected)
+
     assert script("train", "resume=runs/latest", "trainer.max_steps=6").code == 0
+    assert [step for step, _ in curves_of(read_lines(folder))["val/loss"]] == [2, 4, 6]
+    assert script("report", "runs/latest").code == 0
 
 
 def test_loggers_can_be_added_by_lightnings_names(run):

@@ -221,7 +221,7 @@ def test_a_run_folder_holds_what_it_should(script, short, tmp_path):
     assert script("train", *short, "name=demo").code == 0
     (folder,) = (tmp_path / "runs" / "demo").iterdir()
     kinds = {"events" if "tfevents" in path.name else path.name for path in folder.iterdir()}
-    assert kinds == {"config.yaml", "checkpoints", "train.log", "events", "metrics.csv"}
+    assert kinds == {"config.yaml", "checkpoints", "train.log", "events", "metrics.jsonl", "state"}
     config = yaml.safe_load((folder / "config.yaml").read_text())
     assert config["trainer"]["max_steps"] == 4
     assert "hydra" not in config

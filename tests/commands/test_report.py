@@ -1,17 +1,18 @@
 """The page that report.py writes: complete, alone, safe, and about the run that was named."""
 
+import csv
+import json
 import math
 import re
 import shutil
 from html.parser import HTMLParser
 
 import pytest
-from tensorboard.summary.writer.record_writer import RecordWriter
 
 from gptmini.report.page import figures_table, image, newest_first, table, thinned
 from gptmini.report.reported_run import ReportedRun
 from gptmini.report.tags import LAYOUT
-from gptmini.training.monitoring.events import EventLogger
+from gptmini.training import MetricsLogger
 
 pytestmark = pytest.mark.slow  # together they take minutes
 
@@ -83,9 +84,7 @@ def test_the_page_of_a_run_has_everything_and_needs_nothing_else(two_runs, scrip
     ]
     n_charts = sum(len(charts) for charts in LAYOUT.values())
     drawings = [r for r in page.references if r.startswith("data:image/svg+xml;")]
-    assert (
-        len(drawings) == n_charts - 3
-    )  # no step was bad, no peak is known, and there is one process
+    assert len(drawings) == n_charts - 2  # no step was bad, and no peak is known
     pictures = [r for r in page.references if r.startswith("data:image/png;")]
     assert len(pictures) == 3 * 2  # three of the first validation, three of the last
 
@@ -116,8 +115,8 @@ def test_runs_are_laid_over_each_other_with_what_differs(two_runs, script):
 
 def test_a_running_or_killed_run_can_be_reported(two_runs, script):
     (folder,) = (path.parent for path in two_runs.glob("runs/a/*/config.yaml"))
-    (events,) = folder.glob("events.*")
-    events.write_bytes(events.read_bytes()[:-100])  # amid a record
+    metrics = folder / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes()[:-100])  # amid a line
     assert script("report", "runs/a").code == 0
 
 
@@ -134,7 +133,7 @@ def test_nothing_that_a_model_writes_becomes_part_of_the_page():
 
 def test_a_sample_that_is_html_is_shown_as_text(two_runs, script, tmp_path):
     (folder,) = (path.parent for path in two_runs.glob("runs/a/*/config.yaml"))
-    logger = EventLogger(str(folder), purge_step=None)
+    logger = MetricsLogger(folder)
     logger.log_samples(["<script>alert(1)</script>\n# no heading", "second"], 9)
     logger.log_table("zoom/mispredicted", [["token"], ["<img src=x onerror=y>|*a*"]], 9)
     logger.finalize("success")
@@ -151,7 +150,7 @@ def test_a_sample_that_is_html_is_shown_as_text(two_runs, script, tmp_path):
 
 def test_a_curve_of_many_points_keeps_its_last_and_its_best(tmp_path):
     (tmp_path / "config.yaml").write_text("seed: 1")
-    logger = EventLogger(str(tmp_path))
+    logger = MetricsLogger(tmp_path)
     for step in range(1, 1202):
         val_loss = {1: math.nan, 700: 0.25}.get(step, 1.0)
         train_loss = {1201: 2.0}.get(step, 1.5)
@@ -188,6 +187,23 @@ def test_a_run_without_scalars_shows_the_rest(script, watched, tmp_path):
     assert "Loss histogram" in next(tmp_path.glob("runs/smoke/*/report.html")).read_text()
 
 
+def test_the_curves_of_a_run_are_written_as_csv(two_runs, script):
+    said = script("report", "runs/a", "--csv")
+    assert said.code == 0, said.err
+    (path,) = two_runs.glob("runs/a/*/metrics.csv")
+    assert said.out.startswith(f"{path.relative_to(two_runs)}, ")
+
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file, strict=True))
+    assert [row["step"] for row in rows] == ["1", "2", "3", "4"]
+    logged = [json.loads(line) for line in path.with_name("metrics.jsonl").open()]
+    losses = {line["step"]: line["val/loss"] for line in logged if "val/loss" in line}
+    assert {int(row["step"]): float(row["val/loss"]) for row in rows if row["val/loss"]} == losses
+
+    script("report", "runs/a", "--csv", "--out", "mine.csv")
+    assert (two_runs / "mine.csv").read_bytes() == path.read_bytes()
+
+
 def test_the_newest_comes_first_and_the_others_can_be_opened():
     assert newest_first([]) == ""
     shown = newest_first([(2, "old"), (4, "new")])
@@ -203,26 +219,20 @@ def test_the_newest_comes_first_and_the_others_can_be_opened():
         (["my.txt"], "belongs to no run"),
         (["runs/a", "--out", "none/page.html"], "in a folder that exists, got none/page.html"),
         (["runs/a", "--out", "runs"], "--out must be a file in a folder that exists, got runs"),
-        (["unlogged"], "unlogged keeps no curves for a report; train with logger=tensorboard"),
+        (["--compare", "runs/a", "runs/b", "--csv"], "--csv takes one run, without --compare"),
         (["binary"], "binary/config.yaml must be YAML of keys and plain values ("),
-        (["damaged"], "an event file in damaged holds what TensorBoard never wrote; move it away"),
-        (["empty"], "empty has nothing to show yet: its event files hold nothing"),
+        (["damaged"], "damaged/metrics.jsonl must hold a JSON object with a step in each line"),
+        (["of_old"], "of_old has no metrics.jsonl, which holds what a report shows"),
     ],
 )
 def test_mistakes_end_in_one_line(two_runs, script, arguments, message):
-    configs = {
-        "empty": b"seed: 1",
-        "binary": b"\xff",
-        "damaged": b"seed: 1",
-        "unlogged": b"logger: {csv: {name: csv}}",
-    }
+    configs = {"binary": b"\xff", "damaged": b"seed: 1", "of_old": b"seed: 1"}
     for name, config in configs.items():
         (two_runs / name).mkdir()
         (two_runs / name / "config.yaml").write_bytes(config)
-    (events,) = two_runs.glob("runs/a/*/events.*")
-    shutil.copy(events, two_runs / "binary")
-    with (two_runs / "damaged" / "events.out.tfevents.1.x").open("wb") as file:
-        RecordWriter(file).write(b"\xff no event")
+    (metrics,) = two_runs.glob("runs/a/*/metrics.jsonl")
+    shutil.copy(metrics, two_runs / "binary")
+    (two_runs / "damaged" / "metrics.jsonl").write_bytes(b"\xff\n")
 
     result = script("report", *arguments)
 
@@ -253,7 +263,6 @@ def test_a_folder_of_runs_means_the_newest_and_compared_all(two_runs, script, wa
     (two_runs / "runs" / "b" / "begun" / "config.yaml").write_text("seed: 4")
     said = script("report", "--compare", "runs/b")
     assert said.code == 0
-    assert (
-        said.err == "left out: runs/b/begun has nothing to show yet: its event files hold nothing\n"
-    )
+    reason = "has no metrics.jsonl, which holds what a report shows"
+    assert said.err == f"left out: runs/b/begun {reason}\n"
     assert script("report", "--compare", "runs/b/begun").code == 2

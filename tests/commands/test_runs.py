@@ -2,12 +2,16 @@
 
 import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from commands.resuming.kills import killed, when
 from gptmini.runs.folder import locked
+from gptmini.user_error import UserError
+from run_folders import newest
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +56,7 @@ def test_each_run_has_its_state_step_best_loss_and_what_was_typed(script, short,
     assert changed == " ".join([*short, "optimizer.lr=0.02"])
 
     name, state, step, *_, changed = row_of(result, cut)
-    assert (state, step) == ("stopped", "1 of 4")
+    assert (state, step) == ("stopped by the time limit", "1 of 4")
     assert changed.endswith("trainer.max_time=1e-3")
     # latest is another name of the newest, and no run of its own.
     assert len(result.out.splitlines()) == 3
@@ -62,7 +66,69 @@ def test_a_run_that_is_trained_now_is_running_and_is_not_disturbed(script, two_r
     _, cut = two_runs
     with locked(cut):
         assert row_of(script("runs"), cut)[1] == "running"
-    assert row_of(script("runs"), cut)[1] == "stopped"
+    assert row_of(script("runs"), cut)[1] == "stopped by the time limit"
+
+
+EARLY = ("callbacks=early_stopping", "callbacks.early_stopping.patience=1", "optimizer.lr=1e-9")
+LONG = ("trainer.max_steps=9", "trainer.val_every_steps=1", "callbacks.scalars.every_steps=5")
+
+
+def test_a_run_that_a_callback_ended_says_so_and_is_complete(script, short):
+    typed = (*short, *LONG, *EARLY, "callbacks.early_stopping.min_delta=1.0", "folder=runs/early")
+    assert script("train", *typed).code == 0
+    assert row_of(script("runs"), "runs/early")[1:3] == ["ended by EarlyStopping", "2 of 9"]
+
+    # Typed again, as a scheduler does, the command trains no further.
+    result = script("train", *typed)
+    assert result.code == 0, result.err
+    said = "done     runs/early was ended by EarlyStopping at step 2; trainer.max_steps= goes further\n"
+    assert result.out.startswith(said)
+    assert row_of(script("runs"), "runs/early")[1:3] == ["ended by EarlyStopping", "2 of 9"]
+
+    # More steps, or resume=, ask for more.
+    assert "step 3/20" in script("train", *typed, "trainer.max_steps=20").out
+    assert "step 4/20" in script("train", "resume=runs/early").out
+
+
+def test_a_run_without_loggers_or_scalars_has_its_state_and_step(script, short):
+    quiet = ("logger=none", "callbacks.scalars=null", "folder=runs/quiet")
+    assert script("train", *short, *quiet).code == 0
+    assert row_of(script("runs"), "runs/quiet")[1:3] == ["done", "4 of 4"]
+
+
+def test_a_run_stopped_between_two_points_of_its_curves_is_at_its_own_step(script, short):
+    slow = ("trainer.max_steps=9", "callbacks.scalars.every_steps=5", "folder=runs/signalled")
+    with when(3, lambda: signal.raise_signal(signal.SIGTERM), "on_train_batch_end"):
+        assert script("train", *short, *slow).code == 143
+    assert row_of(script("runs"), "runs/signalled")[1:3] == ["stopped by SIGTERM", "3 of 9"]
+
+
+def test_a_killed_run_is_at_the_step_of_its_checkpoint(script, short):
+    typed = (*short, "trainer.max_steps=9", "callbacks.checkpoints.every_steps=3")
+    with killed(5, "on_train_batch_end"):
+        script("train", *typed, "folder=runs/killed")
+    assert row_of(script("runs"), "runs/killed")[1:3] == ["killed", "3 of 9"]
+
+    # While it is trained, the newest point of its curves counts.
+    with locked(Path("runs/killed")):
+        assert row_of(script("runs"), "runs/killed")[1:3] == ["running", "5 of 9"]
+
+    # A run that was done before it was killed on its way further is no longer done.
+    assert script("train", "folder=runs/killed", "trainer.max_steps=6").code == 0
+    assert row_of(script("runs"), "runs/killed")[1:3] == ["done", "6 of 6"]
+    with killed(7, "on_train_batch_end"):
+        script("train", "folder=runs/killed", "trainer.max_steps=9")
+    assert row_of(script("runs"), "runs/killed")[1:3] == ["killed", "6 of 9"]
+
+
+def test_a_run_that_an_error_ended_says_which(script, short):
+    def fail():
+        raise UserError("it is too warm")
+
+    with when(2, fail, "on_train_batch_end"):
+        script("train", *short, "name=failed").assert_refused("it is too warm")
+    run = newest().relative_to(Path.cwd())
+    assert row_of(script("runs"), run)[1:3] == ["failed by UserError", "2 of 4"]
 
 
 def test_runs_are_sorted_by_loss_or_by_when_they_began(script, two_runs):

@@ -241,7 +241,7 @@ def test_tasks_of_srun_are_workers_of_one_sweep(sweep, short, tmp_path):
             "SLURM_JOB_ID": "7",
             "SLURM_NTASKS": "2",
             "SLURM_STEP_NUM_TASKS": "2",
-            "SLURM_STEP_TASKS_PER_NODE": "2",
+            "SLURM_STEP_NUM_NODES": "1",
             "SLURM_PROCID": str(number),
             "SLURM_LOCALID": str(number),
             "MASTER_ADDR": "nowhere",

@@ -11,7 +11,7 @@ import yaml
 
 import gptmini
 from gptmini.checkpoint.file import read_checkpoint
-from gptmini.report.scalar_table import read_rows
+from gptmini.runs import curves_of, read_lines
 from interop.nanogpt_files import write_nanogpt
 
 OTHER = "The other text tells of owls, of rain, and of a road that bends. " * 40
@@ -66,10 +66,10 @@ def test_a_run_begins_with_the_weights_and_the_tokenizer_of_another(script, base
 
     # The loss before the first step is that of the model on the new text, as the command evaluate computes it.
     folder = next(path.parent for path in (tmp_path / "data").glob("*of_model*/meta.json"))
-    _, rows = read_rows(newest(tmp_path) / "metrics.csv")
+    validations = dict(curves_of(read_lines(newest(tmp_path)))["val/loss"])
     evaluated = json.loads(script("evaluate", str(best), "--data", str(folder), "--json").out)
     expected = evaluated["models"][0]["loss"]["value"]
-    assert float(rows[0]["val/loss"]) == pytest.approx(expected, abs=1e-6)
+    assert validations[0] == pytest.approx(expected, abs=1e-6)
 
     config = yaml.safe_load((newest(tmp_path) / "config.yaml").read_text())
     assert config["init_from"] == str(best.relative_to(tmp_path))
@@ -319,8 +319,8 @@ def test_a_run_that_goes_on_from_its_first_validation_counts_it_once(script, bas
 
     result = script("train", f"resume={best}")
     assert "early    at step 2 of 4" in result.out, result
-    _, rows = read_rows(run / "metrics.csv")
-    assert [step for step, row in rows.items() if "val/loss" in row] == [0, 2]
+    validations = curves_of(read_lines(run))["val/loss"]
+    assert [step for step, _ in validations] == [0, 2]
 
 
 @pytest.mark.parametrize(

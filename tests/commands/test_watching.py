@@ -16,8 +16,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 from tensorboard.plugins.hparams import metadata
 
-from gptmini.report.reading import read_events, read_scalars
 from gptmini.report.tags import COMPARED, LAYOUT
+from gptmini.runs import curves_of, read_lines
 from run_folders import newest
 
 pytestmark = pytest.mark.slow  # together they take minutes
@@ -48,8 +48,10 @@ def expanded(pattern):
     return {"".join(parts) for parts in product(*choices)}
 
 
-# In tests/training/test_stragglers.py.
-OF_SEVERAL_PROCESSES = {"work/slowest_rank", "work/slowest_ms", "work/slowest_ratio"}
+def read_events(folder):
+    """Everything in a run's event files, by TensorBoard's own reader."""
+    everything = {"scalars": 0, "tensors": 0, "images": 0}
+    return EventAccumulator(str(folder), size_guidance=everything).Reload()
 
 
 @pytest.fixture
@@ -67,19 +69,17 @@ def folder(script, watched, once):
 
 
 def test_a_run_writes_every_documented_tag_and_no_other(folder):
-    read = EventAccumulator(
-        str(folder), size_guidance={"scalars": 0, "tensors": 0, "images": 0}
-    ).Reload()
+    read = read_events(folder)
     tags = read.Tags()
     texts = {tag.removesuffix("/text_summary") for tag in tags["tensors"]} - {
         "custom_scalars__config__"
     }
     always, sometimes = documented()
     found = {*tags["scalars"], *tags["images"], *texts}
+    assert found == {tag for line in read_lines(folder) for tag in line} - {"step", "time"}
     assert always - found == set()
     assert found - always - sometimes == set()
     assert sometimes - found == {
-        *OF_SEVERAL_PROCESSES,
         "train/bad_steps",
         "weights/norm/norm",
         "weights/update_ratio/norm",
@@ -106,7 +106,7 @@ def test_the_layout_names_only_tags_that_are_written_and_all_of_them(folder):
         for chart in category.chart
     }
     assert [category.title for category in layout.category] == list(LAYOUT)
-    scalars = {*read.Tags()["scalars"], "train/bad_steps", *OF_SEVERAL_PROCESSES}
+    scalars = {*read.Tags()["scalars"], "train/bad_steps"}
     shown = {
         name: {t for t in scalars for pattern in patterns if re.match(pattern, t)}
         for name, patterns in charts.items()
@@ -150,6 +150,7 @@ def test_one_override_draws_nothing(script, watched):
     assert script("train", *watched, "callbacks.pictures=null").code == 0
     assert read_events(newest()).Tags()["images"] == []
     assert not (newest() / "plugins").exists()
+    assert not (newest() / "pictures").exists()
 
 
 def test_the_projector_is_given_the_trained_embedding(folder):
@@ -271,7 +272,7 @@ def drawn(driver, selector):
 @pytest.mark.slow
 def test_a_browser_shows_curves_layout_samples_maps_runs_and_embedding(page, tmp_path):
     runs = [path.parent for path in tmp_path.glob("runs/watched/*/config.yaml")]
-    losses = {f"{dict(read_scalars(run)['val/loss'])[4]:.4f}" for run in runs}
+    losses = {f"{dict(curves_of(read_lines(run))['val/loss'])[4]:.4f}" for run in runs}
     said = (runs[0] / "train.log").read_text().partition("\nsample ")[2].partition("\nnext ")[0]
     # The log shows control characters as escapes; letters are the same everywhere.
     sample = max(re.findall("[A-Za-z]+", said), key=len)

@@ -173,7 +173,10 @@ def test_a_folder_gives_its_texts_and_says_what_it_leaves_out(folder):
 
 
 def test_a_folder_gives_nothing_of_what_gptmini_wrote_into_it(folder):
-    for name, files in (("runs/a/1", ["config.yaml", "train.log", "metrics.csv"]), ("data/b", [])):
+    for name, files in (
+        ("runs/a/1", ["config.yaml", "train.log", "metrics.jsonl"]),
+        ("data/b", []),
+    ):
         written = folder / name
         written.mkdir(parents=True)
         for file in files:

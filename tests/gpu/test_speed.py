@@ -6,7 +6,7 @@ import lightning as L
 import pytest
 import torch
 
-from gptmini.training.batch_size import TRIAL_SECONDS, choose_batch_size
+from gptmini.training.batch_size import choose_batch_size
 from gptmini.training.checkpoints import RunCheckpoints
 from gptmini.training.monitoring.scalars import Scalars
 from gptmini.training.stopping import Stopping
@@ -147,7 +147,7 @@ def test_the_largest_batch_that_fits_is_found_in_time_and_its_memory_given_back(
         compile=False,
     )
 
-    assert time.perf_counter() - start < TRIAL_SECONDS
+    assert time.perf_counter() - start < 20  # a run starts soon, whatever its sizes
     assert 4096 % size == 0
     if torch.cuda.is_available():
         assert torch.cuda.memory_reserved() < 2**28  # 256 MB, which libraries keep

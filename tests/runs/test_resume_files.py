@@ -43,8 +43,8 @@ def test_a_damaged_checkpoint_is_set_aside(run):
 def test_what_a_killed_process_had_half_written_is_removed_and_nothing_else(run):
     left_over = [
         ".config.yaml.0123456789abcdef.tmp",
-        ".events.out.tfevents.1.host.2.3.0123456789abcdef.tmp",
-        ".metrics.csv.0123456789abcdef.tmp",
+        ".metrics.jsonl.0123456789abcdef.tmp",
+        ".state.0123456789abcdef.tmp",
         "checkpoints/.last.ckpt.0123456789abcdef.tmp",
     ]
     # A report takes no lock, so that its file may be of a process that still runs.

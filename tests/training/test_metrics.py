@@ -1,169 +1,348 @@
-"""The scalars of a run in metrics.csv are those that TensorBoard reads, in whole rows, however the run went on."""
+"""Each thing that a run logs is a line of metrics.jsonl, which TensorBoard and metrics.csv repeat after any resume."""
 
 import csv
+import io
+import json
+import math
+import time
 
 import numpy as np
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import metadata
 
+from gptmini.report.scalar_table import csv_of
+from gptmini.runs import curves_of, dropping_later_lines, read_last_step, read_lines
 from gptmini.training import EventLogger, MetricsLogger, Scalars
-from gptmini.training.monitoring import metrics
-from gptmini.training.monitoring.metrics import dropping_later_rows
 from gptmini.user_error import UserError
 
-
-def read(folder):
-    """Headings and rows, by Python's own reader."""
-    with (folder / "metrics.csv").open(newline="") as file:
-        reader = csv.DictReader(file, strict=True)
-        rows = list(reader)
-    return reader.fieldnames, rows
+PNG = bytes.fromhex(  # of one white pixel
+    "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b550000000a49444154789c63f8"
+    "0f0001010100b138f6140000000049454e44ae426082"
+)
 
 
 @pytest.fixture
 def logger(tmp_path):
-    return MetricsLogger(str(tmp_path))
+    return MetricsLogger(tmp_path)
+
+
+def written(folder):
+    """Steps and tags of every line, by Python's own json."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").open(encoding="utf-8")]
+    for line in lines:
+        assert abs(line.pop("time") - time.time()) < 600
+    return lines
+
+
+def write(folder, *lines, end=""):
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "metrics.jsonl").write_text(text + end)
 
 
 def test_every_scalar_is_that_of_the_event_files(train, tmp_path):
-    train(
-        callbacks=[Scalars(every_steps=2)],
-        loggers=[EventLogger(str(tmp_path)), MetricsLogger(str(tmp_path))],
-    )
+    loggers = [EventLogger(tmp_path), MetricsLogger(tmp_path)]
+    train(callbacks=[Scalars(every_steps=2)], loggers=loggers)
     events = EventAccumulator(str(tmp_path)).Reload()
-    headings, rows = read(tmp_path)
 
-    assert headings[0] == "step"
-    assert set(headings[1:]) == set(events.Tags()["scalars"])
-    assert [int(row["step"]) for row in rows] == [1, 2, 3, 4, 6]
-    for tag in headings[1:]:
-        points = [(int(row["step"]), np.float32(row[tag])) for row in rows if row[tag]]
-        assert points == [(event.step, np.float32(event.value)) for event in events.Scalars(tag)]
-
-
-def test_a_reader_sees_whole_rows_under_a_heading_that_names_every_column(logger, tmp_path):
-    seen = []
-    for step in range(1, 6):
-        logger.log_metrics({"train/loss": step / 3}, step)
-        if step % 2 == 0:
-            logger.log_metrics({"val/loss, mean": torch.tensor(step / 4)}, step)
-        if step > 1:
-            seen.append(read(tmp_path))
-    logger.finalize("success")
-
-    assert [len(rows) for _, rows in seen] == [1, 2, 3, 4]
-    headings, rows = read(tmp_path)
-    assert headings == ["step", "train/loss", "val/loss, mean"]
-    assert [float(row["train/loss"]) for row in rows] == [step / 3 for step in range(1, 6)]
-    assert [row["val/loss, mean"] for row in rows] == ["", "0.5", "", "1.0", ""]
-    assert None not in {cell for row in rows for cell in row.values()}
+    curves = curves_of(read_lines(tmp_path))
+    assert set(curves) == set(events.Tags()["scalars"])
+    assert [step for step, _ in curves["train/loss"]] == [1, 2, 4, 6]
+    assert [step for step, _ in curves["val/loss"]] == [3, 6]
+    for tag, points in curves.items():
+        rounded = [(step, np.float32(value)) for step, value in points]
+        assert rounded == [(event.step, np.float32(event.value)) for event in events.Scalars(tag)]
 
 
-def test_rows_that_come_late_are_put_in_their_place(logger, tmp_path):
-    for step in (1, 4, 6):
-        logger.log_metrics({"loss": step}, step)
-    logger.save()
-    logger.log_metrics({"gap": 0.5}, 6)  # of a step that is written already
-    logger.log_metrics({"loss": 3}, 3)
-    logger.save()
+def test_a_line_is_there_as_soon_as_it_is_logged(logger, tmp_path):
+    logger.log_metrics({"train/loss": 0.1, "count": torch.tensor(3), "norm": np.float64(0.5)}, 1)
+    assert written(tmp_path) == [{"step": 1, "train/loss": 0.1, "count": 3, "norm": 0.5}]
 
-    _, rows = read(tmp_path)
-    shown = [(row["step"], row["loss"], row["gap"]) for row in rows]
-    assert shown == [("1", "1", ""), ("3", "3", ""), ("4", "4", ""), ("6", "6", "0.5")]
-
-
-def test_the_file_is_written_anew_only_for_a_new_column(logger, tmp_path):
-    numbers = set()
-    for step in range(1, 50):
-        logger.log_metrics({"loss": step}, step)
-        if step > 1:
-            numbers.add((tmp_path / "metrics.csv").stat().st_ino)
-    assert len(numbers) == 1
+    logger.log_metrics({"left out": 1.0})  # it has no step
+    logger.log_samples(["a\nb", "中\u2028"], 2)
+    logger.log_table("zoom/mispredicted", [["token", "times"], ["|", "3"]], 2)
+    logger.log_image("zoom/a b", PNG, 2)
+    assert written(tmp_path)[1:] == [
+        {"step": 2, "samples": ["a\nb", "中\u2028"]},
+        {"step": 2, "zoom/mispredicted": [["token", "times"], ["|", "3"]]},
+        {"step": 2, "zoom/a b": {"picture": "zoom_a_b-2.png"}},
+    ]
+    assert (tmp_path / "pictures" / "zoom_a_b-2.png").read_bytes() == PNG
 
 
-def test_a_file_that_was_moved_away_during_a_run_is_begun_anew(logger, tmp_path):
-    for step in (1, 2):
-        logger.log_metrics({"loss": step}, step)
-    logger.save()
-    (tmp_path / "metrics.csv").rename(tmp_path / "moved.csv")
-    for step in (3, 4, 5):
-        logger.log_metrics({"loss": step}, step)
-    logger.save()
+def test_numbers_that_are_not_finite_are_read_as_they_were_logged(logger, tmp_path):
+    logger.log_metrics({"a": math.nan, "b": math.inf, "c": -math.inf}, 1)
+    assert "NaN" in (tmp_path / "metrics.jsonl").read_text()
+    (line,) = read_lines(tmp_path)
+    assert math.isnan(line["a"])
+    assert (line["b"], line["c"]) == (math.inf, -math.inf)
 
-    _, rows = read(tmp_path)
-    assert [row["step"] for row in rows] == ["3", "4", "5"]
+
+def test_points_come_in_the_order_of_their_steps_whenever_they_were_logged(logger, tmp_path):
+    for step in (1, 3, 2):
+        logger.log_metrics({"loss": step / 4}, step)
+    assert curves_of(read_lines(tmp_path)) == {"loss": [(1, 0.25), (2, 0.5), (3, 0.75)]}
+
+
+LINES = [
+    {"step": 0, "setup/config": [["seed", "1"]]},
+    {"step": 2, "train/loss": 5.0},
+    {"step": 4, "train/loss": 4.0, "val/gap": 0.5},
+    {"step": 4, "val/loss": 4.5},
+    {"step": 4, "samples": ["four"]},
+    {"step": 4, "zoom/a": {"picture": "zoom_a-4.png"}},
+    {"step": 6, "train/loss": 3.0},
+    {"step": 6, "zoom/a": {"picture": "zoom_a-6.png"}},
+]
 
 
 @pytest.mark.parametrize(
-    ("step", "validated", "expected"),
+    ("step", "validated", "expected", "pictures"),
     [
-        (9, True, [("2", "5.0", ""), ("4", "4.0", "4.5"), ("6", "3.0", "3.5")]),
-        (5, True, [("2", "5.0", ""), ("4", "4.0", "4.5")]),
-        (4, True, [("2", "5.0", ""), ("4", "4.0", "4.5")]),
-        (4, False, [("2", "5.0", ""), ("4", "4.0", "")]),
-        (-1, False, []),
+        (9, True, LINES[1:], {"zoom_a-4.png", "zoom_a-6.png"}),
+        (5, True, LINES[1:6], {"zoom_a-4.png"}),
+        (4, True, LINES[1:6], {"zoom_a-4.png"}),
+        (4, False, [LINES[1], {"step": 4, "train/loss": 4.0}], set()),
+        (-1, False, [], set()),
     ],
 )
-def test_a_run_that_goes_back_keeps_the_rows_up_to_its_step(
-    logger, tmp_path, step, validated, expected
+def test_a_run_that_goes_back_keeps_what_it_logged_up_to_its_step(
+    logger, tmp_path, step, validated, expected, pictures
 ):
-    for number, loss in ((2, 5.0), (4, 4.0), (6, 3.0)):
-        logger.log_metrics({"train/loss": loss}, number)
-        if number > 2:
-            logger.log_metrics({"val/loss": loss + 0.5}, number)
-    logger.finalize("success")
-    with (tmp_path / "metrics.csv").open("a") as file:
-        file.write("8,2.")  # by a process that was killed
+    (tmp_path / "pictures").mkdir()
+    for name in ("zoom_a-4.png", "zoom_a-6.png", "zoom_b-6.png", ".zoom_b-6.png.0123.tmp"):
+        (tmp_path / "pictures" / name).write_bytes(PNG)
+    write(tmp_path, *LINES, end='{"step": 8, "train/lo')  # by a process that was killed
 
-    with dropping_later_rows(tmp_path, step, validated=validated):
-        pass
-    _, rows = read(tmp_path)
-    assert [tuple(row.values()) for row in rows] == expected
+    with dropping_later_lines(tmp_path, step, validated=validated) as lines:
+        assert lines == expected
+    assert read_lines(tmp_path) == expected
+    assert {path.name for path in (tmp_path / "pictures").iterdir()} == pictures
 
     # The logger of the resumed run goes on in the same file.
-    again = MetricsLogger(str(tmp_path))
-    again.log_metrics({"val/loss": 1.0}, 10)
-    again.finalize("success")
-    headings, rows = read(tmp_path)
-    assert headings == ["step", "train/loss", "val/loss"]
-    assert tuple(rows[-1].values()) == ("10", "", "1.0")
+    logger.log_metrics({"val/loss": 1.0}, 10)
+    assert read_lines(tmp_path)[-1]["val/loss"] == 1.0
+    assert len(read_lines(tmp_path)) == len(expected) + 1
 
 
-def test_a_full_disk_costs_no_row_and_leaves_no_part_of_one(tmp_path, monkeypatch):
+def test_an_error_while_a_run_goes_back_leaves_all_as_it_was(tmp_path):
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "zoom_a-6.png").write_bytes(PNG)
+    write(tmp_path, *LINES)
+    with pytest.raises(OSError, match="full"), dropping_later_lines(tmp_path, 2, validated=True):
+        raise OSError(28, "full", "last.ckpt")
+    assert read_lines(tmp_path) == LINES
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [
+        "metrics.jsonl",
+        "pictures",
+        "zoom_a-6.png",
+    ]
+
+
+def test_a_picture_of_a_line_is_in_the_runs_own_folder(tmp_path):
+    (tmp_path / "mine.png").write_bytes(PNG)
+    run = tmp_path / "run"
+    run.mkdir()
+    write(run, {"step": 1, "zoom/a": {"picture": "../../mine.png"}})
+    events = EventLogger(run)
+    events.write_anew(read_lines(run))
+    events.finalize("success")
+    assert EventAccumulator(str(run)).Reload().Tags()["images"] == []
+
+
+def test_one_tag_can_be_read_without_the_other_lines(tmp_path):
+    names_it = {"step": 5, "setup/config": [["monitor", "val/loss"]]}
+    write(tmp_path, names_it, *LINES, end='{"step": 8')
+    assert read_lines(tmp_path, having="val/loss") == [LINES[3]]
+    assert read_last_step(tmp_path) == 6
+
+    (tmp_path / "metrics.jsonl").unlink()
+    assert read_lines(tmp_path) == []
+    assert read_last_step(tmp_path) is None
+
+
+def limited(size):
+    """Let the system refuse files of more bytes."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_costs_lines_but_leaves_no_part_of_one_and_is_told_once(tmp_path):
     told = []
-    logger = MetricsLogger(str(tmp_path), on_failure=told.append)
-    monkeypatch.setattr(metrics, "RETRY_SECONDS", 0.0)
+    logger = MetricsLogger(tmp_path, on_error=lambda error: told.append(error.strerror))
     for step in (1, 2, 3):
         logger.log_metrics({"loss": step}, step)
 
-    # The file system itself refuses: it takes six more bytes, which is less than a row.
-    resource = pytest.importorskip("resource")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    size = (tmp_path / "metrics.csv").stat().st_size
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 6, before[1]))
+    # The file system itself refuses: it takes six more bytes, which is less than a line.
+    lift = limited((tmp_path / "metrics.jsonl").stat().st_size + 6)
     try:
-        for step in (10000, 10001, 10002):
+        for step in (4, 5):
             logger.log_metrics({"loss": step}, step)
+        logger.log_image("zoom/a", PNG * 9, 5)
+        logger.save()
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert told == ["File too large"] * 2
-    assert [row["step"] for row in read(tmp_path)[1]] == ["1", "2", "3"]
+        lift()
+    logger.log_metrics({"loss": 6}, 6)
 
-    logger.finalize("success")
-    steps = [row["step"] for row in read(tmp_path)[1]]
-    assert steps == ["1", "2", "3", "10000", "10001", "10002"]
+    assert told == ["File too large"]
+    assert [line["step"] for line in written(tmp_path)] == [1, 2, 3, 6]
+    with pytest.raises(OSError, match="No such file"):
+        MetricsLogger(tmp_path / "none").log_metrics({"loss": 1.0}, 1)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_events_end_at_the_first_error_of_the_disk_and_are_made_good_by_a_resume(tmp_path):
+    told = []
+    events = EventLogger(tmp_path, on_error=lambda error: told.append(error.strerror))
+    loggers = [events, MetricsLogger(tmp_path)]
+    for logger in loggers:
+        logger.log_metrics({"loss": 1.0}, 1)
+        logger.save()
+
+    lift = limited(300)
+    try:
+        for step in range(2, 40):
+            events.log_metrics({"loss": 1.0}, step)
+            events.save()
+    finally:
+        lift()
+    for logger in loggers:
+        logger.log_metrics({"loss": 2.0}, 40)
+        logger.finalize("success")
+    assert told == ["File too large"]
+    assert 40 not in [
+        event.step for event in EventAccumulator(str(tmp_path)).Reload().Scalars("loss")
+    ]
+
+    events = EventLogger(tmp_path)
+    events.write_anew(read_lines(tmp_path))
+    events.finalize("success")
+    points = EventAccumulator(str(tmp_path)).Reload().Scalars("loss")
+    assert [(event.step, event.value) for event in points] == [(1, 1.0), (40, 2.0)]
+
+
+def log_all(loggers, steps, *, start):
+    """Log what a run logs from one step to another, in its start of this number."""
+    for logger in loggers:
+        logger.log_table("setup/config", [["start"], [str(start)]], 0)
+        for step in steps:
+            logger.log_metrics({"often": float(step)}, step)
+            if step == 25:
+                logger.log_metrics({"rare": 1.0}, step)
+            if step % 10 == 0:
+                logger.log_metrics({"val/loss": step + start / 4}, step)
+                logger.log_samples([f"start {start}, step {step}"], step)
+                logger.log_image("zoom/a", PNG, step)
+    events, _ = loggers
+    events.log_layout()
+    events.log_comparison({"start": start}, ["start"], [])
+    for logger in loggers:
+        logger.finalize("success")
+
+
+def test_tensorboard_shows_a_run_that_went_back_as_if_it_had_never_been_further(tmp_path):
+    log_all([EventLogger(tmp_path), MetricsLogger(tmp_path)], range(1, 31), start=1)
+    with dropping_later_lines(tmp_path, 12, validated=True) as lines:
+        pass
+    events = EventLogger(tmp_path)
+    events.write_anew(lines)
+    log_all([events, MetricsLogger(tmp_path)], range(13, 22), start=2)
+
+    everything = {"scalars": 0, "tensors": 0, "images": 0}
+    slow = EventAccumulator(str(tmp_path), size_guidance=everything).Reload()
+    assert {tag: [event.step for event in slow.Scalars(tag)] for tag in slow.Tags()["scalars"]} == {
+        "often": list(range(1, 22)),
+        "val/loss": [10, 20],
+    }
+    texts = {tag: [event.step for event in slow.Tensors(tag)] for tag in slow.Tags()["tensors"]}
+    assert texts == {
+        "custom_scalars__config__": [0],
+        "setup/config/text_summary": [0],
+        "samples/text_summary": [10, 20],
+    }
+    assert [event.step for event in slow.Images("zoom/a")] == [10, 20]
+    entry = slow.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
+    start = metadata.parse_session_start_info_plugin_data(entry).hparams["start"]
+    assert start.number_value == 2
+
+
+def fast_steps(folder):
+    """Steps of each scalar as TensorBoard's fast loader, its default, gives them."""
+    grpc_util = pytest.importorskip("tensorboard.util.grpc_util")
+    from tensorboard import context
+    from tensorboard.data import provider, server_ingester
+
+    try:
+        binary = server_ingester.get_server_binary()
+    except server_ingester.NoDataServerError as error:
+        pytest.skip(str(error))
+    ingester = server_ingester.SubprocessServerDataIngester(
+        server_binary=binary,
+        logdir=str(folder),
+        reload_interval=1,
+        channel_creds_type=grpc_util.ChannelCredsType.LOCAL,
+    )
+    ingester.start()
+    data = ingester.data_provider
+    asked = {"experiment_id": "", "plugin_name": "scalars"}
+
+    end = time.monotonic() + 60
+    runs = {}
+    while "rare" not in runs.get(".", {}) and time.monotonic() < end:
+        time.sleep(0.2)
+        runs = data.list_scalars(context.RequestContext(), **asked)
+    found = data.read_scalars(
+        context.RequestContext(),
+        **asked,
+        downsample=1000,
+        run_tag_filter=provider.RunTagFilter(runs=["."]),
+    )
+    return {tag: [int(point.step) for point in points] for tag, points in found["."].items()}
+
+
+def test_tensorboards_fast_loader_shows_a_run_that_went_back_too(tmp_path):
+    log_all([EventLogger(tmp_path), MetricsLogger(tmp_path)], range(1, 31), start=1)
+    assert fast_steps(tmp_path)["rare"] == [25]
+
+    with dropping_later_lines(tmp_path, 12, validated=True) as lines:
+        pass
+    events = EventLogger(tmp_path)
+    events.write_anew(lines)
+    events.log_metrics({"rare": 1.0}, 14)  # the last event, for which fast_steps waits
+    events.finalize("success")
+    assert fast_steps(tmp_path) == {"often": list(range(1, 13)), "val/loss": [10], "rare": [14]}
+
+
+def test_the_table_in_csv_has_a_row_for_each_step_and_a_column_for_each_tag():
+    lines = [
+        {"step": 0, "time": 1.5, "setup/config": [["seed", "1"]]},
+        {"step": 1, "time": 2.5, "loss, mean": 0.1, "count": 3},
+        {"step": 3, "time": 3.5, "loss, mean": math.nan},
+        {"step": 2, "time": 4.5, "count": 5},
+        {"step": 3, "time": 5.5, "val/loss": -math.inf},
+        {"step": 3, "time": 6.5, "samples": ["text"]},
+    ]
+    text = csv_of(lines)
+    assert text == 'step,"loss, mean",count,val/loss\n1,0.1,3,\n2,,5,\n3,nan,,-inf\n'
+
+    rows = list(csv.DictReader(io.StringIO(text), strict=True))
+    assert [row["step"] for row in rows] == ["1", "2", "3"]
+    assert float(rows[0]["loss, mean"]) == 0.1
+    assert math.isnan(float(rows[2]["loss, mean"]))
+    assert csv_of([]) == "step\n"
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\xff\xfe\n", b"step,a\n1\n", b"step,a\nx,2\n", b'step,a\n"1,2\n', b"\0\n1\n"]
+    "line", ["", "\xff", "3", '{"step": "1"}', '{"loss": 1.0}', '{"step": 1, "lo', "[" * 99999]
 )
-def test_a_file_that_no_run_wrote_is_refused_and_left_as_it_is(tmp_path, content):
-    path = tmp_path / "metrics.csv"
-    path.write_bytes(content)
-    with (
-        pytest.raises(UserError, match=r"metrics\.csv must hold a row for each step.*move it away"),
-        dropping_later_rows(tmp_path, 1, validated=True),
-    ):
+def test_a_line_that_no_run_wrote_is_refused_and_the_file_left_as_it_is(tmp_path, line):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f'{{"step": 1, "loss": 2.0}}\n{line}\n', encoding="latin-1")
+    before = path.read_bytes()
+    message = r"metrics\.jsonl must hold a JSON object with a step in each line, and line 2 is none"
+    with pytest.raises(UserError, match=message), dropping_later_lines(tmp_path, 1, validated=True):
         pass
-    assert path.read_bytes() == content
+    assert path.read_bytes() == before

@@ -14,7 +14,7 @@ from forked import forked
 from gptmini.commands.compose import compose
 from gptmini.commands.settings import build_part
 from gptmini.model import GPT, training_loss
-from gptmini.training.sharding import shard
+from gptmini.training.distributed import shard
 
 RANKS = 64
 MEMORY = 80e9  # bytes of a GPU

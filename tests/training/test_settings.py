@@ -8,8 +8,8 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from gptmini.launch import Launch
 from gptmini.training import TrainerSettings
+from gptmini.world import World
 from training.runs import SETTINGS
 
 REFUSED = {
@@ -76,46 +76,44 @@ def test_settings_are_checked_without_torch():
     subprocess.run([sys.executable, "-c", command], check=True)
 
 
-ALONE = Launch()
-SIX = Launch(by="torchrun", devices=3, nodes=2)
+ALONE = World()
+SIX = World(launcher="torchrun", size=6, devices=3)
 
 
 @pytest.mark.parametrize(
-    ("settings", "launch", "expected"),
+    ("settings", "world", "expected"),
     [
         ({}, ALONE, (1, 1)),
         ({"devices": 2}, ALONE, (2, 1)),
         ({}, SIX, (3, 2)),
         ({"devices": 3}, SIX, (3, 2)),
-        ({"devices": 2}, Launch(tasks_without_srun=4), (2, 1)),
+        ({"devices": 2}, World(tasks_without_srun=4), (2, 1)),
     ],
 )
-def test_auto_takes_the_devices_that_were_started(settings, launch, expected):
+def test_auto_takes_the_devices_that_were_started(settings, world, expected):
     wanted = SETTINGS | {"devices": "auto", "num_nodes": "auto", "global_batch_size": 12}
-    placed = TrainerSettings(**wanted | settings).placed(launch)
+    placed = TrainerSettings(**wanted | settings).placed(world)
     assert (placed.devices, placed.num_nodes) == expected
     assert placed.n_ranks == expected[0] * expected[1]
 
 
 @pytest.mark.parametrize(
-    ("settings", "launch", "message"),
+    ("settings", "world", "message"),
     [
-        (
-            {"devices": 2},
-            SIX,
-            "trainer.devices must be 3, as torchrun has started it, or auto, got 2",
-        ),
-        ({"num_nodes": 1}, SIX, "trainer.num_nodes must be 2, as torchrun has started it"),
-        ({"num_nodes": 2}, ALONE, "trainer.num_nodes must be 1 for a run that was started alone"),
+        ({"devices": 2}, SIX, "torchrun has started 6 ranks, 3 of them on this machine, got"),
+        ({"num_nodes": 1}, SIX, "got trainer.devices=3 and trainer.num_nodes=1; leave both out"),
+        # Two ranks on this machine, and three on the other.
+        ({}, World(launcher="srun", size=5, devices=2), "start equally many ranks on every"),
+        ({"num_nodes": 2}, ALONE, "several machines need torchrun or srun"),
         (
             {},
-            Launch(tasks_without_srun=4),
+            World(tasks_without_srun=4),
             "this SLURM job has 4 tasks, and gptmini was called once",
         ),
         ({"global_batch_size": 10}, SIX, "a multiple of the number of devices, got 10 and 6"),
     ],
 )
-def test_other_devices_than_were_started_are_refused(settings, launch, message):
+def test_other_devices_than_were_started_are_refused(settings, world, message):
     wanted = SETTINGS | {"devices": "auto", "num_nodes": "auto", "global_batch_size": 12}
     with pytest.raises(ValueError, match=re.escape(message)):
-        TrainerSettings(**wanted | settings).placed(launch)
+        TrainerSettings(**wanted | settings).placed(world)

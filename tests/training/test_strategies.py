@@ -1,20 +1,20 @@
 """DDP and FSDP2 on any number of processes train what one process trains, and their checkpoints are the same."""
 
 import math
-import os
 from functools import partial
 
 import lightning as L
 import pytest
 import torch
+from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
 
-from forked import in_processes
+from forked import as_rank, in_processes
 from gptmini.checkpoint.file import read_checkpoint
 from gptmini.checkpoint.training_state import TrainingState
-from gptmini.launch import further_environment
 from gptmini.training import RunCheckpoints
-from gptmini.training.sharding import gathered
+from gptmini.training.distributed import gathered
+from gptmini.training.moments import whole_moments
 
 N_STEPS = 6
 
@@ -37,8 +37,7 @@ class Losses(L.Callback):
 def trained(train, n_ranks, **settings):
     """Losses and weights of a run, of which this is one process."""
     if n_ranks > 1:
-        rank = torch.distributed.get_rank()
-        os.environ.update(further_environment(rank, n_ranks, port=1))
+        as_rank()
     losses = Losses()
     callbacks = [losses, RunCheckpoints(every_steps=2)]
     trainer = train("modern", devices=n_ranks, callbacks=callbacks, **settings)
@@ -124,6 +123,34 @@ def test_a_checkpoint_moves_between_strategies_and_numbers_of_processes(train, t
             torch.testing.assert_close(weight, expected[name], atol=1e-11, rtol=0)
 
 
+def held(train, **settings):
+    """What this process of two of FSDP2 holds when a checkpoint is written: names of whole weights and of moments."""
+    as_rank()
+    trainer = train("modern", devices=2, strategy="fsdp2", **settings)
+    module = trainer.lightning_module
+    weights = trainer.strategy.lightning_module_state_dict()
+    moments = whole_moments(trainer.optimizers[0], module.parameters_by_name)
+    is_whole = not any(isinstance(weight, DTensor) for weight in weights.values())
+    n_moments = {name: len(of_one) for name, of_one in moments.items()}
+    return is_whole, list(weights), n_moments
+
+
+def test_the_first_process_alone_holds_the_whole_of_a_checkpoint(train, tmp_path):
+    settings = {"folder": tmp_path, "optimizer": "muon", "max_steps": 1}
+    first, second = in_processes(2, partial(held, train, **settings), folder=tmp_path)
+    is_whole, names, n_moments = first
+    assert is_whole
+    assert set(names) == set(n_moments)
+    assert set(n_moments.values()) == {
+        2,
+        3,
+    }  # Muon's momentum, or AdamW's two moments; and the number of steps
+
+    # Of the moments, a number of steps alone is no share of anything.
+    assert second[1] == []
+    assert set(second[2].values()) == {1}
+
+
 def stopping_after(step):
     """Let a module end its run after a step."""
 
@@ -162,7 +189,7 @@ class Traffic(L.Callback):
 
 def traffic(train, n_ranks, **settings):
     """The collectives of one step of this process, each with the shape of what it sends; and sizes of the model."""
-    os.environ.update(further_environment(torch.distributed.get_rank(), n_ranks, port=1))
+    as_rank()
     seen = Traffic()
     trainer = train(
         "modern", devices=n_ranks, callbacks=[seen], max_steps=1, optimizer="muon", **settings

@@ -4,7 +4,7 @@ Every function here builds its own matplotlib Figure, without pyplot: no window 
 """
 
 from gptmini.report.drawing.charts import curves, loss_by_position, loss_histogram
-from gptmini.report.drawing.common import pixels, svg, visible
+from gptmini.report.drawing.common import png, svg, visible
 from gptmini.report.drawing.maps import attention_maps
 
 __all__ = [
@@ -12,7 +12,7 @@ __all__ = [
     "curves",
     "loss_by_position",
     "loss_histogram",
-    "pixels",
+    "png",
     "svg",
     "visible",
 ]

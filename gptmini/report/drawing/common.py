@@ -3,7 +3,6 @@
 import io
 import warnings
 
-import numpy as np
 from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -27,11 +26,11 @@ def visible(text: str) -> str:
     return shown
 
 
-def pixels(figure: Figure) -> np.ndarray:
-    """Draw a figure as an image, uint8 (height, width, 3)."""
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3]  # (height, width, 3), without alpha
+def png(figure: Figure) -> bytes:
+    """Draw a figure as a PNG file."""
+    file = io.BytesIO()
+    FigureCanvasAgg(figure).print_png(file)
+    return file.getvalue()
 
 
 def svg(figure: Figure) -> bytes:

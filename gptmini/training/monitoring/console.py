@@ -6,7 +6,6 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
@@ -18,9 +17,7 @@ PLAIN_SECONDS = 5.0  # between two plain progress lines: often enough to see lif
 SPARKS = 10  # validations in the sparkline
 ROWS = 8  # validations in the final table, the first and the last among them, and the best besides
 
-# Characters of a sparkline, lowest first.
-BLOCKS = "▁▂▃▄▅▆▇█"
-DIGITS = "01234567"
+BLOCKS = "▁▂▃▄▅▆▇█"  # characters of the sparkline, lowest first
 
 TOKENS = "train/tokens"  # grows by the same number in every step, and is logged at steps of its own
 
@@ -32,18 +29,6 @@ COLUMNS = {
     "bits/byte": ("val/bits_per_byte", "{:.4f}"),
     "gap": ("val/gap", "{:+.4f}"),
 }
-
-
-class Signs(NamedTuple):
-    """Characters that show how the validation loss moves."""
-
-    down: str
-    up: str
-    levels: str  # of a sparkline, lowest first
-
-
-UNICODE_SIGNS = Signs(down="↓", up="↑", levels=BLOCKS)
-ASCII_SIGNS = Signs(down="v", up="^", levels=DIGITS)  # for consoles that show nothing else
 
 
 class LastingConsole(Console):
@@ -236,18 +221,23 @@ class ConsoleLogger(Logger):
         return Text("  ").join(parts)
 
     def _trend(self) -> Text:
-        """The newest validation loss, an arrow down or up from the one before, and a sparkline of the newest ones."""
-        losses = [validation["val/loss"] for validation in self.validations]
-        signs = ASCII_SIGNS if self.console.options.ascii_only else UNICODE_SIGNS
+        """The newest validation loss, an arrow down or up from the one before, and a sparkline of the newest ones.
 
-        trend = Text(f"val loss {losses[-1]:.4f} ")
+        A console that shows ASCII alone has no sparkline.
+        """
+        losses = [validation["val/loss"] for validation in self.validations]
+        is_ascii = self.console.options.ascii_only
+        down, up = ("v", "^") if is_ascii else ("↓", "↑")
+
+        parts = [Text(f"val loss {losses[-1]:.4f}")]
         if len(losses) > 1:
             if _ordered(losses[-1]) < _ordered(losses[-2]):
-                trend.append(f"{signs.down} ", style="green")
+                parts.append(Text(down, style="green"))
             else:
-                trend.append(f"{signs.up} ", style="red")
-        trend.append(sparkline(losses[-SPARKS:], signs.levels))
-        return trend
+                parts.append(Text(up, style="red"))
+        if not is_ascii:
+            parts.append(Text(sparkline(losses[-SPARKS:])))
+        return Text(" ").join(parts)
 
 
 def printable(text: str) -> str:
@@ -285,24 +275,18 @@ def past_validations(curves: dict[str, list[tuple[int, float]]]) -> list[dict[st
     return validations
 
 
-def sparkline(values: Sequence[float], levels: str) -> str:
-    """Draw values as one character each.
-
-    Args:
-        values: of a curve.
-        levels: characters for the lowest value, the highest, and those between at equal distances; a value that is not
-            finite becomes "?".
-    """
+def sparkline(values: Sequence[float]) -> str:
+    """Draw values as one block each, of equal steps from the lowest to the highest; "?" for one that is not finite."""
     finite = [value for value in values if math.isfinite(value)]
     low = min(finite, default=0.0)
     high = max(finite, default=0.0)
-    scale = 0.0  # equal values all have the lowest character
+    scale = 0.0  # equal values all have the lowest block
     if high > low:
-        scale = (len(levels) - 1) / (high - low)
+        scale = (len(BLOCKS) - 1) / (high - low)
 
     line = ""
     for value in values:
-        line += levels[round((value - low) * scale)] if math.isfinite(value) else "?"
+        line += BLOCKS[round((value - low) * scale)] if math.isfinite(value) else "?"
     return line
 
 

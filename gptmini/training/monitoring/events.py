@@ -1,24 +1,25 @@
-"""TensorBoard's event files of a run; while the disk is full points are missing, but the run goes on."""
+"""TensorBoard's event files of a run: a copy of its metrics.jsonl, and what compares runs."""
 
-import os
-import time
-from collections.abc import Callable, Iterator, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
+
+# Protobuf makes this class while the module is imported, where no type checker sees it.
+# pyrefly: ignore[missing-module-attribute]
+from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 
-from gptmini.report.tags import BEGINNING, COMPARED, LAYOUT
+from gptmini.report.tags import COMPARED, LAYOUT
+from gptmini.runs.metrics import STEP, TIME, Line, is_number, picture_path, tags_of
+from gptmini.training.monitoring.logger import FolderLogger
 
 if TYPE_CHECKING:
-    # Protobuf makes this class while the module is imported, where no type checker sees it.
-    # pyrefly: ignore[missing-module-attribute]
-    from tensorboard.compat.proto.summary_pb2 import Summary
+    from torch.utils.tensorboard import FileWriter
 
-RETRY_SECONDS = 60.0  # between two attempts to write events to a full disk
+EVENT_FILES = "events.out.tfevents.*"  # TensorBoard's own names, in the run folder
 SPECIAL = "\\`*_[]<>&|~\r\n"  # characters that Markdown or HTML would not show as themselves
 RULE = "\n\n---\n\n"  # Markdown's horizontal line, between two samples
 
@@ -26,91 +27,70 @@ RULE = "\n\n---\n\n"  # Markdown's horizontal line, between two samples
 LARGEST_NUMBER = 2**53
 
 
-class EventLogger(TensorBoardLogger):
+class EventLogger(FolderLogger):
     """Writes TensorBoard events straight into the run folder, and nothing else there.
 
-    Events that are handed over while the disk is full are lost, but for those that a run writes only once, such as its
-    configuration: these are written when the disk has room again.
+    After an error of the disk nothing more is written: the curves go on in metrics.jsonl, and a resumed run writes the
+    events anew.
     """
 
     def __init__(
-        self,
-        save_dir: str,
-        *,
-        purge_step: int | None = None,
-        on_error: Callable[[OSError], None] | None = None,
+        self, save_dir: str | Path, *, on_error: Callable[[OSError], None] | None = None
     ) -> None:
-        """Open no file yet; the first event does. purge_step and on_error may be set as attributes until then.
-
-        Args:
-            save_dir: folder of the event file.
-            purge_step: TensorBoard hides events of this step and later ones in the folder's earlier files; None to hide
-                nothing.
-            on_error: is told of an OSError; the next attempt to write is made RETRY_SECONDS later. None to raise the
-                error instead.
-        """
-        super().__init__(
-            save_dir,
-            name="",
-            version="",
-            default_hp_metric=False,
-            purge_step=purge_step,
-        )
-        self.on_error = on_error
-        self._try_again = 0.0  # time.monotonic() before which nothing is written
-        self._owed: list[Callable[[], None]] = []  # writes an event that may not be on the disk yet
-        self._n_handed = 0  # how many of the owed events the open file was given
-
-    @property
-    def purge_step(self) -> int | None:
-        """From which step on TensorBoard hides events of earlier files; None to hide nothing."""
-        return self._kwargs[
-            "purge_step"
-        ]  # which Lightning's logger gives to the writer that it opens
-
-    @purge_step.setter
-    def purge_step(self, step: int | None) -> None:
-        self._kwargs["purge_step"] = step
-
-    @property
-    def experiment(self) -> None:
-        """None: Lightning would open the file before training, outside of the methods here that handle errors."""
-
-    @property
-    def _writer(self) -> SummaryWriter:
-        """The open event file; opens one if there is none."""
-        return super().experiment
+        """Open no file yet; the first event does. Arguments as of FolderLogger."""
+        super().__init__(save_dir, on_error=on_error)
+        self._gave_up = False
+        self._writer: SummaryWriter | None = None
 
     @rank_zero_only
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Write scalars, by tag; unlike in Lightning's method, an OSError is not taken for a value of a wrong type."""
+    def write_anew(self, lines: Sequence[Line]) -> None:
+        """Begin the event files of a resumed run anew, with the lines of its metrics.jsonl.
 
-        def write() -> None:
-            for tag, value in metrics.items():
-                self._writer.add_scalar(tag, value, step)
+        TensorBoard's own means, the purge_step of a further file, would not do: its fast loader, which is its default,
+        passes over purge_step. It drops the later points of a tag only when the tag is logged again, and keeps the
+        first entry in HParams. Its slow loader shows texts twice.
+        """
+        for path in self.folder.glob(EVENT_FILES):
+            path.unlink()
+        for line in lines:
+            self._attempt(lambda writer, line=line: self._write_line(writer, line))
 
-        self._attempt(write)
+    def _write_line(self, writer: SummaryWriter, line: Line) -> None:
+        """Write what a line of metrics.jsonl holds."""
+        step, now = line[STEP], line.get(TIME)
+        tags = tags_of(line)
+        numbers = {tag: value for tag, value in tags.items() if is_number(value)}
+        if numbers:
+            _file_of(writer).add_summary(_scalars(numbers), step, now)
+
+        for tag, value in tags.items():
+            path = picture_path(self.folder, value)
+            if path is not None and path.is_file():
+                _file_of(writer).add_summary(_image(tag, path.read_bytes()), step, now)
+            elif isinstance(value, list):
+                is_table = any(isinstance(row, list) for row in value)
+                text = _table(value) if is_table else _samples(value)
+                writer.add_text(tag, text, step, now)
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Write scalars, by tag."""
+        self._attempt(lambda writer: _file_of(writer).add_summary(_scalars(metrics), step))
 
     @rank_zero_only
     def log_samples(self, texts: Sequence[str], step: int) -> None:
         """Write texts one below the other, each as a block of code, which TensorBoard does not reformat."""
-        blocks = [_code_block(text) for text in texts]
-        self._attempt(lambda: self._writer.add_text("samples", RULE.join(blocks), step))
+        self._attempt(lambda writer: writer.add_text("samples", _samples(texts), step))
 
     @rank_zero_only
     def log_table(self, tag: str, rows: Sequence[Sequence[str]], step: int) -> None:
         """Write a table as text; the first row holds the headings."""
-        heading, *others = [_table_line(row) for row in rows]
-        separator = "|---" * len(rows[0]) + "|"
-        table = "\n".join([heading, separator, *others])
-
-        written_once = tag.startswith(BEGINNING)
-        self._attempt(lambda: self._writer.add_text(tag, table, step), once=written_once)
+        self._attempt(lambda writer: writer.add_text(tag, _table(rows), step))
 
     @rank_zero_only
-    def log_image(self, tag: str, image: np.ndarray, step: int) -> None:
-        """Write an image, uint8 (height, width, 3)."""
-        self._attempt(lambda: self._writer.add_image(tag, image, step, dataformats="HWC"))
+    def log_image(self, tag: str, png: bytes, step: int) -> None:
+        """Write an image, the bytes of a PNG file."""
+        self._attempt(lambda writer: _file_of(writer).add_summary(_image(tag, png), step))
 
     @rank_zero_only
     def log_layout(self) -> None:
@@ -120,7 +100,7 @@ class EventLogger(TensorBoardLogger):
             layout[category] = {}
             for title, patterns in charts.items():
                 layout[category][title] = ["Multiline", patterns]
-        self._attempt(lambda: self._writer.add_custom_scalars(layout), once=True)
+        self._attempt(lambda writer: writer.add_custom_scalars(layout))
 
     @rank_zero_only
     def log_comparison(
@@ -134,79 +114,60 @@ class EventLogger(TensorBoardLogger):
             others: keys of the further columns.
         """
         plain = {key: _hparams_value(value) for key, value in values.items()}
-        columns, entry = _hparams_summaries(plain, changed, others)
 
-        def write() -> None:
-            file = self._writer.file_writer
-            assert file is not None  # a writer has a file until it is closed
-            file.add_summary(columns, 0)
-            file.add_summary(entry, 0)
+        def write(writer: SummaryWriter) -> None:
+            for summary in _hparams_summaries(plain, changed, others):
+                _file_of(writer).add_summary(summary, 0)
 
-        self._attempt(write, once=True)
+        self._attempt(write)
 
     @rank_zero_only
     def save(self) -> None:
-        """Flush the events to disk; Lightning's method would write hparams.yaml too, which repeats config.yaml."""
-        self._attempt(self._flush)
+        """Hand all events to the system, so that TensorBoard shows them."""
+        if self._writer is not None:
+            self._attempt(lambda writer: writer.flush())
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Flush and close the event file, if one is open."""
-        writer = self._experiment
-        if writer is not None:
-            self._attempt(self._flush)
-            self._attempt(writer.close)
+        """Close the event file, if one is open; a later event opens another one."""
+        if self._writer is not None:
+            self._attempt(lambda writer: writer.close())
+            self._writer = None
 
-    def _flush(self) -> None:
-        """Wait until all events are on the disk."""
-        self._writer.flush()
-        for path in self._event_files():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-
-        self._owed = []
-        self._n_handed = 0
-
-    def _attempt(self, write: Callable[[], None], *, once: bool = False) -> None:
-        """Call write, which hands events to the file, unless the disk was full a moment ago.
-
-        With once, write is owed until a flush succeeds, and is called again for a new file after an error. Without
-        on_error the OSError of a full disk is raised.
-        """
-        if once:
-            self._owed.append(write)
-        if time.monotonic() < self._try_again:
+    def _attempt(self, write: Callable[[SummaryWriter], None]) -> None:
+        """Call write with the open event file; give up, and tell on_error, where the disk does not take it."""
+        if self._gave_up:
             return
-
         try:
-            self._hand_over_owed()
-            if not once:
-                write()
-            # The run's first file tells TensorBoard what to hide; said again, it would hide events of this run.
-            self.purge_step = None
+            if self._writer is None:
+                self._writer = SummaryWriter(str(self.folder))
+            write(self._writer)
         except OSError as error:
             if self.on_error is None:
                 raise
-            self._give_up_file()
+            self._gave_up = True
+            self._writer = None
             self.on_error(error)
 
-    def _hand_over_owed(self) -> None:
-        """Write the owed events that the open file was not given yet."""
-        for write in self._owed[self._n_handed :]:
-            write()
-            self._n_handed += 1
 
-    def _give_up_file(self) -> None:
-        """Leave a file that cannot be written, and try again in a new one after RETRY_SECONDS."""
-        self._experiment = None
-        self._n_handed = 0
-        self._try_again = time.monotonic() + RETRY_SECONDS
-        for path in self._event_files():
-            if path.stat().st_size == 0:
-                path.unlink()
+def _file_of(writer: SummaryWriter) -> "FileWriter":
+    """The file of a writer, which takes several values in one event."""
+    file = writer.file_writer
+    assert file is not None  # a writer has a file until it is closed
+    return file
 
-    def _event_files(self) -> Iterator[Path]:
-        return Path(self.log_dir).glob("events.out.tfevents.*")
+
+def _scalars(metrics: Mapping[str, float]) -> Summary:
+    """Scalars of one step as one event."""
+    values = [Summary.Value(tag=tag, simple_value=float(metrics[tag])) for tag in metrics]
+    return Summary(value=values)
+
+
+def _image(tag: str, png: bytes) -> Summary:
+    """An image as an event; the header of a PNG file holds its width and height at its 17th byte."""
+    width, height = struct.unpack(">II", png[16:24])
+    image = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=4)
+    return Summary(value=[Summary.Value(tag=tag, image=image)])
 
 
 def _hparams_value(value: object) -> float | str:
@@ -220,7 +181,7 @@ def _hparams_value(value: object) -> float | str:
 
 def _hparams_summaries(
     values: dict[str, float | str], changed: Sequence[str], others: Sequence[str]
-) -> "tuple[Summary, Summary]":
+) -> tuple[Summary, Summary]:
     """The columns of TensorBoard's page HParams, and a run's entry in them.
 
     TensorBoard takes the columns from one of the runs that it compares, and the entries from each run.
@@ -242,14 +203,17 @@ def _hparams_summaries(
     return columns, entry
 
 
-def _code_block(text: str) -> str:
-    """Text as a block of code in Markdown, by an indent of four spaces."""
-    return "\n".join("    " + line for line in text.splitlines())
+def _samples(texts: Sequence[str]) -> str:
+    """Texts one below the other in Markdown, each as a block of code, by an indent of four spaces."""
+    blocks = ["\n".join("    " + line for line in text.splitlines()) for text in texts]
+    return RULE.join(blocks)
 
 
-def _table_line(cells: Sequence[str]) -> str:
-    """A row of a Markdown table whose cells show their texts as they are."""
-    return "| " + " | ".join(_escaped(cell) for cell in cells) + " |"
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown whose cells show their texts as they are."""
+    heading, *others = ["| " + " | ".join(map(_escaped, row)) + " |" for row in rows]
+    separator = "|---" * len(rows[0]) + "|"
+    return "\n".join([heading, separator, *others])
 
 
 def _escaped(text: str) -> str:

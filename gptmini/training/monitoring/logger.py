@@ -1,15 +1,16 @@
 """How callbacks reach the loggers of a run: scalars go to every logger, the rest to loggers that can take it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import lightning as L
-import numpy as np
+from lightning.pytorch.loggers.logger import Logger
 
 
 @runtime_checkable
 class RunLogger(Protocol):
-    """A logger that takes samples, tables and images, as EventLogger does; beyond Lightning's own Logger.
+    """A logger that takes samples, tables and images, as MetricsLogger does; beyond Lightning's own Logger.
 
     A logger of another library may have one of these names with other arguments, as log_image of Weights & Biases: only
     a logger that has all three is given anything.
@@ -23,9 +24,44 @@ class RunLogger(Protocol):
         """Take a table; the first row holds the headings."""
         ...
 
-    def log_image(self, tag: str, image: np.ndarray, step: int) -> None:
-        """Take an image, uint8 (height, width, 3)."""
+    def log_image(self, tag: str, png: bytes, step: int) -> None:
+        """Take an image, the bytes of a PNG file."""
         ...
+
+
+class FolderLogger(Logger):
+    """A logger that writes straight into a run's folder."""
+
+    def __init__(
+        self, save_dir: str | Path, *, on_error: Callable[[OSError], None] | None = None
+    ) -> None:
+        """Write nothing yet.
+
+        Args:
+            save_dir: the run's folder.
+            on_error: is told once of an OSError, and the run goes on; None to raise each OSError. May be set later.
+        """
+        super().__init__()
+        self.folder = Path(save_dir)
+        self.on_error = on_error
+
+    @property
+    def save_dir(self) -> str:
+        """The run's folder, below which Lightning's own callbacks put their files, in save_dir/name/version."""
+        return str(self.folder)
+
+    @property
+    def name(self) -> str:
+        """No folder of its own."""
+        return ""
+
+    @property
+    def version(self) -> str:
+        """No folder of its own."""
+        return ""
+
+    def log_hyperparams(self, *args: object, **kwargs: object) -> None:
+        """Write nothing: the run's config.yaml holds every value."""
 
 
 @runtime_checkable

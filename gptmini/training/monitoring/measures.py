@@ -4,13 +4,12 @@ import time
 from itertools import pairwise
 
 import torch
-import torch.distributed
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from gptmini.model import GPT
 from gptmini.model.gpt import VOCABULARY
-from gptmini.training.sharding import first_rows
+from gptmini.training import distributed
 
 PARTS = ("data", "forward", "backward", "optimizer")  # of an optimizer step, in their order
 
@@ -71,19 +70,16 @@ def by_kind(model: GPT) -> dict[str, list[Tensor]]:
         kind = layer.rpartition("_")[2]
 
         n_rows = model.config.vocab_size if name in VOCABULARY else len(weight)
-        kinds.setdefault(kind, []).append(first_rows(weight.detach(), n_rows))
+        kinds.setdefault(kind, []).append(distributed.first_rows(weight.detach(), n_rows))
     return kinds
 
 
-def norms(tensors: dict[str, list[Tensor]], *, are_shares: bool) -> dict[str, float]:
-    """Norm of each list of tensors, by the names of the lists.
+def norms(tensors: dict[str, list[Tensor]], model: GPT) -> dict[str, float]:
+    """Norm of each list of tensors, by the names of the lists, which are as by_kind groups the weights of a model.
 
-    Where the tensors are shares of this device, norms are those of the whole tensors, and every process must call this.
+    Norms are those of the whole tensors also where these are shares of this device; every process must call this.
     """
     names = list(tensors)
     of_each = torch.stack([get_total_norm(tensors[name]) for name in names])  # (n,)
-    if are_shares:
-        squares = of_each.square()
-        torch.distributed.all_reduce(squares)
-        of_each = squares.sqrt()
-    return dict(zip(names, of_each.tolist(), strict=True))
+    of_whole = distributed.whole_norms(model, of_each)  # (n,)
+    return dict(zip(names, of_whole.tolist(), strict=True))

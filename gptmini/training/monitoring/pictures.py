@@ -13,7 +13,7 @@ from torch import Tensor
 from gptmini.model import GPT, ModelSettings
 from gptmini.settings import STRICT
 from gptmini.tokenizer import REPLACEMENT, from_dict
-from gptmini.training import sharding
+from gptmini.training import distributed
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import run_loggers, say
 from gptmini.training.monitoring.token_losses import TokenLosses, joined, mispredicted
@@ -137,14 +137,16 @@ class Pictures(L.Callback):
             ),
         }
 
+        images = {name: drawing.png(figure) for name, figure in figures.items()}
+        table = mispredicted(found, self._label)
         for logger in run_loggers(trainer):
-            for name, figure in figures.items():
-                logger.log_image(f"zoom/{name}", drawing.pixels(figure), step)
-            logger.log_table("zoom/mispredicted", mispredicted(found, self._label), step)
+            for name, image in images.items():
+                logger.log_image(f"zoom/{name}", image, step)
+            logger.log_table("zoom/mispredicted", table, step)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Write the token embedding for TensorBoard's projector, on the first process."""
-        matrix = sharding.gathered(pl_module.model.embedding.weight.detach())  # (V padded, C)
+        matrix = distributed.gathered(pl_module.model.embedding.weight.detach())  # (V padded, C)
         if not trainer.is_global_zero:
             return
 

@@ -14,7 +14,6 @@ from gptmini.settings import STRICT
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import log
 from gptmini.training.monitoring.measures import StepTimes, by_kind, norms
-from gptmini.training.monitoring.stragglers import OwnTime, slowest_of
 
 
 class Scalars(L.Callback):
@@ -44,9 +43,6 @@ class Scalars(L.Callback):
         self._ended: float | None = None
         self._times: StepTimes | None = None  # of the running step, if it will be logged
         self._validated = False  # whether a validation ran since the last micro-step
-        # Time of this process before it waits for others, and the optimizer steps in it; None if there are no others.
-        self._own: OwnTime | None = None
-        self._own_steps = 0
         self._start_interval()
 
     def state_dict(self) -> dict:
@@ -76,10 +72,7 @@ class Scalars(L.Callback):
         else:
             peak = 1e12 * self.peak_tflops
         self._peak = None if peak is None else peak * trainer.world_size  # of all devices together
-        if trainer.world_size > 1:
-            self._own = OwnTime(pl_module.device)
         self._begin_step(trainer, pl_module)
-        self._begin_own_time()
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: GPTModule, batch: tuple, batch_idx: int
@@ -87,15 +80,10 @@ class Scalars(L.Callback):
         """Close the data phase. If a validation ran since the last micro-step, its time is not counted as data."""
         self._mark("between" if self._validated else "data")
         self._validated = False
-        # Under FSDP2 the forward pass gathers weights, for which it waits.
-        if self._own is not None and pl_module.is_sharded:
-            self._own.end()
 
     def on_before_backward(self, trainer: L.Trainer, pl_module: GPTModule, loss: Tensor) -> None:
         """Close the forward phase: the loss is computed."""
         self._mark("forward")
-        if self._own is not None:
-            self._own.end()
 
     def on_after_backward(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Close the backward phase: the gradients are computed."""
@@ -136,23 +124,18 @@ class Scalars(L.Callback):
         self._ended = now
 
         if not step_done:
-            self._begin_own_time()
             return
-        self._own_steps += 1
         self._count_step(pl_module)
         if self._due(trainer.global_step, pl_module):
             log(trainer, self._metrics(trainer, pl_module))
             self._start_interval()
             self._ended = time.perf_counter()  # the time of logging is not counted as training
         self._begin_step(trainer, pl_module)
-        self._begin_own_time()
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Keep the validation's time out of the training speed and out of the data phase."""
         self._ended = None
         self._validated = True
-        if self._own is not None:
-            self._own.discard()
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Log the validation, and begin the next step."""
@@ -162,12 +145,6 @@ class Scalars(L.Callback):
             metrics["val/gap"] = evaluation.loss - self.train_loss
         log(trainer, metrics)
         self._begin_step(trainer, pl_module)
-        self._begin_own_time()
-
-    def _begin_own_time(self) -> None:
-        """Begin to time what this process does before it waits for others, where there are any."""
-        if self._own is not None:
-            self._own.begin()
 
     def _due(self, step: int, pl_module: GPTModule) -> bool:
         """Whether a step is logged; the first one is, so that a user soon sees that the run works."""
@@ -247,8 +224,8 @@ class Scalars(L.Callback):
             updates[kind] = [now - before for now, before in pairs]
 
         metrics = {}
-        update_norms = norms(updates, are_shares=pl_module.is_sharded)
-        for kind, norm in norms(weights, are_shares=pl_module.is_sharded).items():
+        update_norms = norms(updates, pl_module.model)
+        for kind, norm in norms(weights, pl_module.model).items():
             metrics[f"weights/norm/{kind}"] = norm
             metrics[f"weights/update_ratio/{kind}"] = update_norms[kind] / norm if norm else 0.0
         return metrics
@@ -265,10 +242,6 @@ class Scalars(L.Callback):
         assert self._times is not None  # as for every step that is logged
         for part, milliseconds in self._times.milliseconds().items():
             metrics[f"work/ms/{part}"] = milliseconds
-
-        if self._own is not None and self._own_steps:
-            metrics |= slowest_of(self._own.seconds(), self._own_steps, pl_module.device)
-            self._own_steps = 0
 
         memory = peak_memory(pl_module.device)
         if memory is not None:

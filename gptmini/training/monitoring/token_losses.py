@@ -40,11 +40,8 @@ def mispredicted(found: TokenLosses, label: Callable[[int], str]) -> list[list[s
     n_times = np.bincount(found.targets)
     n_right = np.bincount(found.targets, weights=found.targets == found.likeliest)
     costs = np.bincount(found.targets, weights=found.losses)
-    total_cost = costs.sum()
-    if (
-        total_cost == 0
-    ):  # a text of one character is predicted without any loss, which leaves no shares to show
-        total_cost = 1.0
+    # A text of one character is predicted without any loss, which leaves no shares to show.
+    total_cost = costs.sum() or 1.0
 
     rows = [
         [

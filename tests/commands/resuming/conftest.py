@@ -1,18 +1,9 @@
 """Runs that are begun and resumed in this process."""
 
 import pytest
-from tensorboard.summary.writer import event_file_writer
 
 from commands.resuming.kills import LONG, killed
 from run_folders import newest
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _event_files_are_named_in_their_order():
-    """Number event files from 100,000: TensorBoard sorts those of one process and second as text, 10 before 9."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(100_000))
-        yield
 
 
 @pytest.fixture

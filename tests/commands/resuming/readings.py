@@ -1,6 +1,6 @@
 """What a run folder holds, and whether two runs are the same or a run was refused."""
 
-import csv
+import json
 import re
 
 import numpy as np
@@ -31,13 +31,22 @@ def curves(folder):
 
 
 def rows(folder):
-    """The scalars of metrics.csv but time and memory, as [(step, value), ...] by tag, in TensorBoard's float32."""
+    """What metrics.jsonl holds but time and memory, as [(step, value), ...] by tag; numbers in TensorBoard's float32.
+
+    A picture is the bytes of its file.
+    """
     points = {}
-    with (folder / "metrics.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            for tag, value in row.items():
-                if tag != "step" and value and not tag.startswith("work/"):
-                    points.setdefault(tag, []).append((int(row["step"]), float(np.float32(value))))
+    for text in (folder / "metrics.jsonl").read_text().splitlines():
+        line = json.loads(text)
+        step = line.pop("step")
+        del line["time"]
+        for tag, value in line.items():
+            if isinstance(value, int | float):
+                value = float(np.float32(value))
+            elif isinstance(value, dict):
+                value = (folder / "pictures" / value["picture"]).read_bytes()
+            if not tag.startswith("work/"):
+                points.setdefault(tag, []).append((step, value))
     return points
 
 
@@ -63,10 +72,11 @@ def assert_same(folder, other):
 
     drawn = curves(folder)
     assert drawn == curves(other)
-    for run in (folder, other):
-        kept = rows(run)
-        assert kept == {tag: drawn[tag] for tag in kept}
-        assert {"train/loss", "val/loss", "val/gap", "weights/grad_norm"} <= kept.keys()
+    logged = rows(folder)
+    assert logged == rows(other)
+    for tag in ("train/loss", "val/loss", "val/gap", "weights/grad_norm"):
+        assert logged[tag] == drawn[tag]
+    assert [step for step, _ in logged["samples"]] == [step for step, _ in logged["val/loss"]]
     assert steps(folder, "train/lr/matrices") == [1, 2, 3, 4, 5, 6, 7]
     assert steps(folder, "setup/config/text_summary") == [0]
 

@@ -205,12 +205,6 @@ def test_a_folder_of_checkpoints_that_is_a_link_is_refused(complete, resume, tmp
     assert snapshot(elsewhere) == before
 
 
-def test_a_report_waits_for_no_pipe(complete, script):
-    complete()
-    os.mkfifo(newest() / "events.out.tfevents.1.x")
-    assert_refused(script("report", str(newest())), "must be a file of events")
-
-
 def test_a_report_replaces_a_link_in_the_run(complete, script, tmp_path):
     complete()
     mine = tmp_path / "mine.txt"

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from commands.resuming.kills import EACH, KILLS, LONG, killed, when
-from commands.resuming.readings import assert_same, curves
+from commands.resuming.readings import assert_same, curves, rows
 from gptmini.training.monitoring.samples import Samples
 from gptmini.training.monitoring.scalars import Scalars
 from run_folders import newest
@@ -21,7 +21,7 @@ def test_a_killed_run_resumes_to_the_same_weights_best_and_events(straight, begi
     with killed(*KILLS[kill]):
         begin()
     # What a real kill leaves of two of the files that a resumed run writes anew.
-    for name in ("config.yaml", "events.out.tfevents.1.x"):
+    for name in ("config.yaml", "metrics.jsonl"):
         (newest() / f".{name}.0123456789abcdef.tmp").touch()
     result = resume()
 
@@ -43,6 +43,7 @@ def test_pictures_of_a_resumed_run_are_drawn_once_and_equal(
     assert resume().code == 0
 
     seen = curves(newest())
+    assert rows(newest()) == rows(reference)
     assert [step for step, _ in seen["zoom/attention"]] == [3, 6, 7]
     assert [step for step, _ in seen["zoom/mispredicted/text_summary"]] == [3, 6, 7]
     assert seen == curves(reference)
@@ -51,15 +52,18 @@ def test_pictures_of_a_resumed_run_are_drawn_once_and_equal(
     assert tokens.read_text() == next(reference.glob("plugins/*/embedding.tsv")).read_text()
 
 
+@pytest.mark.parametrize("name", ["events.*", "metrics.jsonl"])
 @pytest.mark.parametrize("missing", [1, 30, 150])
-def test_events_that_end_amid_a_record_are_made_good(straight, begin, resume, missing):
+def test_curves_that_end_amid_a_line_or_an_event_are_made_good(
+    straight, begin, resume, name, missing
+):
     reference = straight()
     with killed(5, "on_train_batch_end", Samples):
         begin()
 
-    # The record that is cut is of step 5, which is later than the newest checkpoint.
-    (events,) = newest().glob("events.*")
-    os.truncate(events, events.stat().st_size - missing)
+    # What is cut is of step 5, which is later than the newest checkpoint.
+    (path,) = newest().glob(name)
+    os.truncate(path, path.stat().st_size - missing)
 
     assert resume().code == 0
     assert_same(newest(), reference)

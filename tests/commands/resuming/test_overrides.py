@@ -12,7 +12,7 @@ from commands.resuming.kills import killed
 from commands.resuming.readings import assert_refused, curves, snapshot, steps
 from gptmini.commands.resumed import RESUMABLE
 from gptmini.optim import TrapezoidSchedule
-from gptmini.report.reading import read_scalars
+from gptmini.runs import curves_of, read_lines
 from run_folders import config_of, last, newest
 
 pytestmark = pytest.mark.slow  # together they take minutes
@@ -169,7 +169,10 @@ ALLOWED = {
         4,
         lambda folder, out: steps(folder, "train/lr/matrices") == [1, 2, 3, 4, 7],
     ),
-    "callbacks.scalars.peak_tflops": (1, lambda folder, out: "work/mfu" in read_scalars(folder)),
+    "callbacks.scalars.peak_tflops": (
+        1,
+        lambda folder, out: "work/mfu" in curves_of(read_lines(folder)),
+    ),
     "callbacks.checkpoints.every_steps": (
         5,
         lambda folder, out: last(folder, "previous")["global_step"] == 5,

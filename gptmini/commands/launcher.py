@@ -1,0 +1,88 @@
+"""The ranks of a run on one machine, started by the launcher of torchrun."""
+
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gptmini.commands.errors import TROUBLE, print_mistake
+from gptmini.commands.overrides import as_override, key_of
+
+if TYPE_CHECKING:
+    from gptmini.commands.compose import Typed
+    from gptmini.training import TrainerSettings
+
+# The signals that end a run once its step is saved, as in gptmini.training.stopping.
+SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
+
+
+def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed") -> None:
+    """Start gptmini train once for each device of this machine, and wait for these ranks.
+
+    Each rank is a program in a session of its own, so that a Ctrl-C in the terminal reaches this process alone, which
+    passes it on. A second one ends the ranks at once.
+
+    Args:
+        settings: the trainer settings, whose devices is a number.
+        folder: the value of folder=, in which a job of -m may have named its number.
+        typed: what was typed for the run.
+
+    Raises SystemExit: a rank has ended otherwise than with 0, or a signal has ended the run.
+    """
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    # Seconds until a rank that was sent a signal is killed. By default these are too few to save a large run.
+    os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(int(settings.timeout))
+
+    launch = elastic_launch(
+        LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=settings.devices_here,
+            run_id="gptmini",
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            local_addr="127.0.0.1",
+            max_restarts=0,  # a mistake would be told again at each restart
+            signals_to_handle=",".join(_signals()),
+        ),
+        sys.executable,
+    )
+    arguments = [line for line in typed.overrides if key_of(line) != "folder"]
+    if folder is not None:
+        arguments.append(as_override("folder", folder))
+    if typed.config_dir is not None:
+        arguments += ["--config-dir", str(Path(typed.config_dir).absolute())]
+    # The launcher would tell of each signal, and of each rank that ends by one, in lines of its own.
+    logging.disable(logging.ERROR)
+    try:
+        launch("-m", "gptmini", "train", *arguments)
+    except SignalException as stopped:
+        sys.exit(128 + stopped.sigval)
+    except ChildFailedError as failed:
+        for rank, failure in failed.failures.items():
+            if failure.exitcode < 0:
+                name = signal.Signals(-failure.exitcode).name
+                print_mistake(
+                    f"rank {rank} was ended by {name}; resume= goes on from the newest checkpoint"
+                )
+        # A rank that has ended by itself has said why.
+        _, first = failed.get_first_failure()
+        sys.exit(max(first.exitcode, TROUBLE))
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _signals() -> list[str]:
+    """The names of the signals that are passed on to the ranks: those of the system that are not turned off."""
+    names = []
+    for name in SIGNALS:
+        number = getattr(signal, name, None)
+        # The command nohup turns SIGHUP off, and a shell turns SIGINT off for what it starts in the background.
+        if number is not None and signal.getsignal(number) != signal.SIG_IGN:
+            names.append(name)
+    return names

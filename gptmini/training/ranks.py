@@ -1,0 +1,129 @@
+"""The ranks of a run: how they find each other, what the first one tells the others, and how they begin to train."""
+
+import json
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed
+from lightning.fabric.plugins.environments import (
+    ClusterEnvironment,
+    LightningEnvironment,
+    SLURMEnvironment,
+    TorchElasticEnvironment,
+)
+from torch.distributed import DistError, PrefixStore, Store, TCPStore
+
+from gptmini.world import World
+
+# What makes NCCL's flight recorder write down the newest collectives of each rank when one of them hangs. The names
+# are those of torch 2.11; torchfrtrace reads the files.
+FLIGHT_RECORDER = {
+    "TORCH_FR_BUFFER_SIZE": "2000",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    "TORCH_NCCL_ENABLE_MONITORING": "1",
+}
+POLL = 0.1  # seconds between two looks for what the first rank tells
+# Time that the store may take to answer. A first rank that reads its libraries from a slow disk comes late.
+ANSWER = timedelta(minutes=5)
+PLAN = "plan"  # the key in the store under which the first rank tells the others what is trained
+
+
+def cluster_of(world: World) -> ClusterEnvironment:
+    """Return what tells Lightning which rank this process is.
+
+    Lightning itself would look for SLURM in a run of one process too, and put its own handlers of signals in place.
+    """
+    if world.launcher == "torchrun":
+        return TorchElasticEnvironment()
+    if world.launcher == "srun":
+        return SLURMEnvironment(auto_requeue=False)
+    return LightningEnvironment()
+
+
+class Ranks:
+    """The ranks of a run as one of them sees the others, in a with block; for a run of one rank nothing happens.
+
+    Raises torch.distributed.DistError: whoever keeps the store in which the ranks find each other does not answer.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._store = _open_store(world) if world.size > 1 else None
+
+    def __enter__(self) -> "Ranks":
+        """Return the ranks."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Leave torch's process group, if this process is in one."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+    def tell(self, plan: dict[str, Any] | None) -> None:
+        """As the first rank, tell the others what is trained, in values of JSON; None where nothing is left."""
+        if self._store is not None:
+            self._store.set(PLAN, json.dumps(plan))
+
+    def hear(self) -> dict[str, Any] | None:
+        """Wait until the first rank has told what is trained, however long it prepares the text, and return that.
+
+        Raises SystemExit: the first rank is gone, and has said why.
+        """
+        assert self._store is not None
+        try:
+            while not self._store.check([PLAN]):
+                time.sleep(POLL)
+            return json.loads(self._store.get(PLAN))
+        except (DistError, RuntimeError):
+            raise SystemExit(1) from None
+
+    def join(self, device: str, *, seconds: float, folder: Path) -> None:
+        """Join torch's process group, in which the ranks exchange gradients, before Lightning would do it.
+
+        Every rank must call this. torch by itself would look in torchrun's store under the names of an earlier start,
+        and would call ranks that are dead (torch 2.13).
+
+        Args:
+            device: cpu or cuda.
+            seconds: after which a rank that waits in vain for another one gives up, here and in every exchange.
+            folder: the run's folder, for what NCCL writes down of a rank that hangs.
+        """
+        if self._store is None:
+            return
+        own = None
+        if device == "cuda":
+            for name, value in FLIGHT_RECORDER.items():
+                os.environ.setdefault(name, value)
+            os.environ.setdefault("TORCH_FR_DUMP_TEMP_FILE", str(folder / "nccl_"))
+            own = torch.device("cuda", self.world.local_rank)
+            torch.cuda.set_device(own)
+
+        torch.distributed.init_process_group(
+            "nccl" if device == "cuda" else "gloo",
+            store=PrefixStore("group", self._store),
+            rank=self.world.rank,
+            world_size=self.world.size,
+            timeout=timedelta(seconds=seconds),
+            device_id=own,
+        )
+
+
+def _open_store(world: World) -> Store:
+    """Open the store in which ranks find each other; torchrun keeps one, and under srun the first rank does."""
+    cluster = cluster_of(world)
+    torchrun_keeps_it = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    store = TCPStore(
+        cluster.main_address,
+        cluster.main_port,
+        world_size=None,
+        is_master=world.rank == 0 and not torchrun_keeps_it,
+        wait_for_workers=False,
+        timeout=ANSWER,
+        multi_tenant=True,
+    )
+    # torchrun keeps its store when it starts the ranks again.
+    return PrefixStore(f"gptmini/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
