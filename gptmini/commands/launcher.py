@@ -57,6 +57,7 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
         arguments.append(as_override("folder", folder))
     if typed.config_dir is not None:
         arguments += ["--config-dir", str(Path(typed.config_dir).absolute())]
+    handlers = {name: signal.getsignal(getattr(signal, name)) for name in _signals()}
     # The launcher would tell of each signal, and of each rank that ends by one, in lines of its own.
     logging.disable(logging.ERROR)
     try:
@@ -75,6 +76,8 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
         sys.exit(max(first.exitcode, TROUBLE))
     finally:
         logging.disable(logging.NOTSET)
+        for name, handler in handlers.items():
+            signal.signal(getattr(signal, name), handler)
 
 
 def _signals() -> list[str]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gptmini.checkpoint.training_state import TrainingState
     from gptmini.data import TokenStore
     from gptmini.training import GPTModule, TokenDataModule
+    from gptmini.training.ranks import Ranks
     from gptmini.training.run import Run
 
 
@@ -41,7 +42,7 @@ def run_job(config: "DictConfig", typed: Typed) -> float | None:
 
     The best loss of a run whose ranks were started here is not known in this process, and None.
     """
-    result = follow(config, typed) if this_world().rank > 0 else train(config, typed)
+    result = follow() if this_world().rank > 0 else train(config, typed)
     if result is None:
         return None
     if result.exit_code:
@@ -64,46 +65,60 @@ def train(config: "DictConfig", typed: Typed) -> TrainingResult | None:
     of pydantic's or Hydra's, which commands.errors puts into one line. Raises SystemExit: ranks were started, and one
     of them has ended otherwise than with 0.
     """
+    from gptmini.training.ranks import Ranks
+
     began = time.monotonic()
-    world = this_world()
     folder = config.folder
     asked_to_go_on = config.resume is not None  # else by folder=, or a new run
-    config, typed = going_on(config, typed)
-    settings = build_settings(config)
-    started()
-    if settings.trainer.n_ranks > world.size:
-        start_ranks(settings.trainer, folder, typed)
-        return None
+    world = this_world()
+    with Ranks(world) as ranks:
+        config, typed = going_on(config, typed)
+        settings = build_settings(config)
+        started()
+        if settings.trainer.n_ranks > world.size:
+            start_ranks(settings.trainer, folder, typed)
+            return None
 
-    prepare_process(settings)
-    from gptmini.training.ranks import Ranks
-    from gptmini.training.run import open_run
+        prepare_process(settings)
+        from gptmini.training.run import open_run
 
-    root = settings.root
-    place = open_run(config.resume, config.folder, runs_dir=root.runs_dir, name=root.name)
-    with Ranks(world) as ranks, place as run:
-        if run.is_complete(settings.trainer.max_steps, asked_to_go_on=asked_to_go_on):
-            ranks.tell(None)
-            return _say_complete(run, settings)
-        loggers = build_loggers(config.logger, run)
-        console = make_console(root.console)
-        store, prepared_now = _open_tokens(config, typed, settings, run, console)
-        module, data = assemble(settings, store, run.state)
+        root = settings.root
+        place = open_run(config.resume, config.folder, runs_dir=root.runs_dir, name=root.name)
+        with place as run:
+            if run.is_complete(settings.trainer.max_steps, asked_to_go_on=asked_to_go_on):
+                ranks.tell(None)
+                return _say_complete(run, settings)
+            return _train(ranks, run, config, typed, settings, began=began)
 
-        # The run keeps the batch size that batch_size=auto found, so that a resumed run need not look for it.
-        config.trainer.batch_size = module.settings.batch_size
-        run.begin(stored_yaml(config), typed.in_all_starts())
-        ranks.tell(plan_of(run, config, store))
 
-        announcer = open_announcer(console, run, settings, loggers, typed)
-        log_setup(loggers, config, module, run)
-        announcer.say_start(run, module, settings, prepared_now=prepared_now)
-        trainer, ending = fit(
-            ranks, settings, module, data, run, [*loggers, announcer.console], began=began
-        )
-        say_end(announcer, trainer, ending, module, settings, run, seconds=time.monotonic() - began)
-        ending.pass_on()
-        return result_of(trainer, ending, settings, run)
+def _train(
+    ranks: "Ranks",
+    run: "Run",
+    config: "DictConfig",
+    typed: Typed,
+    settings: Settings,
+    *,
+    began: float,
+) -> TrainingResult:
+    """Train a run whose folder is locked; began is when the command began, in seconds of time.monotonic."""
+    loggers = build_loggers(config.logger, run)
+    console = make_console(settings.root.console)
+    store, prepared_now = _open_tokens(config, typed, settings, run, console)
+    module, data = assemble(settings, store, run.state)
+
+    # The run keeps the batch size that batch_size=auto found, so that a resumed run need not look for it.
+    config.trainer.batch_size = module.settings.batch_size
+    run.begin(stored_yaml(config), typed.in_all_starts())
+    ranks.tell(plan_of(run, config, store))
+
+    announcer = open_announcer(console, run, settings, loggers, typed)
+    log_setup(loggers, config, module, run)
+    announcer.say_start(run, module, settings, prepared_now=prepared_now)
+    loggers = [*loggers, announcer.console]
+    trainer, ending = fit(ranks, settings, module, data, run, loggers, began=began)
+    say_end(announcer, trainer, ending, module, settings, run, seconds=time.monotonic() - began)
+    ending.pass_on()
+    return result_of(trainer, ending, settings, run)
 
 
 def plan_of(run: "Run", config: "DictConfig", store: "TokenStore") -> dict[str, Any]:
@@ -119,18 +134,13 @@ def plan_of(run: "Run", config: "DictConfig", store: "TokenStore") -> dict[str, 
     }
 
 
-def follow(config: "DictConfig", typed: Typed) -> TrainingResult | None:
+def follow() -> TrainingResult | None:
     """Train as another rank than the first, which decides what is trained, and speaks for all.
 
-    Arguments are those of train. Returns what came of the run; None where there was nothing to train.
+    Returns what came of the run; None where there was nothing to train.
     Raises UserError: what the first rank names is not there on this machine.
     """
     began = time.monotonic()
-    # What is checked here the first rank checks too: a mistake ends each rank.
-    config, _ = going_on(config, typed)
-    build_settings(config)
-    started()
-
     from omegaconf import DictConfig, OmegaConf
 
     from gptmini.checkpoint.file import read_checkpoint
@@ -144,10 +154,10 @@ def follow(config: "DictConfig", typed: Typed) -> TrainingResult | None:
         speak(aloud=True)
         if plan is None:
             return None
-        # A time, or what auto stands for, may be another in each process.
         config = OmegaConf.create(plan["config"])
         assert isinstance(config, DictConfig)
         settings = build_settings(config)
+        started()
         prepare_process(settings)
 
         state = None

@@ -2,22 +2,18 @@
 
 import json
 import os
+import sys
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
-
-import torch
-import torch.distributed
-from lightning.fabric.plugins.environments import (
-    ClusterEnvironment,
-    LightningEnvironment,
-    SLURMEnvironment,
-    TorchElasticEnvironment,
-)
-from torch.distributed import DistError, PrefixStore, Store, TCPStore
+from typing import TYPE_CHECKING, Any
 
 from gptmini.world import World
+
+# A run of one rank needs none of them, and a wrong value is told before they are imported, which takes seconds.
+if TYPE_CHECKING:
+    from lightning.fabric.plugins.environments import ClusterEnvironment
+    from torch.distributed import Store
 
 # What makes NCCL's flight recorder write down the newest collectives of each rank when one of them hangs. The names
 # are those of torch 2.11; torchfrtrace reads the files.
@@ -32,11 +28,17 @@ ANSWER = timedelta(minutes=5)
 PLAN = "plan"  # the key in the store under which the first rank tells the others what is trained
 
 
-def cluster_of(world: World) -> ClusterEnvironment:
+def cluster_of(world: World) -> "ClusterEnvironment":
     """Return what tells Lightning which rank this process is.
 
     Lightning itself would look for SLURM in a run of one process too, and put its own handlers of signals in place.
     """
+    from lightning.fabric.plugins.environments import (
+        LightningEnvironment,
+        SLURMEnvironment,
+        TorchElasticEnvironment,
+    )
+
     if world.launcher == "torchrun":
         return TorchElasticEnvironment()
     if world.launcher == "srun":
@@ -60,6 +62,9 @@ class Ranks:
 
     def __exit__(self, *error: object) -> None:
         """Leave torch's process group, if this process is in one."""
+        torch = sys.modules.get("torch")
+        if torch is None:  # a mistake came before the import
+            return
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
 
@@ -73,6 +78,8 @@ class Ranks:
 
         Raises SystemExit: the first rank is gone, and has said why.
         """
+        from torch.distributed import DistError
+
         assert self._store is not None
         try:
             while not self._store.check([PLAN]):
@@ -94,6 +101,10 @@ class Ranks:
         """
         if self._store is None:
             return
+
+        import torch
+        from torch.distributed import PrefixStore
+
         own = None
         if device == "cuda":
             for name, value in FLIGHT_RECORDER.items():
@@ -112,8 +123,10 @@ class Ranks:
         )
 
 
-def _open_store(world: World) -> Store:
+def _open_store(world: World) -> "Store":
     """Open the store in which ranks find each other; torchrun keeps one, and under srun the first rank does."""
+    from torch.distributed import PrefixStore, TCPStore
+
     cluster = cluster_of(world)
     torchrun_keeps_it = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     store = TCPStore(

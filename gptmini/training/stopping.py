@@ -72,9 +72,8 @@ class Stopping(L.Callback):
         self.max_bad_steps = max_bad_steps
         self.signal = 0  # number of the first signal that came; 0 for none
         self._handlers_before: dict[int, Any] = {}  # what each signal did before the run
-        self._parent: int | None = (
-            None  # the process that has started this rank; None for a run of one process
-        )
+        # The process that has started this rank; None for a run of one process.
+        self._parent: int | None = None
 
     def fit_until_stopped(
         self, trainer: L.Trainer, module: GPTModule, data: L.LightningDataModule
