@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gptmini.user_error import UserError
 from gptmini.world import World
 
 # A run of one rank needs none of them, and a wrong value is told before they are imported, which takes seconds.
@@ -23,7 +24,7 @@ FLIGHT_RECORDER = {
     "TORCH_NCCL_ENABLE_MONITORING": "1",
 }
 POLL = 0.1  # seconds between two looks for what the first rank tells
-# Time that the store may take to answer. A first rank that reads its libraries from a slow disk comes late.
+# Time that the store may take to answer, and a rank to come: one that reads its libraries from a slow disk comes late.
 ANSWER = timedelta(minutes=5)
 PLAN = "plan"  # the key in the store under which the first rank tells the others what is trained
 
@@ -57,7 +58,19 @@ class Ranks:
         self._store = _open_store(world) if world.size > 1 else None
 
     def __enter__(self) -> "Ranks":
-        """Return the ranks."""
+        """As the first rank, wait until all others are there, so that they notice if this one ends by a mistake.
+
+        Raises UserError: a rank does not come.
+        """
+        if self._store is None:
+            return self
+        self._store.set(f"here/{self.world.rank}", "")
+        names = [f"here/{rank}" for rank in range(self.world.size)]
+        deadline = time.monotonic() + ANSWER.total_seconds()
+        while self.world.rank == 0 and not self._store.check(names):
+            if time.monotonic() > deadline:
+                raise UserError(f"not all of {self.world.size} ranks came within {ANSWER}")
+            time.sleep(POLL)
         return self
 
     def __exit__(self, *error: object) -> None:
