@@ -20,7 +20,7 @@ def main(command: str | None = None) -> None:
             commands.run(command, sys.argv[1:])
         start_up.will_end(0)
     except SystemExit as end:
-        start_up.will_end(end.code if isinstance(end.code, int) else 0)
+        start_up.will_end(end.code if isinstance(end.code, int) else int(bool(end.code)))
         raise
     finally:
         start_up.started()

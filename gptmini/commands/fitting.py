@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -163,7 +164,8 @@ def fit(
     except Exception as error:
         if trainer.is_global_zero:
             end = End(state="failed", step=trainer.global_step, by=type(error).__name__)
-            write_state(run.folder, end)
+            with suppress(OSError):  # the disk may be full, which is what the error says
+                write_state(run.folder, end)
         raise
     finally:
         _finish(loggers)

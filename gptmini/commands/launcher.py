@@ -69,7 +69,7 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
             if failure.exitcode < 0:
                 name = signal.Signals(-failure.exitcode).name
                 print_mistake(
-                    f"rank {rank} was ended by {name}; resume= goes on from the newest checkpoint"
+                    f"rank {rank} was ended by {name}; the newest checkpoint is what is left"
                 )
         # A rank that has ended by itself has said why.
         _, first = failed.get_first_failure()

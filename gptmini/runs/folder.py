@@ -79,11 +79,12 @@ def _check_free(folder: Path) -> None:
                 f"folder={folder} lies in the run {around}; a run has a folder of its own"
             )
 
-    # A process that was killed before its run began has left its lock, and nothing else.
+    # A process that was killed before its run began has left its lock, and perhaps a part of its config.yaml.
     held = {item.name for item in folder.iterdir()} if folder.is_dir() else set()
-    if held - {".lock"}:
+    others = {name for name in held if name != ".lock" and not name.startswith(".config.yaml.")}
+    if others:
         raise UserError(
-            f"folder={folder} must be a run, or empty or absent, and it holds {min(held - {'.lock'})}"
+            f"folder={folder} must be a run, or empty or absent, and it holds {min(others)}"
         )
 
 

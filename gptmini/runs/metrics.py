@@ -25,6 +25,8 @@ PICTURES = "pictures"  # folder inside the run's folder
 STEP = "step"
 TIME = "time"
 
+NEWEST = 20  # lines among which the latest step is looked for; more than a run writes about itself when it goes on
+
 # Prefixes of tags that every validation writes.
 VALIDATION = ("val/", "samples", "zoom/")
 
@@ -57,11 +59,14 @@ def read_lines(folder: Path, *, having: str = "") -> list[Line]:
 
 
 def read_last_step(folder: Path) -> int | None:
-    """The step of the newest line of a run's metrics.jsonl; None where there is none. UserError as of read_lines."""
+    """The latest step of the newest lines of a run's metrics.jsonl; None where there is none.
+
+    A run that goes on has described itself again, in lines of step 0. Raises UserError as read_lines does.
+    """
     texts = _whole_lines(folder)
-    if not texts:
-        return None
-    return _parsed(texts[-1], folder, len(texts))[STEP]
+    first = max(0, len(texts) - NEWEST)
+    steps = [_parsed(texts[i], folder, i + 1)[STEP] for i in range(first, len(texts))]
+    return max(steps, default=None)
 
 
 def _whole_lines(folder: Path) -> list[bytes]:
@@ -142,7 +147,7 @@ def dropping_later_lines(folder: Path, step: int, *, validated: bool) -> Iterato
 
     named = {picture_path(folder, value) for line in lasting for value in tags_of(line).values()}
     for path in (folder / PICTURES).glob("*"):
-        if path not in named:
+        if path.is_file() and path not in named:
             path.unlink()
 
 

@@ -63,13 +63,20 @@ def read_state(folder: Path) -> End | None:
 def checkpointed_step(folder: Path) -> int | None:
     """Optimizer step of a run's newest checkpoint, without torch and without reading weights; None if there is none.
 
-    Raises UserError: the file is damaged.
+    Raises UserError: each of its checkpoints is damaged.
     """
+    steps = []
+    damaged = None
     for name in ("last.ckpt", "previous.ckpt", "best.ckpt"):
         path = folder / "checkpoints" / name
-        if path.is_file():
-            return _step_of(path)
-    return None
+        try:
+            if path.is_file():
+                steps.append(_step_of(path))
+        except UserError as error:
+            damaged = error
+    if damaged is not None and not steps:
+        raise damaged
+    return max(steps, default=None)
 
 
 def _step_of(path: Path) -> int:

@@ -83,8 +83,14 @@ class Ranks:
 
     def tell(self, plan: dict[str, Any] | None) -> None:
         """As the first rank, tell the others what is trained, in values of JSON; None where nothing is left."""
-        if self._store is not None:
-            self._store.set(PLAN, json.dumps(plan))
+        if self._store is None:
+            return
+        self._store.set(PLAN, json.dumps(plan))
+        # The first rank may keep the store, and ends now: the others must have heard it before.
+        names = [f"heard/{rank}" for rank in range(1, self.world.size)]
+        deadline = time.monotonic() + ANSWER.total_seconds()
+        while plan is None and not self._store.check(names) and time.monotonic() < deadline:
+            time.sleep(POLL)
 
     def hear(self) -> dict[str, Any] | None:
         """Wait until the first rank has told what is trained, however long it prepares the text, and return that.
@@ -97,9 +103,11 @@ class Ranks:
         try:
             while not self._store.check([PLAN]):
                 time.sleep(POLL)
-            return json.loads(self._store.get(PLAN))
+            plan = json.loads(self._store.get(PLAN))
+            self._store.set(f"heard/{self.world.rank}", "")
         except (DistError, RuntimeError):
             raise SystemExit(1) from None
+        return plan
 
     def join(self, device: str, *, seconds: float, folder: Path) -> None:
         """Join torch's process group, in which the ranks exchange gradients, before Lightning would do it.

@@ -91,8 +91,8 @@ class Run:
         """
         if self.resumed:
             remove_left_overs(self.folder)
-            self._take_back()
             clear_state(self.folder)
+            self._take_back()
 
         # The configuration is written first: a run without one cannot be resumed, and latest must not lead to it.
         self.overrides = overrides

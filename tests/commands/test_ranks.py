@@ -160,7 +160,10 @@ def ranks_of(process):
 @pytest.mark.parametrize(
     ("number", "said"),
     [
-        (signal.SIGKILL, "error: rank 1 was ended by SIGKILL; resume= goes on from"),
+        (
+            signal.SIGKILL,
+            "error: rank 1 was ended by SIGKILL; the newest checkpoint is what is left",
+        ),
         (signal.SIGSTOP, "error: another rank is gone, or did not answer within trainer.timeout"),
     ],
     ids=["killed", "hangs"],

@@ -107,7 +107,8 @@ def test_a_killed_run_is_at_the_step_of_its_checkpoint(script, short):
     typed = (*short, "trainer.max_steps=9", "callbacks.checkpoints.every_steps=3")
     with killed(5, "on_train_batch_end"):
         script("train", *typed, "folder=runs/killed")
-    assert row_of(script("runs"), "runs/killed")[1:3] == ["killed", "3 of 9"]
+    # last.ckpt is of step 3, and best.ckpt of step 4, from which the run goes on.
+    assert row_of(script("runs"), "runs/killed")[1:3] == ["killed", "4 of 9"]
 
     # While it is trained, the newest point of its curves counts.
     with locked(Path("runs/killed")):

@@ -75,7 +75,9 @@ class MetricsLogger(FolderLogger):
 
     def _append(self, step: int, entries: Mapping[str, object]) -> None:
         """Append a line; where the disk takes only a part of it, nothing is appended."""
-        line = line_of({STEP: step, TIME: round(time.time(), 3), **entries})
+        # A user's metric may be called step or time too.
+        own = {STEP: step, TIME: round(time.time(), 3)}
+        line = line_of({**own, **entries, **own})
         path = self.folder / FILE
         with naming(path), path.open("ab", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
