@@ -82,7 +82,6 @@ class Hardware:
         if precision == "fp32" and self.tf32:
             precision += ", products in TF32"
         parts = [self.device, precision, "compiled" if self.compile else "eager"]
-        reasons = list(self.reasons.values())
         if self.devices > 1:
             parts.append(f"{self.devices} processes")
         if self.device == "cpu":
@@ -90,10 +89,8 @@ class Hardware:
             threads = "1 thread" if n_threads == 1 else f"{n_threads} threads"
             parts.append(f"{threads} each" if self.devices > 1 else threads)
 
-        line = ", ".join(parts)
-        if reasons:
-            line += f" ({'; '.join(reasons)})"
-        return line
+        reasons = f" ({'; '.join(self.reasons.values())})" if self.reasons else ""
+        return ", ".join(parts) + reasons
 
 
 def choose_device(device: str) -> str:
@@ -135,8 +132,9 @@ def choose_hardware(
     if device == "auto":
         reasons["device"] = DEVICE_REASONS[chosen]
 
-    present = _count_devices(chosen)
-    if present is not None and devices > present:
+    # Any number of processes share the CPU.
+    present = {"cuda": torch.cuda.device_count(), "mps": 1}.get(chosen, devices)
+    if devices > present:
         raise UserError(
             f"trainer.devices must be at most the {present} of {chosen} that are here, "
             f"got {devices}"
@@ -201,15 +199,6 @@ def check_compiler(device: str) -> None:
         )
 
 
-def _count_devices(device: str) -> int | None:
-    """Return the number of devices of a kind on this machine; None for the CPU, which any number of processes share."""
-    if device == "cuda":
-        return torch.cuda.device_count()
-    if device == "mps":
-        return 1
-    return None
-
-
 def _computes_in_bf16(device: str) -> bool:
     return device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
@@ -230,10 +219,8 @@ def clock(device: str) -> float:
 
 def wait_for(device: torch.device) -> None:
     """Wait until a device has finished its queued work; a CPU has no queue."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 def keep_freed_memory() -> None:
@@ -324,35 +311,30 @@ def main() -> None:
 
     hardware = choose_hardware("auto", "auto", "auto")
     device = torch.device(hardware.device)
+    said = {}
     for name in ("device", "precision", "compile"):
         chosen = str(getattr(hardware, name)).lower()
-        print_line(name, f"{chosen}: {hardware.reasons[name]}; trainer.{name}= overrules it")
+        said[name] = f"{chosen}: {hardware.reasons[name]}; trainer.{name}= overrules it"
 
     if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
         major, minor = torch.cuda.get_device_capability(device)
-        print_line("name", f"{name}, compute capability {major}.{minor}")
-
+        said["name"] = f"{torch.cuda.get_device_name(device)}, compute capability {major}.{minor}"
         products = "in TF32" if hardware.tf32 else "in full, for want of TF32"
-        print_line("fp32", f"products {products}, where trainer.precision=fp32 is chosen")
+        said["fp32"] = f"products {products}, where trainer.precision=fp32 is chosen"
     else:
-        print_line("threads", f"{torch.get_num_threads()}; trainer.threads= overrules it")
+        said["threads"] = f"{torch.get_num_threads()}; trainer.threads= overrules it"
 
     size = memory(device)
-    print_line("memory", "unknown" if size is None else f"{size / 1e9:.1f} GB")
-
+    said["memory"] = "unknown" if size is None else f"{size / 1e9:.1f} GB"
     peak = peak_flops(device, hardware.precision)
     if peak is None:
-        print_line("peak", "unknown: callbacks.scalars.peak_tflops= gives work/mfu its measure")
+        said["peak"] = "unknown: callbacks.scalars.peak_tflops= gives work/mfu its measure"
     else:
-        print_line("peak", f"{peak / 1e12:,.0f} TFLOP/s in bf16, by its maker")
+        said["peak"] = f"{peak / 1e12:,.0f} TFLOP/s in bf16, by its maker"
+    said["torch"] = torch.__version__
 
-    print_line("torch", torch.__version__)
-
-
-def print_line(name: str, value: str) -> None:
-    """Print a property's name, and its value in a second column."""
-    print(f"{name:10} {value}")
+    for name, value in said.items():
+        print(f"{name:10} {value}")
 
 
 if __name__ == "__main__":

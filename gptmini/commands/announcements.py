@@ -151,7 +151,7 @@ class Announcer:
 
     def _say_batch(self, settings: "TrainerSettings") -> None:
         """Say how the sequences of a step are divided, unless one device takes them all at once."""
-        from gptmini.training.settings import micro_steps
+        from gptmini.training.trainer_settings import micro_steps
 
         n_micro_steps = micro_steps(
             settings.global_batch_size,

@@ -188,7 +188,7 @@ def _trainer_settings(config: "DictConfig") -> "tuple[TrainerSettings, list[str]
     A resumed run may have other devices than before. If its batch_size does not divide their share of the global batch
     evenly, the largest number below it that does is taken, and written into the configuration.
     """
-    from gptmini.training.settings import divisors, share_of
+    from gptmini.training.trainer_settings import divisors, share_of
 
     world = this_world()
     wanted = config.trainer.get("batch_size")

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from gptmini.generation.rules import Rules, choose
 from gptmini.model import GPT
-from gptmini.model.cache import GPTCache
+from gptmini.model.gpt_cache import GPTCache
 from gptmini.model.step import DecodingStep
 from gptmini.user_error import UserError
 

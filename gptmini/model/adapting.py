@@ -57,8 +57,6 @@ def freeze(model: GPT, prefixes: Sequence[str]) -> int:
     named = dict(model.named_parameters())
     frozen = set()
     for prefix in prefixes:
-        if type(prefix) is not str:
-            raise UserError(f"freeze must hold names of weights, got {prefix!r}")
         found = [name for name in named if _begins_with(name, prefix)]
         if not found or _goes_beyond(prefix, model.config.n_layers):
             raise UserError(f"freeze={prefix} names no weights of this model{_hint(prefix, model)}")
@@ -96,19 +94,13 @@ def _goes_beyond(prefix: str, n_layers: int) -> bool:
 
 
 def _hint(prefix: str, model: GPT) -> str:
-    """The end of an error message: what a prefix that no weight has was meant to be."""
+    """The end of an error message: the name nearest to a prefix that no weight has, or the first parts of all names."""
     names = [name for name, _ in model.named_parameters()]
-    parts = prefix.split(".")
-    if parts[0] == "unembedding" and model.config.tie_embeddings:
-        return "; its unembedding is its embedding"
-    is_block = len(parts) > 1 and any(_begins_with(name, ".".join(parts[:2])) for name in names)
-    if parts[0] == "blocks" and (not is_block or _goes_beyond(prefix, model.config.n_layers)):
-        return f"; its blocks are blocks.0-{model.config.n_layers - 1}"
-
-    known = set()
+    known = {f"blocks.0-{model.config.n_layers - 1}"}
     for name in names:
         inner = name.split(".")[:-1]
         known.update(".".join(inner[:n]) for n in range(1, len(inner) + 1))
+
     close = difflib.get_close_matches(prefix, sorted(known), n=1)
     if close:
         return f"; the nearest is {close[0]}"

@@ -12,8 +12,8 @@ from torch.overrides import TorchFunctionMode
 
 from gptmini.attention import CausalMultiHeadAttention, Rotary, rotary_table
 from gptmini.model.block import Block
-from gptmini.model.cache import GPTCache
 from gptmini.model.config import GPTConfig
+from gptmini.model.gpt_cache import GPTCache
 from gptmini.model.layers import NORM, Linear
 from gptmini.model.smear import Smear
 from gptmini.settings import STRICT, Seed
@@ -113,9 +113,14 @@ class GPT(nn.Module):
                 )
         return self.norm(x)
 
-    def unembed(self, hidden: Tensor) -> Tensor:
-        """Logits (B, T, V) of hidden states (B, T, C), soft-capped where the config says so."""
-        padded = F.linear(hidden, self.unembedding_weight.to(hidden.dtype))  # (B, T, V padded)
+    def unembed(self, hidden: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Logits (B, T, V) of hidden states (B, T, C), soft-capped where the config says so.
+
+        weight is the unembedding weight where the caller has rounded it already, once for many hidden states.
+        """
+        if weight is None:
+            weight = self.unembedding_weight.to(hidden.dtype)  # (V padded, C)
+        padded = F.linear(hidden, weight)  # (B, T, V padded)
         logits = padded[..., : self.config.vocab_size]  # (B, T, V)
         if self.config.logit_softcap is None:
             return logits

@@ -63,20 +63,23 @@ class PiecewiseLoss(torch.autograd.Function):
     def forward(ctx, hidden: Tensor, weight: Tensor, targets: Tensor, model: GPT) -> Tensor:
         """Compute the loss and its gradients; keep the gradients for the backward pass."""
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        # Rounded once for all pieces, as the whole loss rounds it.
+        rounded = weight.detach().to(hidden.dtype)  # (V padded, C)
         hidden_grads = []
         weight_grad = None
         if weight.requires_grad:
             # The gradients of many pieces are summed in float32 or wider, so that the sum is not rounded at each piece.
             wide = torch.promote_types(weight.dtype, torch.float32)
             weight_grad = torch.zeros_like(weight, dtype=wide)  # (V padded, C)
+            rounded.requires_grad_()
 
         for rows, row_targets in row_pieces(model, hidden, targets):  # (1, n, C), (n,)
             with torch.enable_grad():
                 rows = rows.detach().requires_grad_()  # (1, n, C)
                 # The logits have no name here, so that they are freed before the next piece's are computed.
-                nats = next_token_loss(model.unembed(rows), row_targets, reduction="sum")
+                nats = next_token_loss(model.unembed(rows, rounded), row_targets, reduction="sum")
                 share = nats / targets.numel()  # summed over all pieces, the shares are the mean
-                inputs = [rows] if weight_grad is None else [rows, weight]
+                inputs = [rows] if weight_grad is None else [rows, rounded]
                 grads = torch.autograd.grad(share, inputs)
             hidden_grads.append(grads[0])  # (1, n, C)
             if weight_grad is not None:

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from gptmini.attention import CausalMultiHeadAttention
 from gptmini.attention.causal import QK_NORM_EPS
 from gptmini.model.block import Block
-from gptmini.model.cache import GPTCache
 from gptmini.model.gpt import GPT
+from gptmini.model.gpt_cache import GPTCache
 from gptmini.model.layers import RMS_NORM_EPS
 from gptmini.model.smear import Smear, SmearHistory
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from gptmini.training.monitoring.samples import Samples
     from gptmini.training.monitoring.scalars import Scalars
     from gptmini.training.pruning import Pruning
-    from gptmini.training.settings import TrainerSettings
     from gptmini.training.stopping import Stopping
     from gptmini.training.trainer import assemble, build_trainer
+    from gptmini.training.trainer_settings import TrainerSettings
 
 _HOMES = {
     "AtomicCheckpointIO": "gptmini.training.checkpoints",
@@ -36,7 +36,7 @@ _HOMES = {
     "Scalars": "gptmini.training.monitoring.scalars",
     "Stopping": "gptmini.training.stopping",
     "TokenDataModule": "gptmini.training.datamodule",
-    "TrainerSettings": "gptmini.training.settings",
+    "TrainerSettings": "gptmini.training.trainer_settings",
     "assemble": "gptmini.training.trainer",
     "build_trainer": "gptmini.training.trainer",
 }

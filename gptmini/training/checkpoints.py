@@ -115,8 +115,8 @@ class RunCheckpoints(L.Callback):
             self._save_at_end(trainer)
         elif step % self.every_steps == 0:
             # While steps are not finite, last.ckpt stays the one from before them, so that a user can go back to it.
-            pl_module.settle()
-            if pl_module.bad_steps_in_a_row == 0:
+            pl_module.outcomes.settle()
+            if pl_module.outcomes.bad_steps_in_a_row == 0:
                 self._save(trainer, "last")
 
     def _save_at_end(self, trainer: L.Trainer) -> None:

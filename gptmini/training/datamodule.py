@@ -19,7 +19,7 @@ from gptmini.data.batches import (
 )
 from gptmini.data.store import TokenStore
 from gptmini.training.ahead import batches_ahead
-from gptmini.training.settings import TrainerSettings, micro_steps
+from gptmini.training.trainer_settings import TrainerSettings, micro_steps
 from gptmini.user_error import UserError
 
 # Devices that compute while the processor cuts batches. On a CPU both would compete for the same cores.

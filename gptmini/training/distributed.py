@@ -7,6 +7,7 @@ them.
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -88,17 +89,15 @@ def before_micro_step(model: GPT, *, is_last: bool) -> None:
         model.set_is_last_backward(is_last)
 
 
-def before_validation(model: GPT) -> None:
-    """Compute eagerly: compiled blocks are for the shape of a micro-batch, and validation has others."""
-    if is_sharded(model):
-        torch.compiler.set_stance("force_eager")
+def eagerly(model: GPT) -> AbstractContextManager[object]:
+    """Use no compiled block in a with block: they are for the shape of a micro-batch, and validation has others."""
+    return torch.compiler.set_stance("force_eager") if is_sharded(model) else nullcontext()
 
 
 def after_validation(model: GPT) -> None:
-    """Compute compiled again, and give back the weights that passes without a backward pass have gathered."""
+    """Give back the weights that passes without a backward pass have gathered."""
     if isinstance(model, FSDPModule):
         model.reshard()
-        torch.compiler.set_stance("default")
 
 
 def share_matrices(

@@ -9,8 +9,9 @@ One step, in the order in which Lightning calls the hooks of GPTModule:
     configure_gradient_clipping  grad_norm, and clip; all ranks agree on step_loss, on not_finite and on a request to
                                  stop; the optimizer is told to change nothing in a step that is not finite
     (the optimizer)              change weights and moments
-    optimizer_step               free the gradients; send the figures to the host, and count those that have arrived:
-                                 of this step on a CPU, of the one before on a GPU, so that the GPU need not wait
+    optimizer_step               all of the last micro-step, from training_step on, happens inside of it; then free the
+                                 gradients, send the figures to the host, and count those that have arrived: of this
+                                 step on a CPU, of the one before on a GPU, so that the GPU need not wait
     on_train_batch_end           callbacks first: Scalars logs step_loss and grad_norm, Stopping tells of steps left out
                                  and stops, RunCheckpoints saves; then a validation if it is due, or the end
 """
@@ -31,11 +32,10 @@ from gptmini.evaluation import Evaluation, sum_of_nats, token_losses
 from gptmini.model import GPT, training_loss
 from gptmini.optim import leave_out, set_learning_rate
 from gptmini.training import distributed
-from gptmini.training.moments import Moments, check_moments, restore_moments, whole_moments
-from gptmini.training.outcomes import BadStep, Outcome, Outcomes
+from gptmini.training.moments import Moments, restore_moments, whole_moments
+from gptmini.training.outcomes import Outcomes
 from gptmini.training.recomputing import recompute_activations
-from gptmini.training.settings import TrainerSettings
-from gptmini.user_error import UserError
+from gptmini.training.trainer_settings import TrainerSettings
 
 
 class GPTModule(L.LightningModule):
@@ -54,7 +54,7 @@ class GPTModule(L.LightningModule):
         state: what training goes on from; None to start from the first step.
         origin: path of the weights that the run began with, which every checkpoint names; None for new ones.
 
-    Raises UserError: the optimizer refuses its settings, or the state holds that of another optimizer.
+    Raises UserError: the optimizer refuses its settings.
     """
 
     # Figures of the newest optimizer step. They stay on the device, so that the host need not wait for them.
@@ -98,21 +98,20 @@ class GPTModule(L.LightningModule):
 
         # What this rank was asked: the number of a signal, 0 for none, and whether its time is over.
         self.stop_request: Callable[[], tuple[int, bool]] = lambda: (0, False)
-        # What the host knows of the steps.
-        self.outcomes = Outcomes(late=False)
-        self.outcome: Outcome | None = None  # of the newest step that the host knows of
-        self.untold: list[BadStep] = []  # bad steps that no logger was told of yet
         self.evaluation: Evaluation | None = None  # of the newest validation; None before the first
 
-        # Figures that go on in a resumed run. A bad step is not applied, because its loss or gradient was not finite.
-        self.bad_steps = 0 if state is None else state.bad_steps
-        self.bad_steps_in_a_row = 0 if state is None else state.bad_steps_in_a_row
-        self.validated_step = 0 if state is None else state.validated_step
-        # Moments that the optimizer starts from, by the name of their parameter in a checkpoint's state_dict.
-        self.moments: Moments = {} if state is None else state.optimizer
+        # What goes on in a resumed run: what the host knows of the steps, the newest step that a validation followed,
+        # and the optimizer's moments, by the name of their parameter in a checkpoint's state_dict.
+        self.outcomes = Outcomes()
+        self.validated_step = 0
+        self.moments: Moments = {}
+        if state is not None:
+            self.outcomes = Outcomes(state.bad_steps, state.bad_steps_in_a_row)
+            self.validated_step = state.validated_step
+            self.moments = state.optimizer
 
-        # An optimizer is built here so that bad settings or a foreign state are refused before a run folder is made.
-        self.peak_lr: float = self._checked_optimizer().param_groups[0]["peak_lr"]
+        # An optimizer is built here too, so that settings which it refuses are told before a run folder is made.
+        self.peak_lr: float = optimizer(model).param_groups[0]["peak_lr"]
 
     def _loss_function(self) -> Callable[[Tensor, Tensor], Tensor]:
         """Return the function that computes the loss of a micro-batch: tokens and targets, (B, T) each, to a scalar.
@@ -153,30 +152,14 @@ class GPTModule(L.LightningModule):
         self.parameters_by_name = dict(self.model.named_parameters())
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Build the one optimizer, with the configuration's settings and the moments that a resumed run goes on from.
-
-        Raises UserError: the optimizer refuses its settings, or the moments are not those of its parameters.
-        """
-        optimizer = self._checked_optimizer()
-        if self.moments:
-            restore_moments(self.moments, optimizer, self.parameters_by_name)
-            self.moments = {}  # the optimizer has them now
-        return optimizer
-
-    def _checked_optimizer(self) -> torch.optim.Optimizer:
-        """Build the optimizer without moments, after a check that those of a checkpoint belong to its parameters."""
+        """Build the one optimizer, with the configuration's settings and the moments that a run goes on from."""
         optimizer = self.make_optimizer(self.model)
-        if any("peak_lr" not in group for group in optimizer.param_groups):
-            raise UserError(
-                "an optimizer must have a peak_lr in each of its groups, as docs/configuring.md says"
-            )
-        if self.moments:  # none in a new run, or in a resumed one that has applied no step yet
-            check_moments(self.moments, optimizer, self.parameters_by_name)
+        restore_moments(self.moments, optimizer, self.parameters_by_name)
+        self.moments = {}  # the optimizer has them now
         return optimizer
 
     def on_train_start(self) -> None:
-        """Read each step late on a CUDA GPU and at once elsewhere; share the work of Muon among several devices."""
-        self.outcomes = Outcomes(late=self.device.type == "cuda")
+        """Share the work of Muon among several devices."""
         self._request = torch.zeros(2, device=self.device)  # (2,)
         (optimizer,) = self.trainer.optimizers
         distributed.share_matrices(optimizer, self.model, self.device, self.trainer.world_size)
@@ -258,7 +241,7 @@ class GPTModule(L.LightningModule):
         optimizer: torch.optim.Optimizer,
         optimizer_closure: Callable[[], object] | None = None,
     ) -> None:
-        """Step, free the gradients, and count the outcomes of the steps that the host knows of by now."""
+        """Step, free the gradients, and send the figures of the step to the host."""
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
         # Lightning itself would keep the gradients through the next forward pass.
         optimizer.zero_grad()
@@ -267,23 +250,6 @@ class GPTModule(L.LightningModule):
         grad_norm = self.grad_norm.float()
         figures = torch.stack((self.not_finite, loss, grad_norm, *self._request))  # (5,)
         self.outcomes.send(self.trainer.global_step + 1, figures)
-        self._count(self.outcomes.receive())
-
-    def optimizer_zero_grad(self, *position: object) -> None:
-        """Do nothing where Lightning would free the gradients: optimizer_step has freed them."""
-
-    def settle(self) -> None:
-        """Wait for the newest step, and count its outcome."""
-        self._count(self.outcomes.receive(newest=True))
-
-    def _count(self, outcomes: list[Outcome]) -> None:
-        """Take note of steps that the host has learned of, and count those that were left out."""
-        for outcome in outcomes:
-            self.outcome = outcome
-            self.bad_steps += outcome.bad
-            self.bad_steps_in_a_row = self.bad_steps_in_a_row + 1 if outcome.bad else 0
-            if outcome.bad:
-                self.untold.append(BadStep(outcome, self.bad_steps, self.bad_steps_in_a_row))
 
     def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
         """Ask for one more validation after the last step, whether or not the interval has come round."""
@@ -292,7 +258,6 @@ class GPTModule(L.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         """Set the sums of a validation to zero."""
-        distributed.before_validation(self.model)
         # The nats stay on the device until the end of the validation, because reading them would keep a GPU waiting.
         self._nats: Tensor | float = 0.0
         self._n_tokens = 0
@@ -306,12 +271,13 @@ class GPTModule(L.LightningModule):
         callbacks.
         """
         tokens, targets = batch
-        if not targets.numel():
-            # A batch that keeps this device in step with others, which have one more to compute together.
-            self.model.hidden(tokens)
-            return targets.float(), targets
+        with distributed.eagerly(self.model):
+            if not targets.numel():
+                # A batch that keeps this device in step with others, which have one more to compute together.
+                self.model.hidden(tokens)
+                return targets.float(), targets
+            losses, likeliest = token_losses(self.model, tokens, targets)
 
-        losses, likeliest = token_losses(self.model, tokens, targets)
         self._nats = self._nats + sum_of_nats(losses)
         self._n_tokens += losses.numel()
         return losses, likeliest
@@ -348,7 +314,7 @@ class GPTModule(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         """Add what makes the file enough to sample from, and to go on from with any number of processes; collective."""
-        self.settle()
+        self.outcomes.settle()
         origin = {} if self.origin is None else {"init_from": {"path": self.origin}}
         checkpoint["gptmini"] = header(
             self.model.config,
@@ -357,7 +323,7 @@ class GPTModule(L.LightningModule):
             data={"folder": str(self.store.folder), "fingerprint": self.store.fingerprint},
             max_steps=self.settings.max_steps,
             validated_step=self.validated_step,
-            bad_steps=[self.bad_steps, self.bad_steps_in_a_row],
+            bad_steps=[self.outcomes.bad_steps, self.outcomes.bad_steps_in_a_row],
         )
         checkpoint["state_dict"] = dict(checkpoint["state_dict"])
 

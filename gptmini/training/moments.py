@@ -1,4 +1,4 @@
-"""The optimizer's moments in a checkpoint: written by name, checked, and given to the optimizer of another run.
+"""The optimizer's moments in a checkpoint: written by name, and given to the optimizer of a run that goes on.
 
 Moments are kept by the name of their parameter in a checkpoint's state_dict: the numbers that torch gives to parameters
 follow from the optimizer's groups. Every function here takes parameters by their names in the GPT.
@@ -10,15 +10,12 @@ before the first step would count one step, and resuming would need memory for g
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from gptmini.checkpoint.file import WEIGHTS_PREFIX
-from gptmini.optim.muon import MOMENTS
 from gptmini.training import distributed
-from gptmini.user_error import UserError
 
 Moments = Mapping[str, Mapping[str, Tensor]]
 
@@ -46,37 +43,14 @@ def whole_moments(optimizer: Optimizer, parameters: Mapping[str, Parameter]) -> 
     return moments
 
 
-def check_moments(
-    moments: Moments, optimizer: Optimizer, parameters: Mapping[str, Parameter]
-) -> None:
-    """Raise UserError unless moments are those of an optimizer's parameters, in their shapes and dtypes."""
-    names = names_in(optimizer, parameters)
-    surplus = set(moments) - set(names)
-    if surplus:
-        raise UserError(
-            f"the optimizer trains no {surplus.pop()!r}, of which the checkpoint holds its state"
-        )
-
-    groups = [group for group in optimizer.param_groups for _ in group["params"]]
-    for name, group in zip(names, groups, strict=True):
-        parameter = parameters[name.removeprefix(WEIGHTS_PREFIX)]
-        kinds = MOMENTS[group.get("kind", "adamw")]
-        wanted = dict.fromkeys(kinds, (parameter.shape, parameter.dtype))
-        wanted["step"] = (torch.Size(()), torch.float32)
-
-        found = {}
-        for moment, tensor in moments.get(name, {}).items():
-            found[moment] = (tensor.shape, tensor.dtype)
-        if found != wanted:
-            raise UserError(f"the optimizer's state of {name} must be {wanted}, got {found}")
-
-
 def restore_moments(
     moments: Moments, optimizer: Optimizer, parameters: Mapping[str, Parameter]
 ) -> None:
-    """Give an optimizer moments that check_moments has checked: under FSDP2, this process's share of them."""
+    """Give an optimizer the moments of a checkpoint: under FSDP2, this process's share of them."""
     numbered: dict[int, dict[str, Tensor]] = {}
     for number, name in enumerate(names_in(optimizer, parameters)):
+        if name not in moments:  # not before its first step
+            continue
         parameter = parameters[name.removeprefix(WEIGHTS_PREFIX)]
         numbered[number] = {}
         for moment, tensor in moments[name].items():

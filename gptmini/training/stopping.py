@@ -17,7 +17,7 @@ import torch
 from gptmini.runs import has_checkpoint
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import log, say
-from gptmini.training.outcomes import BadStep
+from gptmini.training.outcomes import Outcome
 from gptmini.user_error import UserError
 
 SHOWN = 8  # windows of a bad step that its line names: enough to find the text, and still one line
@@ -130,7 +130,7 @@ class Stopping(L.Callback):
         """Listen again after Lightning has put its own handler of SIGTERM in place, and let the validation count.
 
         What Lightning calls a sanity check is the validation that the run was stopped before. Callbacks such as
-        EarlyStopping leave out a sanity check, so the trainer is marked as validating.
+        EarlyStopping leave out a sanity check, so the trainer is marked as validating (Lightning's issue 20985).
         """
         self._listen()
         trainer.validating = True
@@ -168,21 +168,21 @@ class Stopping(L.Callback):
         # All ranks must stop after the same step, so they go by an outcome, which holds what any of them was asked.
         if trainer.world_size == 1:
             number, late = self._own_request()
-        elif pl_module.outcome is not None:
-            number = pl_module.outcome.signal
-            late = pl_module.outcome.late
+        elif pl_module.outcomes.newest is not None:
+            number = pl_module.outcomes.newest.signal
+            late = pl_module.outcomes.newest.late
         else:
             number = 0
             late = False
 
         if number or late:
-            pl_module.settle()
+            pl_module.outcomes.settle()
         self._tell(trainer, pl_module)
         _stop_if(number, late=late)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Tell of bad steps before a validation, because after the last validation the run ends."""
-        pl_module.settle()
+        pl_module.outcomes.settle()
         self._tell(trainer, pl_module)
 
     def on_validation_batch_end(
@@ -216,12 +216,12 @@ class Stopping(L.Callback):
 
     def _tell(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Log each bad step that no logger was told of yet; UserError after max_bad_steps in a row."""
-        while pl_module.untold:
-            bad = pl_module.untold.pop(0)
-            step = bad.outcome.step
-            figures = f"loss {bad.outcome.loss:.4g}, gradient norm {bad.outcome.grad_norm:.4g}"
+        while pl_module.outcomes.untold:
+            bad = pl_module.outcomes.untold.pop(0)
+            step = bad.step
+            figures = f"loss {bad.loss:.4g}, gradient norm {bad.grad_norm:.4g}"
 
-            log(trainer, {"train/bad_steps": bad.n_so_far}, step=step)
+            log(trainer, {"train/bad_steps": bad.bad_steps}, step=step)
             # Lightning sets this attribute from another class, where the type checker does not look.
             data = trainer.datamodule  # pyrefly: ignore[missing-attribute]
             starts = data.starts(step - 1)[:SHOWN]
@@ -231,10 +231,10 @@ class Stopping(L.Callback):
                 f"step {step} not applied: {figures}; "
                 f"its windows begin at tokens {windows} ... of train.bin",
             )
-            if bad.n_in_a_row >= self.max_bad_steps:
+            if bad.bad_steps_in_a_row >= self.max_bad_steps:
                 self._give_up(trainer, bad, figures)
 
-    def _give_up(self, trainer: L.Trainer, bad: BadStep, figures: str) -> None:
+    def _give_up(self, trainer: L.Trainer, bad: Outcome, figures: str) -> None:
         """Raise UserError: too many steps in a row were not finite."""
         is_saved = has_checkpoint(Path(trainer.default_root_dir))
         kept = (
@@ -243,7 +243,7 @@ class Stopping(L.Callback):
             else "nothing was saved before them"
         )
         line = (
-            f"{bad.n_in_a_row} steps in a row, to step {bad.outcome.step}, "
+            f"{bad.bad_steps_in_a_row} steps in a row, to step {bad.step}, "
             f"had a loss or gradient that is not finite ({figures}); {kept}"
         )
         say(trainer, line)

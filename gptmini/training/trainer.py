@@ -1,5 +1,6 @@
 """Lightning's Trainer and what it fits, put together and checked."""
 
+import io
 import logging
 import threading
 import warnings
@@ -27,7 +28,7 @@ from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.distributed import ShardedStrategy
 from gptmini.training.module import GPTModule
 from gptmini.training.ranks import cluster_of
-from gptmini.training.settings import TrainerSettings, micro_steps
+from gptmini.training.trainer_settings import TrainerSettings, micro_steps
 from gptmini.user_error import UserError
 from gptmini.world import World, this_world
 
@@ -41,8 +42,6 @@ LIGHTNING_PRECISIONS: dict[str, Literal["32-true", "bf16-mixed"]] = {
 # Loggers of Lightning's whose hints are silenced.
 NOISY = ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero", "lightning.fabric")
 ALL_TO_ALL = "torch.distributed.tensor._collective_utils"
-# Types that a checkpoint may hold, besides dicts, lists and tuples of them: what torch loads with weights_only=True.
-PLAIN = (str, int, float, bool, type(None), torch.Tensor)
 
 
 def assemble(
@@ -188,12 +187,17 @@ def build_trainer(
 
     # Between ranks Lightning would pass on a SIGTERM, and wait for it, in every micro-step (Lightning's issue 21487).
     # Stopping does so instead, in the one exchange of a step.
-    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None
+    loop = trainer.fit_loop.epoch_loop
+    loop._broadcast_sigterm_tensor = lambda: None
 
-    # The two counters of Lightning's loops that follow from the step: micro-steps and optimizer steps done.
-    epoch_loop = trainer.fit_loop.epoch_loop
-    epoch_loop.batch_progress.total.ready = step * n_micro_steps
-    epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed = step
+    # Lightning's Trainer cannot be told a first step (its issue 730), but its loop can be given a state. Two counters
+    # follow from the step: micro-steps and optimizer steps done.
+    counters = loop.state_dict()
+    counters["batch_progress"]["total"]["ready"] = step * n_micro_steps
+    optimizer = counters["automatic_optimization.optim_progress"]["optimizer"]
+    optimizer["step"]["total"]["completed"] = step
+    loop.load_state_dict(counters)
+    loop.restarting = False  # no validation was left half done
     return trainer
 
 
@@ -233,8 +237,7 @@ def _has_one_of(callbacks: Sequence[Callback], kind: type) -> bool:
 def check_callback(name: str, callback: object) -> Callback:
     """Return what callbacks.NAME of the configuration has made, if it is a callback whose state can be saved.
 
-    A checkpoint holds tensors and plain values alone, because reading a checkpoint runs no code: any other value could
-    not be read again.
+    A checkpoint is read by torch's weights_only, which runs no code: tensors and plain values alone can be read again.
 
     Raises UserError: it is no callback of Lightning's, or its state holds another value.
     """
@@ -242,7 +245,17 @@ def check_callback(name: str, callback: object) -> Callback:
         raise UserError(
             f"callbacks.{name} must be a callback of Lightning's kind, got {callback!r}"
         )
-    _check_plain(callback.state_dict(), type(callback).__name__)
+    state = callback.state_dict()
+    file = io.BytesIO()
+    try:
+        torch.save(state, file)
+        file.seek(0)
+        torch.load(file, weights_only=True)
+    except Exception as error:  # of whatever class: the values are not gptmini's
+        raise UserError(
+            f"{type(callback).__name__} keeps in its state what a checkpoint cannot hold: "
+            f"tensors and plain values alone can be read again ({type(error).__name__})"
+        ) from None
     return callback
 
 
@@ -313,7 +326,11 @@ def restore_callbacks(callbacks: Sequence[Callback], state: TrainingState) -> No
     state_dict, which a resumed run does not read.
     """
     for callback in callbacks:
-        _check_keeps_no_more_than_its_state(callback)
+        if type(callback).on_load_checkpoint is not Callback.on_load_checkpoint:
+            raise UserError(
+                f"{type(callback).__name__} cannot go on: it keeps more than its state_dict, "
+                "and a run that is resumed reads no more than that"
+            )
         if not callback.state_dict():
             continue
 
@@ -327,29 +344,3 @@ def restore_callbacks(callbacks: Sequence[Callback], state: TrainingState) -> No
             raise UserError(
                 f"the checkpoint holds no state of {callback.state_key} ({type(error).__name__})"
             ) from None
-
-
-def _check_keeps_no_more_than_its_state(callback: Callback) -> None:
-    if type(callback).on_load_checkpoint is not Callback.on_load_checkpoint:
-        raise UserError(
-            f"{type(callback).__name__} cannot go on: it keeps more than its state_dict, "
-            "and a run that is resumed reads no more than that"
-        )
-
-
-def _check_plain(value: object, owner: str) -> None:
-    """Raise UserError unless a value is plain, or a dict, list or tuple of plain values; owner names its callback."""
-    if isinstance(value, dict):
-        parts = [*value.keys(), *value.values()]
-    elif isinstance(value, list | tuple):
-        parts = list(value)
-    elif type(value) in PLAIN:
-        parts = []
-    else:
-        raise UserError(
-            f"{owner} keeps a {type(value).__name__} in its state; "
-            "a checkpoint holds only plain values"
-        )
-
-    for part in parts:
-        _check_plain(part, owner)

@@ -29,7 +29,7 @@ from gptmini.optim import set_learning_rate
 from gptmini.tokenizer import from_dict
 from gptmini.training import GPTModule, TokenDataModule, build_trainer
 from gptmini.training.monitoring.measures import PARTS
-from gptmini.training.settings import TrainerSettings, micro_steps
+from gptmini.training.trainer_settings import TrainerSettings, micro_steps
 from gptmini.user_error import UserError
 
 WARM_UP = 10  # steps at the start of each turn that are not counted

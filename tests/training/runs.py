@@ -7,12 +7,24 @@ from gptmini.data.preparation import prepare
 from gptmini.model import GPTConfig
 from gptmini.optim import AdamWSettings, CosineSchedule, MuonSettings
 from gptmini.tokenizer import byte
-from gptmini.training.settings import TrainerSettings
 from gptmini.training.trainer import assemble, build_trainer, restore_callbacks
+from gptmini.training.trainer_settings import TrainerSettings
 from sizes import TRAINED
 from toys import Documents
 
+
+class Sgd:
+    """The settings of an optimizer of one's own, in the form that docs/configuring.md describes."""
+
+    @staticmethod
+    def build(model):
+        """All weights in one group."""
+        group = {"params": list(model.parameters()), "name": "all", "peak_lr": 0.1}
+        return torch.optim.SGD([group], lr=0.1, momentum=0.9)
+
+
 OPTIMIZERS = {
+    "sgd": Sgd,
     "adamw": AdamWSettings(lr=0.01, betas=[0.9, 0.95], eps=1e-8, weight_decay=0.1),
     "muon": MuonSettings(
         lr=0.02,

@@ -12,7 +12,6 @@ from gptmini.data.batches import window_starts
 from gptmini.runs import find_training_state
 from gptmini.training.checkpoints import RunCheckpoints, Stop
 from gptmini.training.monitoring.scalars import Scalars
-from gptmini.training.outcomes import Outcomes
 from gptmini.training.stopping import Stopping
 from training.watchers import Poison, Said
 
@@ -21,7 +20,7 @@ from training.watchers import Poison, Said
 def late(request, monkeypatch):
     """The host reads a step at once, as on a CPU, or when the next one has been queued, as on a GPU."""
     is_late = request.param == "a step late"
-    monkeypatch.setattr("gptmini.training.module.Outcomes", lambda late: Outcomes(late=is_late))
+    monkeypatch.setattr("gptmini.training.outcomes.LATE_FROM", ("cpu",) if is_late else ())
     return is_late
 
 
@@ -80,15 +79,15 @@ def test_bad_steps_survive_a_resume(train, tmp_path, late):
         max_steps=6, callbacks=[Poison({4}), RunCheckpoints(every_steps=9)], state=state
     )
 
-    assert trainer.lightning_module.bad_steps == 3
-    assert trainer.lightning_module.bad_steps_in_a_row == 0
+    assert trainer.lightning_module.outcomes.bad_steps == 3
+    assert trainer.lightning_module.outcomes.bad_steps_in_a_row == 0
 
 
 def test_a_bad_last_step_is_told_before_the_run_ends(train, late):
     said = Said()
     trainer = train(max_steps=4, callbacks=[Poison({3}), Stopping(None, 3)], loggers=[said])
     assert said.points["train/bad_steps", 4] == 1
-    assert trainer.lightning_module.bad_steps == 1
+    assert trainer.lightning_module.outcomes.bad_steps == 1
 
 
 def test_a_stop_tells_the_bad_step_before_it_and_counts_it(train, tmp_path, late):
@@ -125,7 +124,7 @@ class Reads(TorchDispatchMode):
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_no_step_that_is_not_logged_is_read_by_the_host(train, optimizer, monkeypatch):
-    monkeypatch.setattr("gptmini.training.module.Outcomes", lambda late: Outcomes(late=True))
+    monkeypatch.setattr("gptmini.training.outcomes.LATE_FROM", ("cpu",))
     reads = Reads()
 
     class Watch(L.Callback):

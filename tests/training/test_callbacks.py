@@ -76,7 +76,7 @@ class Keeping(L.Callback):
 def test_only_a_callback_whose_state_is_plain_is_taken():
     fine = Keeping([1, ("a", None), {"b": 2.5}])
     assert check_callback("mine", fine) is fine
-    with pytest.raises(UserError, match="Keeping keeps a Fraction in its state"):
+    with pytest.raises(UserError, match="Keeping keeps in its state what a checkpoint cannot"):
         check_callback("mine", Keeping([Fraction(1, 2)]))
     with pytest.raises(UserError, match=r"callbacks\.mine must be a callback"):
         check_callback("mine", 3)

@@ -141,14 +141,40 @@ def test_the_first_process_alone_holds_the_whole_of_a_checkpoint(train, tmp_path
     is_whole, names, n_moments = first
     assert is_whole
     assert set(names) == set(n_moments)
-    assert set(n_moments.values()) == {
-        2,
-        3,
-    }  # Muon's momentum, or AdamW's two moments; and the number of steps
+    # Muon's momentum, or AdamW's two moments; and the number of steps.
+    assert set(n_moments.values()) == {2, 3}
 
     # Of the moments, a number of steps alone is no share of anything.
     assert second[1] == []
     assert set(second[2].values()) == {1}
+
+
+class Interrupting(L.Callback):
+    """Ends a run inside a validation."""
+
+    def on_validation_batch_end(self, *batch):
+        raise KeyError("amid a validation")
+
+
+def compiled_after_an_error(train, **settings):
+    """How often torch compiles a new function in a process of FSDP2 whose run has ended inside a validation."""
+    as_rank()
+    with pytest.raises(KeyError):
+        train("modern", devices=2, strategy="fsdp2", callbacks=[Interrupting()], **settings)
+
+    compiled = []
+
+    def backend(graph, inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    torch.compile(lambda x: x + 1, backend=backend)(torch.ones(3))
+    return len(compiled)
+
+
+def test_an_error_inside_a_validation_leaves_compiling_on(train, tmp_path):
+    run = partial(compiled_after_an_error, train, folder=tmp_path)
+    assert list(in_processes(2, run, folder=tmp_path)) == [1, 1]
 
 
 def stopping_after(step):

@@ -68,7 +68,7 @@ class Scalars(L.Callback):
         """Look up what stays the same in every step, and begin the first step."""
         self._flops_per_token = pl_module.model.flops_per_token
         if self.peak_tflops is None:
-            peak = peak_flops(pl_module.device, str(trainer.precision))
+            peak = peak_flops(pl_module.device, pl_module.precision)
         else:
             peak = 1e12 * self.peak_tflops
         self._peak = None if peak is None else peak * trainer.world_size  # of all devices together
