@@ -4,6 +4,7 @@ The names of this package load when they are first used, so that `import gptmini
 """
 
 import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 # Rounds that the threads of torch spin before they sleep, where libgomp runs them; it counts before torch is imported.
 # By libgomp's own choice a run beside a busy program is several times slower, and on a quiet machine no faster.
-os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+# Whoever sets OMP_WAIT_POLICY has chosen that otherwise; GOMP_SPINCOUNT would count instead of it.
+if "OMP_WAIT_POLICY" not in os.environ and "torch" not in sys.modules:
+    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 __version__ = "0.3.0"
 _HOMES = {

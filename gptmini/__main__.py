@@ -13,16 +13,18 @@ def main(command: str | None = None) -> None:
         command: the command's name; None for the one that the first argument names.
     """
     start_up.set_aside()
+    code = 1  # of an error that keeps its traceback
     try:
         if command is None:
             commands.main()
         else:
             commands.run(command, sys.argv[1:])
-        start_up.will_end(0)
+        code = 0
     except SystemExit as end:
-        start_up.will_end(end.code if isinstance(end.code, int) else int(bool(end.code)))
+        code = end.code if isinstance(end.code, int) else int(bool(end.code))
         raise
     finally:
+        start_up.will_end(code)
         start_up.started()
 
 

@@ -25,10 +25,8 @@ LONGEST_VALUE = 80  # characters of a value in an error message; a longer one is
 MEMBER = re.compile(r"[a-z]+-|(int|float|bool|str|list|dict|none|function|literal|constrained)\b")
 # How pydantic begins a requirement, before what the value must be or have.
 BEGINNING = re.compile(r"(Value error, must |[A-Z][a-z]+ should )")
-
-
-# Seconds that another rank waits after a mistake which the first one tells too: torchrun ends all ranks with the first
-# that ends, and this one must not come before it.
+# Seconds that another rank waits before it tells a mistake. The first one may have met the mistake too, and tells it in
+# that time; torchrun ends all ranks with the first that ends.
 BEHIND = 10
 
 _speaks = True  # whether this process tells its mistakes
@@ -38,6 +36,18 @@ def speak(aloud: bool) -> None:
     """Let this process tell its mistakes or not: another rank does not, as long as they are the first rank's too."""
     global _speaks
     _speaks = aloud
+
+
+class RanksFailed(UserError):
+    """The ranks that this process has started have failed, and the user was told why.
+
+    Args:
+        code: exit code of the first rank that failed.
+    """
+
+    def __init__(self, code: int) -> None:
+        super().__init__("its ranks have told why")
+        self.code = code
 
 
 @contextmanager
@@ -60,6 +70,8 @@ def one_line_errors() -> Iterator[None]:
             sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except RanksFailed as failed:
+        sys.exit(failed.code)
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _stdout_is_unread():
             # The program that reads stdout, such as head, needs no more. Python flushes stdout once more when it exits.
@@ -68,9 +80,9 @@ def one_line_errors() -> Iterator[None]:
         line = explain(error)
         if line is None:
             raise
-        print_mistake(line)
-        if not _speaks:
+        if this_world().rank > 0:
             time.sleep(BEHIND)
+        print_mistake(line)
         is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         is_trouble = is_full or ran_out_of_memory(error) or lost_a_rank(error)
         sys.exit(TROUBLE if is_trouble else MISUSE)

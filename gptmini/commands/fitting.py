@@ -161,6 +161,7 @@ def fit(
     ranks.join(settings.hardware.device, seconds=settings.trainer.timeout, folder=run.folder)
     try:
         ending = stopping.fit_until_stopped(trainer, module, data)
+        ranks.leave_together = ending.saved or ending.reason is None
     except Exception as error:
         if trainer.is_global_zero:
             end = End(state="failed", step=trainer.global_step, by=type(error).__name__)

@@ -7,15 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.commands.errors import TROUBLE, print_mistake
+from gptmini.commands.errors import TROUBLE, RanksFailed, print_mistake
 from gptmini.commands.overrides import as_override, key_of
 
 if TYPE_CHECKING:
     from gptmini.commands.compose import Typed
     from gptmini.training import TrainerSettings
-
-# The signals that end a run once its step is saved, as in gptmini.training.stopping.
-SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 
 def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed") -> None:
@@ -29,14 +26,18 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
         folder: the value of folder=, in which a job of -m may have named its number.
         typed: what was typed for the run.
 
-    Raises SystemExit: a rank has ended otherwise than with 0, or a signal has ended the run.
+    Raises RanksFailed: a rank has ended otherwise than with 0. Raises SystemExit: a signal has ended the run.
     """
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    from gptmini.training.stopping import heeded_signals
+
+    # The launcher puts handlers of its own in place of these, and leaves them there.
+    handlers = {number: signal.getsignal(number) for number in heeded_signals()}
     # Seconds until a rank that was sent a signal is killed. By default these are too few to save a large run.
-    os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(int(settings.timeout))
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(int(settings.timeout)))
 
     launch = elastic_launch(
         LaunchConfig(
@@ -48,7 +49,7 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
             rdzv_endpoint="localhost:0",
             local_addr="127.0.0.1",
             max_restarts=0,  # a mistake would be told again at each restart
-            signals_to_handle=",".join(_signals()),
+            signals_to_handle=",".join(number.name for number in handlers),
         ),
         sys.executable,
     )
@@ -57,8 +58,8 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
         arguments.append(as_override("folder", folder))
     if typed.config_dir is not None:
         arguments += ["--config-dir", str(Path(typed.config_dir).absolute())]
-    handlers = {name: signal.getsignal(getattr(signal, name)) for name in _signals()}
     # The launcher would tell of each signal, and of each rank that ends by one, in lines of its own.
+    disabled_before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
         launch("-m", "gptmini", "train", *arguments)
@@ -66,26 +67,16 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
         sys.exit(128 + stopped.sigval)
     except ChildFailedError as failed:
         for rank, failure in failed.failures.items():
-            if failure.exitcode < 0:
+            # The launcher ends the other ranks by SIGTERM.
+            if failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM:
                 name = signal.Signals(-failure.exitcode).name
                 print_mistake(
                     f"rank {rank} was ended by {name}; the newest checkpoint is what is left"
                 )
         # A rank that has ended by itself has said why.
         _, first = failed.get_first_failure()
-        sys.exit(max(first.exitcode, TROUBLE))
+        raise RanksFailed(max(first.exitcode, TROUBLE)) from None
     finally:
-        logging.disable(logging.NOTSET)
-        for name, handler in handlers.items():
-            signal.signal(getattr(signal, name), handler)
-
-
-def _signals() -> list[str]:
-    """The names of the signals that are passed on to the ranks: those of the system that are not turned off."""
-    names = []
-    for name in SIGNALS:
-        number = getattr(signal, name, None)
-        # The command nohup turns SIGHUP off, and a shell turns SIGINT off for what it starts in the background.
-        if number is not None and signal.getsignal(number) != signal.SIG_IGN:
-            names.append(name)
-    return names
+        logging.disable(disabled_before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

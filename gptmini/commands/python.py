@@ -21,16 +21,13 @@ def train_from_python(overrides: Sequence[str]) -> TrainingResult:
     # Errors of pydantic, Hydra and Lightning become a UserError too, so that a caller has one class to catch.
     try:
         return _train(overrides)
+    except UserError:
+        raise
     except Exception as error:
         # What the system refuses, memory included, keeps its class. Some of Hydra's errors derive from OSError.
         is_systems = isinstance(error, OSError) and type(error).__module__ == "builtins"
         mistake = explain(error)
-        if (
-            mistake is None
-            or is_systems
-            or isinstance(error, UserError)
-            or ran_out_of_memory(error)
-        ):
+        if mistake is None or is_systems or ran_out_of_memory(error):
             raise
         raise UserError(" ".join(mistake.split())) from error
 

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -197,15 +198,15 @@ def _trainer_settings(config: "DictConfig") -> "tuple[TrainerSettings, list[str]
 
     placed = build_part(config.trainer, batch_size="auto").placed(world)
     share = share_of(placed.global_batch_size, placed.n_ranks)
+    fitting = next(size for size in divisors(share) if size <= wanted)
     notes = []
-    if share % wanted:
-        fitting = next(size for size in divisors(share) if size < wanted)
+    if fitting != wanted:
         notes.append(
             f"trainer.batch_size={wanted} does not divide the {share} sequences of each of {placed.n_ranks} devices "
             f"evenly; it is {fitting} from here on"
         )
         config.trainer.batch_size = fitting
-    return build_part(config.trainer).placed(world), notes
+    return replace(placed, batch_size=fitting), notes
 
 
 def _check_names(model: "ModelSettings", frozen: Sequence[str]) -> None:

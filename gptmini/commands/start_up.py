@@ -21,9 +21,8 @@ import sys
 from gptmini.world import this_world
 
 _waiting = False  # whether set_aside was called, and started was not
-_exit_code: int | None = (
-    None  # of a process that has trained together with others; None for another
-)
+# Of a process that has trained together with others; None for another.
+_exit_code: int | None = None
 
 
 def set_aside() -> None:

@@ -62,7 +62,7 @@ def train(config: "DictConfig", typed: Typed) -> TrainingResult | None:
 
     Returns what came of the run; None where ranks were started, which have trained and told it.
     Raises UserError: a text that cannot be read, or a run that cannot go on. A value that does not fit raises an error
-    of pydantic's or Hydra's, which commands.errors puts into one line. Raises SystemExit: ranks were started, and one
+    of pydantic's or Hydra's, which commands.errors puts into one line. Raises RanksFailed: ranks were started, and one
     of them has ended otherwise than with 0.
     """
     from gptmini.training.ranks import Ranks

@@ -2,8 +2,8 @@
 
 import json
 import os
-import sys
 import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +55,8 @@ class Ranks:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        # Whether this rank waits for the others at the end of the block; False where it was told to stop at once.
+        self.leave_together = True
         self._store = _open_store(world) if world.size > 1 else None
 
     def __enter__(self) -> "Ranks":
@@ -62,35 +64,46 @@ class Ranks:
 
         Raises UserError: a rank does not come.
         """
-        if self._store is None:
-            return self
-        self._store.set(f"here/{self.world.rank}", "")
-        names = [f"here/{rank}" for rank in range(self.world.size)]
+        if self._store is not None:
+            self._meet(self._store, "here")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """Leave together with all others, and torch's process group, unless an error ends this rank.
+
+        The launcher may end all ranks with the first that ends. So no rank leaves before the first one has saved, has
+        written how the run ended, and has put its job into the queue again. The first one may keep the store, and stays
+        until all others are here.
+
+        Raises UserError: a rank does not come.
+        """
+        if self._store is None or kind is not None or not self.leave_together:
+            return
+
+        from torch import distributed
+
+        # Whoever keeps the store is gone: the first rank has left already, or the launcher was killed.
+        with suppress(distributed.DistError, RuntimeError):
+            self._meet(self._store, "done")
+            while not self._store.check(["done/0"]):
+                time.sleep(POLL)
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+
+    def _meet(self, store: "Store", place: str) -> None:
+        """Tell the others that this rank is here; the first one waits for all. UserError: a rank does not come."""
+        store.set(f"{place}/{self.world.rank}", "")
+        names = [f"{place}/{rank}" for rank in range(self.world.size)]
         deadline = time.monotonic() + ANSWER.total_seconds()
-        while self.world.rank == 0 and not self._store.check(names):
+        while self.world.rank == 0 and not store.check(names):
             if time.monotonic() > deadline:
                 raise UserError(f"not all of {self.world.size} ranks came within {ANSWER}")
             time.sleep(POLL)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Leave torch's process group, if this process is in one."""
-        torch = sys.modules.get("torch")
-        if torch is None:  # a mistake came before the import
-            return
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
 
     def tell(self, plan: dict[str, Any] | None) -> None:
         """As the first rank, tell the others what is trained, in values of JSON; None where nothing is left."""
-        if self._store is None:
-            return
-        self._store.set(PLAN, json.dumps(plan))
-        # The first rank may keep the store, and ends now: the others must have heard it before.
-        names = [f"heard/{rank}" for rank in range(1, self.world.size)]
-        deadline = time.monotonic() + ANSWER.total_seconds()
-        while plan is None and not self._store.check(names) and time.monotonic() < deadline:
-            time.sleep(POLL)
+        if self._store is not None:
+            self._store.set(PLAN, json.dumps(plan))
 
     def hear(self) -> dict[str, Any] | None:
         """Wait until the first rank has told what is trained, however long it prepares the text, and return that.
@@ -103,11 +116,9 @@ class Ranks:
         try:
             while not self._store.check([PLAN]):
                 time.sleep(POLL)
-            plan = json.loads(self._store.get(PLAN))
-            self._store.set(f"heard/{self.world.rank}", "")
+            return json.loads(self._store.get(PLAN))
         except (DistError, RuntimeError):
             raise SystemExit(1) from None
-        return plan
 
     def join(self, device: str, *, seconds: float, folder: Path) -> None:
         """Join torch's process group, in which the ranks exchange gradients, before Lightning would do it.

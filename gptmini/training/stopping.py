@@ -24,7 +24,6 @@ SHOWN = 8  # windows of a bad step that its line names: enough to find the text,
 # The signals that end a run once its step is done and saved; Windows lacks the last three. A terminal that is closed
 # sends SIGHUP. Slurm announces the end of a job's time with SIGUSR1, SIGUSR2 or SIGTERM.
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-MISUSE = 2  # exit code of a mistake that the user can mend
 
 
 class Stop(SystemExit):
@@ -88,7 +87,7 @@ class Stopping(L.Callback):
             if not self.signal:
                 raise
             # Lightning turns a second Ctrl-C into SystemExit, and raises its own for a SIGTERM before on_train_start.
-            return Ending(reason="a signal, at once,", code=128 + self.signal)
+            return Ending(reason=signal.Signals(self.signal).name, code=128 + self.signal)
         return Ending()
 
     @contextmanager
@@ -99,17 +98,7 @@ class Stopping(L.Callback):
             yield
             return
 
-        for name in SIGNALS:
-            if not hasattr(signal, name):
-                continue
-            number = getattr(signal, name)
-            handler = signal.getsignal(number)
-            # The command nohup turns SIGHUP off, and a shell turns SIGINT off for what it starts in the background.
-            # Both stay off.
-            if name in ("SIGHUP", "SIGINT") and handler == signal.SIG_IGN:
-                continue
-            self._handlers_before[number] = handler
-
+        self._handlers_before = {number: signal.getsignal(number) for number in heeded_signals()}
         self._listen()
         try:
             yield
@@ -202,8 +191,6 @@ class Stopping(L.Callback):
         return self.signal, late
 
     def _listen(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return
         for number in self._handlers_before:
             signal.signal(number, self._note)
 
@@ -247,11 +234,18 @@ class Stopping(L.Callback):
             f"had a loss or gradient that is not finite ({figures}); {kept}"
         )
         say(trainer, line)
-        if not trainer.is_global_zero:
-            raise SystemExit(MISUSE)  # the first rank tells the user
         raise UserError(
             f"{line}; start anew with a lower optimizer.lr, or look at the text of these windows"
         )
+
+
+def heeded_signals() -> list[signal.Signals]:
+    """The signals that end a run: those that this system has, and that are not turned off.
+
+    The command nohup turns SIGHUP off, and a shell turns SIGINT off for what it starts in the background.
+    """
+    known = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
+    return [number for number in known if signal.getsignal(number) != signal.SIG_IGN]
 
 
 def _stop_if(number: int, *, late: bool) -> None:

@@ -39,6 +39,20 @@ SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
 COMMAND_FILES = {path.stem for path in (Path(gptmini.__file__).parent / "commands").glob("*.py")}
 
 
+# A rank that ends by a bug. What is registered before the program begins is called when Python is taken down.
+FAILING_RANK = """
+import atexit
+import gptmini.__main__
+
+def fail():
+    raise RuntimeError("a bug")
+
+atexit.register(print, "taken down")
+gptmini.__main__.commands.main = fail
+gptmini.__main__.main()
+"""
+
+
 @pytest.fixture
 def program(monkeypatch, capsys):
     """Run gptmini with arguments in this process: exit code, output and errors."""
@@ -135,6 +149,29 @@ def test_an_interrupt_while_a_command_is_imported_prints_no_traceback(tmp_path, 
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert result.returncode in (-signal.SIGINT, 130)
     assert (result.stdout, result.stderr) == ("", "")
+
+
+def test_a_rank_that_a_bug_ends_fails_without_taking_python_down():
+    torchrun = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "LOCAL_RANK": "1"}
+    torchrun |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    for variables, out in (({}, "taken down\n"), (torchrun, "")):
+        options = {"capture_output": True, "text": True, "env": os.environ | variables}
+        done = subprocess.run([sys.executable, "-c", FAILING_RANK], **options)
+        assert (done.returncode, done.stdout) == (1, out)
+        assert done.stderr.endswith("RuntimeError: a bug\n")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "passive"}, "None")],
+)
+def test_importing_it_sets_how_threads_wait_unless_the_user_has(monkeypatch, chosen, expected):
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    for name, value in chosen.items():
+        monkeypatch.setenv(name, value)
+    probe = "import os, gptmini; print(os.environ.get('GOMP_SPINCOUNT'))"
+    said = subprocess.check_output([sys.executable, "-c", probe], text=True)
+    assert said == f"{expected}\n"
 
 
 def test_training_from_python_is_the_command(script, short):

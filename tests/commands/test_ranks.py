@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from gptmini.runs import End, read_state
 from run_folders import config_of, last, newest
 
 pytestmark = pytest.mark.slow
@@ -124,6 +125,42 @@ def test_a_mistake_is_told_once_and_every_process_ends(short, start, tmp_path):
     run = start(*TORCHRUN, "--standalone", "--nproc_per_node=2", "-m", "gptmini", "train", *wrong)
     told = run.communicate(timeout=PATIENCE)[0]
     assert told.count("error: trainer.max_step is no key;") == 1
+
+
+def test_a_run_that_all_ranks_give_up_is_told_once_and_the_next_job_is_trained(
+    short, start, tmp_path
+):
+    diverging = ("optimizer=adamw", "optimizer.lr=1e30,1e-3", "schedule.warmup_steps=0")
+    ranks = ("trainer.devices=2", "trainer.max_bad_steps=1")
+    folder = "folder=runs/job/${hydra:job.num}"
+    run = start(*PROGRAM, "-m", *short, *diverging, *ranks, folder, "console=quiet")
+    told = run.communicate(timeout=PATIENCE)[0].splitlines()
+    assert run.returncode == 2
+    assert told[0].startswith("error: 1 steps in a row, to step 2, had a loss or gradient that is")
+    assert told[1].endswith("failed: its ranks have told why")
+    assert len(told) == 2
+
+    runs = tmp_path / "runs" / "job"
+    assert read_state(runs / "0") == End(state="failed", step=2, by="UserError")
+    assert last(runs / "1")["global_step"] == 4
+
+
+def test_no_rank_leaves_before_the_first_one_has_put_the_job_into_the_queue(short, start, tmp_path):
+    scontrol = tmp_path / "bin" / "scontrol"
+    scontrol.parent.mkdir()
+    scontrol.write_text(f"#!/bin/sh\nsleep 2\ntouch {tmp_path}/asked\n")
+    scontrol.chmod(0o755)
+    path = f"{scontrol.parent}:{os.environ['PATH']}"
+    command = [*PROGRAM, *short, *ENDLESS, "trainer.requeue=true"]
+
+    port = free_port()
+    tasks = [start(*command, PATH=path, **slurm(rank, 2, port)) for rank in range(2)]
+    first_step(tasks[0])
+    for task in tasks:
+        task.send_signal(signal.SIGUSR1)
+    assert tasks[1].wait(timeout=PATIENCE) == 128 + signal.SIGUSR1
+    assert (tmp_path / "asked").exists()
+    assert "requeue  job 77 is in the queue again" in tasks[0].communicate(timeout=PATIENCE)[0]
 
 
 def test_a_job_without_srun_and_a_second_machine_are_refused(script, short, monkeypatch):
