@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import BinaryIO
 
 PACKAGE = Path(__file__).resolve().parent
 # The folder of gptmini's configuration files: inside an installed package, and beside the package in a clone.
@@ -123,16 +123,6 @@ def allow_open_files(number: int) -> None:
         wanted = min(wanted, hard)
     if soft != resource.RLIM_INFINITY and wanted > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def append_text(path: Path) -> TextIO:
-    """Open a text file in UTF-8 to append to; OSError for a symbolic link, which could lead to any file of the user."""
-
-    def open_without_following(name: str, flags: int) -> int:
-        no_follow = getattr(os, "O_NOFOLLOW", 0)  # Windows lacks the flag
-        return os.open(name, flags | no_follow, 0o666)
-
-    return open(path, "a", encoding="utf-8", opener=open_without_following)
 
 
 def _remove_if_abandoned(folder: Path) -> None:

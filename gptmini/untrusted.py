@@ -13,11 +13,15 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:  # importing torch takes seconds, and a configuration is read without it
     from torch import Tensor
-    from yaml import Event
+
+# libyaml's parser is eight times faster than Python's, but PyYAML can be built without libyaml.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 LARGEST_JSON = 2**28  # bytes; the largest vocabularies take a tenth of it
 LARGEST_YAML = 2**20  # bytes; the configuration of a run takes a hundredth of it
@@ -88,16 +92,12 @@ def read_yaml(path: Path, *, trusted: bool = False) -> dict[str, Any]:
 
     Raises UserError: anything else, or a file that is too large.
     """
-    import yaml
-
-    # libyaml's parser is eight times faster than Python's, but PyYAML can be built without libyaml.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     _size(path, most=LARGEST_YAML)
     text = path.read_bytes()
     try:
         if not trusted:
-            _check_events(yaml.parse(text, Loader=loader))
-        tree = yaml.load(text, Loader=loader) or {}
+            _check_events(yaml.parse(text, Loader=LOADER))
+        tree = yaml.load(text, Loader=LOADER) or {}
         if not isinstance(tree, dict):
             raise ValueError("it holds no keys")
         odd = [value for _, value in nodes(tree) if type(value) not in (*PLAIN, dict, list)]
@@ -115,37 +115,22 @@ def read_pickle(path: Path) -> Any:
     return _PlainUnpickler(io.BytesIO(path.read_bytes())).load()
 
 
-def targets(tree: object, above: tuple[str, ...] = ()) -> set[tuple[str, str]]:
-    """What Hydra would import and call to build a tree of dicts and lists: where a _target_ stands, and its name.
-
-    Args:
-        tree: the tree.
-        above: the keys that lead to it.
-
-    Returns pairs such as ("callbacks.scalars", "gptmini.training.Scalars").
-    """
-    return {
-        (_dotted(keys[:-1]), str(value))
-        for keys, value in nodes(tree, above)
-        if keys[-1] == "_target_"
-    }
-
-
-def known_targets(folder: Path) -> set[tuple[str, str]]:
-    """The targets of every YAML file in a folder of configurations that the user trusts, at any depth.
+def targets(entries: Iterable[tuple[tuple, object]]) -> set[tuple[str, str]]:
+    """What Hydra would import and call to build a configuration: where a _target_ stands, and its name.
 
     Whole names are compared, because torch.hub.load runs code, though torch is known. Each is compared with its place,
     because gptmini.data.pinned_text in the place of a callback would download a text into any folder.
+
+    Args:
+        entries: of the configuration, as nodes or known_nodes gives them.
+
+    Returns pairs such as ("callbacks.scalars", "gptmini.training.Scalars").
     """
-    return {
-        (_dotted(keys[:-1]), str(value))
-        for keys, value in known_nodes(folder)
-        if keys[-1] == "_target_"
-    }
+    return {(_dotted(keys[:-1]), str(value)) for keys, value in entries if keys[-1] == "_target_"}
 
 
 def known_nodes(folder: Path) -> Iterator[tuple[tuple, object]]:
-    """The keys and values, as nodes gives them, of every YAML file in a folder of configurations."""
+    """The keys and values, as nodes gives them, of every YAML file in a folder of configurations that are trusted."""
     for file in folder.rglob("*.yaml"):
         group = file.parent.relative_to(folder).parts
         # The keys of a root configuration and of an experiment begin at the root; those of a group lie below it.
@@ -158,7 +143,7 @@ def check_targets(tree: dict[str, Any], allowed: Collection[tuple[str, str]], pa
 
     Args:
         tree: the stored configuration, without the parts that the user types anew.
-        allowed: places and names of classes and functions, as known_targets gives them.
+        allowed: places and names of classes and functions, as targets gives them.
         path: the file, for the error message.
     """
     for keys, value in nodes(tree):
@@ -227,16 +212,14 @@ def _size(path: Path, most: float = math.inf) -> int:
     return status.st_size
 
 
-def _check_events(events: "Iterable[Event]") -> None:
+def _check_events(events: "Iterable[yaml.Event]") -> None:
     """Raise ValueError for YAML with aliases, or so deep that libyaml would overflow the stack of the process."""
-    from yaml import AliasEvent, CollectionEndEvent, CollectionStartEvent
-
     depth = 0
     for event in events:
-        if isinstance(event, AliasEvent):
+        if isinstance(event, yaml.AliasEvent):
             raise ValueError("it has aliases")
-        depth += isinstance(event, CollectionStartEvent)
-        depth -= isinstance(event, CollectionEndEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST_YAML:
             raise ValueError(f"it is nested deeper than {DEEPEST_YAML}")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gptmini.untrusted import targets
+from gptmini.untrusted import nodes, targets
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "gptmini"
@@ -178,7 +178,7 @@ CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 @pytest.mark.parametrize("path", CONFIGS, ids=name_of)
 def test_a_configuration_names_what_a_room_shows(path):
     """Run folders keep these names, so that code may move behind a room's face without breaking a run."""
-    for _, target in targets(yaml.safe_load(path.read_text(encoding="utf-8"))):
+    for _, target in targets(nodes(yaml.safe_load(path.read_text(encoding="utf-8")))):
         if not target.startswith("gptmini."):
             continue
         package, own_room, name = target.split(".")  # three parts: no module inside a room is named

@@ -14,7 +14,8 @@ import torch
 from gptmini.untrusted import (
     check_plain_folder,
     check_targets,
-    known_targets,
+    known_nodes,
+    nodes,
     read_json,
     read_pickle,
     read_tensors,
@@ -252,7 +253,7 @@ def test_targets_are_found_at_any_depth():
         "callbacks": {"one": {"_target_": "a.B"}, "none": None},
         "odd": {"_target_": ["d"]},
     }
-    assert targets(tree) == {
+    assert targets(nodes(tree)) == {
         ("model", "a.B"),
         ("model.more.0.x", "c"),
         ("callbacks.one", "a.B"),
@@ -272,7 +273,7 @@ def test_the_targets_of_a_folder_are_those_of_its_groups_and_experiments(tmp_pat
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
 
-    assert known_targets(tmp_path) == {
+    assert targets(known_nodes(tmp_path)) == {
         ("optimizer", "my.Lion"),
         ("callbacks.stop", "my.Stop"),
         ("logger.one", "my.Logger"),
@@ -281,7 +282,7 @@ def test_the_targets_of_a_folder_are_those_of_its_groups_and_experiments(tmp_pat
 
     (tmp_path / "callbacks" / "half.yaml").write_text("a: [")
     with pytest.raises(UserError, match=r"half\.yaml must be YAML"):
-        known_targets(tmp_path)
+        targets(known_nodes(tmp_path))
 
 
 KNOWN = {
@@ -293,7 +294,7 @@ DOWNLOAD = {"_target_": "gptmini.data.pinned_text", "url": "http://localhost:1/"
 
 
 def test_a_stored_configuration_of_known_parts_is_allowed():
-    check_targets(KNOWN, known_targets(CONFIGS), PATH)
+    check_targets(KNOWN, targets(known_nodes(CONFIGS)), PATH)
 
 
 @pytest.mark.parametrize(
@@ -323,7 +324,7 @@ def test_a_stored_configuration_of_known_parts_is_allowed():
 )
 def test_a_stored_configuration_that_computes_something_else_is_refused(changes, said):
     with pytest.raises(UserError, match=f"^config.yaml .*{said}"):
-        check_targets(KNOWN | changes, known_targets(CONFIGS), PATH)
+        check_targets(KNOWN | changes, targets(known_nodes(CONFIGS)), PATH)
 
 
 def test_a_folder_of_files_and_folders_is_plain(tmp_path):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from gptmini.commands.compose import Typed
-    from gptmini.runs import End
+    from gptmini.runs import RunState
     from gptmini.training import GPTModule, TokenDataModule
     from gptmini.training.checkpoints import Best
     from gptmini.training.ranks import Ranks
@@ -57,15 +57,14 @@ def open_announcer(
     """The announcer of a run that has begun, which writes to the console and to the run's train.log."""
     from rich.console import Console
 
-    from gptmini.runs import curves_of
     from gptmini.training import EventLogger, MetricsLogger
-    from gptmini.training.monitoring.console import ConsoleLogger, past_validations
+    from gptmini.training.monitoring.console import ConsoleLogger
 
     console_logger = ConsoleLogger(
         console,
         Console(file=run.log, soft_wrap=True, highlight=False),
         settings.trainer.max_steps,
-        past_validations(curves_of(run.lines)),
+        run.lines,
         settings.trainer.validation_due,
     )
     announcer = Announcer(console_logger, typed, loggers)
@@ -140,7 +139,7 @@ def fit(
         loggers: the loggers of the run, the console among them where this rank speaks.
         began: when the command began, in seconds of time.monotonic. The time limit counts from then.
     """
-    from gptmini.runs import End, write_state
+    from gptmini.runs import RunState, write_state
     from gptmini.training import Stopping, build_trainer
 
     seconds_left = settings.trainer.max_seconds
@@ -164,7 +163,7 @@ def fit(
         ranks.leave_together = ending.saved or ending.reason is None
     except Exception as error:
         if trainer.is_global_zero:
-            end = End(state="failed", step=trainer.global_step, by=type(error).__name__)
+            end = RunState(state="failed", step=trainer.global_step, by=type(error).__name__)
             with suppress(OSError):  # the disk may be full, which is what the error says
                 write_state(run.folder, end)
         raise
@@ -225,19 +224,19 @@ def result_of(
     )
 
 
-def end_of(trainer: "Trainer", ending: "Ending") -> "End":
+def end_of(trainer: "Trainer", ending: "Ending") -> "RunState":
     """How a run ended that no error ended, for the file state in its folder."""
-    from gptmini.runs import End
+    from gptmini.runs import RunState
 
     step = trainer.global_step
     if ending.reason is not None:
-        return End(state="stopped", step=step, by=ending.reason)
+        return RunState(state="stopped", step=step, by=ending.reason)
     if step >= trainer.max_steps:
-        return End(state="done", step=step)
+        return RunState(state="done", step=step)
     name, _ = ended_by(trainer)
     if name == "Pruning":
-        return End(state="pruned", step=step)
-    return End(state="ended", step=step, by=name)
+        return RunState(state="pruned", step=step)
+    return RunState(state="ended", step=step, by=name)
 
 
 def _finish(loggers: "Sequence[Logger]") -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from gptmini.commands.keys import LOADER, chain_of, files_of_group, no_key, read_file
+from gptmini.commands.keys import chain_of, files_of_group, no_key
 from gptmini.files import CONFIGS
+from gptmini.untrusted import LOADER, read_yaml
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def show_help(command: str, config: "DictConfig", typed: "Typed", keys: Sequence
     lines = list(_described(tree, groups, typed, meanings))
     if not keys:
         template = string.Template(
-            read_file(CONFIGS / f"{command}.yaml")["hydra"]["help"]["template"]
+            read_yaml(CONFIGS / f"{command}.yaml", trusted=True)["hydra"]["help"]["template"]
         )
         options = "\n".join(_options(groups, typed.config_dir))
         print(template.substitute(APP_CONFIG_GROUPS=options, CONFIG="\n".join(lines)).rstrip())

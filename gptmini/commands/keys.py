@@ -6,20 +6,16 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
-
 from gptmini.files import CONFIGS
+from gptmini.untrusted import read_yaml
 
 if TYPE_CHECKING:
     from gptmini.commands.compose import Typed
 
-# libyaml's parser is eight times faster than Python's, but PyYAML can be built without it.
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
 
 def root_keys(command: str) -> set[str]:
     """The keys that stand at the root of a command's configuration, its groups among them."""
-    tree = read_file(CONFIGS / f"{command}.yaml")
+    tree = read_yaml(CONFIGS / f"{command}.yaml", trusted=True)
     keys = tree.keys() - {"defaults", "hydra"}
     for entry in tree["defaults"]:
         if isinstance(entry, dict):
@@ -36,7 +32,7 @@ def known_keys() -> dict[str, list[str]]:
     for file in sorted(CONFIGS.rglob("*.yaml")):
         group = file.parent.relative_to(CONFIGS).as_posix()
         prefix = "" if group in (".", "experiment") else f"{group}."
-        for key in _keys_of(read_file(file), prefix):
+        for key in _keys_of(read_yaml(file, trusted=True), prefix):
             # What a sweep varies are keys of gptmini train, under their own names.
             if key.startswith("sweep.params."):
                 continue
@@ -79,7 +75,7 @@ def chosen_by_experiment(typed: "Typed") -> set[str]:
     """The keys that the chosen experiment gives a value, and the groups of which it chooses an option."""
     chosen = set()
     for file in chain_of("experiment", typed.choices.get("experiment"), typed.config_dir):
-        tree = read_file(file)
+        tree = read_yaml(file, trusted=True)
         keys = set(_keys_of(tree, ""))
         chosen |= {key for key in keys if not any(other.startswith(f"{key}.") for other in keys)}
         for entry in tree.get("defaults", []):
@@ -93,7 +89,7 @@ def chain_of(group: str, option: str | None, config_dir: str | None) -> Iterator
     for file in files_of_group(group, config_dir):
         if file.stem != option:
             continue
-        for entry in read_file(file).get("defaults", []):
+        for entry in read_yaml(file, trusted=True).get("defaults", []):
             is_option = isinstance(entry, str) and entry != "_self_"
             if is_option:
                 yield from chain_of(group, entry, config_dir)
@@ -106,11 +102,6 @@ def files_of_group(group: str, config_dir: str | None) -> Iterator[Path]:
     folders = [CONFIGS] if config_dir is None else [CONFIGS, Path(config_dir)]
     for folder in folders:
         yield from folder.glob(f"{group}/*.yaml")
-
-
-def read_file(file: Path) -> dict:
-    """The keys and values of a configuration file."""
-    return yaml.load(file.read_text(encoding="utf-8"), Loader=LOADER) or {}
 
 
 def _keys_of(tree: object, prefix: str) -> Iterator[str]:

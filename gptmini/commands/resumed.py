@@ -15,7 +15,7 @@ from gptmini.commands.initial import take_from_source
 from gptmini.commands.overrides import key_of
 from gptmini.commands.settings import root_settings, run_name
 from gptmini.files import CONFIGS
-from gptmini.untrusted import check_targets, known_nodes, known_targets, targets
+from gptmini.untrusted import check_targets, known_nodes, nodes, targets
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -194,11 +194,11 @@ def _check_parts(tree: dict, folder: Path, config: "DictConfig", typed: Typed) -
 
     path = folder / "config.yaml"
     composed: Any = OmegaConf.to_container(config)
-    allowed = known_targets(CONFIGS) | targets(composed)
+    allowed = targets(known_nodes(CONFIGS)) | targets(nodes(composed))
     loggers = list((composed.get("logger") or {}).items())
     if typed.config_dir is not None:
         own = Path(typed.config_dir)
-        allowed |= known_targets(own)
+        allowed |= targets(known_nodes(own))
         loggers += [(keys[1], part) for keys, part in known_nodes(own) if keys[:-1] == ("logger",)]
     check_targets(tree, allowed, path)
     _check_loggers(tree.get("logger") or {}, path, loggers)

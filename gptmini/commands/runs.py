@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gptmini.commands.errors import Parser, one_line_errors, path_argument, print_mistake
-from gptmini.commands.say import say
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from gptmini.report.overview import Overview
 
-ROUNDING = 1e-4  # of the figures that a run logs
 HEADING = ["run", "state", "step", "best loss", "bits/byte", "changed"]
 
 
@@ -34,8 +32,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--sort",
         choices=("begun", "loss"),
         default="begun",
-        help="order: begun, the newest last, or loss, the best first; by bits per byte where tokens differ "
-        "(default: begun)",
+        help="order: begun, the newest last, or loss, the best first, by bits per byte, which can be compared "
+        "whatever the tokens are (default: begun)",
     )
     return parser.parse_args(arguments)
 
@@ -61,8 +59,6 @@ def main(arguments: list[str] | None = None) -> None:
     for line in aligned([HEADING, *map(cells, runs)]):
         # What was typed for a run may come from somebody else, and steer the terminal.
         print("".join(sign if sign.isprintable() else "\ufffd" for sign in line))
-    if options.sort == "loss" and have_other_tokens(runs):
-        say("sorted", "by bits/byte, because losses of different tokens cannot be compared")
     for run in runs:
         if run.reason is not None:
             print_mistake(run.reason)
@@ -74,12 +70,6 @@ def bits_of(run: "Overview") -> float:
     Runs on the same tokens have the order of their losses, because all their losses are multiplied by one number.
     """
     return math.inf if run.bits_per_byte is None else run.bits_per_byte
-
-
-def have_other_tokens(runs: "list[Overview]") -> bool:
-    """Whether runs have different numbers of tokens in a byte, and so another text, or another tokenizer."""
-    ratios = [run.bits_per_byte / run.loss for run in runs if run.bits_per_byte and run.loss]
-    return bool(ratios) and max(ratios) > min(ratios) * (1 + ROUNDING)
 
 
 def aligned(rows: list[list[str]]) -> list[str]:

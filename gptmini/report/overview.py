@@ -4,14 +4,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from gptmini.runs import (
-    checkpointed_step,
-    is_trained,
-    read_config,
-    read_last_step,
-    read_lines,
-    read_state,
-)
+from gptmini.runs import is_trained, read_config, read_lines, read_state
+from gptmini.runs.metrics import STEP
 
 # Keys that say where a run lies, how it is shown, and how many threads it has, which a sweep says of each of its runs;
 # they change nothing that is trained.
@@ -51,20 +45,19 @@ def _overview_of(folder: Path) -> Overview:
     finite = [pair for pair in validations if math.isfinite(pair[0])]
     loss, bits_per_byte = min(finite, default=(None, None))
 
-    end = read_state(folder)
+    written = read_state(folder)
+    step = None if written is None else written.step
     by = None
     if is_trained(folder):
-        # A run logs more often than it saves a checkpoint.
         state = "running"
-        step = read_last_step(folder)
-    elif end is not None:
-        state = end.state
-        step = end.step
-        by = end.by
-    else:
-        # What the run goes on from: the steps after it are lost.
+        # A run logs more often than it saves a checkpoint.
+        step = max((line[STEP] for line in read_lines(folder)), default=step)
+    elif written is None or written.state == "running":
+        # Its step is that of its newest checkpoint: the steps after it are lost.
         state = "killed"
-        step = checkpointed_step(folder)
+    else:
+        state = written.state
+        by = written.by
 
     return Overview(
         folder=folder,

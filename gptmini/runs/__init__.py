@@ -1,6 +1,7 @@
 """A run's folder: made, found and locked, led to by runs/latest, and gone on with."""
 
 from gptmini.runs.find import (
+    checkpoints_in,
     every_run,
     find_checkpoint,
     find_run,
@@ -8,7 +9,9 @@ from gptmini.runs.find import (
     has_checkpoint,
     named_run,
 )
-from gptmini.runs.folder import (
+from gptmini.runs.metrics import curves_of, dropping_later_lines, read_lines
+from gptmini.runs.resume import adopt, find_training_state, remove_left_overs
+from gptmini.runs.run_folder import (
     check_latest,
     check_version,
     is_run,
@@ -21,23 +24,14 @@ from gptmini.runs.folder import (
     seen_from_here,
     write_config,
 )
-from gptmini.runs.metrics import curves_of, dropping_later_lines, read_last_step, read_lines
-from gptmini.runs.resume import adopt, find_training_state, remove_left_overs
-from gptmini.runs.state import (
-    End,
-    checkpointed_step,
-    clear_state,
-    read_state,
-    write_state,
-)
+from gptmini.runs.state import RunState, read_state, write_state
 
 __all__ = [
-    "End",
+    "RunState",
     "adopt",
     "check_latest",
     "check_version",
-    "checkpointed_step",
-    "clear_state",
+    "checkpoints_in",
     "curves_of",
     "dropping_later_lines",
     "every_run",
@@ -53,7 +47,6 @@ __all__ = [
     "make_run_folder",
     "named_run",
     "read_config",
-    "read_last_step",
     "read_lines",
     "read_state",
     "remove_left_overs",

@@ -4,8 +4,12 @@ import re
 from datetime import datetime
 from pathlib import Path
 
-from gptmini.runs.folder import STAMP, seen_from_here
+from gptmini.runs.run_folder import STAMP, seen_from_here
 from gptmini.user_error import UserError
+
+# A run's checkpoint files, without .ckpt. Other files beside them, which were set aside or which a user has put there,
+# are read where they are named alone.
+CHECKPOINTS = ("last", "previous", "best")
 
 # The name of a run's folder: its time, and a number where several runs began in the same second.
 NAME_WITH_TIME = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:_(\d+))?")
@@ -97,19 +101,27 @@ def find_checkpoint(path: str | Path) -> Path:
     path = named_run(path)
     if path.is_file():
         return path
-    for name in ("best.ckpt", "last.ckpt", "previous.ckpt"):
-        candidate = path / "checkpoints" / name
-        if candidate.is_file():
-            return candidate
+    checkpoints = checkpoints_in(path)
+    best = path / "checkpoints" / "best.ckpt"
+    if best in checkpoints:
+        return best
+    if checkpoints:
+        return checkpoints[0]
     raise UserError(
         f"{path} holds no checkpoints/best.ckpt or checkpoints/last.ckpt; "
         "train first, or give a file"
     )
 
 
+def checkpoints_in(folder: Path) -> list[Path]:
+    """The checkpoints of a run from which it can go on, last.ckpt first; damaged ones are among them."""
+    files = [folder / "checkpoints" / f"{name}.ckpt" for name in CHECKPOINTS]
+    return [file for file in files if file.is_file()]
+
+
 def has_checkpoint(folder: Path) -> bool:
     """Whether a run has saved anything that it can go on from."""
-    return any((folder / "checkpoints").glob("[!.]*.ckpt"))
+    return bool(checkpoints_in(folder))
 
 
 def _runs(folder: Path, *patterns: str) -> list[Path]:

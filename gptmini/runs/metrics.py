@@ -25,8 +25,6 @@ PICTURES = "pictures"  # folder inside the run's folder
 STEP = "step"
 TIME = "time"
 
-NEWEST = 20  # lines among which the latest step is looked for; more than a run writes about itself when it goes on
-
 # Prefixes of tags that every validation writes.
 VALIDATION = ("val/", "samples", "zoom/")
 
@@ -47,34 +45,19 @@ def read_lines(folder: Path, *, having: str = "") -> list[Line]:
     A last line without an end, which a killed process leaves, is left out.
     Raises UserError: a line is no JSON object with a step.
     """
+    path = folder / FILE
+    if not path.is_file():
+        return []
+
     wanted = json.dumps(having).encode() if having else b""
     lines = []
-    for number, text in enumerate(_whole_lines(folder), start=1):
+    for number, text in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         if wanted in text:
             line = _parsed(text, folder, number)
             # A table may name the tag too.
             if not having or having in line:
                 lines.append(line)
     return lines
-
-
-def read_last_step(folder: Path) -> int | None:
-    """The latest step of the newest lines of a run's metrics.jsonl; None where there is none.
-
-    A run that goes on has described itself again, in lines of step 0. Raises UserError as read_lines does.
-    """
-    texts = _whole_lines(folder)
-    first = max(0, len(texts) - NEWEST)
-    steps = [_parsed(texts[i], folder, i + 1)[STEP] for i in range(first, len(texts))]
-    return max(steps, default=None)
-
-
-def _whole_lines(folder: Path) -> list[bytes]:
-    """The lines of a run's metrics.jsonl, without a last one that has no end; none where there is no file."""
-    path = folder / FILE
-    if not path.is_file():
-        return []
-    return path.read_bytes().split(b"\n")[:-1]
 
 
 def _parsed(text: bytes, folder: Path, number: int) -> Line:

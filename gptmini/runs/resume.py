@@ -1,14 +1,15 @@
 """From which checkpoint a resumed run goes on, and what becomes of the run's other files."""
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gptmini.files import replacing
+from gptmini.runs.find import checkpoints_in
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:  # importing torch takes seconds, and finding a run needs no torch
     from gptmini.checkpoint.training_state import TrainingState
-
-CHECKPOINTS = ("last", "previous", "best")  # names of a run's checkpoint files, without .ckpt
 
 
 def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
@@ -25,10 +26,8 @@ def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
 
     files = [path]
     if path.is_dir():
-        named = [path / "checkpoints" / f"{name}.ckpt" for name in CHECKPOINTS]
-        files = [file for file in named if file.is_file()]
         # Latest first; a damaged file counts as of an infinite step, so that the user is told of every damaged file.
-        files.sort(key=step_of, reverse=True)
+        files = sorted(checkpoints_in(path), key=step_of, reverse=True)
 
     damaged = []
     for file in files:
@@ -42,31 +41,44 @@ def find_training_state(path: Path) -> "tuple[TrainingState | None, list[str]]":
     return None, []
 
 
-def adopt(path: Path, step: int) -> list[Path]:
-    """Set aside the checkpoints of a run that are later than the one that it goes on from, or damaged.
+def adopt(path: Path, step: int, folder: Path) -> list[Path]:
+    """Make a checkpoint the newest of its run: later ones, and damaged ones, are set aside.
 
-    The checkpoint keeps its name. It is the newest from then on, so that the run goes on from it again if nothing is
-    saved before the run is killed.
+    So the run goes on from it again if it is killed before anything is saved. A file that is none of checkpoints_in()
+    stays as it is, and previous.ckpt becomes a copy of it.
 
     Args:
-        path: the checkpoint that the run goes on from, in the run's checkpoints folder.
+        path: the checkpoint that the run goes on from.
         step: optimizer step of that checkpoint.
+        folder: of the run.
 
     Returns the files set aside under their new names, set-aside-<name>-<step>.ckpt; the step of a damaged file is inf.
-    Raises OSError: a file could not be renamed.
+    Raises OSError: a file could not be copied or renamed.
     """
+    aside = []
+    if not any(file.samefile(path) for file in checkpoints_in(folder)):
+        copy = folder / "checkpoints" / "previous.ckpt"
+        with path.open("rb") as original, replacing(copy) as file:
+            shutil.copyfileobj(original, file)
+            aside += _set_aside_if_later(copy, step)
+        path = copy
+
+    for other in checkpoints_in(folder):
+        if not other.samefile(path):
+            aside += _set_aside_if_later(other, step)
+    return aside
+
+
+def _set_aside_if_later(file: Path, step: int) -> list[Path]:
+    """Rename a checkpoint that is of a later step or damaged; return its new name in a list, else an empty one."""
     from gptmini.checkpoint.file import step_of
 
-    aside = []
-    for name in CHECKPOINTS:
-        other = path.with_name(f"{name}.ckpt")
-        if other == path or not other.is_file():
-            continue
-        other_step = step_of(other)
-        if other_step > step:
-            new_name = other.with_name(f"set-aside-{name}-{other_step}.ckpt")
-            aside.append(other.replace(new_name))
-    return aside
+    if not file.is_file():
+        return []
+    own_step = step_of(file)
+    if own_step <= step:
+        return []
+    return [file.replace(file.with_name(f"set-aside-{file.stem}-{own_step}.ckpt"))]
 
 
 def remove_left_overs(folder: Path) -> None:

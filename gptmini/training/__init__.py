@@ -7,27 +7,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gptmini.training.checkpoints import AtomicCheckpointIO, RunCheckpoints
+    from gptmini.training.checkpoints import RunCheckpoints
     from gptmini.training.datamodule import TokenDataModule
     from gptmini.training.module import GPTModule
     from gptmini.training.monitoring.console import ConsoleLogger
     from gptmini.training.monitoring.events import EventLogger
-    from gptmini.training.monitoring.metrics import MetricsLogger
+    from gptmini.training.monitoring.json_lines import MetricsLogger
     from gptmini.training.monitoring.overfitting import OverfittingNotice
     from gptmini.training.monitoring.pictures import Pictures
     from gptmini.training.monitoring.samples import Samples
     from gptmini.training.monitoring.scalars import Scalars
     from gptmini.training.pruning import Pruning
     from gptmini.training.stopping import Stopping
-    from gptmini.training.trainer import assemble, build_trainer
+    from gptmini.training.trainer import build_trainer
     from gptmini.training.trainer_settings import TrainerSettings
 
 _HOMES = {
-    "AtomicCheckpointIO": "gptmini.training.checkpoints",
     "ConsoleLogger": "gptmini.training.monitoring.console",
     "EventLogger": "gptmini.training.monitoring.events",
     "GPTModule": "gptmini.training.module",
-    "MetricsLogger": "gptmini.training.monitoring.metrics",
+    "MetricsLogger": "gptmini.training.monitoring.json_lines",
     "OverfittingNotice": "gptmini.training.monitoring.overfitting",
     "Pictures": "gptmini.training.monitoring.pictures",
     "Pruning": "gptmini.training.pruning",
@@ -37,11 +36,9 @@ _HOMES = {
     "Stopping": "gptmini.training.stopping",
     "TokenDataModule": "gptmini.training.datamodule",
     "TrainerSettings": "gptmini.training.trainer_settings",
-    "assemble": "gptmini.training.trainer",
     "build_trainer": "gptmini.training.trainer",
 }
 __all__ = [
-    "AtomicCheckpointIO",
     "ConsoleLogger",
     "EventLogger",
     "GPTModule",
@@ -55,7 +52,6 @@ __all__ = [
     "Stopping",
     "TokenDataModule",
     "TrainerSettings",
-    "assemble",
     "build_trainer",
 ]
 

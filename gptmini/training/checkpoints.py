@@ -10,7 +10,7 @@ from pydantic import NonNegativeInt, PositiveInt, validate_call
 from pydantic.dataclasses import dataclass
 
 from gptmini.checkpoint.file import write_checkpoint
-from gptmini.runs import has_checkpoint
+from gptmini.runs import RunState, has_checkpoint, write_state
 from gptmini.settings import STRICT
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import say
@@ -54,17 +54,12 @@ class RunCheckpoints(L.Callback):
 
     def state_dict(self) -> dict:
         """Return the best validation, which a resumed run must know."""
-        best = None
-        if self.best is not None:
-            best = asdict(self.best)
-        return {"best": best}
+        return {"best": None if self.best is None else asdict(self.best)}
 
     def load_state_dict(self, state: dict) -> None:
         """Restore the state of state_dict()."""
         best = state["best"]
-        self.best = None
-        if best is not None:
-            self.best = Best(**best)
+        self.best = None if best is None else Best(**best)
 
     def on_train_batch_end(
         self,
@@ -146,6 +141,7 @@ class RunCheckpoints(L.Callback):
         if failure is None:
             if name == "last":
                 self._last_step = trainer.global_step
+            self._write_state(trainer, folder)
             return True
 
         kept = (
@@ -156,3 +152,12 @@ class RunCheckpoints(L.Callback):
         if needed:
             raise failure
         return False
+
+    def _write_state(self, trainer: L.Trainer, folder: Path) -> None:
+        """Write into the run's folder which step is saved, for `gptmini runs`; if that fails, say so in one line."""
+        if not trainer.is_global_zero:
+            return
+        try:
+            write_state(folder, RunState(state="running", step=trainer.global_step))
+        except OSError as error:
+            say(trainer, f"state not written at step {trainer.global_step}: {error.strerror}")

@@ -1,17 +1,15 @@
 """The run that a command begins or goes on with: its folder, locked and prepared, and the state that it starts from."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
 from gptmini.checkpoint.training_state import TrainingState
-from gptmini.files import append_text
 from gptmini.runs import (
-    End,
+    RunState,
     adopt,
     check_latest,
-    clear_state,
     dropping_later_lines,
     find_run,
     find_training_state,
@@ -24,6 +22,7 @@ from gptmini.runs import (
     remove_left_overs,
     root_of,
     write_config,
+    write_state,
 )
 from gptmini.runs.metrics import Line
 from gptmini.untrusted import check_plain_folder
@@ -40,8 +39,6 @@ class Run:
         notes: lines for the user on how the checkpoint was found.
     """
 
-    log: TextIO  # train.log, which begin() opens
-
     def __init__(
         self,
         folder: Path,
@@ -56,9 +53,10 @@ class Run:
         self.resumed = resumed
         self.state = state
         self.notes = list(notes)
-        self.end: End | None = None  # how the run ended when it was trained before
+        self.end: RunState | None = None  # how the run's last start ended, or that it was killed
         self.lines: list[Line] = []  # of metrics.jsonl, up to the step
         self.overrides: Sequence[str] = ()  # all that was typed for this run so far, KEY=VALUE each
+        self.log: TextIO | None = None  # train.log, which begin() opens
 
     @property
     def step(self) -> int:
@@ -91,15 +89,15 @@ class Run:
         """
         if self.resumed:
             remove_left_overs(self.folder)
-            clear_state(self.folder)
             self._take_back()
 
         # The configuration is written first: a run without one cannot be resumed, and latest must not lead to it.
         self.overrides = overrides
         write_config(config, self.folder, overrides)
+        write_state(self.folder, RunState(state="running", step=self.step))
         if self.root is not None:
             link_latest(self.root, self.folder)
-        self.log = append_text(self.folder / "train.log")
+        self.log = (self.folder / "train.log").open("a", encoding="utf-8")
 
     def _take_back(self) -> None:
         """Drop what was logged, and set aside checkpoints, later than the state.
@@ -116,13 +114,13 @@ class Run:
         aside: list[Path] = []
         with dropping_later_lines(self.folder, newest, validated=validated) as self.lines:
             if self.state is not None:
-                aside = adopt(self.state.path, self.step)
+                aside = adopt(self.state.path, self.step, self.folder)
         for file in aside:
             self.notes.append(f"{file} is of a later step, or damaged, and set aside")
 
     def close(self) -> None:
         """Close the log; an error of its last write was told when writing first failed."""
-        if hasattr(self, "log"):
+        if self.log is not None:
             with suppress(OSError):
                 self.log.close()
 
@@ -158,12 +156,8 @@ def open_run(
     try:
         if root is not None:
             check_latest(root / "latest")
-        with locked(place):
-            run = Run(place, root, resumed=False)
-            try:
-                yield run
-            finally:
-                run.close()
+        with locked(place), closing(Run(place, root, resumed=False)) as run:
+            yield run
     finally:
         for empty in made:
             with suppress(OSError):
@@ -183,9 +177,7 @@ def _open_old(path: Path, runs_dir: str) -> Iterator[Run]:
     check_plain_folder(folder)
     with locked(folder):
         state, notes = find_training_state(folder if named.is_dir() else named.resolve())
-        run = Run(folder, root_of(folder, runs_dir), resumed=True, state=state, notes=notes)
-        run.end = read_state(folder)
-        try:
+        root = root_of(folder, runs_dir)
+        with closing(Run(folder, root, resumed=True, state=state, notes=notes)) as run:
+            run.end = read_state(folder)
             yield run
-        finally:
-            run.close()

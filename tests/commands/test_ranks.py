@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gptmini.runs import End, read_state
+from gptmini.runs import RunState, read_state
 from run_folders import config_of, last, newest
 
 pytestmark = pytest.mark.slow
@@ -141,7 +141,7 @@ def test_a_run_that_all_ranks_give_up_is_told_once_and_the_next_job_is_trained(
     assert len(told) == 2
 
     runs = tmp_path / "runs" / "job"
-    assert read_state(runs / "0") == End(state="failed", step=2, by="UserError")
+    assert read_state(runs / "0") == RunState(state="failed", step=2, by="UserError")
     assert last(runs / "1")["global_step"] == 4
 
 

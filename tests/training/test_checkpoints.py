@@ -10,9 +10,11 @@ import torch
 
 import gptmini
 from forked import in_processes
-from gptmini.checkpoint.file import read_checkpoint
+from gptmini.checkpoint.file import read_checkpoint, step_of
+from gptmini.runs import RunState, checkpoints_in, read_state, write_state
 from gptmini.training.checkpoints import AtomicCheckpointIO, RunCheckpoints, Stop
 from training.test_strategies import trained
+from training.watchers import Said
 
 
 class StopAtTheEnd(L.Callback):
@@ -45,6 +47,33 @@ def test_a_stop_after_the_last_step_saves_no_step_twice(train, tmp_path, every_s
     files = (tmp_path / "checkpoints").iterdir()
     steps = {path.name: read_checkpoint(path)["global_step"] for path in files}
     assert steps == {"best.ckpt": 9, "last.ckpt": 9, "previous.ckpt": 9 - every_steps}
+
+
+def test_the_state_is_written_after_each_checkpoint_and_names_its_step(
+    train, tmp_path, monkeypatch
+):
+    seen = []
+
+    def write(folder, state):
+        seen.append((state.step, max(map(step_of, checkpoints_in(folder)))))
+        write_state(folder, state)
+
+    monkeypatch.setattr("gptmini.training.checkpoints.write_state", write)
+    train(callbacks=[RunCheckpoints(every_steps=2)], max_steps=7, val_every_steps=3)
+    # best.ckpt is of steps 3, 6 and 7, the validations.
+    assert seen == [(step, step) for step in (2, 3, 4, 6, 6, 7, 7)]
+    assert read_state(tmp_path) == RunState(state="running", step=7)
+
+
+def test_a_state_that_cannot_be_written_is_told_and_the_run_goes_on(train, tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("gptmini.training.checkpoints.write_state", fail)
+    told = Said()
+    train(callbacks=[RunCheckpoints(every_steps=2)], loggers=[told], max_steps=2)
+    assert set(told.lines) == {"state not written at step 2: No space left on device"}
+    assert read_checkpoint(tmp_path / "checkpoints" / "last.ckpt")["global_step"] == 2
 
 
 def test_a_checkpoint_alone_is_the_model_and_its_tokenizer(train, tmp_path, checkpoints):
@@ -80,9 +109,8 @@ def trained_on_a_full_disk(train, n_ranks, *, failing, **settings):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write(self, checkpoint, path)
 
-    AtomicCheckpointIO.save_checkpoint = (
-        save_checkpoint  # in a process that is forked for this run alone
-    )
+    # In a process that is forked for this run alone.
+    AtomicCheckpointIO.save_checkpoint = save_checkpoint
     try:
         trained(train, n_ranks, max_steps=6, **settings)
     except OSError as error:

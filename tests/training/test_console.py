@@ -8,7 +8,7 @@ import time
 import pytest
 from rich.console import Console
 
-from gptmini.training.monitoring.console import ConsoleLogger, past_validations, sparkline
+from gptmini.training.monitoring.console import ConsoleLogger, sparkline
 
 LOSSES = (5.25, 4.75, 4.875, 4.5)  # of validations after 10, 20, 30 and 40 steps
 TRAINED = {"train/loss": 4.4375, "work/tokens_per_second": 12345.6, "train/tokens": 1_234_567_890}
@@ -155,23 +155,23 @@ def test_a_resumed_run_remembers_its_validations(monkeypatch):
     assert [row.split()[0] for row in logger.final_table()[1:]] == ["5", "10", "40"]
 
 
-def test_validations_of_the_past_have_what_was_logged_last_before_them():
-    curves = {
-        "val/loss": [(4, 6.0), (8, 5.0)],
-        "other": [(1, 1.0)],
-        "train/loss": [(1, 9.0), (3, 8.0), (8, 7.0), (9, 6.5)],
-        "train/tokens": [(1, 64), (3, 192)],
-    }
-
-    first, second = past_validations(curves)
+def test_validations_of_the_past_have_what_was_logged_last_before_them(monkeypatch):
+    before = [
+        {"step": 0, "setup/config": [["seed", "1"]]},
+        {"step": 1, "train/loss": 9.0, "train/tokens": 64},
+        {"step": 3, "train/loss": 8.0, "train/tokens": 192},
+        {"step": 4, "val/loss": 6.0},
+        {"step": 4, "samples": ["four"]},
+        {"step": 8, "train/loss": 7.0},
+        {"step": 8, "val/loss": 5.0},
+        {"step": 9, "train/loss": 6.5},
+    ]
+    _, _, logger = watch(monkeypatch, terminal=False, losses=[], before=before)
     # Every step takes as many tokens, so their number is known at steps where it was not logged.
-    assert first == {"step": 4, "val/loss": 6.0, "train/loss": 8.0, "train/tokens": 256}
-    assert second == {"step": 8, "val/loss": 5.0, "train/loss": 7.0, "train/tokens": 512}
-    assert past_validations({}) == []
-
-    # Event files of a stranger may hold a point of step 0.
-    (only,) = past_validations({"val/loss": [(4, 6.0)], "train/tokens": [(0, 64)]})
-    assert only["train/tokens"] == 64
+    assert [row.split() for row in logger.final_table()[1:]] == [
+        ["4", "256", "8.0000", "6.0000"],
+        ["8", "512", "7.0000", "5.0000", "best"],
+    ]
 
 
 class Full(io.StringIO):

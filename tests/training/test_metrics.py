@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import metadata
 
 from gptmini.report.scalar_table import csv_of
-from gptmini.runs import curves_of, dropping_later_lines, read_last_step, read_lines
+from gptmini.runs import curves_of, dropping_later_lines, read_lines
 from gptmini.training import EventLogger, MetricsLogger, Scalars
 from gptmini.user_error import UserError
 
@@ -155,11 +155,9 @@ def test_one_tag_can_be_read_without_the_other_lines(tmp_path):
     names_it = {"step": 5, "setup/config": [["monitor", "val/loss"]]}
     write(tmp_path, names_it, *LINES, end='{"step": 8')
     assert read_lines(tmp_path, having="val/loss") == [LINES[3]]
-    assert read_last_step(tmp_path) == 6
 
     (tmp_path / "metrics.jsonl").unlink()
     assert read_lines(tmp_path) == []
-    assert read_last_step(tmp_path) is None
 
 
 def limited(size):

@@ -57,7 +57,7 @@ def go(train, folder, record, *, kill=None, save_every=2, **options):
     assert not warnings
     record.seen.resume(state.step if state else -1)
     if state:
-        adopt(state.path, state.step)
+        adopt(state.path, state.step, folder)
 
     samples = Samples(prompts=["The"], seed=3, max_new_tokens=5, temperature=0.8, top_k=20)
     callbacks = [

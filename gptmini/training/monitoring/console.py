@@ -3,8 +3,7 @@
 import errno
 import math
 import time
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from lightning.pytorch.loggers.logger import Logger
@@ -12,6 +11,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
+
+from gptmini.runs.metrics import STEP, Line, is_number, tags_of
 
 PLAIN_SECONDS = 5.0  # between two plain progress lines: often enough to see life, and readable
 SPARKS = 10  # validations in the sparkline
@@ -56,7 +57,7 @@ class ConsoleLogger(Logger):
         console: Console,
         log_file: Console,
         max_steps: int,
-        validations: Sequence[dict[str, float]] = (),
+        lines: Sequence[Line] = (),
         validation_due: Callable[[int], bool] = lambda step: False,
     ) -> None:
         """Show nothing yet.
@@ -65,20 +66,24 @@ class ConsoleLogger(Logger):
             console: where the person who watches looks.
             log_file: over the file train.log.
             max_steps: last optimizer step of the run.
-            validations: of a resumed run, before it was resumed: scalars by tag, and the step under "step".
+            lines: of metrics.jsonl, of a resumed run, up to the step from which it goes on.
             validation_due: whether a validation follows a step. The line of the validation is then the step's only one.
         """
         super().__init__()
         self.console = console
         self.log_file = log_file
         self.max_steps = max_steps
-        self.validations = list(validations)
+        # Newest value of each scalar at each validation, by its tag, and the step under "step".
+        self.validations: list[dict[str, float]] = []
         self._validation_due = validation_due
         self._latest: dict[str, float] = {}  # newest value of each scalar
         self._tokens_per_step: float | None = None  # None until train/tokens was logged
         self._bar: Progress | None = None
         self._start: tuple[float, int] | None = None  # time and step of the first metrics
         self._spoke = -PLAIN_SECONDS  # when the last progress line was written
+        for line in lines:
+            numbers = {tag: value for tag, value in tags_of(line).items() if is_number(value)}
+            self._take(numbers, line[STEP])
 
     @property
     def name(self) -> str:
@@ -105,16 +110,9 @@ class ConsoleLogger(Logger):
         now = time.monotonic()
         if self._start is None:
             self._start = (now, step)
-        self._latest.update(metrics)
-        if TOKENS in metrics and step > 0:
-            self._tokens_per_step = metrics[TOKENS] / step
-        validated = "val/loss" in metrics
-        if validated:
-            validation = self._latest | {"step": step}
-            if self._tokens_per_step is not None:
-                validation[TOKENS] = self._tokens_per_step * step
-            self.validations.append(validation)
+        self._take(metrics, step)
 
+        validated = "val/loss" in metrics
         # A terminal has a bar that moves with every point; elsewhere every line stays, so lines are rarer.
         if self.console.is_terminal:
             self._draw_bar(step, now)
@@ -124,6 +122,17 @@ class ConsoleLogger(Logger):
             line = Text(f"step {step}/{self.max_steps}  ")
             line.append_text(self._figures(step, now, validated=validated))
             self.say(line, aloud=validated or not self.console.is_terminal)
+
+    def _take(self, metrics: Mapping[str, float], step: int) -> None:
+        """Keep the newest value of each scalar, and all of them at a validation."""
+        self._latest.update(metrics)
+        if TOKENS in metrics and step > 0:
+            self._tokens_per_step = metrics[TOKENS] / step
+        if "val/loss" in metrics:
+            validation = self._latest | {"step": step}
+            if self._tokens_per_step is not None:
+                validation[TOKENS] = self._tokens_per_step * step
+            self.validations.append(validation)
 
     @rank_zero_only
     def say(self, line: str | Text, *, aloud: bool = True) -> None:
@@ -249,30 +258,6 @@ def printable(text: str) -> str:
         else:
             shown += character.encode("unicode_escape").decode()
     return shown
-
-
-def past_validations(curves: dict[str, list[tuple[int, float]]]) -> list[dict[str, float]]:
-    """Read from a run's curves what the final table shows of its validations.
-
-    Args:
-        curves: (step, value) points by tag, in the order of their steps.
-
-    Returns a dict for each validation: the newest value of each scalar by its tag, and the step under "step".
-    """
-    validations: list[dict[str, float]] = []
-    for step, _ in curves.get("val/loss", []):
-        validation: dict[str, float] = {"step": step}
-        for tag, _ in COLUMNS.values():
-            points = curves.get(tag, [])
-            # Training scalars are logged at steps of their own: the newest point until the validation counts.
-            n_until_step = bisect_right(points, step, key=lambda point: point[0])
-            if n_until_step:
-                logged_step, value = points[n_until_step - 1]
-                if tag == TOKENS and logged_step > 0:
-                    value *= step / logged_step
-                validation[tag] = value
-        validations.append(validation)
-    return validations
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -1,23 +1,19 @@
 """TensorBoard's event files of a run: a copy of its metrics.jsonl, and what compares runs."""
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from lightning.pytorch.utilities import rank_zero_only
 
 # Protobuf makes this class while the module is imported, where no type checker sees it.
 # pyrefly: ignore[missing-module-attribute]
 from tensorboard.compat.proto.summary_pb2 import Summary
-from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard import FileWriter
+from torch.utils.tensorboard.summary import custom_scalars, hparams, text
 
 from gptmini.report.tags import COMPARED, LAYOUT
 from gptmini.runs.metrics import STEP, TIME, Line, is_number, picture_path, tags_of
-from gptmini.training.monitoring.logger import FolderLogger
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import FileWriter
+from gptmini.training.monitoring.logger import Entries, FolderLogger
 
 EVENT_FILES = "events.out.tfevents.*"  # TensorBoard's own names, in the run folder
 SPECIAL = "\\`*_[]<>&|~\r\n"  # characters that Markdown or HTML would not show as themselves
@@ -34,13 +30,7 @@ class EventLogger(FolderLogger):
     events anew.
     """
 
-    def __init__(
-        self, save_dir: str | Path, *, on_error: Callable[[OSError], None] | None = None
-    ) -> None:
-        """Open no file yet; the first event does. Arguments as of FolderLogger."""
-        super().__init__(save_dir, on_error=on_error)
-        self._gave_up = False
-        self._writer: SummaryWriter | None = None
+    _writer: FileWriter | None = None  # opened by the first event
 
     @rank_zero_only
     def write_anew(self, lines: Sequence[Line]) -> None:
@@ -50,47 +40,32 @@ class EventLogger(FolderLogger):
         passes over purge_step. It drops the later points of a tag only when the tag is logged again, and keeps the
         first entry in HParams. Its slow loader shows texts twice.
         """
+        self.attempt(lambda: self._write_lines(lines))
+
+    def _write_lines(self, lines: Sequence[Line]) -> None:
+        """Write lines of metrics.jsonl in the place of all event files."""
         for path in self.folder.glob(EVENT_FILES):
             path.unlink()
         for line in lines:
-            self._attempt(lambda writer, line=line: self._write_line(writer, line))
+            entries = tags_of(line)
+            for tag, value in entries.items():
+                path = picture_path(self.folder, value)
+                if path is not None and path.is_file():
+                    entries[tag] = path.read_bytes()
+            self.write(line[STEP], entries, line.get(TIME))
 
-    def _write_line(self, writer: SummaryWriter, line: Line) -> None:
-        """Write what a line of metrics.jsonl holds."""
-        step, now = line[STEP], line.get(TIME)
-        tags = tags_of(line)
-        numbers = {tag: value for tag, value in tags.items() if is_number(value)}
+    def write(self, step: int, entries: Entries, now: float | None = None) -> None:
+        """Write events, at the time now in seconds since 1970; None for the clock's."""
+        numbers = {tag: float(value) for tag, value in entries.items() if is_number(value)}
         if numbers:
-            _file_of(writer).add_summary(_scalars(numbers), step, now)
-
-        for tag, value in tags.items():
-            path = picture_path(self.folder, value)
-            if path is not None and path.is_file():
-                _file_of(writer).add_summary(_image(tag, path.read_bytes()), step, now)
+            self._add(_scalars(numbers), step, now)
+        for tag, value in entries.items():
+            if isinstance(value, bytes):
+                self._add(_image(tag, value), step, now)
             elif isinstance(value, list):
                 is_table = any(isinstance(row, list) for row in value)
-                text = _table(value) if is_table else _samples(value)
-                writer.add_text(tag, text, step, now)
-
-    @rank_zero_only
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Write scalars, by tag."""
-        self._attempt(lambda writer: _file_of(writer).add_summary(_scalars(metrics), step))
-
-    @rank_zero_only
-    def log_samples(self, texts: Sequence[str], step: int) -> None:
-        """Write texts one below the other, each as a block of code, which TensorBoard does not reformat."""
-        self._attempt(lambda writer: writer.add_text("samples", _samples(texts), step))
-
-    @rank_zero_only
-    def log_table(self, tag: str, rows: Sequence[Sequence[str]], step: int) -> None:
-        """Write a table as text; the first row holds the headings."""
-        self._attempt(lambda writer: writer.add_text(tag, _table(rows), step))
-
-    @rank_zero_only
-    def log_image(self, tag: str, png: bytes, step: int) -> None:
-        """Write an image, the bytes of a PNG file."""
-        self._attempt(lambda writer: _file_of(writer).add_summary(_image(tag, png), step))
+                shown = _table(value) if is_table else _samples(value)
+                self._add(text(tag, shown), step, now)
 
     @rank_zero_only
     def log_layout(self) -> None:
@@ -100,7 +75,7 @@ class EventLogger(FolderLogger):
             layout[category] = {}
             for title, patterns in charts.items():
                 layout[category][title] = ["Multiline", patterns]
-        self._attempt(lambda writer: writer.add_custom_scalars(layout))
+        self.attempt(lambda: self._add(custom_scalars(layout), 0))
 
     @rank_zero_only
     def log_comparison(
@@ -114,53 +89,33 @@ class EventLogger(FolderLogger):
             others: keys of the further columns.
         """
         plain = {key: _hparams_value(value) for key, value in values.items()}
+        for summary in _hparams_summaries(plain, changed, others):
+            self.attempt(lambda summary=summary: self._add(summary, 0))
 
-        def write(writer: SummaryWriter) -> None:
-            for summary in _hparams_summaries(plain, changed, others):
-                _file_of(writer).add_summary(summary, 0)
-
-        self._attempt(write)
-
-    @rank_zero_only
-    def save(self) -> None:
+    def flush(self) -> None:
         """Hand all events to the system, so that TensorBoard shows them."""
-        if self._writer is not None:
-            self._attempt(lambda writer: writer.flush())
+        if self._writer is not None and not self.has_failed:
+            self._writer.flush()
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
         """Close the event file, if one is open; a later event opens another one."""
-        if self._writer is not None:
-            self._attempt(lambda writer: writer.close())
-            self._writer = None
+        if self._writer is not None and not self.has_failed:
+            self.attempt(self._writer.close)
+        self._writer = None
 
-    def _attempt(self, write: Callable[[SummaryWriter], None]) -> None:
-        """Call write with the open event file; give up, and tell on_error, where the disk does not take it."""
-        if self._gave_up:
+    def _add(self, summary: Summary, step: int, now: float | None = None) -> None:
+        """Add an event to the open file, unless the disk did not take one before."""
+        if self.has_failed:
             return
-        try:
-            if self._writer is None:
-                self._writer = SummaryWriter(str(self.folder))
-            write(self._writer)
-        except OSError as error:
-            if self.on_error is None:
-                raise
-            self._gave_up = True
-            self._writer = None
-            self.on_error(error)
+        if self._writer is None:
+            self._writer = FileWriter(str(self.folder))
+        self._writer.add_summary(summary, step, now)
 
 
-def _file_of(writer: SummaryWriter) -> "FileWriter":
-    """The file of a writer, which takes several values in one event."""
-    file = writer.file_writer
-    assert file is not None  # a writer has a file until it is closed
-    return file
-
-
-def _scalars(metrics: Mapping[str, float]) -> Summary:
+def _scalars(numbers: dict[str, float]) -> Summary:
     """Scalars of one step as one event."""
-    values = [Summary.Value(tag=tag, simple_value=float(metrics[tag])) for tag in metrics]
-    return Summary(value=values)
+    return Summary(value=[Summary.Value(tag=tag, simple_value=numbers[tag]) for tag in numbers])
 
 
 def _image(tag: str, png: bytes) -> Summary:
@@ -189,7 +144,6 @@ def _hparams_summaries(
     # Protobuf makes this class while the module is imported, where no type checker sees it.
     # pyrefly: ignore[missing-module-attribute]
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
-    from torch.utils.tensorboard.summary import hparams
 
     _, entry, _ = hparams(values, {})
     shown = {key: values[key] for key in (*changed, *others)}

@@ -19,12 +19,7 @@ class TokenLosses(NamedTuple):
 
 def joined(batches: list[TokenLosses]) -> TokenLosses:
     """Join what was found in the batches of one validation, in their order."""
-    return TokenLosses(
-        losses=np.concatenate([batch.losses for batch in batches]),
-        positions=np.concatenate([batch.positions for batch in batches]),
-        targets=np.concatenate([batch.targets for batch in batches]),
-        likeliest=np.concatenate([batch.likeliest for batch in batches]),
-    )
+    return TokenLosses(*(np.concatenate(arrays) for arrays in zip(*batches, strict=True)))
 
 
 def mispredicted(found: TokenLosses, label: Callable[[int], str]) -> list[list[str]]:

@@ -18,11 +18,10 @@ from pathlib import Path
 from gptmini.commands.errors import Parser
 from gptmini.user_error import UserError
 
-from .outcomes import INTERVAL, OVERRIDES, RUNNER, differing_bits, outcome, reached
+from .outcomes import INTERVAL, OVERRIDES, count_steps, differing_bits, outcome, reached
 from .processes import kill_processes
 from .sweeps import kill_sweeps
 
-TRAIN = Path(__file__).resolve().parent.parent.parent / "train.py"
 STEPS_A_KILL = 60  # so many that the run is not over before its last kill
 KINDS = ("start-up", "training", "write")  # when a kill falls, in turns
 RESUME = "resume=runs/latest"
@@ -141,9 +140,10 @@ def start(folder: Path, *arguments: str, limit: int | None = None) -> subprocess
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
+    counting = count_steps(folder)
     with (folder / "output.txt").open("a") as output:
         return subprocess.Popen(
-            [sys.executable, "-c", RUNNER, str(TRAIN), str(folder / "counter"), *arguments],
+            [sys.executable, "-m", "gptmini", "train", *arguments, counting],
             cwd=folder,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -23,25 +23,28 @@ OVERRIDES = (
     "callbacks.pictures=null",
 )
 
-# Runs scripts/train.py, and writes the newest step, and which process has done it, to a file: a process that is killed
-# cannot tell its step itself.
-RUNNER = """
-import os, runpy, sys
-from gptmini.training import GPTModule
+# A callback that writes the newest step, and which process has done it, to a file: a process that is killed cannot tell
+# its step itself. gptmini finds the class in the folder where the command is typed.
+COUNTER = """
+import os
 
-script, counter, *arguments = sys.argv[1:]
-sys.argv[:] = [script, *arguments]
-file = os.open(counter, os.O_WRONLY | os.O_CREAT)
-end = GPTModule.on_train_batch_end
+import lightning as L
 
-def count(module, *batch):
-    step = module.trainer.global_step.to_bytes(8, "little")
-    os.pwrite(file, step + os.getpid().to_bytes(8, "little"), 0)
-    return end(module, *batch)
 
-GPTModule.on_train_batch_end = count
-runpy.run_path(script, run_name="__main__")
+class Counter(L.Callback):
+    def __init__(self):
+        self.file = os.open("counter", os.O_WRONLY | os.O_CREAT)
+
+    def on_train_batch_end(self, trainer, module, *batch):
+        step = trainer.global_step.to_bytes(8, "little")
+        os.pwrite(self.file, step + os.getpid().to_bytes(8, "little"), 0)
 """
+
+
+def count_steps(folder: Path) -> str:
+    """Write the callback into a folder, and return the override by which a run that is started there counts."""
+    (folder / "counting.py").write_text(COUNTER)
+    return "++callbacks.counter._target_=counting.Counter"
 
 
 def reached(folder: Path) -> int:
@@ -55,7 +58,7 @@ def newest_trainer(folder: Path) -> int:
 
 
 def _counter(folder: Path) -> tuple[int, int]:
-    """The newest step and its process, as RUNNER has written them."""
+    """The newest step and its process, as COUNTER has written them."""
     path = folder / "counter"
     content = path.read_bytes() if path.exists() else b""
     return int.from_bytes(content[:8], "little"), int.from_bytes(content[8:], "little")

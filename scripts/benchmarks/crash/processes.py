@@ -1,4 +1,4 @@
-"""Kill processes of runs on two processes, under every launcher, and compare the ends with an undisturbed run.
+"""Kill processes of runs on two processes, under every launcher, and compare the ends with undisturbed runs.
 
 A job is what a cluster starts again: torchrun, two tasks of srun, or gptmini that starts its own processes. Its command
 is typed again after each kill, with the run's folder.
@@ -19,18 +19,24 @@ from pathlib import Path
 from .outcomes import (
     INTERVAL,
     OVERRIDES,
-    RUNNER,
+    count_steps,
     differing_bits,
     newest_trainer,
     outcome,
     reached,
 )
 
-TRAIN = Path(__file__).resolve().parent.parent.parent / "train.py"
 N_STEPS = 1500
 MAX_RESTARTS = 20  # kills after which torchrun gives a job up
 PATIENCE = 90  # seconds that what is left of a job may take to end by itself
-KINDS = ("torchrun, a rank", "torchrun, its agent", "srun, a task", "gptmini's own, a rank")
+# How a job is started, and which of its processes are killed.
+KINDS = (
+    "torchrun, a rank",
+    "torchrun, its agent",
+    "srun, a task",
+    "gptmini's own, a rank",
+    "fsdp2, a rank",
+)
 OPTIONS = (
     *OVERRIDES,
     "trainer.timeout=20",
@@ -41,22 +47,23 @@ OPTIONS = (
 
 def kill_processes(n_kills: int, root: Path, random_: random.Random) -> bool:
     """Kill n_kills processes, a share of them under each launcher; print what came of it and return if all is well."""
-    straight = root / "straight"
-    straight.mkdir()
-    script = straight / "counting.py"
-    script.write_text(RUNNER)
-    for process in start(KINDS[0], straight):
-        if process.wait():
-            sys.exit((straight / "output.txt").read_text())
-    expected = outcome(straight)
+    straight = {}
+    for kind in (KINDS[0], KINDS[-1]):
+        straight[kind] = root / f"straight {kind}"
+        straight[kind].mkdir()
+        for process in start(kind, straight[kind]):
+            if process.wait():
+                sys.exit((straight[kind] / "output.txt").read_text())
 
     is_well = True
     for kind in KINDS:
+        # Another strategy adds up gradients in another order.
+        undisturbed = straight.get(kind, straight[KINDS[0]])
         folder = root / kind.replace(" ", "-").replace(",", "")
         folder.mkdir()
-        shutil.copytree(straight / "data", folder / "data")
+        shutil.copytree(undisturbed / "data", folder / "data")
         lost, n_starts = kill_job(kind, folder, n_kills // len(KINDS), random_)
-        bits = differing_bits(expected, outcome(folder))
+        bits = differing_bits(outcome(undisturbed), outcome(folder))
         most = max(lost, default=0)
         print(
             f"{kind:24} {len(lost)} kills, {n_starts} starts, at most {most} steps lost, {bits} bits differ",
@@ -98,8 +105,7 @@ def kill_job(
 
 def start(kind: str, folder: Path) -> list[subprocess.Popen]:
     """Start a job: its processes, or the program that starts them."""
-    (folder / "counting.py").write_text(RUNNER)
-    arguments = [str(folder / "counting.py"), str(TRAIN), str(folder / "counter"), *OPTIONS]
+    arguments = ["-m", "gptmini", "train", *OPTIONS, count_steps(folder)]
     plain = [sys.executable, *arguments]
     if kind.startswith("torchrun"):
         agent = [
@@ -113,8 +119,10 @@ def start(kind: str, folder: Path) -> list[subprocess.Popen]:
     if kind.startswith("srun"):
         port = str(free_port())
         return [spawn(folder, plain, **task(rank, port)) for rank in range(2)]
-    own = {"SLURM_JOB_ID": "78", "SLURM_PROCID": "0"}
-    return [spawn(folder, [*plain, "trainer.devices=2"], **own)]
+    own = ["trainer.devices=2"]
+    if kind.startswith("fsdp2"):
+        own.append("trainer.strategy=fsdp2")
+    return [spawn(folder, [*plain, *own], SLURM_JOB_ID="78", SLURM_PROCID="0")]
 
 
 def spawn(folder: Path, command: list[str], **variables: str) -> subprocess.Popen:
@@ -198,13 +206,14 @@ def newest_step(folder: Path) -> int:
     """The step of the newest checkpoint below a folder; 0 if there is none."""
     from gptmini.checkpoint.file import read_header, step_of
 
-    steps = [0]
-    for path in folder.glob("runs/*/*/checkpoints/*.ckpt"):
-        # A process that saves at this moment gives last.ckpt another name.
+    while True:
+        # A process that saves at this moment gives last.ckpt another name; then all are looked at again.
         with suppress(FileNotFoundError):
-            read_header(path)
-            steps.append(int(step_of(path)))
-    return max(steps)
+            steps = [0]
+            for path in folder.glob("runs/*/*/checkpoints/*.ckpt"):
+                read_header(path)
+                steps.append(int(step_of(path)))
+            return max(steps)
 
 
 def end_left_overs(folder: Path) -> None:

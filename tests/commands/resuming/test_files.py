@@ -9,7 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import gptmini
-from commands.resuming.kills import EACH
+from commands.resuming.kills import EACH, killed
 from commands.resuming.readings import assert_refused, assert_same, curves, snapshot
 from run_folders import config_of, last, newest
 
@@ -55,6 +55,20 @@ def test_a_run_goes_on_from_a_file_that_was_set_aside(straight, interrupted, res
 
     result = resume(run=checkpoints / "set-aside-last-5.ckpt")
     assert "set-aside-last-5.ckpt, step 5 of 7" in result.out
+    assert_same(newest(), reference)
+
+
+def test_a_run_that_went_back_to_such_a_file_goes_on_there_where_it_was_killed_at_once(
+    straight, interrupted, resume
+):
+    reference = straight(*EACH)
+    interrupted(*EACH)
+    checkpoints = newest() / "checkpoints"
+    assert resume(run=checkpoints / "best.ckpt").code == 0
+    with killed(6, "on_train_batch_end"):
+        resume(run=checkpoints / "set-aside-last-5.ckpt")
+
+    assert "checkpoints/previous.ckpt, step 5 of 7" in resume().out
     assert_same(newest(), reference)
 
 

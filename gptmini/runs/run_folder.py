@@ -13,7 +13,6 @@ from gptmini.untrusted import read_yaml
 from gptmini.user_error import UserError
 
 STAMP = "%Y-%m-%d_%H-%M-%S"  # the time in the name of a run's folder
-FIRST_VERSION = "0.1.0"  # the only version of gptmini that did not write its version into a run
 # First major and minor version whose runs can be resumed. Older runs name modules that have moved since, and store the
 # optimizer's state by number instead of by name.
 OLDEST_RESUMABLE = (0, 3)
@@ -127,7 +126,8 @@ def check_version(version: object, folder: Path) -> None:
         version: the value of version in the run's config.yaml; None if there is none.
         folder: the run's folder, for the error message.
     """
-    written_by = FIRST_VERSION if version is None else str(version)
+    # Version 0.1.0 alone did not write its version into a run.
+    written_by = "0.1.0" if version is None else str(version)
     if not OLDEST_RESUMABLE <= _major_and_minor(written_by) <= _major_and_minor(__version__):
         raise UserError(
             f"{folder} was begun by gptmini {written_by}, which {__version__} cannot go on with; "
@@ -135,10 +135,9 @@ def check_version(version: object, folder: Path) -> None:
         )
 
 
-def _major_and_minor(version: str) -> tuple[int, int]:
-    """The first two numbers of a version, as the last never decides whether a run goes on; (0, 0) for other words."""
-    numbers = re.match(r"(\d+)\.(\d+)\.", version)
-    return (0, 0) if numbers is None else (int(numbers[1]), int(numbers[2]))
+def _major_and_minor(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version, as the last never decides whether a run goes on; fewer for other words."""
+    return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 
 def is_trained(folder: Path) -> bool:
