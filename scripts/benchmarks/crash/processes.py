@@ -100,6 +100,10 @@ def kill_job(
             process.wait()
         if reached(folder) >= N_STEPS and all(process.returncode == 0 for process in processes):
             return lost, n_starts
+        if n_starts > 3 * n_kills:
+            sys.exit(
+                f"{kind}: the run does not come to its end:\n{(folder / 'output.txt').read_text()}"
+            )
         end_left_overs(folder)
 
 
@@ -143,6 +147,7 @@ def task(rank: int, port: str) -> dict[str, str]:
     return {
         "SLURM_JOB_ID": "77",
         "SLURM_NTASKS": "2",
+        "SLURM_NTASKS_PER_NODE": "1",
         "SLURM_STEP_NUM_TASKS": "2",
         "SLURM_STEP_NUM_NODES": "2",
         "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
