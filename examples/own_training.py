@@ -4,11 +4,9 @@ import sys
 
 import lightning as L
 import torch
-from torch.utils.data import DataLoader
 
 import gptmini
 from gptmini.data import TextCorpus
-from gptmini.data.batches import gather
 from gptmini.model import training_loss
 from gptmini.tokenizer import byte
 
@@ -29,13 +27,6 @@ class Mine(L.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=3e-3)
 
 
-def batches(tokens, n_steps, batch_size, context_length):
-    """Random windows of the tokens."""
-    for _ in range(n_steps):
-        starts = torch.randint(len(tokens) - context_length, (batch_size,)).numpy()
-        yield gather(tokens, starts, context_length)
-
-
 torch.manual_seed(1)
 store, _ = gptmini.prepare(TextCorpus(sys.argv[1], val_fraction=0.1), byte, "data")
 # The option model=gpt2 of the command line, with sizes of our own.
@@ -48,7 +39,7 @@ config = gptmini.preset(
     n_heads=4,
 )
 model = gptmini.GPT(config)
-trainer = L.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False)
-loader = DataLoader(list(batches(store.tokens("train"), 200, 16, 32)), batch_size=None)
-trainer.fit(Mine(model), loader)
+batches = gptmini.batches(store, batch_size=16, context_length=32, seed=1)
+trainer = L.Trainer(max_steps=200, accelerator="cpu", logger=False, enable_checkpointing=False)
+trainer.fit(Mine(model), batches)
 print(gptmini.generate(model, store.tokenizer, "The ", max_new_tokens=40, temperature=0.5)[0])

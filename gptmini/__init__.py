@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gptmini.attention import CausalMultiHeadAttention
     from gptmini.commands.fitting import TrainingResult
+    from gptmini.data import prepare
+    from gptmini.data.batches import batches
     from gptmini.evaluation import evaluate
     from gptmini.generation import generate, generate_stream
     from gptmini.loading import load
     from gptmini.model import GPT, GPTConfig, preset
-    from gptmini.preparing import prepare
     from gptmini.user_error import UserError
 
 # Rounds that the threads of torch spin before they sleep, where libgomp runs them; it counts before torch is imported.
@@ -30,11 +31,12 @@ _HOMES = {
     "GPT": "gptmini.model",
     "GPTConfig": "gptmini.model",
     "UserError": "gptmini.user_error",
+    "batches": "gptmini.data.batches",
     "evaluate": "gptmini.evaluation",
     "generate": "gptmini.generation",
     "generate_stream": "gptmini.generation",
     "load": "gptmini.loading",
-    "prepare": "gptmini.preparing",
+    "prepare": "gptmini.data",
     "preset": "gptmini.model",
 }
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "GPTConfig",
     "UserError",
     "__version__",
+    "batches",
     "evaluate",
     "generate",
     "generate_stream",

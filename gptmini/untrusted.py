@@ -23,7 +23,8 @@ if TYPE_CHECKING:  # importing torch takes seconds, and a configuration is read 
 # libyaml's parser is eight times faster than Python's, but PyYAML can be built without libyaml.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-LARGEST_JSON = 2**28  # bytes; the largest vocabularies take a tenth of it
+# Bytes. The largest published vocabularies take half of it; as empty lists it takes 1.6 GB of memory.
+LARGEST_JSON = 2**26
 LARGEST_YAML = 2**20  # bytes; the configuration of a run takes a hundredth of it
 DEEPEST_YAML = 100  # dicts and lists in each other; the configuration of a run has five
 PLAIN = (str, int, float, bool, type(None))  # types of the values of a configuration
@@ -119,7 +120,7 @@ def targets(entries: Iterable[tuple[tuple, object]]) -> set[tuple[str, str]]:
     """What Hydra would import and call to build a configuration: where a _target_ stands, and its name.
 
     Whole names are compared, because torch.hub.load runs code, though torch is known. Each is compared with its place,
-    because gptmini.data.pinned_text in the place of a callback would download a text into any folder.
+    because gptmini.data.PublishedText in the place of a callback would download a text into any folder.
 
     Args:
         entries: of the configuration, as nodes or known_nodes gives them.

@@ -33,7 +33,7 @@ BELOW = {  # the rooms that a room may import, those apart
     "optim": set(),
     "hardware": set(),
     "tokenizer": set(),
-    "data": {"hub_errors"},
+    "data": {"hub_errors", "tokenizer"},
     "model": {"attention"},
     "generation": CORE,
     "evaluation": CORE,
@@ -41,7 +41,6 @@ BELOW = {  # the rooms that a room may import, those apart
     "checkpoint": {"model"},
     "runs": {"checkpoint", "model"},
     "sweep": {"runs", "checkpoint", "model"},
-    "preparing": {"tokenizer", "data"},
     "loading": CORE | {"checkpoint", "runs", "interop"},
     "report": {"checkpoint", "runs", "evaluation", "model", "data", "tokenizer"},
     "training": {

@@ -5,9 +5,8 @@ import json
 
 import torch
 
-from gptmini.data import Document
-from gptmini.data.preparation.split_documents import rule_for
-from gptmini.data.preparation.splits import Census
+from gptmini.data import Corpus, Document, Watcher
+from gptmini.data.splits import SplitDocuments, build_from
 from gptmini.model import GPTConfig, new_gpt
 
 
@@ -23,13 +22,9 @@ def documents_of(train, val=()):
 
 def texts_of(corpus, split):
     """The documents of one split of a corpus, in their order, each put together from its parts."""
-    census = Census()
-    for document in corpus.documents():
-        census.count(document)
-
     texts = []
     parts = []
-    for document in rule_for(corpus, census).apply(corpus.documents()):
+    for document in build_from(list, SplitDocuments(corpus, Watcher())):
         if document.split == split:
             parts.append(document.text)
             if document.ends:
@@ -39,15 +34,18 @@ def texts_of(corpus, split):
     return texts
 
 
-class Documents:
-    """A corpus of given documents; what it says of its source may be given too."""
+class Documents(Corpus):
+    """A corpus of given documents, those of train and val, or those without a split; its identity may be given too."""
 
-    def __init__(self, train, val, *, name="given", source=None):
+    def __init__(
+        self, train=(), val=(), *, undecided=(), val_fraction=None, name="given", source=None
+    ):
         self.name = name
-        self.splits = {"train": train, "val": val}
-        self.source = source or {"corpus": name, "texts": self.splits}
+        self.splits = {"train": train, "val": val, None: undecided}
+        self.val_fraction = val_fraction
+        self.source = source or {"texts": [*self.splits.values()], "val_fraction": val_fraction}
 
-    def identity(self):
+    def identity(self, digest_of):
         return self.source
 
     def documents(self):

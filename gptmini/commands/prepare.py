@@ -1,6 +1,6 @@
 """Tokenise a text into a folder: gptmini prepare [KEY=VALUE ...]; --help lists groups and keys."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gptmini.commands.compose import Typed
@@ -30,7 +30,7 @@ def run_job(config: "DictConfig", typed: Typed) -> None:
     from rich.console import Console
 
     from gptmini.data import Watcher
-    from gptmini.data.format import SPLITS
+    from gptmini.data.store import SPLITS
 
     for key in ("resume", "folder"):
         if config[key] is not None:
@@ -48,7 +48,6 @@ def run_job(config: "DictConfig", typed: Typed) -> None:
         watcher = Watcher(
             on_progress=line.show,
             on_note=lambda note: console.print(note, markup=False),
-            on_warning=lambda note: console.print(f"warning: {note}", markup=False),
         )
         try:
             store, written = open_tokens(config, typed, settings, watcher=watcher)
@@ -76,49 +75,49 @@ def run_job(config: "DictConfig", typed: Typed) -> None:
 
 def inspection(store: "TokenStore", on_progress: "Callable[[Progress], None]") -> Iterator[str]:
     """Lines about both splits of a prepared folder, their documents, and what they share."""
-    from gptmini.data.format import SPLITS
-    from gptmini.data.inspection import inspect_overlap, inspect_split
-    from gptmini.data.overlap import WINDOW
+    from gptmini.data import Progress
+    from gptmini.data.inspect import GRAM, inspect_overlap, inspect_split
+    from gptmini.data.store import SPLITS
     from gptmini.tokenizer import from_dict
 
     tokenizer = from_dict(store.tokenizer_state)
     splits = {split: inspect_split(store, split, tokenizer, SHOWN_IDS) for split in SPLITS}
 
-    rows = {
-        "documents": [f"{found.n_documents:,}" for found in splits.values()],
-        "tokens": [f"{found.n_tokens:,}" for found in splits.values()],
-        "bytes": [f"{found.n_bytes:,}" for found in splits.values()],
-        "bytes a token": [f"{found.n_bytes / found.n_tokens:.2f}" for found in splits.values()],
-        "ids used": [f"{found.n_ids_used:,} of {tokenizer.n_vocab:,}" for found in splits.values()],
-    }
-    yield _row("", splits)
-    for name, cells in rows.items():
-        yield _row(name, cells)
+    yield _row("", SPLITS)
+    yield _row("documents", [f"{store.n_documents(split):,}" for split in SPLITS])
+    yield _row("tokens", [f"{store.n_tokens(split):,}" for split in SPLITS])
+    yield _row("bytes", [f"{store.n_bytes(split):,}" for split in SPLITS])
+    yield _row("bytes a token", [f"{1 / store.tokens_per_byte(split):.2f}" for split in SPLITS])
+    used = [f"{splits[split].n_ids_used:,} of {tokenizer.n_vocab:,}" for split in SPLITS]
+    yield _row("ids used", used)
     yield from _sources(store)
 
     for split, found in splits.items():
         yield ""
         yield f"longest documents of {split}, in tokens"
-        for longest in found.longest:
-            yield f"{longest.n_tokens:12,}  {_beginning(longest.beginning)}"
+        for n_tokens, text in found.longest:
+            yield f"{n_tokens:12,}  {_beginning(text)}"
         yield f"first documents of {split}"
         for text in found.first:
             yield f"{'':12}  {_beginning(text)}"
 
-    overlap = inspect_overlap(store, tokenizer, on_progress)
+    def show(share: float) -> None:
+        n_bytes = round(share * store.n_bytes("train"))
+        on_progress(Progress(phase="comparing", n_bytes=n_bytes, share=share))
+
+    overlap = inspect_overlap(store, tokenizer, show)
     yield ""
     if not overlap.n_compared:
-        yield f"overlap: no held-out document has the {WINDOW} characters that are compared"
+        yield f"overlap: no held-out document has the {GRAM} words that are compared"
         return
     share = overlap.n_shared / overlap.n_compared
-    share_of_windows = overlap.n_windows_shared / overlap.n_windows
+    share_of_grams = overlap.n_grams_shared / overlap.n_grams
     yield (
         f"overlap: {overlap.n_shared:,} of {overlap.n_compared:,} held-out documents that were compared "
-        f"({share:.1%}) share {WINDOW} characters in a row with the training text"
+        f"({share:.1%}) share {GRAM} words in a row with the training text"
     )
     yield (
-        f"         {share_of_windows:.1%} of the different passages of {WINDOW} characters in them stand in the "
-        "training text"
+        f"         {share_of_grams:.1%} of the different passages of {GRAM} words in them stand in the training text"
     )
 
 
@@ -132,7 +131,7 @@ def _sources(store: "TokenStore") -> Iterator[str]:
         yield f"{source.weight:12,}  {source.name}, {source.n_tokens:,} tokens"
 
 
-def _row(name: str, cells: "Iterator[str] | list[str] | dict") -> str:
+def _row(name: str, cells: "Sequence[str]") -> str:
     """A line of the table of the splits."""
     return f"{name:14}" + "".join(f"{cell:>20}" for cell in cells)
 

@@ -175,10 +175,7 @@ def check_and_prepare(space: Space, config_dir: str | None) -> Checked:
         parts.append((config, typed, settings))
 
     config, typed, settings = parts[0]
-    watcher = Watcher(
-        on_note=lambda note: tell("data", note),
-        on_warning=lambda note: tell("warning", note),
-    )
+    watcher = Watcher(on_note=lambda note: tell("data", note))
     store, _ = open_tokens(config, typed, settings, watcher=watcher)
     tree: Any = OmegaConf.to_container(config)
     return Checked(

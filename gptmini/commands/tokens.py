@@ -1,14 +1,12 @@
 """The tokens of a run: opened where they are, or prepared from the text."""
 
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gptmini.commands.settings import TextSettings, build_part
-from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -23,6 +21,8 @@ INTERVAL = 10
 INTERVAL_OF_PHASES = 1
 # Seconds of a phase before its speed is told: the first figures are of the first megabyte.
 SETTLED = 1
+# Texts that are downloaded where they are not there.
+DOWNLOADING = ("gptmini.data.PublishedText", "gptmini.data.hub_text")
 
 
 def open_tokens(
@@ -41,14 +41,13 @@ def open_tokens(
         settings: its parts.
         state: the state that a run goes on from; its tokens are opened if they are still there, unless another data_dir
             was typed.
-        watcher: is told of the progress, and of a text that is odd, as one that mixes line ends; None for nobody.
+        watcher: is told of the progress, and of what a user should know of the text; None for nobody.
 
     Returns the tokens, and whether they were prepared by this call.
     Raises UserError: the text cannot be read; or the tokens of a run that goes on are not there, and only the run's
     folder says from where to download their text.
     """
     from gptmini.data import TokenStore, Watcher, find_prepared, prepare
-    from gptmini.tokenizer import from_dict
 
     watcher = watcher or Watcher()
     if state is not None and not typed.has("data_dir"):
@@ -63,13 +62,15 @@ def open_tokens(
     store, is_new = prepare_it(
         _builder(settings, state),
         Path(settings.root.data_dir).expanduser(),
-        rebuild=from_dict,
         n_workers=settings.root.n_workers,
         watcher=watcher,
     )
-    if is_new:
-        for note in _notes(settings, corpus, store):
-            watcher.on_warning(note)
+    wanted = getattr(settings.tokenizer, "vocab_size", None)
+    if is_new and wanted is not None and store.tokenizer.n_vocab < wanted:
+        watcher.on_note(
+            f"the tokenizer has {store.tokenizer.n_vocab:,} ids, not the {wanted:,} of tokenizer.vocab_size: "
+            "the text has no more pairs to merge"
+        )
     return store, is_new
 
 
@@ -78,22 +79,8 @@ def _stored_text(config: "DictConfig") -> Any:
 
     Raises UserError: it must be downloaded, and only the run's folder says from where.
     """
-    from gptmini.data import download_file
-    from gptmini.data.hub import Choice, has_files
-
-    data = config.data
-    is_there = True
-    if data.get("dataset") is not None:
-        choice = Choice(data.get("subset"), data.get("split"), data.get("val_split"))
-        is_there = has_files(data.folder, data.dataset, data.get("revision"), choice)
-    elif data.get("url") is not None and data.get("path") is None:
-        is_there = download_file(data.folder, data.name).is_file()
-    if not is_there:
-        raise UserError(
-            f"the text of {config.resume} must be downloaded again, and only the run's folder says from where; if you "
-            "know the text, prepare it first, by gptmini prepare with what was typed for the run"
-        )
-    return build_part(config.data)
+    downloads = config.data.get("_target_") in DOWNLOADING
+    return build_part(config.data, **({"may_download": False} if downloads else {}))
 
 
 def _builder(settings: TextSettings, state: "TrainingState | None") -> Any:
@@ -105,21 +92,6 @@ def _builder(settings: TextSettings, state: "TrainingState | None") -> Any:
     if getattr(builder, "func", builder) is not of_model:
         return builder
     return builder_of(from_dict(state.tokenizer) if state is not None else builder([]))
-
-
-def _notes(settings: TextSettings, corpus: object, store: "TokenStore") -> Iterator[str]:
-    """What a user should know of a text that was just prepared."""
-    from gptmini.tokenizer import from_dict
-
-    yield from getattr(corpus, "notes", ())  # a corpus of the user's own may have none
-
-    wanted = getattr(settings.tokenizer, "vocab_size", None)
-    n_vocab = from_dict(store.tokenizer_state).n_vocab
-    if wanted is not None and n_vocab < wanted:
-        yield (
-            f"the tokenizer has {n_vocab:,} ids, not the {wanted:,} of tokenizer.vocab_size: "
-            "the text has no more pairs to merge"
-        )
 
 
 class ProgressLine:

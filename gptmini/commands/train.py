@@ -187,14 +187,10 @@ def _open_tokens(
     """Open or prepare the tokens of a run, and show how far that is; arguments and results are those of open_tokens."""
     from gptmini.data import Watcher
 
-    def note(topic: str, text: str) -> None:
-        console.print(f"{topic:8} {text}", markup=False)
-
     with ProgressLine(console) as line:
         watcher = Watcher(
             on_progress=line.show,
-            on_note=lambda text: note("data", text),
-            on_warning=lambda text: note("warning", text),
+            on_note=lambda note: console.print(f"{'data':8} {note}", markup=False),
         )
         return open_tokens(config, typed, settings, run.state, watcher=watcher)
 

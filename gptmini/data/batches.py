@@ -5,12 +5,16 @@ both drawn from (seed, p); sequence n of the run is window n mod W of pass n div
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import ConfigDict, Field, PositiveInt, SkipValidation, validate_call
 from torch import Tensor
 
-from gptmini.data.shards import Ids
+from gptmini.data.store import Ids, Source, TokenStore
+from gptmini.settings import STRICT, Seed
 from gptmini.user_error import UserError
 
 # Of the Feistel network; four rounds make a permutation hard to tell from random (Luby and Rackoff 1988).
@@ -18,6 +22,66 @@ ROUNDS = 6
 _U64 = np.uint64
 # Tells the keys of the order in a block from those of the passes of sources, whose numbers are small.
 BLOCK_ORDER = np.array([2**63], dtype=_U64)
+
+
+@validate_call(config=ConfigDict(**STRICT, arbitrary_types_allowed=True))
+def batches(
+    store: SkipValidation[TokenStore],
+    *,
+    batch_size: PositiveInt,
+    context_length: PositiveInt,
+    seed: Seed,
+    start_step: Annotated[int, Field(ge=0)] = 0,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Training batches without end: those of a run with this seed whose global batch is batch_size sequences.
+
+    Args:
+        store: prepared tokens, or a mixture, whose sources are taken by their weights.
+        batch_size: B, sequences of a batch.
+        context_length: T, tokens of a sequence.
+        seed: of the order of the windows.
+        start_step: the step of the first batch.
+
+    Yields tokens and targets shifted by one, int64 (B, T) each.
+    Raises UserError: a source of fewer than 2 T training tokens, or a token file that was changed.
+    """
+    tokens = store.tokens("train")
+    for step in count(start_step):
+        first = step * batch_size
+        sequences = np.arange(first, first + batch_size, dtype=np.int64)
+        starts = starts_in_sources(
+            sequences,
+            store.sources,
+            context_length=context_length,
+            seed=seed,
+        )
+        store.check_size("train")
+        windows = cut_windows(tokens, starts, context_length)
+        store.check_ids("train", windows)
+        yield shifted(windows)
+
+
+def starts_in_sources(
+    sequences: np.ndarray, sources: Sequence[Source], *, context_length: int, seed: int
+) -> np.ndarray:
+    """First token of each window, int64 (n,), for the numbers of sequences in the run, int64 (n,), from 0.
+
+    The tokens of the sources lie one after the other. Raises UserError: a source of fewer than 2 context_length tokens.
+    """
+    which, numbers = divide_among(sequences, [source.weight for source in sources], seed=seed)
+
+    starts = np.empty_like(numbers)
+    n_before = 0  # tokens of the sources before the present one
+    for place, source in enumerate(sources):
+        chosen = which == place
+        starts[chosen] = n_before + window_starts(
+            numbers[chosen],
+            n_tokens=source.n_tokens,
+            context_length=context_length,
+            seed=seed_of_source(seed, place),
+        )
+        n_before += source.n_tokens
+    return starts
 
 
 def n_windows(n_tokens: int, context_length: int) -> int:

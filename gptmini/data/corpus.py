@@ -1,63 +1,57 @@
-"""Where text comes from: each corpus yields its documents in a fixed order, each with the split that it belongs to."""
+"""Where text comes from: each corpus yields its documents in a fixed order, and says which of them are held out."""
 
+import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated
 
 from pydantic import Field
 
-from gptmini.user_error import UserError
+from gptmini.tokenizer import Document as Document
 
-# Gives the SHA-256 digest of a file, in hexadecimal.
+# Gives the SHA-256 digest of a file, in hexadecimal; a file that has not changed is not read again.
 DigestOf = Callable[[Path], str]
 # The share of a text that is held out for validation.
 HeldOut = Annotated[float, Field(gt=0, lt=1)]
 
 
-class Document(NamedTuple):
-    """One text of a corpus, or a part of it: a long document comes in several, one after the other."""
-
-    split: str | None  # train, or val for text that is held out; None where prepare decides
-    text: str
-    ends: bool = True  # whether the document ends with this part
-
-
-class Corpus(Protocol):
-    """A source of text, as prepare takes it.
-
-    A corpus may also have these attributes. `val_fraction` is the share that is held out of documents without a split.
-    `notes` are lines that a user should read once the text is prepared, and `skipped.listed()` gives the text of a list
-    of the records that were left out. `digest_of`, of the type DigestOf, is set by
-    prepare before it calls identity(), so that files are read again only if they have changed. `share_read()` gives the
-    share of the text, from 0 to 1, that documents() has read so far.
-    """
+class Corpus(ABC):
+    """A source of text, as prepare takes it. Only name, identity and documents must be given."""
 
     name: str  # begins the name of the prepared folder
+    # The share that is held out of the documents that come without a split; None where each has one.
+    val_fraction: float | None = None
 
-    def identity(self) -> dict:
-        """What the documents follow from, in plain JSON types, with the name of the corpus under the key corpus.
+    @abstractmethod
+    def identity(self, digest_of: DigestOf) -> dict:
+        """What the documents follow from, in plain JSON types: it changes when any document would."""
 
-        It changes when any document would.
-        """
-        ...
-
+    @abstractmethod
     def documents(self) -> Iterator[Document]:
         """Read every document once, in a fixed order; the next call reads them again."""
-        ...
+
+    def boundary(self) -> int | None:
+        """UTF-8 bytes of text before what is held out, where its place decides; None where hashes of documents do."""
+        return None
+
+    def share_read(self) -> float | None:
+        """Share of the text that the present reading has come to, from 0 to 1; None if that is not known."""
+        return None
+
+    def notes(self) -> list[str]:
+        """Lines that a user should read once the text is prepared."""
+        return []
+
+    def skipped(self) -> str:
+        """A line for each record that the last reading left out; empty where none was."""
+        return ""
 
 
-def check_document(document: object) -> None:
-    """Raise UserError for what a corpus of the user's own must not yield."""
-    if not isinstance(document, Document):
-        raise UserError(
-            f"the documents of a corpus must be gptmini.data.Document, got {document!r:.80}"
-        )
-    if document.split not in (None, "train", "val"):
-        raise UserError(
-            f"the split of a document must be train, val or None, got {document.split!r}"
-        )
-    if type(document.text) is not str or type(document.ends) is not bool:
-        raise UserError(
-            "a document must have a str for its text and a bool for whether it ends, got "
-            f"{type(document.text).__name__} and {type(document.ends).__name__}"
-        )
+def split_of(text: str, val_fraction: float) -> str:
+    """Split of a document by the first byte of the SHA-256 digest of its UTF-8: below 256 val_fraction it is val.
+
+    So a document keeps its split on every machine, whatever other documents come and go.
+    """
+    first_byte = hashlib.sha256(text.encode(errors="replace")).digest()[0]
+    return "val" if first_byte < round(256 * val_fraction) else "train"

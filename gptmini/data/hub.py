@@ -6,12 +6,13 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import Field, validate_call
 
 from gptmini.data.corpus import HeldOut
-from gptmini.data.sources import FieldName, OnError
+from gptmini.data.published import only_stored
+from gptmini.data.readers import FieldName, OnError
 from gptmini.data.text_corpus import TextCorpus
 from gptmini.files import replacing
 from gptmini.hub_errors import downloading
@@ -73,6 +74,7 @@ def hub_text(
     folder: str,
     val_fraction: HeldOut,
     on_error: OnError,
+    may_download: bool = True,
 ) -> TextCorpus:
     """The texts of a dataset.
 
@@ -86,76 +88,62 @@ def hub_text(
         folder: keeps what was downloaded.
         val_fraction: share of the text that is held out where no split is.
         on_error: fail, or skip for rows without text.
+        may_download: False where nobody has typed dataset and folder.
 
     Raises pydantic.ValidationError: a value that does not fit. Raises UserError: there is no such dataset, subset or
-    split, or the download failed.
+    split, or it cannot or may not be downloaded.
     """
     name = dataset.removeprefix(ADDRESS)
-    local = Path(name).expanduser()
-    if local.is_file():
-        raise UserError(
-            f"data.dataset must name a dataset or a folder, got the file {name}; data=text data.path={name} reads it"
-        )
-    if name.startswith((".", "/", "~")) and not local.is_dir():
-        raise UserError(
-            f"data.dataset must name a dataset or a folder, got {name}, which does not exist"
-        )
-    if local.is_dir():
-        paths = [file.relative_to(local).as_posix() for file in sorted(local.rglob("*.parquet"))]
-        chosen = choose_files(name, paths, subset, split, val_split)
-        root = local
+    choice = Choice(subset, split, val_split)
+    root = Path(name).expanduser()
+    if root.is_dir():
+        paths = [file.relative_to(root).as_posix() for file in root.rglob("*.parquet")]
+        chosen = choose_files(name, paths, choice)
     else:
-        root = download_folder(folder, name, revision)
-        chosen = _downloaded(root, name, revision, Choice(subset, split, val_split))
+        place = name if revision is None else f"{name}@{revision}"
+        root = Path(folder).expanduser() / re.sub(r"[^\w.@-]+", "--", place)
+        chosen = _downloaded(root, name, revision, choice, may_download=may_download)
 
     return TextCorpus(
         [str(root / path) for path in chosen.train],
         val_fraction,
-        name=re.sub(r"[^\w.-]+", "-", local.resolve().name),
+        name=re.sub(r"[^\w.-]+", "-", Path(name).expanduser().resolve().name),
         val_path=[str(root / path) for path in chosen.val] or None,
         field=field,
         on_error=on_error,
     )
 
 
-def choose_files(
-    dataset: str,
-    paths: Iterable[str],
-    subset: str | None,
-    split: str,
-    val_split: str | None,
-) -> Chosen:
-    """Choose the files of a subset's splits; arguments as for hub_text, paths being those of its Parquet files.
+def choose_files(dataset: str, paths: Iterable[str], choice: Choice) -> Chosen:
+    """Choose the files of a subset's splits, of the paths of all Parquet files of a dataset.
 
     Raises UserError: a subset or split that is not there; it names those that are.
     """
     subsets: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for path in sorted(paths):
-        if ".." in PurePosixPath(path).parts:
-            continue  # no dataset has such a path, and it would lead out of the folder
-        place = place_of(path)
-        subsets[place.subset][place.split].append(path)
+        if ".." not in PurePosixPath(path).parts:  # it would lead out of the folder
+            subset, split = place_of(path)
+            subsets[subset][split].append(path)
     if not subsets:
         raise UserError(
             f"data.dataset must be a dataset with Parquet files, got {dataset} without any"
         )
 
-    is_chosen = subset is not None
+    subset, split, val_split = choice
     if subset is None:
         subset = next(iter(subsets)) if len(subsets) == 1 else DEFAULT
-    if subset not in subsets and not is_chosen:
-        raise UserError(
-            f"{dataset} has several subsets; choose one with data.subset=, of {_listed(subsets)}"
-        )
     if subset not in subsets:
+        names = ", ".join([*subsets][:NAMES_SHOWN])
+        more = len(subsets) - NAMES_SHOWN
+        there = f"{names}, and {more:,} more" if more > 0 else names
         raise UserError(
-            f"data.subset must be one of {_listed(subsets)}, which {dataset} has, got {subset!r}"
+            f"data.subset must be one of {there}, which {dataset} has, got {choice.subset}"
         )
     splits = subsets[subset]
     for key, wanted in (("data.split", split), ("data.val_split", val_split)):
         if wanted is not None and wanted not in splits:
             raise UserError(
-                f"{key} must be one of {', '.join(splits)}, which {dataset} has, got {wanted!r}"
+                f"{key} must be one of {', '.join(splits)}, which {dataset} has, got {wanted}"
             )
 
     if val_split is None:
@@ -165,21 +153,7 @@ def choose_files(
     return Chosen(splits[split], [] if val_split is None else splits[val_split])
 
 
-def _listed(names: Iterable[str]) -> str:
-    """The first names of several."""
-    names = list(names)
-    more = ", ..." if len(names) > NAMES_SHOWN else ""
-    return ", ".join(names[:NAMES_SHOWN]) + more
-
-
-class Place(NamedTuple):
-    """What a file of a dataset belongs to."""
-
-    subset: str
-    split: str
-
-
-def place_of(path: str) -> Place:
+def place_of(path: str) -> tuple[str, str]:
     """Subset and split of a Parquet file, by the names of the file and of the folders that it lies in.
 
     A split is named by the file, as in data/train-00000-of-00004.parquet, or by its folder, as in
@@ -194,7 +168,7 @@ def place_of(path: str) -> Place:
             folders.pop()
     if folders and folders[0] == "data":
         folders.pop(0)
-    return Place("/".join(folders) or DEFAULT, split or "train")
+    return "/".join(folders) or DEFAULT, split or "train"
 
 
 def _split_named(name: str) -> str | None:
@@ -206,38 +180,27 @@ def _split_named(name: str) -> str | None:
     return SPLIT_WORDS.get(first) if re.fullmatch(r"\w+-\d+", name) else None
 
 
-@validate_call(config=STRICT)
-def download_folder(folder: str, dataset: str, revision: str | None) -> Path:
-    """The folder that keeps the files of a dataset once they are downloaded."""
-    place = f"{dataset}@{revision}" if revision is not None else dataset
-    return Path(folder).expanduser() / re.sub(r"[^\w.@-]+", "--", place)
+def _downloaded(
+    root: Path,
+    dataset: str,
+    revision: str | None,
+    choice: Choice,
+    *,
+    may_download: bool,
+) -> Chosen:
+    """The chosen files of a dataset, downloaded into the folder root unless they are there.
 
-
-def has_files(folder: str, dataset: str, revision: str | None, choice: Choice) -> bool:
-    """Whether the chosen files of a dataset are there, so that nothing need be downloaded."""
-    if Path(dataset).expanduser().is_dir():
-        return True
-    return _kept_files(download_folder(folder, dataset, revision), dataset, choice) is not None
-
-
-def _kept_files(root: Path, dataset: str, choice: Choice) -> Chosen | None:
-    """The chosen files in the folder of a dataset, if an earlier download has put all of them there."""
-    known = _read_list(root)
-    if known is None:
-        return None
-    chosen = choose_files(dataset, known["files"], *choice)
-    are_there = all((root / path).is_file() for path in (*chosen.train, *chosen.val))
-    return chosen if are_there else None
-
-
-def _downloaded(root: Path, dataset: str, revision: str | None, choice: Choice) -> Chosen:
-    """The chosen files of a dataset, downloaded unless they are there.
-
-    The list of the dataset's files is kept beside them, so that a later start asks nobody.
+    The list of the dataset's files, with their commit, is kept beside them, so that a later start asks nobody.
     """
-    kept = _kept_files(root, dataset, choice)
-    if kept is not None:
-        return kept
+    path_of_list = root / LIST
+    known: dict[str, Any] = {}
+    if path_of_list.is_file():
+        known = json.loads(path_of_list.read_text(encoding="utf-8"))
+        chosen = choose_files(dataset, known["files"], choice)
+        if all((root / path).is_file() for path in (*chosen.train, *chosen.val)):
+            return chosen
+    if not may_download:
+        raise only_stored(f"the dataset {dataset}")
 
     # Imported here, because it takes a third of a second.
     from huggingface_hub import HfApi
@@ -248,8 +211,8 @@ def _downloaded(root: Path, dataset: str, revision: str | None, choice: Choice) 
     api = HfApi()
     instead = "data.dataset may also be a local folder with its Parquet files"
     with downloading(f"the dataset {dataset}", instead):
-        known = _read_list(root) or _list_files(api, dataset, revision)
-        chosen = choose_files(dataset, known["files"], *choice)
+        known = known or _list_files(api, dataset, revision)
+        chosen = choose_files(dataset, known["files"], choice)
         for path in (*chosen.train, *chosen.val):
             api.hf_hub_download(
                 dataset,
@@ -259,29 +222,17 @@ def _downloaded(root: Path, dataset: str, revision: str | None, choice: Choice) 
                 local_dir=root,
             )
 
-    with replacing(root / LIST) as file:
+    with replacing(path_of_list) as file:
         file.write(json.dumps(known, indent=1).encode("utf-8"))
     return chosen
 
 
-def _list_files(api: "HfApi", dataset: str, revision: str | None) -> dict:
+def _list_files(api: "HfApi", dataset: str, revision: str | None) -> dict[str, Any]:
     """Commit and Parquet files of a dataset, or of the branch that the hub made of its other files."""
-    branches = [None, CONVERTED] if revision is None else [revision]
-    for branch in branches:
+    for branch in [None, CONVERTED] if revision is None else [revision]:
         info = api.dataset_info(dataset, revision=branch)
         names = [sibling.rfilename for sibling in info.siblings or []]
         files = sorted(name for name in names if name.endswith(".parquet"))
         if files:
-            return {"dataset": dataset, "commit": info.sha, "files": files}
-    return {"dataset": dataset, "commit": None, "files": []}
-
-
-def _read_list(root: Path) -> dict | None:
-    """The list that was kept beside downloaded files; None if there is none."""
-    try:
-        known = json.loads((root / LIST).read_text(encoding="utf-8"))
-        files = known["files"]
-        is_ours = isinstance(known["commit"], str) and all(isinstance(path, str) for path in files)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return known if is_ours else None
+            return {"commit": info.sha, "files": files}
+    return {"commit": None, "files": []}

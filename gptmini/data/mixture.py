@@ -1,27 +1,32 @@
 """A mixture: several texts or prepared folders, of which each block of sequences takes fixed shares."""
 
 import os
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NotRequired
 
 from pydantic import Field, validate_call, with_config
 from typing_extensions import TypedDict
 
-from gptmini.data.corpus import DigestOf, Document, HeldOut
-from gptmini.data.encoder import BuildEncoder, Encoder
-from gptmini.data.format import SPLITS, digest_of_json
-from gptmini.data.meta import is_prepared, put_meta, read_meta
-from gptmini.data.preparation import prepare
-from gptmini.data.preparation.digests import sha256_of
-from gptmini.data.preparation.recipes import Recipe, plan_recipe
-from gptmini.data.preparation.split_documents import SplitDocuments
-from gptmini.data.preparation.watching import Watcher
-from gptmini.data.sources import Encoding, FieldName, OnError, Paths, Separator
-from gptmini.data.store import TokenStore
+from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
+from gptmini.data.opening import Encoding
+from gptmini.data.paths import Paths
+from gptmini.data.preparation import plan_recipe, prepare
+from gptmini.data.readers import FieldName, OnError, Separator
+from gptmini.data.splits import BuildTokenizer, SplitDocuments, Watcher, build_from
+from gptmini.data.store import (
+    SPLITS,
+    TokenStore,
+    digest_of_json,
+    is_prepared,
+    read_meta,
+    write_meta,
+)
 from gptmini.data.text_corpus import TextCorpus
 from gptmini.settings import STRICT, FileName
+from gptmini.tokenizer import Tokenizer, from_dict
 from gptmini.user_error import UserError
 
 # Options of the group tokenizer whose builders have other names.
@@ -51,7 +56,7 @@ class Part(NamedTuple):
     data: TextCorpus | TokenStore
 
 
-class Mixture:
+class Mixture(Corpus):
     """Sources with their weights, as the data of a run."""
 
     @validate_call(config=STRICT)
@@ -73,81 +78,68 @@ class Mixture:
         Raises pydantic.ValidationError: a value that does not fit. Raises UserError: a path with nothing to read.
         """
         self.name = name
-        self.val_fraction = val_fraction
-        self.digest_of: DigestOf = sha256_of
-        self.parts = [self._part(key, source) for key, source in sources.items()]
+        self.parts = [
+            _part(key, source, {"val_fraction": val_fraction}) for key, source in sources.items()
+        ]
+        # Of the present or last reading: bytes of the texts that are read to their end, and the text that is read.
+        self._n_read = 0
+        self._present: TextCorpus | None = None
 
-    def _part(self, name: str, source: Source) -> Part:
-        """A source from what is said of it."""
-        key = f"data.sources.{name}"
-        options: dict[str, Any] = dict(source)
-        given = options.pop("path")
-        weight = options.pop("weight")
+    @cached_property
+    def _texts(self) -> list[tuple[TextCorpus, SplitDocuments]]:
+        """Each text, and its documents in their splits."""
+        texts = [part.data for part in self.parts if isinstance(part.data, TextCorpus)]
+        return [(text, SplitDocuments(text, Watcher())) for text in texts]
 
-        if isinstance(given, str | Path) and is_prepared(Path(given).expanduser()):
-            if options:
-                raise UserError(
-                    f"{key} must have a path and a weight alone, because {given} is prepared already, got "
-                    f"{', '.join(sorted(options))}"
-                )
-            store = TokenStore(Path(given).expanduser())
-            if len(store.sources) > 1 or store.sources[0].name:
-                raise UserError(
-                    f"{key}.path must hold text or tokens, got {given}, which is a mixture"
-                )
-            return Part(name, weight, store)
-
-        options.setdefault("val_fraction", self.val_fraction)
-        try:
-            return Part(name, weight, TextCorpus(given, name=name, **options))
-        except UserError as error:
-            raise UserError(f"{key} cannot be read: {error}") from None
-
-    @property
-    def notes(self) -> list[str]:
-        """What a user should know of the texts."""
-        corpora = [part.data for part in self.parts if isinstance(part.data, TextCorpus)]
-        return [note for corpus in corpora for note in corpus.notes]
-
-    def identity(self) -> dict:
+    def identity(self, digest_of: DigestOf) -> dict:
         """Name, weight and identity of each source."""
-        return {"corpus": self.name, "sources": [self._identity_of(part) for part in self.parts]}
-
-    def _identity_of(self, part: Part) -> dict:
-        """Name, weight and identity of a source."""
-        if isinstance(part.data, TokenStore):
-            of_data: object = part.data.fingerprint
-        else:
-            part.data.digest_of = self.digest_of
-            of_data = part.data.identity()
-        return {"name": part.name, "weight": part.weight, "data": of_data}
+        sources = []
+        for name, weight, data in self.parts:
+            is_store = isinstance(data, TokenStore)
+            of_data = data.fingerprint if is_store else data.identity(digest_of)
+            sources.append({"name": name, "weight": weight, "data": of_data})
+        return {"sources": sources}
 
     def documents(self) -> Iterator[Document]:
         """The documents of the texts, each in its split; those of prepared folders are not read."""
-        return iter(_AllDocuments(self.parts))
+        self._n_read = 0
+        for text, documents in self._texts:
+            self._present = text
+            yield from documents.read()
+            self._present = None
+            self._n_read += text.size
+
+    def share_read(self) -> float:
+        """Share of the bytes of all texts, as they lie on disk, that documents() has read, from 0 to 1."""
+        n_all = sum(text.size for text, _ in self._texts)
+        n_read = self._n_read
+        if self._present is not None:
+            n_read += self._present.size * self._present.share_read()
+        return n_read / max(n_all, 1)
 
     def prepare(
         self,
-        build_encoder: BuildEncoder,
+        build_tokenizer: BuildTokenizer,
         root: str | Path,
         *,
-        rebuild: Callable[[dict], Encoder],
-        n_workers: int,
-        watcher: Watcher,
+        n_workers: int = 1,
+        watcher: Watcher | None = None,
     ) -> tuple[TokenStore, bool]:
         """Prepare the texts, all under one tokenizer, and a folder that names them; as data.prepare does for one text.
 
         Raises UserError: a text that cannot be read, or prepared folders of several tokenizers.
         """
-        recipe = plan_recipe(self, build_encoder, root)
+        watcher = watcher or Watcher()
+        recipe = plan_recipe(self, build_tokenizer, root)
         folder = recipe.folder
-        if folder.exists():
-            encoder = rebuild(read_meta(folder)["tokenizer"])
+        kind = recipe.contents["builder"]["name"]
+        known = read_meta(folder) if (folder / "meta.json").is_file() else None
+        if known is not None:
+            tokenizer = from_dict(known["tokenizer"])
         else:
-            encoder = self._encoder(build_encoder, recipe, rebuild, watcher)
+            tokenizer = self._tokenizer(build_tokenizer, kind, watcher)
 
         # A source that was prepared before is opened; one that was deleted or moved since is made or found again.
-        known = _builder_of(encoder, recipe.contents["builder"]["name"])
         is_new = False
         stores = []
         for part in self.parts:
@@ -155,48 +147,52 @@ class Mixture:
             if not isinstance(store, TokenStore):
                 store, is_prepared_now = prepare(
                     store,
-                    known,
+                    _builder_of(tokenizer, kind),
                     root,
                     n_workers=n_workers,
-                    watcher=watcher,
+                    watcher=replace(watcher, on_note=partial(_tell_of_source, watcher, part.name)),
                 )
                 is_new = is_new or is_prepared_now
             stores.append(store)
 
         sources = self._described(stores, folder)
-        if not folder.exists() or read_meta(folder).get("sources") != sources:
+        if known is None or known["sources"] != sources:
             is_new = True
             recipe.digests.check_unchanged()
-            self._write(recipe, encoder, stores, sources)
-        recipe.digests.save()
+            meta = recipe.contents | {
+                "dtype": stores[0].meta["dtype"],
+                "tokenizer": tokenizer.to_dict(),
+                "sources": sources,
+            }
+            for split in SPLITS:
+                meta[split] = {
+                    "documents": sum(store.n_documents(split) for store in stores),
+                    "bytes": sum(store.n_bytes(split) for store in stores),
+                    "tokens": sum(store.n_tokens(split) for store in stores),
+                    "largest_id": max(store.largest_id(split) for store in stores),
+                }
+            write_meta(folder, meta)
         return TokenStore(folder), is_new
 
-    def _encoder(
-        self,
-        build_encoder: BuildEncoder,
-        recipe: Recipe,
-        rebuild: Callable[[dict], Encoder],
-        watcher: Watcher,
-    ) -> Encoder:
+    def _tokenizer(self, build_tokenizer: BuildTokenizer, kind: str, watcher: Watcher) -> Tokenizer:
         """The tokenizer of all sources: that of the prepared ones, or else built from all texts."""
         prepared = [part.data for part in self.parts if isinstance(part.data, TokenStore)]
         if not prepared:
-            return build_encoder(_AllDocuments(self.parts, watcher))
+            return build_from(build_tokenizer, SplitDocuments(self, watcher))
 
-        wanted = recipe.contents["builder"]["name"]
         for store in prepared:
-            kind = store.meta["builder"]["name"]
-            if kind != wanted:
+            found = store.meta["builder"]["name"]
+            if found != kind:
                 raise UserError(
-                    f"all sources must have one tokenizer, got {store.folder} with that of {kind}, and {wanted} for "
-                    f"the others; add tokenizer={OPTIONS.get(kind, kind)}, or name the texts instead"
+                    f"all sources must have one tokenizer, got {store.folder} with that of {found}, and {kind} for the "
+                    f"others; add tokenizer={OPTIONS.get(found, found)}, or name the texts instead"
                 )
             if store.tokenizer_state != prepared[0].tokenizer_state:
                 raise UserError(
                     f"all sources must have one tokenizer, got {prepared[0].folder} and {store.folder} with different "
                     "ones; name their texts instead, to learn one from all"
                 )
-        return rebuild(prepared[0].tokenizer_state)
+        return prepared[0].tokenizer
 
     def _described(self, stores: list[TokenStore], folder: Path) -> list[dict]:
         """The sources as meta.json of a folder names them."""
@@ -210,48 +206,41 @@ class Mixture:
             for part, store in zip(self.parts, stores, strict=True)
         ]
 
-    def _write(
-        self, recipe: Recipe, encoder: Encoder, stores: list[TokenStore], sources: list[dict]
-    ) -> None:
-        """Write a folder that names the prepared folders of the sources."""
-        meta = recipe.contents | {
-            "dtype": stores[0].meta["dtype"],
-            "tokenizer": encoder.to_dict(),
-            "sources": sources,
-        }
-        for split in SPLITS:
-            meta[split] = {
-                "documents": sum(store.n_documents(split) for store in stores),
-                "bytes": sum(store.n_bytes(split) for store in stores),
-                "tokens": sum(store.n_tokens(split) for store in stores),
-                "largest_id": max(store.largest_id(split) for store in stores),
-                "crc32": [],
-                "index_crc32": [],
-            }
-        put_meta(recipe.folder, meta)
+
+def _part(name: str, source: Source, defaults: dict[str, Any]) -> Part:
+    """A source from what is said of it, and of all texts."""
+    key = f"data.sources.{name}"
+    options: dict[str, Any] = dict(source)
+    given = options.pop("path")
+    weight = options.pop("weight")
+
+    if isinstance(given, str | Path) and is_prepared(Path(given).expanduser()):
+        if options:
+            raise UserError(
+                f"{key} must have a path and a weight alone, because {given} is prepared already, got "
+                f"{', '.join(sorted(options))}"
+            )
+        store = TokenStore(Path(given).expanduser())
+        if "sources" in store.meta:
+            raise UserError(f"{key}.path must hold text or tokens, got {given}, which is a mixture")
+        return Part(name, weight, store)
+
+    try:
+        return Part(name, weight, TextCorpus(given, name=name, **(defaults | options)))
+    except UserError as error:
+        raise UserError(f"{key} cannot be read: {error}") from None
 
 
-class _AllDocuments:
-    """The documents of all texts of a mixture, each in its split; they can be iterated several times."""
-
-    def __init__(self, parts: list[Part], watcher: Watcher | None = None) -> None:
-        self._texts = [
-            SplitDocuments(part.data, watcher)
-            for part in parts
-            if isinstance(part.data, TextCorpus)
-        ]
-
-    def __iter__(self) -> Iterator[Document]:
-        """Read the documents."""
-        for documents in self._texts:
-            yield from documents
+def _tell_of_source(watcher: Watcher, name: str, note: str) -> None:
+    """Tell a watcher a note on the source of this name."""
+    watcher.on_note(f"{name}: {note}")
 
 
-def _builder_of(encoder: Encoder, kind: str) -> BuildEncoder:
+def _builder_of(tokenizer: Tokenizer, kind: str) -> BuildTokenizer:
     """A builder of a tokenizer that is there already; prepared folders are named and known by kind and content."""
 
-    def build(documents: object, *, tokenizer: str) -> Encoder:
-        return encoder
+    def build(documents: object, *, sha256: str) -> Tokenizer:
+        return tokenizer
 
     build.__name__ = kind
-    return partial(build, tokenizer=digest_of_json(encoder.to_dict()))
+    return partial(build, sha256=digest_of_json(tokenizer.to_dict()))

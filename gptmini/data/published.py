@@ -1,127 +1,123 @@
 """Texts that others published: downloaded once, and known by their digest."""
 
 import hashlib
-import queue
-import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import validate_call
 
-from gptmini.data.corpus import HeldOut
-from gptmini.data.text_corpus import TextCorpus
+from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
+from gptmini.data.opening import decoded, opened
+from gptmini.data.readers import Piece, in_pieces
 from gptmini.files import replacing
 from gptmini.settings import STRICT, FileName
 from gptmini.user_error import UserError
 
-# The published texts are of a few megabytes. A larger text, or one that comes more slowly, is had by other means and
-# given as a local copy, so that a faulty server can neither fill the memory nor hold up a run for ever.
+# The published texts are of a few megabytes. A larger text is had by other means and given as a local copy, so that a
+# faulty server cannot fill the memory.
 LARGEST_DOWNLOAD = 100 * 2**20  # bytes
-DOWNLOAD_DEADLINE = 600  # seconds in all
 DOWNLOAD_TIMEOUT = 30  # seconds without an answer
-PIECE = 2**16  # bytes that are read at once
 
 
-@validate_call(config=STRICT)
-def pinned_text(
-    *,
-    name: FileName,
-    url: str,
-    sha256: str | None,
-    path: str | None,
-    folder: str,
-    val_fraction: HeldOut,
-) -> TextCorpus:
-    """One published text: a local copy, or downloaded once.
+class PublishedText(Corpus):
+    """One text in UTF-8, whose last share of characters is held out, as nanoGPT does."""
 
-    Args:
-        name: of the text, and of its file in folder.
-        url: where it is published.
-        sha256: digest of the text, in hexadecimal; None for any text.
-        path: a local copy; None for the one in folder, which is downloaded if it is not there.
-        folder: keeps what was downloaded.
-        val_fraction: share of the text that is held out.
+    @validate_call(config=STRICT)
+    def __init__(
+        self,
+        *,
+        name: FileName,
+        url: str,
+        sha256: str | None,
+        path: str | None,
+        folder: str,
+        val_fraction: HeldOut,
+        may_download: bool = True,
+    ) -> None:
+        """Find a local copy of the text, or download it.
 
-    Raises pydantic.ValidationError: a value that does not fit. Raises UserError: path is not a file, the text is
-    another, or the download failed.
-    """
-    file = download_file(folder, name) if path is None else Path(path).expanduser()
-    if path is not None and not file.is_file():
-        raise UserError(
-            f"data.path must be a file, got {path}, which does not exist or is a folder"
-        )
+        Args:
+            name: of the text, and of its file in folder.
+            url: where it is published.
+            sha256: digest of the text, in hexadecimal; None for any text.
+            path: a local copy; None for the one in folder, which is downloaded if it is not there.
+            folder: keeps what was downloaded.
+            val_fraction: share of the characters that is held out.
+            may_download: False where nobody has typed url and folder.
 
-    is_local = file.is_file()
-    if is_local:
-        data = file.read_bytes()
-        source = str(file)
-    else:
-        data = download(url)
-        source = url
-    digest = hashlib.sha256(data).hexdigest()
-    if sha256 is not None and digest != sha256:
-        raise UserError(
-            f"{source} must be the published text with sha256 {sha256}, got {digest}; "
-            "for a text of your own use data=text with its data.path="
-        )
+        Raises pydantic.ValidationError: a value that does not fit. Raises UserError: path is not a file, the text is
+        another, or it cannot or may not be downloaded.
+        """
+        self.name = name
+        self.held_out = val_fraction
+        self.file = Path(folder if path is None else path).expanduser()
+        if path is None:
+            self.file /= f"{name}.txt"
+        elif not self.file.is_file():
+            raise UserError(
+                f"data.path must be a file, got {path}, which does not exist or is a folder"
+            )
 
-    if not is_local:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(file) as new:
-            new.write(data)
-    return TextCorpus(file, val_fraction, name)
+        is_new = not self.file.is_file()
+        if is_new and not may_download:
+            raise only_stored(f"the text {name}")
+        data = download(url) if is_new else self.file.read_bytes()
+        digest = hashlib.sha256(data).hexdigest()
+        if sha256 is not None and digest != sha256:
+            raise UserError(
+                f"{url if is_new else self.file} must be the published text with sha256 {sha256}, got {digest}; "
+                "for a text of your own use data=text with its data.path="
+            )
+        if is_new:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(self.file) as new:
+                new.write(data)
 
+    def identity(self, digest_of: DigestOf) -> dict:
+        """Name, digest and split rule of the text."""
+        return {
+            "corpus": self.name,
+            "file": digest_of(self.file),
+            "val_fraction": self.held_out,
+        }
 
-@validate_call(config=STRICT)
-def download_file(folder: str, name: FileName) -> Path:
-    """The file in a folder that keeps the text of a name once it is downloaded."""
-    return Path(folder).expanduser() / f"{name}.txt"
+    def documents(self) -> Iterator[Document]:
+        """Yield the training text and the held-out text, each in parts of bounded size."""
+        with opened(self.file, "utf-8") as bytes_of_text:
+            text = "".join(decoded(bytes_of_text, self.file))
+        boundary = int(len(text) * (1 - self.held_out))
+        for split, part in (("train", text[:boundary]), ("val", text[boundary:])):
+            for piece in in_pieces(iter([Piece(part, ends=True)]), self.file):
+                yield Document(split, piece.text, piece.ends)
 
 
 def download(url: str) -> bytes:
-    """What is published at url; UserError says why it could not be had within DOWNLOAD_DEADLINE seconds."""
-    outcomes: queue.Queue[bytes | Exception] = queue.Queue()
-
-    def fetch_into_queue() -> None:
-        try:
-            outcomes.put(_fetch(url))
-        except Exception as error:
-            outcomes.put(error)
-
-    # A time limit of a socket counts anew from every byte that arrives, so the whole is timed from another thread.
-    threading.Thread(target=fetch_into_queue, daemon=True).start()
-    try:
-        outcome = outcomes.get(timeout=DOWNLOAD_DEADLINE)
-    except queue.Empty:
-        raise _no_download(url, f"it took longer than {DOWNLOAD_DEADLINE} seconds") from None
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
-
-
-def _fetch(url: str) -> bytes:
-    """Read what is published at url; UserError if it cannot be reached, or is larger than LARGEST_DOWNLOAD bytes."""
+    """What is published at url; UserError if it cannot be had, or is larger than LARGEST_DOWNLOAD bytes."""
     # Imported here, because they take a tenth of a second, which a run without a download need not spend.
     import http.client
     import urllib.request
     from urllib.error import URLError
 
-    data = bytearray()
     try:
         with urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT) as answer:
-            while piece := answer.read(PIECE):
-                data += piece
-                if len(data) > LARGEST_DOWNLOAD:
-                    raise URLError(f"it is larger than {LARGEST_DOWNLOAD:,} bytes")
+            data = answer.read(LARGEST_DOWNLOAD + 1)
             n_missing = getattr(answer, "length", None)  # of an answer that told its length
-            if n_missing:
-                raise URLError(f"it ended {n_missing:,} bytes too soon")
+        if len(data) > LARGEST_DOWNLOAD:
+            raise URLError(f"it is larger than {LARGEST_DOWNLOAD:,} bytes")
+        if n_missing:
+            raise URLError(f"it ended {n_missing:,} bytes too soon")
     # OSError is the base of urllib's own errors; ValueError is what urllib raises for a text that is no address.
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or repr(error)
-        raise _no_download(url, str(reason)) from None
-    return bytes(data)
+        raise UserError(
+            f"could not download {url} ({reason}); give a local copy with data.path="
+        ) from None
+    return data
 
 
-def _no_download(url: str, reason: str) -> UserError:
-    """The error that a text could not be had from url."""
-    return UserError(f"could not download {url} ({reason}); give a local copy with data.path=")
+def only_stored(what: str) -> UserError:
+    """The error that a text is not there, and that nobody has typed from where it is to be had."""
+    return UserError(
+        f"{what} must be downloaded again, and only the run's folder says from where; if you know the text, prepare it "
+        "first, by gptmini prepare with what was typed for the run"
+    )

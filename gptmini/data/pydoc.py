@@ -11,9 +11,7 @@ from pathlib import Path
 
 from pydantic import validate_call
 
-from gptmini.data.corpus import DigestOf, Document, HeldOut
-from gptmini.data.preparation.digests import sha256_of
-from gptmini.data.preparation.splits import split_of
+from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut, split_of
 from gptmini.settings import STRICT
 from gptmini.user_error import UserError
 
@@ -22,7 +20,7 @@ from gptmini.user_error import UserError
 PYDOC_SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "pydoc_data"}
 
 
-class PydocCorpus:
+class PydocCorpus(Corpus):
     """The documentation in every CPython: help topics, then docstrings of its library, parsed and never imported."""
 
     name = "pydoc"
@@ -30,19 +28,17 @@ class PydocCorpus:
     @validate_call(config=STRICT)
     def __init__(self, val_fraction: HeldOut) -> None:
         """Hold out about val_fraction of the documents."""
-        self.val_fraction = val_fraction
-        self.digest_of: DigestOf = sha256_of
+        self.held_out = val_fraction
         self.root = Path(sysconfig.get_path("stdlib"))
 
-    def identity(self) -> dict:
+    def identity(self, digest_of: DigestOf) -> dict:
         """Corpus, split rule, Python version and the digest of every source file."""
         files = [
-            (path.relative_to(self.root).as_posix(), self.digest_of(path))
-            for path in self._sources()
+            (path.relative_to(self.root).as_posix(), digest_of(path)) for path in self._sources()
         ]
         return {
             "corpus": self.name,
-            "val_fraction": self.val_fraction,
+            "val_fraction": self.held_out,
             "python": ".".join(map(str, sys.version_info[:3])),
             "sha256": hashlib.sha256(repr(files).encode()).hexdigest(),
         }
@@ -50,7 +46,7 @@ class PydocCorpus:
     def documents(self) -> Iterator[Document]:
         """Topics by name, then docstrings by module path and line."""
         for text in self._texts:
-            yield Document(split_of(text, self.val_fraction), text)
+            yield Document(split_of(text, self.held_out), text)
 
     @cached_property
     def _texts(self) -> list[str]:

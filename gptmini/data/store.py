@@ -1,22 +1,61 @@
 """Prepared tokens on disk: a folder of token files with meta.json, complete or not there; see data/README.md."""
 
+import hashlib
+import json
 import mmap
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from gptmini.data.encoder import Encoder
-from gptmini.data.format import BLOCK, OLD_FORMAT, SPLITS
-from gptmini.data.meta import read_meta, remedy
-from gptmini.data.shards import Ids, Shards
-from gptmini.data.stored_file import StoredFile
-from gptmini.files import allow_open_files
+from gptmini.files import allow_open_files, replacing
+from gptmini.tokenizer import Tokenizer, from_dict
+from gptmini.untrusted import read_json
 from gptmini.user_error import UserError
 
-IDS_AT_ONCE = 2**22  # ids that are read at once, so that they stay in the processor's cache
+FORMAT = 3  # version of the files; part of the fingerprint, so that other rules make other folders
+SPLITS = ("train", "val")  # training text, and text that is held out for validation
+
+# Bytes that a checksum stands for. Small, so that opening a folder, which checks the first and the last of each file,
+# takes milliseconds; the checksums of ten billion ids are then 200 kB of meta.json.
+BLOCK = 2**20
+
+
+class Shards:
+    """Arrays of ids one after the other, without a copy: has a length, and is indexed by a slice or by positions."""
+
+    def __init__(self, arrays: "Sequence[Ids]") -> None:
+        """Take at least one array, (n,) each, all of one type."""
+        self._arrays = [array for array in arrays if len(array)]
+        lengths = [len(array) for array in self._arrays]
+        # Position of the first id behind each array.
+        self._ends = np.cumsum(lengths, dtype=np.int64)
+        self.dtype = arrays[0].dtype
+
+    def __len__(self) -> int:
+        """Number of ids."""
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def __getitem__(self, key: slice | np.ndarray) -> np.ndarray:
+        """Ids of a slice, (n,), or at positions from 0 on, an int64 array of any shape."""
+        if isinstance(key, slice):
+            key = np.arange(*key.indices(len(self)))
+
+        which = np.searchsorted(self._ends, key, side="right")
+        ids = np.empty(key.shape, dtype=self.dtype)
+        for i in np.unique(which):
+            array = self._arrays[i]
+            chosen = which == i
+            first = self._ends[i] - len(array)
+            ids[chosen] = array[key[chosen] - first]
+        return ids
+
+
+# What a split's ids may be.
+Ids = np.ndarray | Shards
 
 
 class Source(NamedTuple):
@@ -52,22 +91,17 @@ class TokenStore:
     prepared folders, which together are a mixture.
     """
 
-    def __init__(self, folder: Path, *, rebuild: Callable[[dict], Encoder] | None = None) -> None:
+    def __init__(self, folder: str | Path) -> None:
         """Open a folder that prepare made. However large it is, only the first and last blocks of its files are read.
-
-        Args:
-            folder: the folder.
-            rebuild: makes a tokenizer of its to_dict(), as gptmini.tokenizer.from_dict does; None if the property
-                tokenizer is not needed.
 
         Raises UserError: a file is missing, has another size, was changed in those blocks, or is of another format.
         """
         self.folder = Path(folder)
         self.meta = read_meta(self.folder)
         self.tokenizer_state: dict = self.meta["tokenizer"]  # the tokenizer's to_dict()
-        self._rebuild = rebuild
         self.fingerprint: str = self.meta["fingerprint"]  # of texts, split, tokenizer and format
-        self._is_old = self.meta["format"] == OLD_FORMAT
+        # Whether the tokens lie in this folder, with an index that says where documents end.
+        self.has_index = "sources" not in self.meta and "files" not in self.meta["train"]
         self._dtype = np.dtype(self.meta["dtype"]).newbyteorder("<")
         self._maps: dict[Path, mmap.mmap] = {}
 
@@ -79,22 +113,15 @@ class TokenStore:
                 file.check(self.folder, is_thorough=False)
 
     def __getstate__(self) -> dict:
-        """What a copy of the store takes over: all but the mapped files, which the copy maps again."""
-        return self.__dict__ | {"_maps": {}}
+        """What a copy of the store takes over: all but mapped files and tokenizer, which the copy makes again."""
+        state = self.__dict__ | {"_maps": {}}
+        state.pop("tokenizer", None)
+        return state
 
     @cached_property
-    def tokenizer(self) -> Encoder:
-        """The tokenizer whose ids these are; UserError where the folder was opened without rebuild."""
-        if self._rebuild is None:
-            raise UserError(
-                f"{self.folder} must be opened with rebuild=gptmini.tokenizer.from_dict to have a tokenizer"
-            )
-        return self._rebuild(self.tokenizer_state)
-
-    @property
-    def has_index(self) -> bool:
-        """Whether the folder says where its documents end."""
-        return all((self.folder / f"{split}.index").is_file() for split in SPLITS)
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer whose ids these are."""
+        return from_dict(self.tokenizer_state)
 
     @property
     def sources(self) -> list[Source]:
@@ -110,10 +137,9 @@ class TokenStore:
         """Ids of a split, (n_tokens,), uint16 or uint32, read-only and memory-mapped."""
         if self._parts:
             return Shards([part.tokens(split) for part in self._parts])
-        places = self.meta[split].get("files")
-        if places is not None:
-            return Shards([self._ids_at(place) for place in places])
-        return np.frombuffer(self._map(self._path(split)), dtype=self._dtype)
+        if self.has_index:
+            return np.frombuffer(self._map(self._path(split)), dtype=self._dtype)
+        return Shards([self._ids_at(place) for place in self.meta[split]["files"]])
 
     def document_ends(self, split: str) -> np.ndarray:
         """Where each document of a split ends, in ids and behind its end-of-text, uint64 (n_documents,).
@@ -135,6 +161,10 @@ class TokenStore:
     def n_bytes(self, split: str) -> int:
         """UTF-8 bytes of the text of a split."""
         return self.meta[split]["bytes"]
+
+    def largest_id(self, split: str) -> int:
+        """Largest id of a split."""
+        return self.meta[split]["largest_id"]
 
     def tokens_per_byte(self, split: str) -> float:
         """Ids for each byte of text, end-of-text included: what turns nats per token into bits per byte."""
@@ -179,8 +209,8 @@ class TokenStore:
 
     def check_ids(self, split: str, ids: np.ndarray) -> None:
         """Raise UserError for ids beyond the largest of the split: its file was changed since it was prepared."""
-        largest = self.meta[split].get("largest_id")
-        if largest is not None and ids.size and ids.max() > largest:
+        largest = self.largest_id(split)
+        if ids.size and ids.max() > largest:
             raise UserError(
                 f"{self._named(split)} must hold ids up to {largest}, as it was prepared, got {ids.max()}; "
                 f"{remedy(self.folder)}"
@@ -194,14 +224,20 @@ class TokenStore:
         for part in self._parts:
             part.check_size(split)
         for file in self._files(split):
-            self._check_mapped(file)
+            mapped = self._map(file.path)
+            # The system's answer for the mapped file, even if its name is gone.
+            size = mapped.size()
+            if size < len(mapped):
+                what_to_do = remedy(self.folder) if self.has_index else "put the whole file back"
+                raise UserError(
+                    f"{file.path} must stay as it is while it is read, got {size:,} bytes where there were "
+                    f"{len(mapped):,}; {what_to_do}"
+                )
 
     @property
     def has_checksums(self) -> bool:
         """Whether checksums are known of all files; of token files that another program wrote, only sizes are."""
-        if self._parts:
-            return all(part.has_checksums for part in self._parts)
-        return all("files" not in self.meta[split] for split in SPLITS)
+        return all(part.has_index for part in self._parts or [self])
 
     def verify(self) -> None:
         """Read every file whole; UserError names the first that is not as it was prepared.
@@ -213,18 +249,6 @@ class TokenStore:
         for split in SPLITS:
             for file in self._files(split):
                 file.check(self.folder, is_thorough=True)
-
-    def _check_mapped(self, file: StoredFile) -> None:
-        """Raise UserError if a file is shorter than it was when it was mapped into memory."""
-        mapped = self._map(file.path)
-        size = mapped.size()  # the system's answer for the mapped file, even if its name is gone
-        if size < len(mapped):
-            is_ours = file.checksums is not None
-            what_to_do = remedy(self.folder) if is_ours else "put the whole file back"
-            raise UserError(
-                f"{file.path} must stay as it is while it is read, got {size:,} bytes where there were "
-                f"{len(mapped):,}; {what_to_do}"
-            )
 
     def _open_part(self, source: dict) -> "TokenStore":
         """Open the prepared folder of a source of a mixture."""
@@ -238,40 +262,24 @@ class TokenStore:
             )
         return part
 
-    def _files(self, split: str) -> list[StoredFile]:
+    def _files(self, split: str) -> "list[StoredFile]":
         """The files of a split that belong to this folder."""
         counts = self.meta[split]
-        if self._parts:
-            return []
-        places = counts.get("files")
-        if places is not None:
-            return [
-                StoredFile(Path(place["path"]), place["size"], block=BLOCK, checksums=None)
-                for place in places
-            ]
-
-        size = counts["tokens"] * self._dtype.itemsize
-        if self._is_old:
-            whole = [counts["crc32"]]
-            return [StoredFile(self._path(split), size, block=size, checksums=whole)]
+        if not self.has_index:
+            places = counts.get("files", [])
+            return [StoredFile(Path(place["path"]), place["size"], None) for place in places]
         return [
-            StoredFile(self._path(split), size, block=BLOCK, checksums=counts["crc32"]),
+            StoredFile(
+                path=self._path(split),
+                size=counts["tokens"] * self._dtype.itemsize,
+                checksums=counts["crc32"],
+            ),
             StoredFile(
                 path=self.folder / f"{split}.index",
                 size=counts["documents"] * 8,
-                block=BLOCK,
                 checksums=counts["index_crc32"],
             ),
         ]
-
-    def largest_id(self, split: str) -> int:
-        """Largest id of a split: known, or for a folder of format 1 looked for."""
-        known = self.meta[split].get("largest_id")
-        if known is not None:
-            return known
-        ids = self.tokens(split)
-        firsts = range(0, len(ids), IDS_AT_ONCE)
-        return max(int(ids[first : first + IDS_AT_ONCE].max()) for first in firsts)
 
     def _ids_at(self, place: dict) -> np.ndarray:
         """Ids in a token file that another program wrote."""
@@ -291,8 +299,120 @@ class TokenStore:
 
     def _named(self, split: str) -> Path:
         """What an error calls the tokens of a split: their file, or the folder that says where they lie."""
-        path = self._path(split)
-        return path if path.is_file() else self.folder
+        return self._path(split) if self.has_index else self.folder
 
     def _path(self, split: str) -> Path:
         return self.folder / f"{split}.bin"
+
+
+class StoredFile(NamedTuple):
+    """A file whose content meta.json describes."""
+
+    path: Path
+    size: int  # bytes
+    checksums: list[int] | None  # CRC-32 of each block; None for a file that another program wrote
+
+    def check(self, folder: Path, *, is_thorough: bool) -> None:
+        """Raise UserError unless the file has its size, and its first and last block, or all, have their checksums.
+
+        folder is the prepared folder that the file belongs to.
+        """
+        is_right = self.path.is_file() and self.path.stat().st_size == self.size > 0
+        if self.checksums is None:
+            if not is_right:
+                raise UserError(
+                    f"{self.path} must have the {self.size:,} bytes that it had when its tokens were counted, and it "
+                    "is missing or has changed; put it back, or run gptmini prepare data=tokens with the data.path= of "
+                    "its new place first"
+                )
+            return
+
+        if is_right:
+            last = len(self.checksums) - 1
+            chosen = range(last + 1) if is_thorough else sorted({0, last})
+            is_right = block_checksums(self.path, chosen) == [self.checksums[i] for i in chosen]
+        if not is_right:
+            raise UserError(f"{self.path} does not hold what meta.json describes; {remedy(folder)}")
+
+
+def block_checksums(path: Path, numbers: Iterable[int] | None = None) -> list[int]:
+    """CRC-32 of the blocks of a file that have these numbers, from 0, or of all; the last block may be shorter."""
+    checksums = []
+    if numbers is None:
+        numbers = range(-(-path.stat().st_size // BLOCK))
+    with path.open("rb") as file:
+        for i in numbers:
+            file.seek(i * BLOCK)
+            checksums.append(zlib.crc32(file.read(BLOCK)))
+    return checksums
+
+
+def find_prepared(folder: Path, near: Path) -> Path:
+    """The place of a prepared folder that a run names relative to where the run was started.
+
+    Args:
+        folder: the folder as the run names it.
+        near: a file of the run. The run was started in a folder above the file, or where the user stands now.
+
+    Returns the first place that holds a prepared folder: seen from the working directory, or else from the folders
+    above the file, the nearest first. Where there is none, returns folder as it is.
+    """
+    places = [Path(), *near.absolute().parents]
+    for place in places:
+        if (place / folder / "meta.json").is_file():
+            return place / folder
+    return folder
+
+
+def is_prepared(path: Path) -> bool:
+    """Whether a path is that of a prepared folder, and not of a folder with another program's meta.json."""
+    try:
+        meta = read_json(path / "meta.json")
+    except (OSError, UserError):
+        return False
+    return {"format", "fingerprint"} <= set(meta)
+
+
+def read_meta(folder: Path) -> dict:
+    """What meta.json of a prepared folder says; UserError unless it is as this version wrote it."""
+    path = folder / "meta.json"
+    if not path.is_file():
+        problem = "has no meta.json" if folder.is_dir() else "does not exist"
+        raise UserError(
+            f"{folder} must be a prepared folder, and it {problem}; prepare its text again with gptmini prepare or by "
+            "resuming its run, or name another folder"
+        )
+
+    try:
+        meta = read_json(path)
+    except UserError as error:
+        raise UserError(f"{error}; {remedy(folder)}") from None
+
+    digest = meta.pop("digest", None)
+    if meta.get("format") != FORMAT:
+        raise UserError(
+            f"{path} has format {meta.get('format')!r}, and this version reads {FORMAT} alone, so that texts prepared "
+            f"by gptmini 0.2 are prepared anew; {remedy(folder)}"
+        )
+    if digest_of_json(meta) != digest:
+        raise UserError(f"{path} was edited: its digest does not match; {remedy(folder)}")
+    return meta
+
+
+def write_meta(folder: Path, meta: dict) -> None:
+    """Write meta.json, whole or not at all, with the digest of all its keys; the folder is made if it is not there."""
+    contents = meta | {"digest": digest_of_json(meta)}
+    folder.mkdir(parents=True, exist_ok=True)
+    with replacing(folder / "meta.json") as file:
+        file.write(json.dumps(contents, indent=1).encode("utf-8"))
+
+
+def digest_of_json(value: object) -> str:
+    """SHA-256 of a value in plain JSON types, in hexadecimal."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def remedy(folder: Path) -> str:
+    """What to do about a prepared folder that cannot be used."""
+    return f"delete {folder} to prepare it again"

@@ -1,32 +1,61 @@
-"""Token files that other programs wrote as the data of a run: found, counted, and named by a prepared folder."""
+"""Token files that other programs wrote as the data of a run: nanoGPT, llm.c and modded-nanogpt.
+
+A file of nanoGPT holds ids of two bytes and nothing else. A file of llm.c, and of modded-nanogpt after it, begins with
+256 integers of four bytes: a magic number, a version that tells the size of an id, the number of ids, and zeros.
+"""
 
 import glob
 import re
-from collections.abc import Callable, Iterator, Sequence
+import struct
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import validate_call
 
-from gptmini.data.corpus import DigestOf, Document, HeldOut
-from gptmini.data.encoder import BuildEncoder, Encoder
-from gptmini.data.format import SPLITS
-from gptmini.data.meta import put_meta, read_meta
-from gptmini.data.preparation.digests import sha256_of
-from gptmini.data.preparation.recipes import Recipe, plan_recipe
-from gptmini.data.preparation.watching import Progress, Watcher
-from gptmini.data.sources import Paths, find_files, note_on_held_out, without_held_out
-from gptmini.data.sources.standard_input import NAME as STANDARD_INPUT
-from gptmini.data.store import TokenStore
-from gptmini.data.token_layouts import TokenFile, read_header
+from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
+from gptmini.data.paths import STANDARD_INPUT, Paths, find_files, note_on, without_held_out
+from gptmini.data.preparation import plan_recipe
+from gptmini.data.splits import BuildTokenizer, Progress, Watcher
+from gptmini.data.store import SPLITS, TokenStore, read_meta, write_meta
 from gptmini.settings import STRICT, FileName
+from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError
+
+HEADER = 1024  # bytes
+# What a header begins with: magic number, version and number of ids.
+BEGINNING = struct.Struct("<3i")
+# Type of the ids by magic number and version: those of GPT-2 and, with four bytes, those of Llama 3.
+TYPES = {(20240520, 1): np.dtype("<u2"), (20240801, 7): np.dtype("<u4")}
+RAW = np.dtype("<u2")  # of a file without a header
+SNIFFED = 2**12  # bytes at a file's beginning that tell what it probably holds
+SEVERAL = 16  # ids of two bytes, of which every second is zero, that look like ids of more bytes
+TEXT = frozenset(b"\t\n\r" + bytes(range(0x20, 0x7F)))  # bytes of plain text
 
 IDS_AT_ONCE = 2**22  # ids that are counted at once
 VAL = re.compile(r"(^|[_-])val(idation)?([_-]|$)")  # in names of files that are held out
 
 
-class TokenFiles:
+class TokenFile(NamedTuple):
+    """Ids in a file."""
+
+    path: Path
+    skip: int  # bytes before the first id
+    tokens: int  # number of ids
+    dtype: np.dtype
+
+    def ids(self) -> np.ndarray:
+        """The ids, (tokens,), read-only and memory-mapped."""
+        return np.memmap(self.path, self.dtype, mode="r", offset=self.skip, shape=(self.tokens,))
+
+    def parted(self, n: int) -> "tuple[TokenFile, TokenFile]":
+        """The first n ids, and the others."""
+        behind = self.skip + n * self.dtype.itemsize
+        return self._replace(tokens=n), self._replace(skip=behind, tokens=self.tokens - n)
+
+
+class TokenFiles(Corpus):
     """Token files as a source of a run's data: read to count what is in them, and never copied."""
 
     @validate_call(config=STRICT)
@@ -42,46 +71,37 @@ class TokenFiles:
         Args:
             path: a file, a folder, a glob, or a list of these, with training tokens.
             val_path: files with held-out tokens; those that path names too are not trained on. None to hold out the
-                end of path.
-            val_fraction: share of the tokens that is held out; unused with val_path.
+                files of path that are called val, or else the end of path.
+            val_fraction: share of the tokens that is held out where no file is.
             name: begins the name of the prepared folder.
 
         Raises pydantic.ValidationError: a value that does not fit. Raises UserError: a file that is no token file.
         """
         self.name = name
-        self.val_fraction = val_fraction
-        self.digest_of: DigestOf = sha256_of
-        self.notes: list[str] = []
+        self._held_out = val_fraction
+        self._notes: list[str] = []
         self.files = _find_token_files("data.path", path)
-        self.val_files: list[TokenFile] = []
         if val_path is not None:
             self.val_files = _find_token_files("data.val_path", val_path)
             kept = without_held_out(
                 [file.path for file in self.files], [file.path for file in self.val_files]
             )
-            self.notes = note_on_held_out(len(self.files) - len(kept))
-            self.files = [file for file in self.files if file.path in set(kept)]
-        self._set_named_val_apart()
-
-    def _set_named_val_apart(self) -> None:
-        """Hold out files that are called val, as nanoGPT's val.bin and fineweb_val_000000.bin, unless others are."""
-        named = [file for file in self.files if VAL.search(file.path.stem)]
-        if self.val_files or not named or len(named) == len(self.files):
-            return
-        self.val_files = named
-        self.files = [file for file in self.files if file not in named]
-        self.notes = [f"held out, by their names: {', '.join(file.path.name for file in named)}"]
-
-    def identity(self) -> dict:
-        """Digest of each file, in order, and the split rule."""
-        identity: dict[str, object] = {
-            "corpus": self.name,
-            "files": [self.digest_of(file.path) for file in self.files],
-        }
-        if self.val_files:
-            identity["val_files"] = [self.digest_of(file.path) for file in self.val_files]
+            in_both = [file.path for file in self.files if file.path not in kept]
+            self._notes = note_on(in_both, "held out, being named by data.val_path too")
+            self.files = [file for file in self.files if file.path in kept]
         else:
-            identity["val_fraction"] = self.val_fraction
+            # As nanoGPT's val.bin and fineweb_val_000000.bin.
+            named = [file for file in self.files if VAL.search(file.path.stem)]
+            self.val_files = named if len(named) < len(self.files) else []
+            self.files = [file for file in self.files if file not in self.val_files]
+
+    def identity(self, digest_of: DigestOf) -> dict:
+        """Digest of each file, in order, and the split rule."""
+        identity: dict[str, object] = {"files": [digest_of(file.path) for file in self.files]}
+        if self.val_files:
+            identity["val_files"] = [digest_of(file.path) for file in self.val_files]
+        else:
+            identity["val_fraction"] = self._held_out
         return identity
 
     def documents(self) -> Iterator[Document]:
@@ -94,28 +114,42 @@ class TokenFiles:
 
     def prepare(
         self,
-        build_encoder: BuildEncoder,
+        build_tokenizer: BuildTokenizer,
         root: str | Path,
         *,
-        rebuild: Callable[[dict], Encoder],
-        n_workers: int,
-        watcher: Watcher,
+        n_workers: int = 1,
+        watcher: Watcher | None = None,
     ) -> tuple[TokenStore, bool]:
         """Describe the files in a prepared folder, unless that is there; arguments and result as for data.prepare.
 
-        rebuild and n_workers are not needed, because nothing is encoded.
+        n_workers is not needed, because nothing is encoded.
         Raises UserError: ids beyond the tokenizer's vocabulary.
         """
-        recipe = plan_recipe(self, build_encoder, root)
+        watcher = watcher or Watcher()
+        recipe = plan_recipe(self, build_tokenizer, root)
         splits = self._splits()
-        known = _known_places(recipe.folder)
-        is_new = known != {split: _places(files) for split, files in splits.items()}
+        places = {split: _places(files) for split, files in splits.items()}
+
+        known = None
+        if (recipe.folder / "meta.json").is_file():
+            meta = read_meta(recipe.folder)
+            known = {split: meta[split].get("files") for split in SPLITS}
+        is_new = known != places  # also where the files have moved
         if is_new:
-            encoder = build_encoder(self.documents())
-            meta = self._described(recipe, splits, encoder, watcher)
+            tokenizer = build_tokenizer(self.documents())
+            meta = recipe.contents | {
+                "dtype": self._dtype().name,
+                "tokenizer": tokenizer.to_dict(),
+            }
+            for split, files in splits.items():
+                counts = counts_of(files, tokenizer, watcher)
+                if not counts["bytes"]:
+                    raise UserError(f"the {split} split must hold text, got none; give more tokens")
+                meta[split] = counts | {"files": places[split]}
             recipe.digests.check_unchanged()
-            put_meta(recipe.folder, meta)
-        recipe.digests.save()
+            write_meta(recipe.folder, meta)
+            for note in self._notes:
+                watcher.on_note(note)
         return TokenStore(recipe.folder), is_new
 
     def _splits(self) -> dict[str, list[TokenFile]]:
@@ -123,7 +157,7 @@ class TokenFiles:
         if self.val_files:
             return {"train": self.files, "val": self.val_files}
 
-        boundary = int(sum(file.tokens for file in self.files) * (1 - self.val_fraction))
+        boundary = int(sum(file.tokens for file in self.files) * (1 - self._held_out))
         splits: dict[str, list[TokenFile]] = {"train": [], "val": []}
         for file in self.files:
             n_train = min(max(boundary, 0), file.tokens)
@@ -133,81 +167,96 @@ class TokenFiles:
                     splits[split].append(part)
         return splits
 
-    def _described(
-        self,
-        recipe: Recipe,
-        splits: dict[str, list[TokenFile]],
-        encoder: Encoder,
-        watcher: Watcher,
-    ) -> dict:
-        """What meta.json says of the files."""
+    def _dtype(self) -> np.dtype:
+        """Type of the ids of all files."""
         dtypes = {file.dtype for file in (*self.files, *self.val_files)}
         if len(dtypes) > 1:
             raise UserError(
                 "all token files must have ids of the same number of bytes, got several"
             )
-        (dtype,) = dtypes
-
-        meta = recipe.contents | {"dtype": dtype.name, "tokenizer": encoder.to_dict()}
-        n_all = sum(file.tokens for files in splits.values() for file in files)
-        n_counted = 0
-        for split, files in splits.items():
-            counts = Counts(encoder)
-            for file in files:
-                ids = file.ids()
-                for first in range(0, len(ids), IDS_AT_ONCE):
-                    some = ids[first : first + IDS_AT_ONCE]
-                    counts.add(some, file.path)
-                    n_counted += len(some)
-                    watcher.on_progress(
-                        Progress(
-                            phase="counting tokens",
-                            n_bytes=n_counted * dtype.itemsize,
-                            share=n_counted / n_all,
-                        )
-                    )
-            meta[split] = counts.to_dict() | {"files": _places(files)}
-            if not counts.n_bytes:
-                raise UserError(f"the {split} split must hold text, got none; give more tokens")
-        return meta
+        return dtypes.pop()
 
 
-class Counts:
-    """What is in the ids of a split."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        self.n_bytes = 0
-        self._n_tokens = 0
-        self._n_documents = 0
-        self._largest = 0
-        self._end_of_text = encoder.end_of_text
-        self._n_vocab = encoder.n_vocab
-        self._byte_lengths = encoder.byte_lengths()
-
-    def add(self, ids: np.ndarray, path: Path) -> None:
-        """Count ids of a file; UserError for one that is beyond the vocabulary."""
-        largest = int(ids.max())
-        if largest >= self._n_vocab:
-            raise UserError(
-                f"{path} must hold ids below {self._n_vocab}, which is the number of the tokenizer's ids, got "
-                f"{largest}; is it of another tokenizer?"
+def counts_of(files: Sequence[TokenFile], tokenizer: Tokenizer, watcher: Watcher) -> dict:
+    """What meta.json says of the ids of a split; UserError for an id beyond the vocabulary."""
+    byte_lengths = tokenizer.byte_lengths()
+    n_tokens = sum(file.tokens for file in files)
+    n_counted = 0
+    n_documents = 0
+    n_bytes = 0
+    largest_id = 0
+    for file in files:
+        ids = file.ids()
+        for first in range(0, len(ids), IDS_AT_ONCE):
+            some = ids[first : first + IDS_AT_ONCE]
+            largest_id = max(largest_id, int(some.max()))
+            if largest_id >= tokenizer.n_vocab:
+                raise UserError(
+                    f"{file.path} must hold ids below {tokenizer.n_vocab}, which is the number of the tokenizer's "
+                    f"ids, got {largest_id}; is it of another tokenizer?"
+                )
+            n_bytes += int(byte_lengths[some].sum(dtype=np.int64))
+            if tokenizer.end_of_text is not None:
+                n_documents += int(np.count_nonzero(some == tokenizer.end_of_text))
+            n_counted += len(some)
+            watcher.on_progress(
+                Progress(
+                    phase="counting tokens",
+                    n_bytes=n_counted * file.dtype.itemsize,
+                    share=n_counted / n_tokens,
+                )
             )
-        self._largest = max(self._largest, largest)
-        self._n_tokens += len(ids)
-        self.n_bytes += int(self._byte_lengths[ids].sum(dtype=np.int64))
-        if self._end_of_text is not None:
-            self._n_documents += int(np.count_nonzero(ids == self._end_of_text))
+    return {
+        "documents": max(1, n_documents),
+        "bytes": n_bytes,
+        "tokens": n_tokens,
+        "largest_id": largest_id,
+    }
 
-    def to_dict(self) -> dict:
-        """The counts as meta.json holds them."""
-        return {
-            "documents": max(1, self._n_documents),
-            "bytes": self.n_bytes,
-            "tokens": self._n_tokens,
-            "largest_id": self._largest,
-            "crc32": [],
-            "index_crc32": [],
-        }
+
+def read_header(path: Path) -> TokenFile:
+    """Where the ids of a token file lie; UserError for a file that is no token file."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        beginning = file.read(SNIFFED)
+    if len(beginning) >= BEGINNING.size:
+        magic, version, n_tokens = BEGINNING.unpack_from(beginning)
+        dtype = TYPES.get((magic, version))
+        if dtype is not None:
+            if n_tokens < 1 or size != HEADER + n_tokens * dtype.itemsize:
+                raise UserError(
+                    f"{path} must hold the {n_tokens:,} ids that its header tells, got {size:,} bytes; "
+                    "is it whole?"
+                )
+            return TokenFile(path, HEADER, n_tokens, dtype)
+        if magic in {known for known, _ in TYPES}:
+            raise UserError(f"{path} must be of a version that is known, got {version}")
+
+    _check_raw(path, size, beginning)
+    return TokenFile(path, 0, size // RAW.itemsize, RAW)
+
+
+def _check_raw(path: Path, size: int, beginning: bytes) -> None:
+    """Raise UserError for a file without a header that is probably something else than GPT-2's ids in two bytes."""
+    if beginning and all(byte in TEXT for byte in beginning):
+        raise UserError(
+            f"{path} must hold ids of tokens, and looks like text; use data=text for it"
+        )
+    if beginning.startswith(b"\x93NUMPY"):
+        raise UserError(f"{path} must hold ids alone, and is a NumPy file; write it with tofile()")
+    if size == 0 or size % RAW.itemsize:
+        raise UserError(f"{path} must hold ids of {RAW.itemsize} bytes, got {size:,} bytes")
+
+    words = np.frombuffer(beginning[: len(beginning) // 4 * 4], dtype="<u2")
+    if len(words) >= SEVERAL and not words[1::2].any():
+        raise UserError(
+            f"{path} must hold ids of {RAW.itemsize} bytes, and looks like ids of four or eight bytes; convert it"
+        )
+    if path.with_name("meta.pkl").exists():
+        raise UserError(
+            f"{path} lies beside a meta.pkl, by which nanoGPT marks ids of its own characters; "
+            "train on the text with tokenizer=char"
+        )
 
 
 def _find_token_files(key: str, paths: Paths) -> list[TokenFile]:
@@ -232,11 +281,3 @@ def _places(files: Sequence[TokenFile]) -> list[dict]:
         }
         for file in files
     ]
-
-
-def _known_places(folder: Path) -> dict | None:
-    """Where a prepared folder says that the ids of each split lie; None if there is no such folder."""
-    if not (folder / "meta.json").is_file():
-        return None
-    meta = read_meta(folder)
-    return {split: meta[split].get("files") for split in SPLITS}

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gptmini.data.shards import Ids
+from gptmini.data.store import Ids
 from gptmini.evaluation.windows import (
     Window,
     rolling_windows,

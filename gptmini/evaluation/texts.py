@@ -7,8 +7,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from gptmini.data import TextCorpus, TokenStore
-from gptmini.data.shards import Ids
-from gptmini.data.store import tokens_per_byte_of
+from gptmini.data.store import Ids, tokens_per_byte_of
 from gptmini.tokenizer import Tokenizer, from_dict
 from gptmini.user_error import UserError
 
@@ -126,7 +125,7 @@ class TextFiles:
             message, _, _ = str(error).partition("; ")
             message = message.replace("data.path", "--text").replace("data.field", "--field")
             raise UserError(message) from None
-        self.notes = corpus.notes
+        self.notes = corpus.notes()
 
     def streams(self, tokenizer: Tokenizer) -> Streams:
         """The ids of all documents, in one stream."""

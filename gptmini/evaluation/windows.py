@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gptmini.data.shards import Ids
+from gptmini.data.store import Ids
 
 Item = TypeVar("Item")
 

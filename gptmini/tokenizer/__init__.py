@@ -18,4 +18,5 @@ from gptmini.tokenizer.settings import GPT2Settings as GPT2Settings
 from gptmini.tokenizer.stored import from_dict as from_dict
 from gptmini.tokenizer.tokenizer import END_OF_TEXT as END_OF_TEXT
 from gptmini.tokenizer.tokenizer import REPLACEMENT as REPLACEMENT
+from gptmini.tokenizer.tokenizer import Document as Document
 from gptmini.tokenizer.tokenizer import Tokenizer as Tokenizer

@@ -9,7 +9,7 @@ import numpy as np
 import tiktoken
 
 from gptmini.tokenizer.pieces import MARK, MARKED_PATTERN, SEPARATOR, SPLIT_PATTERN, marked
-from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Part
+from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Document
 from gptmini.user_error import UserError
 
 BYTE_PATTERN = r"[\s\S]"  # each character a piece of its own, so that no merge could apply
@@ -46,6 +46,7 @@ class BytePairTokenizer:
         self.ranks = ranks
         self.end_of_text: int | None = len(ranks)
         self.n_vocab = len(ranks) + 1
+        self._bytes_of = dict(enumerate([*ranks, END_OF_TEXT.encode()]))
         self._is_byte = pattern == BYTE_PATTERN and ranks == ALL_BYTES
 
     def encode(self, text: str) -> list[int]:
@@ -62,7 +63,8 @@ class BytePairTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; bytes that are no UTF-8 and ids outside the vocabulary become U+FFFD."""
-        joined = b"".join(self._bytes_of(i) for i in ids)
+        unknown = REPLACEMENT.encode()
+        joined = b"".join([self._bytes_of.get(i, unknown) for i in ids])
         return joined.decode("utf-8", errors="replace")
 
     def byte_lengths(self) -> np.ndarray:
@@ -136,30 +138,21 @@ class BytePairTokenizer:
                 f"({error}); remove them or use tokenizer=byte"
             ) from error
 
-    def _bytes_of(self, i: int) -> bytes:
-        if 0 <= i < len(self.ranks):
-            return self.ranks[i]
-        if i == self.end_of_text:
-            return END_OF_TEXT.encode()
-        return REPLACEMENT.encode()
 
-
-def byte(documents: Iterable[Part]) -> BytePairTokenizer:
+def byte(documents: Iterable[Document]) -> BytePairTokenizer:
     """Tokenizer of the 256 bytes and end-of-text; the documents are not read."""
     return BytePairTokenizer(BYTE_PATTERN, ALL_BYTES)
 
 
-def gpt2(documents: Iterable[Part]) -> BytePairTokenizer:
+def gpt2(documents: Iterable[Document]) -> BytePairTokenizer:
     """OpenAI's GPT-2 tokenizer, from tiktoken's cache or else the network; the documents are not read.
 
     Raises UserError: neither the cache nor the network has it.
     """
     try:
         encoding = tiktoken.get_encoding("gpt2")
-    except (
-        OSError,
-        ValueError,
-    ) as error:  # of the network or the disk; of a file with other content
+    # Of the network or the disk; of a file with other content.
+    except (OSError, ValueError) as error:
         cache = os.environ.get("TIKTOKEN_CACHE_DIR", "unset")
         raise UserError(
             f"tokenizer=gpt2 needs the network once, or tiktoken's two files in TIKTOKEN_CACHE_DIR (now {cache}); "

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Part
+from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Document
 from gptmini.user_error import UserError
 
 
@@ -23,11 +23,9 @@ class CharTokenizer:
             raise UserError(f"end_of_text must be true or false, got {end_of_text!r}")
 
         self.characters = characters
-        self.n_vocab = len(characters)
-        self.end_of_text: int | None = None
-        if end_of_text:
-            self.end_of_text = len(characters)
-            self.n_vocab += 1
+        self.end_of_text: int | None = len(characters) if end_of_text else None
+        self._text_of = dict(enumerate([*characters, END_OF_TEXT] if end_of_text else characters))
+        self.n_vocab = len(self._text_of)
 
         # The id of each code point up to the largest; what has no id stands behind the vocabulary.
         codes = _code_points(characters)
@@ -57,7 +55,7 @@ class CharTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; an id outside the vocabulary becomes U+FFFD."""
-        return "".join(self._decode_one(i) for i in ids)
+        return "".join([self._text_of.get(i, REPLACEMENT) for i in ids])
 
     def byte_lengths(self) -> np.ndarray:
         """UTF-8 bytes of each character, int64 (n_vocab,); 0 for end-of-text."""
@@ -73,15 +71,8 @@ class CharTokenizer:
             "end_of_text": self.end_of_text is not None,
         }
 
-    def _decode_one(self, i: int) -> str:
-        if 0 <= i < len(self.characters):
-            return self.characters[i]
-        if i == self.end_of_text:
-            return END_OF_TEXT
-        return REPLACEMENT
 
-
-def character(documents: Iterable[Part]) -> CharTokenizer:
+def character(documents: Iterable[Document]) -> CharTokenizer:
     """Tokenizer of every character of both splits; with an end-of-text id if either split has several documents."""
     characters: set[str] = set()
     n_documents: Counter[str | None] = Counter()

@@ -24,17 +24,16 @@ MARKED_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\
 MARK = "\x00"
 SEPARATOR = "\x01"  # between texts that are encoded by one call
 
-# White space beyond ASCII: the other characters of Unicode's property White_Space. Python's str.isspace also counts
-# U+001C to U+001F, which the rule takes for punctuation.
-OTHER_SPACES = (
-    "\x85\xa0\u1680"
+# White space, `\s` of the rule. Python's str.isspace also counts U+001C to U+001F, which are punctuation to the rule.
+SPACES = (
+    "\t\n\v\f\r \x85\xa0\u1680"
     "\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000"
 )
 
-# Whether a code point is one of them, up to the first that is larger than all of them and stands for the rest.
-_IS_OTHER_SPACE = np.zeros(ord(OTHER_SPACES[-1]) + 2, dtype=bool)
-_IS_OTHER_SPACE[[ord(character) for character in OTHER_SPACES]] = True
+# Whether a code point is white space, up to the first that is larger than all of them and stands for the rest.
+_IS_SPACE = np.zeros(ord(SPACES[-1]) + 2, dtype=bool)
+_IS_SPACE[[ord(character) for character in SPACES]] = True
 
 
 def marked(text: str) -> str:
@@ -43,9 +42,9 @@ def marked(text: str) -> str:
     Raises UnicodeEncodeError: a lone surrogate.
     """
     # Numpy takes a quarter of the time where a character is a byte.
-    encoding = "ascii" if text.isascii() else "utf-32-le"
-    codes = _code_points(text, encoding)
-    is_space = _is_white_space(codes)
+    encoding, dtype = ("ascii", "u1") if text.isascii() else ("utf-32-le", "<u4")
+    codes = np.frombuffer(text.encode(encoding), dtype=dtype)
+    is_space = _IS_SPACE.take(codes, mode="clip")
 
     ends_before = is_space | (codes == ord(SEPARATOR))
     is_last_but_one = is_space[:-2] & is_space[1:-1] & ~ends_before[2:]
@@ -58,8 +57,8 @@ def in_short_runs(text: str, longest: int) -> Iterator[str]:
 
     Joined, the parts are the text. Raises UnicodeEncodeError: a lone surrogate.
     """
-    encoding = "ascii" if text.isascii() else "utf-32-le"
-    is_space = _is_white_space(_code_points(text, encoding))
+    codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+    is_space = _IS_SPACE.take(codes, mode="clip")
 
     turns = np.flatnonzero(is_space[1:] != is_space[:-1]) + 1
     edges = np.concatenate([[0], turns, [len(text)]])
@@ -71,19 +70,3 @@ def in_short_runs(text: str, longest: int) -> Iterator[str]:
             yield text[start:end]
             start = end
     yield text[start:]
-
-
-def _code_points(text: str, encoding: str) -> np.ndarray:
-    """Unicode's number of each character, uint8 or uint32 (n,)."""
-    dtype = "u1" if encoding == "ascii" else "<u4"
-    return np.frombuffer(text.encode(encoding), dtype=dtype)
-
-
-def _is_white_space(codes: np.ndarray) -> np.ndarray:
-    r"""Whether each code point is white space, `\s` of the rule, bool (n,)."""
-    first, last = ord("\t"), ord("\r")
-    is_space = (codes == ord(" ")) | ((codes >= first) & (codes <= last))
-
-    beyond = np.flatnonzero(codes > 127)
-    is_space[beyond] = _IS_OTHER_SPACE.take(codes[beyond], mode="clip")
-    return is_space

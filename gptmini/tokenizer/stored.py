@@ -11,32 +11,22 @@ from gptmini.user_error import UserError
 def from_dict(state: dict) -> Tokenizer:
     """Rebuild a tokenizer from its to_dict(); UserError for another kind, or fields that make no tokenizer."""
     try:
-        return _rebuilt(state)
+        kind = state["kind"]
+        if kind == CharTokenizer.kind:
+            return CharTokenizer(state["characters"], end_of_text=state["end_of_text"])
+        if kind == BytePairTokenizer.kind:
+            ranks = state["ranks"]
+            # A checkpoint can hold one long text once and name it many times: compare before decoding.
+            if len(set(ranks)) != len(ranks):
+                raise UserError(f"ranks must be distinct, and some of {len(ranks)} are given twice")
+            decoded = [base64.b64decode(token, validate=True) for token in ranks]
+            return BytePairTokenizer(state["pattern"], decoded)
+        raise UserError(
+            f"tokenizer kind must be {CharTokenizer.kind} or {BytePairTokenizer.kind}, got {kind!r}"
+        )
     except ValueError as error:  # a UserError of the tokenizer, or an error of base64
         raise UserError(" ".join(str(error).split())) from None
     except Exception as error:  # of any class: the fields may come from a stranger's file
         raise UserError(
             f"a tokenizer must have kind and its fields, got {type(error).__name__}: {error}"
         ) from None
-
-
-def _rebuilt(state: dict) -> Tokenizer:
-    """The tokenizer of a state; an error of any class for a state that makes none."""
-    kind = state["kind"]
-    if kind == CharTokenizer.kind:
-        return CharTokenizer(state["characters"], end_of_text=state["end_of_text"])
-    if kind == BytePairTokenizer.kind:
-        return BytePairTokenizer(state["pattern"], _decoded_ranks(state["ranks"]))
-    raise UserError(
-        f"tokenizer kind must be {CharTokenizer.kind} or {BytePairTokenizer.kind}, got {kind!r}"
-    )
-
-
-def _decoded_ranks(ranks: list[str]) -> list[bytes]:
-    """The byte strings that a state holds in base64.
-
-    A file can hold one long text once and name it many times, so that texts are compared before any is decoded.
-    """
-    if len(set(ranks)) != len(ranks):
-        raise UserError(f"ranks must be distinct, and some of {len(ranks)} are given twice")
-    return [base64.b64decode(token, validate=True) for token in ranks]

@@ -1,12 +1,20 @@
 """What the program needs of a tokenizer, and what the builder of a tokenizer needs of a corpus."""
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 END_OF_TEXT = "<|endoftext|>"  # the name that GPT-2 gives to the id between documents
 REPLACEMENT = "\ufffd"  # what an id outside the vocabulary, or half a character, decodes to
+
+
+class Document(NamedTuple):
+    """One text of a corpus, or a part of it: a long document comes in several, one after the other."""
+
+    split: str | None  # train, or val for text that is held out; None where val_fraction decides
+    text: str
+    ends: bool = True  # whether the document ends with this part
 
 
 class Tokenizer(Protocol):
@@ -34,23 +42,4 @@ class Tokenizer(Protocol):
 
     def to_dict(self) -> dict:
         """Everything that from_dict needs, in plain JSON types."""
-        ...
-
-
-class Part(Protocol):
-    """A document of a corpus, or a part of one, as the builder of a tokenizer reads it."""
-
-    @property
-    def split(self) -> str | None:
-        """Split of the document: train or val."""
-        ...
-
-    @property
-    def text(self) -> str:
-        """Text of the part."""
-        ...
-
-    @property
-    def ends(self) -> bool:
-        """Whether the document ends with this part."""
         ...

@@ -10,12 +10,10 @@ from torch import Tensor
 
 from gptmini.data.batches import (
     cut_windows,
-    divide_among,
-    seed_of_source,
     shifted,
+    starts_in_sources,
     step_sequences,
     validation_windows,
-    window_starts,
 )
 from gptmini.data.store import TokenStore
 from gptmini.training.ahead import batches_ahead
@@ -81,25 +79,12 @@ class TokenDataModule(L.LightningDataModule):
 
     def _starts(self, sequences: np.ndarray) -> np.ndarray:
         """Return the first token of the window of each sequence, by the sequences' numbers in the run, int64 (n,)."""
-        sources = self.store.sources
-        which, numbers = divide_among(
+        return starts_in_sources(
             sequences,
-            [source.weight for source in sources],
+            self.store.sources,
+            context_length=self.context_length,
             seed=self.seed,
         )
-
-        starts = np.empty_like(numbers)
-        n_before = 0  # tokens of the sources before the present one
-        for place, source in enumerate(sources):
-            chosen = which == place
-            starts[chosen] = n_before + window_starts(
-                numbers[chosen],
-                n_tokens=source.n_tokens,
-                context_length=self.context_length,
-                seed=seed_of_source(self.seed, place),
-            )
-            n_before += source.n_tokens
-        return starts
 
     def _training_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Return this rank's micro-batches from the trainer's step on."""

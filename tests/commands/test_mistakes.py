@@ -166,7 +166,7 @@ PLACES = [
     (["data.path=empty.txt"], "empty.txt must hold text, got none"),
     (
         ["data.path=latin.txt"],
-        "latin.txt must be UTF-8, got byte 0xe9 at offset 3; convert it first",
+        "latin.txt must be UTF-8, got byte 0xe9 at offset 3, in line 1; data.encoding names",
     ),
     (["data.path=folder"], "data.path must hold files of text, got the folder folder with none"),
     (

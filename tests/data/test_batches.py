@@ -1,11 +1,14 @@
 """Batch order as a pure function: complete passes, any number of ranks, constant cost."""
 
 import tracemalloc
+from itertools import islice
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+import gptmini
 from gptmini.data.batches import (
     divide_among,
     gather,
@@ -16,6 +19,11 @@ from gptmini.data.batches import (
     validation_windows,
     window_starts,
 )
+from gptmini.data.store import Source
+from gptmini.training.datamodule import TokenDataModule
+from gptmini.training.trainer_settings import TrainerSettings
+from refusals import refused_keys
+from training.runs import SETTINGS
 
 
 def places_of(size, key):
@@ -201,3 +209,53 @@ def test_the_only_source_has_the_order_of_the_run():
     assert divide_among(np.arange(99), [1], seed=3)[1].tolist() == list(range(99))
     assert [seed_of_source(7, place) for place in (0, 0)] == [7, 7]
     assert len({seed_of_source(7, place) for place in range(50)}) == 50
+
+
+class Tokens:
+    """A store of given training tokens, of one source or of several."""
+
+    def __init__(self, *sources):
+        self.sources = [Source(f"{i}", weight, n) for i, (weight, n) in enumerate(sources)]
+        self.ids = np.arange(sum(n for _, n in sources), dtype=np.uint16)
+
+    def tokens(self, split):
+        return {"train": self.ids}[split]
+
+    def n_tokens(self, split):
+        return len(self.ids)
+
+    def check_size(self, split):
+        """Take no notice."""
+
+    def check_ids(self, split, ids):
+        """Take no notice."""
+
+
+@pytest.mark.parametrize("sources", [[(1, 211)], [(3, 211), (1, 97), (2, 40)]])
+@pytest.mark.parametrize("start_step", [0, 7])
+def test_batches_of_ones_own_loop_are_those_of_a_run(sources, start_step):
+    store = Tokens(*sources)
+    settings = TrainerSettings(**SETTINGS | {"global_batch_size": 6, "batch_size": 3})
+    module = TokenDataModule(store, settings, context_length=5, seed=9)
+    module.trainer = SimpleNamespace(
+        global_step=start_step,
+        global_rank=0,
+        world_size=1,
+        strategy=SimpleNamespace(root_device=torch.device("cpu")),
+    )
+    micro_batches = islice(module.train_dataloader(), 2 * 50)
+    of_run = torch.stack([torch.stack(batch) for batch in micro_batches])  # (2 * 50, 2, 3, 5)
+
+    own = gptmini.batches(store, batch_size=6, context_length=5, seed=9, start_step=start_step)
+    steps = torch.stack([torch.stack(batch) for batch in islice(own, 50)])  # (50, 2, 6, 5)
+    by_micro_step = steps.unflatten(2, (2, 3)).transpose(1, 2).flatten(0, 1)  # (2 * 50, 2, 3, 5)
+    assert torch.equal(by_micro_step, of_run)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("batch_size", 0), ("context_length", 2.0), ("seed", "1"), ("start_step", -1), ("step", 1)],
+)
+def test_batches_refuses_a_value_by_its_key_before_the_first_batch(key, value):
+    settings = {"batch_size": 2, "context_length": 3, "seed": 1} | {key: value}
+    assert refused_keys(gptmini.batches, store=Tokens((1, 50)), **settings) == {key}

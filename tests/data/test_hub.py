@@ -6,16 +6,14 @@ import sys
 import threading
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from gptmini.data.hub import Choice, choose_files, has_files, hub_text, place_of
+from gptmini.data.hub import Choice, choose_files, hub_text, place_of
 from gptmini.user_error import UserError
 from refusals import refused_keys
-from toys import texts_of
 
 # Places of files in datasets on the hub, of the hub's own branch, and of FineWeb.
 PLACES = {
@@ -39,11 +37,12 @@ def test_the_place_of_a_file_says_its_subset_and_split(path):
 
 def test_validation_is_held_out_where_there_is_one_and_test_otherwise():
     files = ["data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"]
-    assert choose_files("d", files, None, "train", None) == ([files[0]], [files[1]])
+    choice = Choice(None, "train", None)
+    assert choose_files("d", files, choice) == ([files[0]], [files[1]])
     more = [*files, "data/validation-00000-of-00001.parquet"]
-    assert choose_files("d", more, None, "train", None) == ([files[0]], [more[2]])
-    assert choose_files("d", more, None, "train", "test") == ([files[0]], [files[1]])
-    assert choose_files("d", files[:1], None, "train", None) == ([files[0]], [])
+    assert choose_files("d", more, choice) == ([files[0]], [more[2]])
+    assert choose_files("d", more, Choice(None, "train", "test")) == ([files[0]], [files[1]])
+    assert choose_files("d", files[:1], choice) == ([files[0]], [])
 
 
 @pytest.mark.parametrize(
@@ -53,7 +52,7 @@ def test_validation_is_held_out_where_there_is_one_and_test_otherwise():
         (
             ["a/train.parquet", "b/train.parquet"],
             (None, "train", None),
-            "d has several subsets; choose one with data.subset=, of a, b",
+            "data.subset must be one of a, b, which d has, got None",
         ),
         (["train.parquet"], ("x", "train", None), "data.subset must be one of default, which d"),
         (["train.parquet"], (None, "x", None), "data.split must be one of train, which d has"),
@@ -63,7 +62,7 @@ def test_validation_is_held_out_where_there_is_one_and_test_otherwise():
 )
 def test_a_choice_that_is_not_there_is_refused_with_those_that_are(paths, chosen, said):
     with pytest.raises(UserError, match=said):
-        choose_files("d", paths, *chosen)
+        choose_files("d", paths, Choice(*chosen))
 
 
 TEXTS = {
@@ -84,9 +83,6 @@ def dataset(tmp_path):
     return tmp_path / "dataset"
 
 
-ALL = Choice(None, "train", None)
-
-
 def text_of(dataset, folder, **changes):
     arguments = {
         "subset": None,
@@ -101,9 +97,9 @@ def text_of(dataset, folder, **changes):
 
 
 def test_a_local_folder_is_read_as_a_dataset(dataset, tmp_path):
-    corpus = text_of(dataset, tmp_path / "downloads")
-    assert texts_of(corpus, "train") == ["one", "two", "three"]
-    assert texts_of(corpus, "val") == ["held out"]
+    corpus = text_of(dataset, tmp_path / "downloads", may_download=False)
+    train = [("train", text, True) for text in ("one", "two", "three")]
+    assert list(corpus.documents()) == [*train, ("val", "held out", True)]
     assert corpus.name == "dataset"
     assert not (tmp_path / "downloads").exists()
 
@@ -204,38 +200,30 @@ def test_a_dataset_is_downloaded_once(hub, tmp_path):
     assert second.stdout == first.stdout
     assert asked == []
 
-    missing = download("someone/else", tmp_path / "downloads", address)
-    assert (
-        "gptmini.user_error.UserError: could not download the dataset someone/else ("
-        in missing.stderr
-    )
-    assert not (tmp_path / "downloads" / "someone--else").exists()
+    for name in ("someone/else", "./absent", "~/absent"):
+        missing = download(name, tmp_path / "downloads", address)
+        said = f"gptmini.user_error.UserError: could not download the dataset {name} ("
+        assert said in missing.stderr
+        assert "data.dataset may also be a local folder" in missing.stderr
+    assert [path.name for path in (tmp_path / "downloads").iterdir()] == ["someone--stories"]
 
 
-def test_a_list_that_gptmini_did_not_write_is_not_believed(dataset, tmp_path):
-    kept = tmp_path / "downloads" / "someone--stories"
-    kept.mkdir(parents=True)
-    for content in ("", "[]", '{"files": 5}', '{"files": [5], "commit": "a"}', '{"commit": "a"}'):
-        Path(kept / "gptmini-files.json").write_text(content)
-        assert not has_files(str(tmp_path / "downloads"), "someone/stories", None, ALL)
-    assert has_files(str(tmp_path), str(dataset), None, ALL)
+def test_nothing_is_downloaded_where_nobody_has_typed_from_where(dataset, tmp_path):
+    def read(**changes):
+        corpus = text_of("someone/stories", tmp_path / "downloads", may_download=False, **changes)
+        return [document.text for document in corpus.documents()]
 
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("./absent", r"must name a dataset or a folder, got \./absent, which does not exist"),
-        ("~/absent", r"must name a dataset or a folder, got ~/absent, which does not exist"),
-        ("a.parquet", r"got the file a\.parquet; data=text data\.path=a\.parquet reads it"),
-    ],
-)
-def test_a_name_that_is_none_of_a_dataset_is_refused_before_the_network(
-    tmp_path, monkeypatch, name, said
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.parquet").touch()
+    said = "the dataset someone/stories must be downloaded again, and only the run's folder says"
     with pytest.raises(UserError, match=said):
-        text_of(name, "downloads")
+        read()
+    kept = tmp_path / "downloads" / "someone--stories"
+    kept.parent.mkdir()
+    dataset.rename(kept)
+    listed = {"commit": "a" * 40, "files": [*TEXTS, "data/test-00000-of-00001.parquet"]}
+    (kept / "gptmini-files.json").write_text(json.dumps(listed))
+    assert read() == ["one", "two", "three", "held out"]
+    with pytest.raises(UserError, match=said):
+        read(val_split="test")
 
 
 def test_an_argument_that_does_not_fit_is_refused_before_the_network():

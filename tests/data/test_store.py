@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import pickle
 import re
 import struct
 import zlib
@@ -10,12 +11,13 @@ from functools import partial
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import gptmini
 from gptmini import tokenizer
-from gptmini.data.preparation import prepare
-from gptmini.data.store import TokenStore
-from gptmini.data.text_corpus import TextCorpus
+from gptmini.data import prepare
+from gptmini.data.store import Shards, TokenStore
 from gptmini.user_error import UserError
 from toys import Documents, canonical, change_meta, documents_of
 
@@ -51,7 +53,9 @@ def test_files_hold_what_the_format_page_says(tmp_path):
             "index_crc32": [zlib.crc32((store.folder / f"{split}.index").read_bytes())],
         }
         assert meta[split] == wanted | checksums
-    assert (meta["format"], meta["dtype"], meta["source"]) == (2, "uint16", CORPUS.identity())
+    assert (meta["format"], meta["dtype"]) == (3, "uint16")
+    texts = [["h\u00e9llo", "", "abc<|endoftext|>"], ["\u65e5"], []]
+    assert meta["source"] == {"corpus": "given", "texts": texts, "val_fraction": None}
     assert tokenizer.from_dict(meta["tokenizer"]).encode("\u00e9") == [0xC3, 0xA9]
 
     made_of = {key: meta[key] for key in ("format", "source", "builder")}
@@ -89,12 +93,6 @@ def test_ids_take_two_bytes_up_to_65536_kinds_and_four_beyond(
     assert numbers(store.folder / "val.bin", letter) == ids[-3:]
 
 
-def test_a_folder_that_no_system_can_name_is_refused(tmp_path):
-    (tmp_path / "a.txt").write_text("some text")
-    with pytest.raises(UserError, match=r"^data_dir must be the name of a folder, got "):
-        prepare(TextCorpus(str(tmp_path / "a.txt"), 0.5), tokenizer.byte, f"{tmp_path}/a\0b")
-
-
 def test_a_second_prepare_opens_what_the_first_wrote(tmp_path):
     calls = []
 
@@ -113,7 +111,6 @@ def test_a_second_prepare_opens_what_the_first_wrote(tmp_path):
 
 
 def test_text_split_and_tokenizer_settings_each_make_a_folder_of_their_own(tmp_path):
-    path = tmp_path / "a.txt"
     builders = [
         tokenizer.byte,
         tokenizer.character,
@@ -123,10 +120,9 @@ def test_text_split_and_tokenizer_settings_each_make_a_folder_of_their_own(tmp_p
 
     folders = []
     for text in ("to be or not to be " * 9, "to be or not to bee" * 9):
-        path.write_text(text)
         for fraction in (0.1, 0.2):
             for build in builders:
-                corpus = TextCorpus(str(path), fraction)
+                corpus = Documents(undecided=[text], val_fraction=fraction)
                 store, _ = prepare(corpus, build, tmp_path / "data")
                 folders.append(store.folder)
 
@@ -155,7 +151,8 @@ DAMAGES = {
     "the tokenizer edited": edit(lambda meta: meta["tokenizer"].update(pattern=r"\S")),
     "the digest edited": edit(lambda meta: meta.update(digest="0" * 64)),
     "the digest gone": edit(lambda meta: meta.pop("digest")),
-    "a later format": edit(lambda meta: meta.update(format=3)),
+    "a later format": edit(lambda meta: meta.update(format=4)),
+    "the format of 0.2": edit(lambda meta: meta.update(format=2)),
     "meta.json cut short": rewrite("meta.json", lambda data: data[:-5]),
     "meta.json a list": rewrite("meta.json", lambda data: b"[]"),
     "meta.json not text": rewrite("meta.json", lambda data: b"\xff" + data),
@@ -231,7 +228,6 @@ def test_ids_that_changed_since_they_were_prepared_are_noticed_where_they_are_re
 
 def blocks_of_a_kilobyte(monkeypatch):
     """Let a checksum stand for 1,024 bytes, so that a small store has many."""
-    monkeypatch.setattr("gptmini.data.preparation.writing.BLOCK", 1024)
     monkeypatch.setattr("gptmini.data.store.BLOCK", 1024)
 
 
@@ -265,47 +261,34 @@ def test_opening_reads_the_first_and_last_block_and_verify_reads_all(tmp_path, m
                 TokenStore(store.folder).verify()
 
 
-def in_format_1(folder):
-    """Make a prepared folder what the version before this one wrote."""
-
-    def change(meta):
-        meta["format"] = 1
-        for split in ("train", "val"):
-            (folder / f"{split}.index").unlink()
-            for key in ("index_crc32", "largest_id"):
-                del meta[split][key]
-            meta[split]["crc32"] = zlib.crc32((folder / f"{split}.bin").read_bytes())
-
-    change_meta(folder, change)
-
-
-def test_a_folder_of_format_1_is_read_and_checked_whole(tmp_path):
-    folder = prepare(CORPUS, tokenizer.byte, tmp_path)[0].folder
-    in_format_1(folder)
-    store = TokenStore(folder)
-    assert store.tokens("train").tolist() == numbers(folder / "train.bin", "H")
-    store.check_vocabulary(257)
-    store.check_ids("train", np.array([256]))
-    store.verify()
-
-    with pytest.raises(UserError, match="must hold ids below 256"):
-        store.check_vocabulary(256)
-    with pytest.raises(UserError, match="must have an index of documents, and it has none"):
-        store.document_ends("train")
-
-    data = (folder / "train.bin").read_bytes()
-    (folder / "train.bin").write_bytes(data[:20] + b"x" + data[21:])
-    with pytest.raises(UserError, match=r"train\.bin does not hold what meta\.json"):
-        TokenStore(folder)
-
-
-def test_a_store_hands_out_its_tokenizer(tmp_path):
-    (tmp_path / "my.txt").write_text("Owls and rain. " * 50)
-    corpus = TextCorpus(tmp_path / "my.txt", val_fraction=0.1)
-    store, _ = gptmini.prepare(corpus, tokenizer.byte, tmp_path / "data")
+def test_a_store_hands_out_its_tokenizer_and_goes_to_another_process(tmp_path):
+    corpus = Documents(["Owls and rain. " * 50], ["held out"])
+    store, _ = gptmini.prepare(corpus, tokenizer.byte, tmp_path)
     ids = store.tokens("train")[:8].tolist()
     assert store.tokenizer.decode(ids) == "Owls and"
-    with pytest.raises(
-        UserError, match=r"must be opened with rebuild=gptmini\.tokenizer\.from_dict"
-    ):
-        _ = TokenStore(store.folder).tokenizer
+
+    copy = pickle.loads(pickle.dumps(store))
+    assert copy.tokens("train").tolist() == store.tokens("train").tolist()
+    assert copy.tokenizer.decode(ids) == "Owls and"
+
+
+@given(lengths=st.lists(st.integers(0, 9), min_size=1), data=st.data())
+def test_shards_give_what_their_concatenation_gives(lengths, data):
+    whole = np.arange(sum(lengths), dtype=np.uint16)
+    shards = Shards(np.split(whole, np.cumsum(lengths)[:-1]))
+    assert len(shards) == len(whole)
+    assert shards.dtype == whole.dtype
+
+    start = data.draw(st.integers(0, 90))
+    stop = data.draw(st.integers(0, 90))
+    assert shards[start:stop].tolist() == whole[start:stop].tolist()
+    assert shards[:stop].dtype == whole.dtype
+    if len(whole):
+        places = data.draw(st.lists(st.integers(0, len(whole) - 1), min_size=6, max_size=6))
+        places = np.array(places).reshape(2, 3)
+        assert shards[places].tolist() == whole[places].tolist()
+
+
+def test_a_position_behind_the_end_is_an_error():
+    with pytest.raises(IndexError):
+        Shards([np.arange(3)])[np.array([3])]

@@ -5,12 +5,11 @@ import pytest
 import tiktoken
 
 from gptmini import tokenizer
-from gptmini.data.preparation import Watcher
+from gptmini.data import Watcher
 from gptmini.data.store import TokenStore
 from gptmini.data.token_files import TokenFiles
 from gptmini.user_error import UserError
 
-OPTIONS = {"rebuild": tokenizer.from_dict, "n_workers": 1, "watcher": Watcher()}
 TEXTS = ["h\u00e9llo", "abc", "\U0001f600", "more text"]
 IDS = [i for text in TEXTS for i in (*text.encode(), 256)]
 
@@ -37,7 +36,7 @@ def test_files_are_read_in_their_order_and_counted(tmp_path, write):
     write(tmp_path / "f_train_2.bin", IDS[9:])
     write(tmp_path / "f_val.bin", [256, *b"held out"])
     source = TokenFiles(str(tmp_path / "f_train_*.bin"), str(tmp_path / "f_val.bin"), 0.5)
-    store, written = source.prepare(tokenizer.byte, tmp_path / "data", **OPTIONS)
+    store, written = source.prepare(tokenizer.byte, tmp_path / "data")
 
     assert written
     assert store.tokens("train")[:].tolist() == IDS
@@ -51,7 +50,7 @@ def test_files_are_read_in_their_order_and_counted(tmp_path, write):
     store.verify()
     assert [path.name for path in store.folder.iterdir()] == ["meta.json"]  # nothing is copied
 
-    again, written = source.prepare(tokenizer.byte, tmp_path / "data", **OPTIONS)
+    again, written = source.prepare(tokenizer.byte, tmp_path / "data")
     assert not written
     assert again.fingerprint == store.fingerprint
 
@@ -64,14 +63,14 @@ def test_bytes_of_gpt2s_ids_are_those_of_the_text(tmp_path):
     text = "Some text, caf\u00e9 \u65e5\u672c \U0001f600 and more. " * 50
     as_nanogpt_writes(tmp_path / "a.bin", [*coder.encode_ordinary(text), coder.eot_token])
     source = TokenFiles(str(tmp_path), None, 0.5)
-    store, _ = source.prepare(tokenizer.gpt2, tmp_path / "data", **OPTIONS)
+    store, _ = source.prepare(tokenizer.gpt2, tmp_path / "data")
     assert store.n_bytes("train") + store.n_bytes("val") == len(text.encode())
 
 
 def test_ids_of_four_bytes_are_known_by_their_version(tmp_path):
     as_llm_c_writes(tmp_path / "a.bin", IDS, magic=20240801, version=7, dtype=np.uint32)
     source = TokenFiles(str(tmp_path / "a.bin"), None, 0.25)
-    store, _ = source.prepare(tokenizer.byte, tmp_path / "data", **OPTIONS)
+    store, _ = source.prepare(tokenizer.byte, tmp_path / "data")
     n_train = int(len(IDS) * 0.75)
     assert store.tokens("train")[:].tolist() == IDS[:n_train]
     assert store.tokens("val")[:].tolist() == IDS[n_train:]
@@ -81,7 +80,7 @@ def test_ids_of_four_bytes_are_known_by_their_version(tmp_path):
 def test_files_that_were_moved_are_found_again(tmp_path):
     as_nanogpt_writes(tmp_path / "a.bin", IDS)
     first, _ = TokenFiles(str(tmp_path / "a.bin"), None, 0.5).prepare(
-        tokenizer.byte, tmp_path / "data", **OPTIONS
+        tokenizer.byte, tmp_path / "data"
     )
     (tmp_path / "a.bin").rename(tmp_path / "b.bin")
     with pytest.raises(
@@ -90,7 +89,7 @@ def test_files_that_were_moved_are_found_again(tmp_path):
         TokenStore(first.folder)
 
     second, written = TokenFiles(str(tmp_path / "b.bin"), None, 0.5).prepare(
-        tokenizer.byte, tmp_path / "data", **OPTIONS
+        tokenizer.byte, tmp_path / "data"
     )
     assert written
     assert second.folder == first.folder
@@ -100,7 +99,7 @@ def test_files_that_were_moved_are_found_again(tmp_path):
 def test_a_shorter_file_is_noticed_before_it_is_read(tmp_path):
     as_nanogpt_writes(tmp_path / "a.bin", IDS)
     source = TokenFiles(str(tmp_path / "a.bin"), None, 0.5)
-    store, _ = source.prepare(tokenizer.byte, tmp_path / "data", **OPTIONS)
+    store, _ = source.prepare(tokenizer.byte, tmp_path / "data")
     store.check_size("train")
     with (tmp_path / "a.bin").open("r+b") as file:
         file.truncate(8)
@@ -158,9 +157,7 @@ MISTAKES = {
 def test_a_file_that_is_no_token_file_is_refused(tmp_path, make, said):
     make(tmp_path / "a.bin")
     with pytest.raises(UserError, match=said):
-        TokenFiles(str(tmp_path / "a.bin"), None, 0.5).prepare(
-            tokenizer.byte, tmp_path / "data", **OPTIONS
-        )
+        TokenFiles(str(tmp_path / "a.bin"), None, 0.5).prepare(tokenizer.byte, tmp_path / "data")
     assert not list((tmp_path / "data").glob("tokens*"))
 
 
@@ -168,7 +165,7 @@ def test_a_tokenizer_that_has_to_learn_is_refused(tmp_path):
     as_nanogpt_writes(tmp_path / "a.bin", IDS)
     with pytest.raises(UserError, match="no text to learn one from; add tokenizer=gpt2"):
         TokenFiles(str(tmp_path / "a.bin"), None, 0.5).prepare(
-            tokenizer.character, tmp_path / "data", **OPTIONS
+            tokenizer.character, tmp_path / "data"
         )
 
 
@@ -176,11 +173,9 @@ def test_a_tokenizer_that_has_to_learn_is_refused(tmp_path):
 def test_a_file_that_changes_while_it_is_counted_is_refused(tmp_path, data):
     as_nanogpt_writes(tmp_path / "a.bin", np.arange(10_000) % 256)
     source = TokenFiles(str(tmp_path / "a.bin"), None, 0.5)
-    options = OPTIONS | {
-        "watcher": Watcher(on_progress=lambda _: (tmp_path / "a.bin").write_bytes(data))
-    }
+    watcher = Watcher(on_progress=lambda _: (tmp_path / "a.bin").write_bytes(data))
     with pytest.raises(UserError, match=r"a\.bin must stay as it is while it is read"):
-        source.prepare(tokenizer.byte, tmp_path / "data", **options)
+        source.prepare(tokenizer.byte, tmp_path / "data", watcher=watcher)
     assert not list((tmp_path / "data").glob("tokens*"))
 
 
@@ -195,7 +190,9 @@ def test_files_that_are_called_val_are_held_out_of_a_folder(tmp_path):
     source = TokenFiles(str(tmp_path), None, 0.5)
     assert [file.path.name for file in source.files] == ["evaluate.bin", "train.bin"]
     assert [file.path.name for file in source.val_files] == ["val.bin"]
-    assert source.notes == ["held out, by their names: val.bin"]
+    notes = []
+    source.prepare(tokenizer.byte, tmp_path / "data", watcher=Watcher(on_note=notes.append))
+    assert notes == []  # it is what nanoGPT's names mean
     assert TokenFiles(str(tmp_path / "val.bin"), None, 0.5).val_files == []
 
 
@@ -210,13 +207,6 @@ def test_held_out_files_are_not_trained_on(tmp_path):
         TokenFiles(str(tmp_path), str(tmp_path), 0.5)
 
 
-def test_a_folder_that_gptmini_has_prepared_and_a_pipe_are_refused(tmp_path):
-    as_nanogpt_writes(tmp_path / "a.bin", IDS)
-    (tmp_path / "meta.json").write_text('{"format": 2, "fingerprint": ""}')
-    for path in (tmp_path / "a.bin", tmp_path, tmp_path / "*.bin"):
-        with pytest.raises(
-            UserError, match=r"must not be what gptmini has prepared, got .*; to train"
-        ):
-            TokenFiles(str(path), None, 0.5)
+def test_a_pipe_is_refused():
     with pytest.raises(UserError, match=r"data\.path must name token files, got -; they are read"):
         TokenFiles("-", None, 0.5)

@@ -20,7 +20,9 @@ from gptmini.data import TextCorpus, TokenFiles
 pytestmark = pytest.mark.slow  # together they take a minute
 
 TEXTS = ["A text of words, caf\u00e9.", "\u65e5\u672c and \U0001f600\r\n", "x" * 200, "the end"]
-JSON_LINES = "\n".join(json.dumps({"id": i, "text": text}) for i, text in enumerate(TEXTS)).encode()
+JSON_LINES = "".join(
+    json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(TEXTS)
+).encode()
 TABLE = "id,text\n" + "\n".join(f'{i},"{text}"' for i, text in enumerate(TEXTS)) + "\n"
 
 
@@ -54,7 +56,7 @@ CHECKED = (".gz", ".bz2", ".xz")  # packings with a checksum of what they hold
 def read(path, on_error):
     """The texts of a file, as UTF-8."""
     corpus = TextCorpus(path, 0.5, separator="|", on_error=on_error)
-    corpus.identity()
+    corpus.boundary()
     return [document.text.encode() for document in corpus.documents()]
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fuzz.inputs import DAMAGE, Made, damaged, fuzz, same
 from fuzz.outcomes import outcome
 from gptmini import tokenizer
-from gptmini.data.preparation import prepare
+from gptmini.data import prepare
 from gptmini.data.store import TokenStore
 from toys import Documents
 

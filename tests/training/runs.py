@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gptmini.data.preparation import prepare
+from gptmini.data import prepare
 from gptmini.model import GPTConfig
 from gptmini.optim import AdamWSettings, CosineSchedule, MuonSettings
 from gptmini.tokenizer import byte

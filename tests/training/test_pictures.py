@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from gptmini.data.preparation import prepare
+from gptmini.data import prepare
 from gptmini.model import GPTConfig, new_gpt
 from gptmini.report import drawing
 from gptmini.report.tables import comparison, config_table, data_card, leaves, model_table

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from gptmini.data import prepare
 from gptmini.data.batches import gather, step_sequences, window_starts
-from gptmini.data.preparation import prepare
 from gptmini.model import GPT
 from gptmini.optim import CosineSchedule
 from gptmini.tokenizer import byte

@@ -3,16 +3,12 @@
 import argparse
 import os
 import time
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 
 from gptmini.data.batches import cut_windows, window_starts
-from gptmini.data.format import FORMAT
-from gptmini.data.meta import write_meta
-from gptmini.data.preparation.writing import SplitWriter
-from gptmini.data.store import TokenStore
+from gptmini.data.store import FORMAT, TokenStore, block_checksums, write_meta
 from gptmini.tokenizer import byte
 
 MODEL_SPEED = 550_000  # tokens a second of the 124 M model on one fast GPU
@@ -54,15 +50,22 @@ def write_store(folder: Path, n_tokens: int) -> None:
         "tokenizer": byte([]).to_dict(),
     }
     for split, n in (("train", n_tokens), ("val", 10**5)):
-        with closing(SplitWriter(folder, split, folder)) as writer:
+        paths = [folder / f"{split}.bin", folder / f"{split}.index"]
+        with paths[0].open("wb") as file:
             for first in range(0, n, len(ids)):
-                some = ids[: min(len(ids), n - first)]
-                n_ids = np.full(len(some) // 1000, 1000)
-                writer.write(
-                    some, n_ids=n_ids, ends=np.ones(len(n_ids), dtype=bool), n_bytes=len(some)
-                )
-            meta[split] = writer.finish()
-    write_meta(folder, meta, place=folder)
+                file.write(ids[: n - first].tobytes())
+        ends = np.arange(1000, n + 1, 1000, dtype="<u8")
+        ends.tofile(paths[1])
+
+        meta[split] = {
+            "documents": len(ends),
+            "bytes": n,
+            "tokens": n,
+            "largest_id": 255,
+            "crc32": block_checksums(paths[0]),
+            "index_crc32": block_checksums(paths[1]),
+        }
+    write_meta(folder, meta)
 
 
 def drop_from_memory(folder: Path) -> None:
