@@ -91,6 +91,11 @@ def write_gguf(path: Path, model: GPT, tokenizer: Tokenizer, *, name: str, dtype
                 flush_file(file)
 
         temporary.replace(path)
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        # numpy says how many numbers could be written, and not what the system said.
+        raise UserError(f"{path.parent} must have room for the weights ({error.args[0]})") from None
     finally:
         writer.close()
         temporary.unlink(missing_ok=True)
