@@ -7,8 +7,9 @@ Apertus is NanoChat without the norm behind the embedding and without the cap on
   With the halves of each head exchanged, one turn is the other, and scores do not notice an exchange in both.
 - Its norm of queries and keys comes before the turn and not behind it. A turn keeps the length of a vector, so that the
   order of the two does not matter where the norm's gains are 1.
-- Its activation is xIELU (Huang and Schlag 2024), which is relu^2 for alpha_p = 1, alpha_n = 0 and beta = 0. Of a
-  stored alpha_p or alpha_n, xIELU takes the softplus.
+- Its activation is xIELU (Huang and Schlag 2024), which is alpha_p relu^2 for alpha_n = 0 and beta = 0. Of a stored
+  alpha_p or alpha_n, xIELU takes the softplus. In a folder of bf16 or fp16, the softplus of the rounded alpha_p is not
+  quite 1, and it becomes part of the matrix behind the activation.
 
 The norm behind the embedding becomes part of the embedding: each of its rows is normalised.
 """
@@ -24,10 +25,8 @@ from gptmini.model.layers import RMS_NORM_EPS
 from gptmini.user_error import UserError
 
 EMBEDDING = "model.embed_tokens.weight"
-BF16_ROUNDING = 2**-8  # largest relative error of a number that is rounded to bf16
-SMALL = (
-    1e-6  # what is smaller counts as 0, because it changes no logit beyond the rounding of float32
-)
+# What is smaller counts as 0, because it changes no logit beyond the rounding of float32.
+SMALL = 1e-6
 # The stored numbers with which xIELU is relu^2: softplus(alpha_p) = 1, and softplus(alpha_n) = 0 in any dtype.
 XIELU = {
     "alpha_p": torch.tensor([math.log(math.expm1(1))]),
@@ -58,27 +57,26 @@ def to_apertus(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tensor]
 def from_apertus(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tensor]:
     """The weights that the GPT shares with an Apertus that gptmini exported, under their names in Apertus.
 
-    Raises UserError: gains other than 1, or an activation that is not relu^2.
+    Raises UserError: gains other than 1, or an activation that is no multiple of relu^2; RuntimeError or IndexError:
+    a weight has another shape.
     """
     shared = dict(state)
     for name in _norm_names(config):
-        gain = shared.pop(name)
-        is_number = gain.is_floating_point() and gain.shape == (_width_of(name, config),)
-        if not is_number or not bool((gain == 1).all()):
-            raise UserError(f"{name} must be 1 everywhere for an apertus that GPT computes")
+        if not bool((shared.pop(name) == 1).all()):
+            raise UserError(f"{name} must be 1 everywhere in an Apertus that GPT computes")
 
     for i in range(config.n_layers):
-        for name, value in XIELU.items():
-            full_name = f"model.layers.{i}.mlp.act_fn.{name}"
-            if not _is_as_in_relu2(name, shared.pop(full_name)):
-                raise UserError(
-                    f"{full_name} must be {value.item():.6g}, as in relu2, for an apertus that GPT computes"
-                )
+        prefix = f"model.layers.{i}."
+        numbers = {name: shared.pop(f"{prefix}mlp.act_fn.{name}").float() for name in XIELU}
+        if not bool(F.softplus(numbers["alpha_n"]) + numbers["beta"].abs() < SMALL):
+            raise UserError(
+                f"{prefix}mlp.act_fn must have alpha_n=-100 and beta=0, as in relu2, in an Apertus that GPT computes"
+            )
+        down = f"{prefix}mlp.down_proj.weight"
+        shared[down] = shared[down].float() * F.softplus(numbers["alpha_p"])
         for projection in ("q_proj", "k_proj"):
-            name = f"model.layers.{i}.self_attn.{projection}.weight"
-            is_of_heads = shared[name].ndim == 2 and len(shared[name]) % config.d_head == 0
-            if is_of_heads:  # any other shape is refused where shapes are checked
-                shared[name] = _with_halves_exchanged(shared[name], config.d_head)
+            name = f"{prefix}self_attn.{projection}.weight"
+            shared[name] = _with_halves_exchanged(shared[name], config.d_head)
     return shared
 
 
@@ -88,19 +86,6 @@ def extra_names(config: GPTConfig) -> set[str]:
     for i in range(config.n_layers):
         names |= {f"model.layers.{i}.mlp.act_fn.{name}" for name in XIELU}
     return names
-
-
-def _is_as_in_relu2(name: str, value: Tensor) -> bool:
-    """Whether a number of xIELU is the one of relu^2, but for the rounding of bf16."""
-    if not value.is_floating_point() or value.numel() != 1:
-        return False
-    number = value.double()
-    if name == "alpha_p":
-        return bool((F.softplus(number) - 1).abs() < BF16_ROUNDING)
-    if name == "alpha_n":
-        return bool(F.softplus(number) < SMALL)
-    # eps bounds what alpha_n multiplies, which is 0.
-    return name == "eps" or bool(number.abs() < SMALL)
 
 
 def _width_of(name: str, config: GPTConfig) -> int:

@@ -7,7 +7,14 @@ from pathlib import Path
 from gptmini.hub_errors import downloading
 
 # Files of a model on the hub that are read.
-PATTERNS = ["config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer.json"]
+PATTERNS = [
+    "config.json",
+    "*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "vocab.json",
+    "merges.txt",
+]
 
 
 # The alphabet of names on the hub; the name of a file is none of them.

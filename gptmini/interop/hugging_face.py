@@ -3,24 +3,18 @@
 transformers is not needed. Hugging Face's models are "theirs" in this file, and GPT and GPTConfig are "ours".
 """
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from gptmini.interop.apertus import from_apertus, to_apertus
+from gptmini.interop.apertus import extra_names, from_apertus, to_apertus
 from gptmini.interop.architectures import (
     ARCHITECTURES,
     Architecture,
     choose_architecture,
-)
-from gptmini.interop.weights import (
-    embedding_name,
-    join_parts,
-    names_in,
-    split_parts,
-    transpose_conv1d,
-    weight_or_zeros,
+    is_conv1d,
 )
 from gptmini.model.config import GPTConfig, config_from_file
 from gptmini.model.gpt import GPT, VOCABULARY, gpt_of_shapes
@@ -30,8 +24,10 @@ from gptmini.user_error import UserError
 OTHER_NAMES = {"gelu_new": "gelu_pytorch_tanh"}
 # Settings that configs of the hub leave out where a model has the usual width inside an MLP.
 OPTIONAL = ("n_inner",)
-# What a config may say of rotary positions.
-ROPE_KEYS = {"rope_type", "rope_theta", "partial_rotary_factor"}
+NEVER_SET = {"quantization_config": None, "rope_scaling": None}
+# What rope_parameters may say besides their base, because it changes nothing.
+PLAIN_ROPE = {"rope_type": "default", "partial_rotary_factor": 1}
+SHOWN = 5  # names that an error gives
 
 
 def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
@@ -49,36 +45,63 @@ def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
 def gpt_of(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
     """Build the GPT of a config from the weights of a Hugging Face model of a model type.
 
-    Raises UserError: a weight is missing, left over, misshapen, or not finite.
+    Raises UserError: a weight is missing, left over or misshapen.
     """
-    names = names_in(state, config, kind)
-    _check_embedding(config, state, kind)
-    if kind == "apertus":
-        state = from_apertus(state, config)
-
+    names = _names_in(state, config, kind)
     model = gpt_of_shapes(config)
-    shapes = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+    # Beyond vocab_size, rows of GPT's weights are padding, which Hugging Face's models do not have.
+    n_padding = config.padded_vocab_size - config.vocab_size
+
     weights = {}
-    for name, their_names in names.items():
-        shape = shapes[name]
-        if name not in VOCABULARY:
-            weights[name] = join_parts(name, their_names, state, shape).float()
-            continue
-        # Beyond vocab_size, rows of GPT's weights are padding, which Hugging Face's models do not have.
-        rows = join_parts(name, their_names, state, (config.vocab_size, *shape[1:]))
-        weights[name] = torch.zeros(shape)
-        weights[name][: config.vocab_size] = rows
-    model.load_state_dict(weights, assign=True)
+    try:
+        if kind == "apertus":
+            state = from_apertus(state, config)
+        for name, their_names in names.items():
+            parts = [_transpose_conv1d(part, state[part]) for part in their_names]
+            weights[name] = torch.cat(parts).float()
+            if name in VOCABULARY:
+                weights[name] = F.pad(weights[name], (0, 0, 0, n_padding))
+        model.load_state_dict(weights, assign=True)
+    except (RuntimeError, IndexError) as error:  # as torch says that shapes do not fit
+        reason = " ".join(str(error).split())
+        raise UserError(f"the weights must have the shapes of the config: {reason}") from None
     return model
 
 
-def _check_embedding(config: GPTConfig, state: dict[str, Tensor], kind: str) -> None:
-    """Raise UserError unless the embedding has the sizes of a config, before torch builds what a config claims."""
-    claimed = (config.vocab_size, config.d_model)
-    name = embedding_name(kind)
-    found = tuple(state[name].shape)
-    if found != claimed:
-        raise UserError(f"{name} must be {claimed}, as the config says, got {found}")
+def _names_in(state: dict[str, Tensor], config: GPTConfig, kind: str) -> dict[str, list[str]]:
+    """Our name of each weight, and the names of its parts in a state; UserError unless these are all there is."""
+    # Before a config that claims millions of layers makes millions of names.
+    if config.n_layers > len(state):
+        raise UserError(
+            f"the config claims {config.n_layers} layers, and there are {len(state)} tensors in all"
+        )
+    names = dict(ARCHITECTURES[kind].weight_names(config))
+    if not config.bias:
+        names = {name: theirs for name, theirs in names.items() if not name.endswith(".bias")}
+    wanted = {their_name for their_names in names.values() for their_name in their_names}
+    if kind == "apertus":
+        wanted |= extra_names(config)
+
+    # Some files hold a tied embedding under its second name too.
+    head, embedding = "lm_head.weight", _embedding_name(kind)
+    is_twice = config.tie_embeddings and {head, embedding} <= set(state)
+    if is_twice and torch.equal(state[head], state[embedding]):
+        wanted.add(head)
+
+    missing = sorted(wanted - set(state))
+    left_over = sorted(set(state) - wanted)
+    if missing or left_over:
+        raise UserError(
+            f"the weights must be those of a model of type {kind} that GPT computes; missing: {_some(missing)}; "
+            f"left over: {_some(left_over)}"
+        )
+    return names
+
+
+def _some(names: list[str]) -> str:
+    """The first names of a list, as a sentence shows them."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more or "none"
 
 
 def to_hugging_face(
@@ -102,18 +125,39 @@ def to_hugging_face(
     state = {}
     weights = model.state_dict()
     for name, their_names in ARCHITECTURES[kind].weight_names(config):
-        weight = weight_or_zeros(weights, name)
+        weight = _weight_or_zeros(weights, name)
         if name in VOCABULARY:
             weight = weight[: config.vocab_size]  # (V, C), without the rows of padding
-        parts = split_parts(weight, len(their_names), config)
+        parts = (weight,)
+        if len(their_names) == 3:  # queries, keys and values: (H D, C), (G D, C), (G D, C)
+            d_keys = (config.n_kv_heads or config.n_heads) * config.d_head
+            parts = weight.split([config.d_model, d_keys, d_keys])
         for their_name, part in zip(their_names, parts, strict=True):
-            state[their_name] = transpose_conv1d(their_name, part).clone()
+            state[their_name] = _transpose_conv1d(their_name, part).clone()
 
     if config.tie_embeddings:
-        state["lm_head.weight"] = state[embedding_name(kind)]
+        state["lm_head.weight"] = state[_embedding_name(kind)]
     if kind == "apertus":
         state = to_apertus(state, config)
     return _their_config(config, kind, end_of_text), state
+
+
+def _embedding_name(kind: str) -> str:
+    """Their name of the token embedding."""
+    return ARCHITECTURES[kind].weights_outside_blocks["embedding.weight"][0]
+
+
+def _weight_or_zeros(weights: dict[str, Tensor], name: str) -> Tensor:
+    """A weight of the GPT; for a bias that the GPT does without, as many zeros as its weight has rows."""
+    if name in weights:
+        return weights[name]
+    weight = weights[f"{name.removesuffix('.bias')}.weight"]
+    return weight.new_zeros(len(weight))
+
+
+def _transpose_conv1d(their_name: str, weight: Tensor) -> Tensor:
+    """Transpose a Conv1D of GPT-2, (in, out), to (out, in) or back; any other weight stays."""
+    return weight.T if is_conv1d(their_name, weight.ndim) else weight
 
 
 def our_config(config: dict) -> GPTConfig:
@@ -124,20 +168,14 @@ def our_config(config: dict) -> GPTConfig:
     kind = config.get("model_type")
     if type(kind) is not str or kind not in ARCHITECTURES:
         raise UserError(f"model_type must be one of {', '.join(ARCHITECTURES)}, got {kind!r}")
-
     architecture = ARCHITECTURES[kind]
-    for name, value in architecture.their_values.items():
-        if config.get(name, value) != value:
-            raise UserError(
-                f"{name} must be {value} for a {kind} that GPT computes, got {config[name]!r}"
-            )
-    if config.get("quantization_config") is not None:
-        raise UserError(f"quantization_config must be null for a {kind} that GPT computes")
-
     needed = [*architecture.settings.values(), *architecture.needed]
     absent = [name for name in needed if name not in config and name not in OPTIONAL]
     if absent:
-        raise UserError(f"the config of a {kind} must have {', '.join(absent)}")
+        raise UserError(f"the config of a model of type {kind} must have {', '.join(absent)}")
+    for name, value in {**architecture.their_values, **NEVER_SET}.items():
+        if config.get(name, value) != value:
+            _refuse(name, value, kind, config[name])
 
     settings: dict[str, Any] = {
         ours: config.get(theirs) for ours, theirs in architecture.settings.items()
@@ -145,19 +183,28 @@ def our_config(config: dict) -> GPTConfig:
     for name, value in architecture.our_values.items():
         settings[name] = value[0] if isinstance(value, tuple) else value
     settings["mlp"] = _our_activation(config, kind, architecture)
+    settings["init"] = "gpt2" if kind == "gpt2" else "zero_projections"
     # transformers ties GPT-2's embeddings unless the config says otherwise, and those of the other two only if it does.
     settings["tie_embeddings"] = config.get("tie_word_embeddings", kind == "gpt2")
-    if kind == "gpt2":
-        return config_from_file(settings | {"init": "gpt2"})
+    if kind != "gpt2":
+        settings["rotary_base"] = _rotary_base(config.get("rope_parameters"), kind)
+    return config_from_file(settings)
 
-    if config.get("rope_scaling") is not None:
-        raise UserError(f"rope_scaling must be null for a {kind} that GPT computes")
-    rope = config.get("rope_parameters")
-    if not isinstance(rope, dict) or "rope_theta" not in rope:
-        raise UserError(f"rope_parameters.rope_theta must be set for a {kind}, got {rope!r:.80}")
-    _check_rope(rope, kind)
-    return config_from_file(
-        settings | {"rotary_base": rope["rope_theta"], "init": "zero_projections"}
+
+def _rotary_base(rope: object, kind: str) -> object:
+    """The base of rotary positions that turn all of a head's dimensions, by angles that nothing rescales."""
+    values = rope if isinstance(rope, dict) else {}
+    others = {name: value for name, value in values.items() if PLAIN_ROPE.get(name) != value}
+    base = others.pop("rope_theta", None)
+    if base is None or others:
+        _refuse("rope_parameters", "a rope_theta without further settings", kind, rope)
+    return base
+
+
+def _refuse(name: str, wanted: object, kind: str, got: object) -> NoReturn:
+    """Raise the UserError for a setting that GPT does not compute."""
+    raise UserError(
+        f"{name} must be {wanted} in a model of type {kind} that GPT computes, got {got!r:.80}"
     )
 
 
@@ -168,25 +215,7 @@ def _our_activation(config: dict, kind: str, architecture: Architecture) -> str:
     for ours, name in architecture.activations.items():
         if theirs in (name, OTHER_NAMES.get(name, name)):
             return ours
-    known = " or ".join(architecture.activations.values())
-    raise UserError(
-        f"{architecture.activation} must be {known} for a {kind} that GPT computes, got {theirs}"
-    )
-
-
-def _check_rope(rope: dict, kind: str) -> None:
-    """Raise UserError unless rotary positions turn all of a head's dimensions, by angles that nothing rescales."""
-    for name, plain in (("rope_type", "default"), ("partial_rotary_factor", 1)):
-        value = rope.get(name, plain)
-        if value != plain:
-            raise UserError(
-                f"rope_parameters.{name} must be {plain} for a {kind} that GPT computes, got {value}"
-            )
-    others = sorted(str(name) for name in set(rope) - ROPE_KEYS)
-    if others:
-        raise UserError(
-            f"rope_parameters must have no {', '.join(others)} for a {kind} that GPT computes"
-        )
+    _refuse(architecture.activation, " or ".join(architecture.activations.values()), kind, theirs)
 
 
 def _their_config(config: GPTConfig, kind: str, end_of_text: int | None) -> dict:

@@ -15,7 +15,6 @@ from gptmini.user_error import UserError
 COMPILED_PREFIX = "_orig_mod."  # of the names of a model that was saved while it was compiled
 MASK = ".attn.bias"  # ends the name of a mask that older versions kept beside the weights
 GPT2_SIZES = (50257, 50304)  # number of GPT-2's ids, and the next multiple of 64
-ARGUMENTS = ("n_layer", "n_head", "n_embd", "block_size", "bias", "vocab_size")
 
 
 def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
@@ -27,38 +26,26 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
 
     Raises UserError: a file that holds anything but plain values and tensors, is damaged, or is none of nanoGPT.
     """
-    arguments, weights = _read_file(path)
+    checkpoint = read_tensors(path)
     tokenizer = gpt2([]) if meta is None else _characters(meta)
-    n_rows = arguments["vocab_size"]
-    fitting = [tokenizer.n_vocab]
-    if meta is None:
-        fitting += GPT2_SIZES
-    if type(n_rows) is not int or n_rows not in fitting:
+    try:
+        arguments = checkpoint["model_args"]
+        n_rows = arguments["vocab_size"]
+        config = _config_of(arguments, vocab_size=tokenizer.n_vocab)
+        state = _state(checkpoint["model"], n_kept=tokenizer.n_vocab)
+    except (KeyError, TypeError, AttributeError):
+        raise UserError(f"{path} must have the entries model and model_args of nanoGPT") from None
+
+    fitting = GPT2_SIZES if meta is None else (tokenizer.n_vocab,)
+    if n_rows not in fitting:
         raise UserError(
             f"{path} has {n_rows!r:.80} ids and its tokenizer {tokenizer.n_vocab}; for ids of characters, name the "
             "meta.pkl that lies beside them with --meta"
         )
-
     try:
-        config = _config_of(arguments, vocab_size=tokenizer.n_vocab)
-        state = _state(weights, n_rows=n_rows, n_kept=tokenizer.n_vocab)
         return gpt_of(config, state, "gpt2").eval(), tokenizer
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-
-
-def _read_file(path: Path) -> tuple[dict, dict]:
-    """The entries model_args and model of a checkpoint of nanoGPT; UserError where one is missing."""
-    checkpoint = read_tensors(path)
-    arguments = checkpoint.get("model_args")
-    weights = checkpoint.get("model")
-    if not isinstance(arguments, dict) or not isinstance(weights, dict):
-        raise UserError(f"{path} must have the entries model and model_args, as nanoGPT writes it")
-
-    missing = [name for name in ARGUMENTS if name not in arguments]
-    if missing:
-        raise UserError(f"model_args of {path} must have {', '.join(missing)}")
-    return arguments, weights
 
 
 def _config_of(arguments: dict, *, vocab_size: int) -> GPTConfig:
@@ -80,20 +67,14 @@ def _config_of(arguments: dict, *, vocab_size: int) -> GPTConfig:
     )
 
 
-def _state(weights: dict, *, n_rows: int, n_kept: int) -> dict[str, Tensor]:
-    """Weights of nanoGPT as GPT-2 of Hugging Face has them: matrices of blocks transposed, n_kept of n_rows ids."""
+def _state(weights: dict[str, Tensor], *, n_kept: int) -> dict[str, Tensor]:
+    """Weights of nanoGPT as GPT-2 of Hugging Face has them: matrices of blocks transposed, n_kept of the ids."""
     state = {}
     for full_name, weight in weights.items():
-        name = str(full_name).removeprefix(COMPILED_PREFIX)
-        if not isinstance(weight, Tensor):
-            raise UserError(f"the weight {name} must be a tensor, got {type(weight).__name__}")
+        name = full_name.removeprefix(COMPILED_PREFIX)
         if name.endswith(MASK):
             continue
         if name in ("transformer.wte.weight", "lm_head.weight"):
-            if weight.ndim != 2 or len(weight) != n_rows:
-                raise UserError(
-                    f"the weight {name} must have {n_rows} rows, got the shape {tuple(weight.shape)}"
-                )
             weight = weight[:n_kept]
         state[name] = weight.T if is_conv1d(name, weight.ndim) else weight
     return state

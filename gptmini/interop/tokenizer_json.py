@@ -1,18 +1,35 @@
-"""Tokenizers of gptmini as tokenizers of Hugging Face: the file tokenizer.json."""
+"""Tokenizers of gptmini as tokenizers of Hugging Face, and theirs as gptmini's: the file tokenizer.json.
+
+Hugging Face's tokenizers are "theirs" in this file, and those of gptmini "ours".
+"""
 
 import json
+import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.tokenizer import END_OF_TEXT, BytePairTokenizer, CharTokenizer, Tokenizer
-from gptmini.tokenizer.byte_pairs import BYTE_PATTERN
-from gptmini.tokenizer.letters import in_letters
+from gptmini.tokenizer import (
+    END_OF_TEXT,
+    REPLACEMENT,
+    SPLIT_PATTERN,
+    BytePairTokenizer,
+    CharTokenizer,
+    Tokenizer,
+)
+from gptmini.tokenizer.byte_pairs import ALL_BYTES, BYTE_PATTERN
+from gptmini.tokenizer.letters import in_bytes, in_letters
+from gptmini.untrusted import read_json
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     import tokenizers
 
 ANY_CHARACTER = r"[\s\S]"
+# Texts on which a tokenizer that was read is compared with the library's: all kinds of pieces, side by side.
+LATIN = ("the", " The", " tokenizer", "'s", "'ll", "'", "é", " naïve", "a" * 30)
+OTHERS = (" 1984", "3.14", "==", " (", ")", "_x", "日本", "🙂", "\u0301", "\u017f")
+SPACES = (" ", "  ", "\n", "\n\n    ", "\t", "\u3000", "\xa0")
+N_COMPARED = 2000  # texts
 
 
 def to_tokenizers(tokenizer: Tokenizer) -> "tokenizers.Tokenizer":
@@ -110,3 +127,88 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, *, context_length: int) 
         config["eos_token"] = END_OF_TEXT
     text = json.dumps(config, indent=2) + "\n"
     (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of a folder with tokenizer.json, or as older ones of GPT-2 have it, with vocab.json and merges.txt.
+
+    Raises UserError: a file is damaged, or no tokenizer of gptmini gives the same ids; OSError: a file is missing.
+    """
+    file = path / "tokenizer.json"
+    if not file.exists() and (path / "merges.txt").exists():
+        file = path / "vocab.json"
+    theirs = _read_theirs(file)
+
+    by_id = {i: token for token, i in theirs.get_vocab(with_added_tokens=True).items()}
+    ours = _ours(theirs, [by_id[i] for i in sorted(by_id)])
+    if ours is None or sorted(by_id) != list(range(ours.n_vocab)):
+        raise UserError(
+            f"{file} must be byte pairs as GPT-2's, with {END_OF_TEXT} as the last token, or characters; gptmini has "
+            "no other tokenizer"
+        )
+    _check_same(file, theirs, ours)
+    return ours
+
+
+def _read_theirs(file: Path) -> "tokenizers.Tokenizer":
+    """The tokenizer of a tokenizer.json, or of a vocab.json with merges.txt beside it; UserError for a damaged file."""
+    import tokenizers
+    from tokenizers import models, pre_tokenizers
+
+    values = read_json(file)
+    try:
+        if file.name == "vocab.json":
+            model = models.BPE.from_file(str(file), str(file.with_name("merges.txt")))
+            theirs = tokenizers.Tokenizer(model)
+            theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+            return theirs
+        # With these, which byte pairs of GPT-2 do not have, the library can end the whole process.
+        if values["model"].get("continuing_subword_prefix") or values["model"].get("dropout"):
+            raise ValueError("it has a continuing_subword_prefix, or dropout")
+        return tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises bare Exceptions
+        raise UserError(f"{file} must be a tokenizer of the library tokenizers ({error})") from None
+
+
+def _ours(theirs: "tokenizers.Tokenizer", tokens: list[str]) -> Tokenizer | None:
+    """The tokenizer of gptmini with these tokens, in the order of their ids; None for a kind that it does not have."""
+    ends = tokens[-1:] == [END_OF_TEXT]
+    plain = tokens[:-1] if ends else tokens
+    kind = type(theirs.model).__name__
+    if kind == "WordLevel" and all(len(token) == 1 for token in plain):
+        return CharTokenizer("".join(plain), end_of_text=ends)
+    if kind != "BPE" or not ends:
+        return None
+    try:
+        ranks = [in_bytes(token) for token in plain]
+    except KeyError:  # a letter that stands for no byte
+        return None
+    pattern = BYTE_PATTERN if ranks == ALL_BYTES else SPLIT_PATTERN
+    return BytePairTokenizer(pattern, ranks)
+
+
+def _check_same(file: Path, theirs: "tokenizers.Tokenizer", ours: Tokenizer) -> None:
+    """Raise UserError if the ids of the tokens themselves, of tokens side by side, or of random texts differ."""
+    draw = random.Random(0)
+    words = [*LATIN, *OTHERS, *SPACES]
+    if isinstance(ours, CharTokenizer):
+        words = list(ours.characters)
+    tokens = [ours.decode([i]) for i in range(ours.n_vocab) if i != ours.end_of_text]
+    whole_tokens = [token for token in tokens if REPLACEMENT not in token]
+
+    texts = list(whole_tokens)
+    for some in (words, whole_tokens):
+        texts += ["".join(draw.choices(some, k=draw.randrange(1, 12))) for _ in range(N_COMPARED)]
+
+    try:
+        batch = theirs.encode_batch(texts, add_special_tokens=False)
+    except Exception as error:  # the library raises bare Exceptions
+        raise UserError(f"{file} must encode any text ({error})") from None
+    for text, encoded in zip(texts, batch, strict=True):
+        if END_OF_TEXT in text:
+            continue
+        if encoded.ids != ours.encode(text):
+            raise UserError(
+                f"{file} cuts or merges in another way than GPT-2's tokenizer does, as {text!r} shows; gptmini has no "
+                "tokenizer for it"
+            )

@@ -103,41 +103,16 @@ def meta(content):
 
 
 REFUSED = [
-    (
-        change(model=Evil()),
-        r"ckpt\.pt must hold only tensors and plain data; refused without ru",
-    ),
-    (change(model_args=None), r"ckpt\.pt must have the entries model and model_args"),
-    (change(model_args={"n_layer": 1}), r"model_args of \S+ must have n_head, n_embd, block_size"),
-    (
-        lambda folder: (folder / "ckpt.pt").write_bytes(b"PK"),
-        r"ckpt\.pt is not a checkpoint, or is cut short",
-    ),
-    (
-        change_model(transformer__ln_f__weight=...),
-        r"must have the weights transformer\.ln_f\.weight",
-    ),
-    (
-        change_model(transformer__more=torch.ones(2)),
-        "must have no other weights than its own, got t",
-    ),
+    (change(model=Evil()), r"ckpt\.pt must hold only tensors and plain data; refused without runn"),
+    (change(model_args=None), r"ckpt\.pt must have the entries model and model_args of nanoGPT"),
+    (change(model=[]), r"ckpt\.pt must have the entries model and model_args of nanoGPT"),
+    (change(model_args={"n_layer": 1}), r"ckpt\.pt must have the entries model and model_args of"),
+    (change_model(transformer__ln_f__weight=...), r"missing: transformer\.ln_f\.weight; left over"),
     (change_model(transformer__ln_f__weight=torch.ones(1).expand(24)), "must hold dense tensors"),
-    (
-        change_model(transformer__ln_f__weight=7),
-        "the weight transformer.ln_f.weight must be a tensor, got int",
-    ),
-    (change_model(transformer__wte__weight=torch.ones(9, 24)), "must have 7 rows, got the shape"),
-    (change_model(transformer__wte__weight=torch.tensor(1.0)), "must have 7 rows, got the shape"),
-    (change_model(transformer__ln_f__weight=torch.ones(2)), r"the weight for norm\.weight must be"),
-    (
-        meta(pickle.dumps(Evil())),
-        r"meta\.pkl must be the meta\.pkl of nanoGPT's .* asks for \S*\.mkd",
-    ),
+    (change_model(transformer__ln_f__weight=torch.ones(2)), "must have the shapes of the config"),
+    (meta(pickle.dumps(Evil())), r"meta\.pkl must be the meta\.pkl of nanoGPT's .* asks for \S"),
     (meta(b"junk"), r"meta\.pkl must be the meta\.pkl of nanoGPT's characters"),
-    (
-        meta(pickle.dumps({"itos": {0: "a"}})),
-        "has 7 ids and its tokenizer 1; for ids of characters",
-    ),
+    (meta(pickle.dumps({"itos": {0: "a"}})), "has 7 ids and its tokenizer 1; for ids of character"),
 ]
 
 

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from gptmini import tokenizer
-from gptmini.interop.tokenizer_json import merges_of, to_tokenizers, write_tokenizer
+from gptmini.interop.tokenizer_json import (
+    merges_of,
+    read_tokenizer,
+    to_tokenizers,
+    write_tokenizer,
+)
+from gptmini.user_error import UserError
 from tokenizer.conftest import TIKTOKEN_FILES
 from tokenizer.texts import END, TRAIN, WORDS, random_texts
 from toys import documents_of
@@ -125,6 +131,20 @@ def test_a_character_that_is_unknown_is_an_error_and_not_left_out():
 def test_every_way_to_make_a_token_is_a_merge():
     ranks = [bytes([i]) for i in range(256)] + [b"ab", b"bc", b"abc", b"xyz"]
     assert merges_of(ranks) == [("a", "b"), ("b", "c"), ("a", "bc"), ("ab", "c")]
+
+
+def test_the_files_that_openai_published_are_read(tmp_path):
+    ours = made("gpt2")
+    for name, copy in zip(TIKTOKEN_FILES, ("merges.txt", "vocab.json"), strict=True):
+        content = (Path(os.environ["TIKTOKEN_CACHE_DIR"]) / name).read_bytes()
+        (tmp_path / copy).write_bytes(content)
+    assert read_tokenizer(tmp_path).to_dict() == ours.to_dict()
+
+    (tmp_path / "merges.txt").write_text("h e l l o")
+    with pytest.raises(
+        UserError, match=r"vocab\.json must be a tokenizer of the library tokenizers"
+    ):
+        read_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "char"])
