@@ -89,7 +89,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     run = named_run(options.run)
     checkpoint = find_checkpoint(run)
-    contents = read_checkpoint(checkpoint)
+    contents = read_checkpoint(checkpoint, mapped=True)  # the optimizer's state stays in the file
     model, tokenizer = model_and_tokenizer(contents, checkpoint)
 
     if is_gguf:
