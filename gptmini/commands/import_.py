@@ -1,8 +1,11 @@
 """Make a run of a model that another program has trained: gptmini import SOURCE RUN [options]."""
 
 import argparse
+import json
 import os
 import sys
+import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +15,7 @@ from gptmini.commands.start_up import started
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
-    from gptmini.model import GPT
+    from gptmini.model import GPT, GPTConfig
     from gptmini.tokenizer import Tokenizer
 
 
@@ -25,8 +28,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
     parser.add_argument(
         "source",
-        help="folder of a GPT-2 (safetensors and tokenizer.json) or of what gptmini export wrote, nanoGPT's ckpt.pt, "
-        "or the name of a model on the Hugging Face hub, as openai-community/gpt2",
+        help="folder of a GPT-2 (safetensors, and tokenizer.json or vocab.json with merges.txt) or of what gptmini "
+        "export wrote, nanoGPT's ckpt.pt, or the name of a model on the Hugging Face hub, as openai-community/gpt2",
     )
 
     parser.add_argument("run", type=path_argument, help="run folder to write, as runs/gpt2")
@@ -58,6 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
     with new_folder(folder.absolute(), must_be_new=True) as temporary:
         (temporary / "checkpoints").mkdir()
         write_checkpoint(checkpoint, temporary / "checkpoints" / "best.ckpt")
+        _describe(temporary, options.source, model.config)
         if folder.is_dir():
             folder.rmdir()  # empty, and free for the new folder only on some systems
 
@@ -66,6 +70,28 @@ def main(arguments: list[str] | None = None) -> None:
         f"{model.config.context_length:,}"
     )
     say("next", command_line("sample", str(folder)))
+
+
+def _describe(folder: Path, source: str, sizes: "GPTConfig") -> None:
+    """Write what makes a folder a run for the other commands: one that has trained for no step.
+
+    Args:
+        folder: of the run.
+        source: what the user has named.
+        sizes: of the model.
+    """
+    import yaml
+
+    from gptmini.report.tables import config_table
+    from gptmini.runs import RunState, write_state
+    from gptmini.runs.metrics import FILE
+    from gptmini.runs.run_folder import write_config
+
+    config = {"init_from": source, "model": asdict(sizes), "trainer": {"max_steps": 0}}
+    write_config(yaml.safe_dump(config, sort_keys=False), folder, [f"init_from={source}"])
+    write_state(folder, RunState(state="done", step=0))
+    line = {"step": 0, "time": time.time(), "setup/config": config_table(config)}
+    (folder / FILE).write_text(json.dumps(line) + "\n", encoding="utf-8")
 
 
 def read_model(source: str, meta: Path | None) -> "tuple[GPT, Tokenizer]":

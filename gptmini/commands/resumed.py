@@ -110,6 +110,10 @@ def _stored_configuration(
 
     folder = find_run(named)
     tree, typed_before = read_config(folder, to_go_on=True)
+    if "data" not in tree:  # an imported model
+        raise UserError(
+            f"{folder} has trained on no text yet; init_from={folder} begins a run with its weights"
+        )
     for group in PART_GROUPS:
         # A part that was typed replaces the stored part of the same name whole, so that the file adds nothing to it.
         for name in list(tree.get(group) or {}):
