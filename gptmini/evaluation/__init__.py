@@ -1,5 +1,5 @@
 """How well a model predicts held-out text: nats per token, perplexity, bits per byte, and how sure the figures are."""
 
-from gptmini.evaluation.packed import Evaluation, evaluate, sum_of_nats, token_losses
+from gptmini.evaluation.score import Evaluation, Tally, evaluate, token_losses
 
-__all__ = ["Evaluation", "evaluate", "sum_of_nats", "token_losses"]
+__all__ = ["Evaluation", "Tally", "evaluate", "token_losses"]

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gptmini.evaluation.sums import Sums
+from gptmini.evaluation.score import Sums
 
 N_DRAWS = 2000
 SEED = 0  # of the draws, so that a figure has one interval
@@ -20,10 +20,12 @@ class Interval(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """How much better or worse one model predicts a text than another, in bits per byte."""
+    """How sure it is that one model predicts a text better than another.
 
-    difference: float  # second less first
-    # None where the models' tokenizers cut the text into different parts, or there is one part.
+    Both are None where the models' tokenizers cut the text into different parts.
+    """
+
+    # Of the bits per byte of the second less those of the first; None for a text of one part.
     interval: Interval | None
     share_won: float | None  # of the parts, by the first: those of lower bits
 
@@ -45,12 +47,10 @@ def compare(first: Sums, second: Sums) -> Comparison:
         first: of one model.
         second: of another, on the same text.
     """
-    difference = second.bits_per_byte - first.bits_per_byte
     if not np.array_equal(first.n_bytes, second.n_bytes):
-        return Comparison(difference, None, None)
+        return Comparison(interval=None, share_won=None)
     bits = (second.nats - first.nats) / np.log(2)
     return Comparison(
-        difference=difference,
         interval=_interval(bits, first.n_bytes),
         share_won=float((bits > 0).mean()),
     )

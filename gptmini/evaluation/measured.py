@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gptmini.evaluation.conventions import Plan, each_document_alone, joined, one_stream
+from gptmini.data.store import tokens_per_byte_of
 from gptmini.evaluation.intervals import (
     N_DRAWS,
     SHARE,
@@ -17,9 +17,9 @@ from gptmini.evaluation.intervals import (
     interval_of_bits,
     interval_of_loss,
 )
-from gptmini.evaluation.packed import exponential
-from gptmini.evaluation.sums import Sums, sums_of_parts
-from gptmini.evaluation.texts import HeldOutText, Streams
+from gptmini.evaluation.score import Evaluation, Sums, exponential, score
+from gptmini.evaluation.texts import HeldOutText
+from gptmini.evaluation.windows import documents_alone, stream
 from gptmini.model import GPT
 from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError
@@ -41,27 +41,15 @@ class Measured(NamedTuple):
     path: Path  # of its checkpoint, or exported folder
     convention: str  # in words
     unit: str  # what a part of the text is, in the plural
-    sums: Sums
-    # Tokens for each byte of the whole text, by which the loss of a stream becomes bits per byte; None where documents
-    # are scored alone, whose bytes are exactly those of the scored tokens.
-    tokens_per_byte: float | None
+    evaluation: Evaluation  # of the whole text
+    tokens_per_byte: float  # with which the bits per byte were computed
+    sums: Sums  # over the parts of the text
     n_words: int | None  # of documents that are scored alone
 
     @property
     def n_bytes(self) -> int:
         """UTF-8 bytes of the scored tokens."""
         return int(self.sums.n_bytes.sum())
-
-    def scaled_bits(self, bits: float) -> float:
-        """The bits per byte that are shown for bits per byte of the scored tokens; equal where documents stand alone.
-
-        A stream's bits per byte are the loss times the tokens per byte of the whole text, as a run validates: the
-        first token counts, though nothing predicts it.
-        """
-        if self.tokens_per_byte is None:
-            return bits
-        bytes_per_token = self.sums.n_bytes.sum() / self.sums.n_tokens.sum()
-        return float(bits * bytes_per_token * self.tokens_per_byte)
 
 
 def measure(
@@ -86,35 +74,44 @@ def measure(
 
     Raises UserError: the text and the tokenizer do not fit, or no token with text in it is scored.
     """
-    n_words = None
-    tokens_per_byte = None
+    tokenizer = trained.tokenizer
+    sizes = {"context_length": trained.model.config.context_length, "batch_size": batch_size}
     if alone:
-        documents = text.documents(trained.tokenizer)
-        n_words = _count_words(trained.tokenizer, documents)
-        plan = _plan_of_documents(trained, documents)
+        documents = text.documents(tokenizer)
+        n_words = _count_words(tokenizer, documents)
+        tokens_per_byte = None  # known when the documents are scored
+        assert tokenizer.end_of_text is not None
+        passages = [documents_alone(documents, end_of_text=tokenizer.end_of_text, **sizes)]
     else:
-        streams = text.streams(trained.tokenizer)
-        tokens_per_byte = streams.tokens_per_byte
-        plan = _plan_of_streams(trained, streams, stride)
+        excerpts = text.streams(tokenizer)
+        n_words = None
+        tokens_per_byte = tokens_per_byte_of(excerpts)  # of the whole text, as in a validation
+        passages = [stream(excerpt, stride=stride, **sizes) for excerpt in excerpts]
 
-    sums = sums_of_parts(
+    n_tokens = sum(passage.n_tokens for passage in passages)
+    tally, sums = score(
         trained.model,
-        plan.windows,
-        batch_size=batch_size,
-        on_batch=lambda n_tokens: on_batch(n_tokens, plan.n_tokens),
+        passages,
+        byte_lengths=tokenizer.byte_lengths(),
+        on_batch=lambda n_done: on_batch(n_done, n_tokens),
     )
-    measured = Measured(
-        path=trained.path,
-        convention=plan.convention,
-        unit=plan.unit,
-        sums=sums,
-        tokens_per_byte=tokens_per_byte,
-        n_words=n_words,
-    )
-    if not measured.n_bytes:
+    n_bytes = int(sums.n_bytes.sum())
+    if not n_bytes:
         reason = "" if alone else " behind its first token, which nothing predicts in a stream"
         raise UserError(f"{text.name} must have text{reason}, among the tokens that are read")
-    return measured
+
+    if tokens_per_byte is None:
+        tokens_per_byte = n_tokens / n_bytes
+    units = dict.fromkeys(passage.unit for passage in passages)
+    return Measured(
+        path=trained.path,
+        convention=passages[0].convention,
+        unit=" and ".join(units),
+        evaluation=tally.evaluation(tokens_per_byte),
+        tokens_per_byte=tokens_per_byte,
+        sums=sums,
+        n_words=n_words,
+    )
 
 
 def report_of(text: HeldOutText, measured: Sequence[Measured]) -> dict[str, Any]:
@@ -131,78 +128,34 @@ def report_of(text: HeldOutText, measured: Sequence[Measured]) -> dict[str, Any]
             "parts": len(first.sums.nats),
             "part": first.unit,
         },
-        "models": [],
+        "models": [_figures(model) for model in measured],
     }
-    for model in measured:
-        figures = {
-            "model": str(model.path),
-            "convention": model.convention,
-            "tokens": int(model.sums.n_tokens.sum()),
-            "bytes": model.n_bytes,
-            **_figures(model),
-        }
-        report["models"].append(figures)
-
     if len(measured) == 2:
         report["comparison"] = _comparison(first, measured[1])
     return report
 
 
-def _plan_of_documents(trained: TrainedModel, documents: Sequence[np.ndarray]) -> Plan:
-    """What is scored where each document stands alone."""
-    end_of_text = trained.tokenizer.end_of_text
-    assert end_of_text is not None  # as measure asks for
-    return each_document_alone(
-        documents,
-        end_of_text=end_of_text,
-        context_length=trained.model.config.context_length,
-        byte_lengths=trained.tokenizer.byte_lengths(),
-    )
-
-
-def _plan_of_streams(trained: TrainedModel, streams: Streams, stride: int | None) -> Plan:
-    """What is scored of the streams of a text; UserError for a stride that is longer than a window."""
-    context_length = trained.model.config.context_length
-    if stride is not None and stride > context_length:
-        raise UserError(f"--stride must be at most the context of {context_length}, got {stride}")
-
-    plans = []
-    for stream in streams.streams:
-        plan = one_stream(
-            stream.ids,
-            stream.n_ids,
-            stream.document_ends,
-            stride=None if stride == context_length else stride,
-            context_length=context_length,
-            byte_lengths=trained.tokenizer.byte_lengths(),
-        )
-        plans.append(plan)
-    return joined(plans)
-
-
-def _count_words(tokenizer: Tokenizer, documents: Sequence[np.ndarray]) -> int:
-    """Words of documents, as lm-evaluation-harness counts them: what white space separates."""
-    texts = (tokenizer.decode(ids.tolist()) for ids in documents)
-    return sum(len(re.split(r"\s+", text)) for text in texts)
-
-
-def _figures(model: Measured) -> dict[str, dict[str, Any]]:
-    """The figures of a model by their names."""
-    sums = model.sums
-    loss_interval = interval_of_loss(sums)
-    bits_interval = interval_of_bits(sums)
-    figures = {
-        "loss": _figure(float, sums.loss, loss_interval),
-        "perplexity": _figure(exponential, sums.loss, loss_interval),
-        "bits_per_byte": _figure(model.scaled_bits, sums.bits_per_byte, bits_interval),
+def _figures(model: Measured) -> dict[str, Any]:
+    """What is known of a model's predictions, and the figures with their intervals."""
+    loss = model.evaluation.loss
+    bits = model.evaluation.bits_per_byte
+    of_loss = interval_of_loss(model.sums)
+    of_bits = _scaled(interval_of_bits(model.sums), model)
+    figures: dict[str, Any] = {
+        "model": str(model.path),
+        "convention": model.convention,
+        "tokens": model.evaluation.n_tokens,
+        "tokens_per_byte": model.tokens_per_byte,
+        "loss": _figure(loss, of_loss),
+        "perplexity": _figure(loss, of_loss, exponential),
+        "bits_per_byte": _figure(bits, of_bits),
     }
     if model.n_words is not None:
         nats_per_bit = math.log(2) * model.n_bytes / model.n_words
-
-        def per_word(bits: float) -> float:
-            return exponential(nats_per_bit * bits)
-
-        figures["word_perplexity"] = _figure(per_word, sums.bits_per_byte, bits_interval)
+        figures["bytes"] = model.n_bytes
+        figures["word_perplexity"] = _figure(
+            bits, of_bits, lambda bits: exponential(nats_per_bit * bits)
+        )
     return figures
 
 
@@ -214,17 +167,32 @@ def _comparison(first: Measured, second: Measured) -> dict[str, Any]:
             f"{second.n_bytes:,} bytes of it"
         )
     comparison = compare(first.sums, second.sums)
-    difference = _figure(first.scaled_bits, comparison.difference, comparison.interval)
+    difference = second.evaluation.bits_per_byte - first.evaluation.bits_per_byte
+    figure = _figure(difference, _scaled(comparison.interval, first))
     return {
-        "bits_per_byte": difference["value"],
-        "interval": difference["interval"],
+        "bits_per_byte": figure["value"],
+        "interval": figure["interval"],
         "share_won_by_first": comparison.share_won,
     }
 
 
+def _scaled(interval: Interval | None, model: Measured) -> Interval | None:
+    """An interval of bits for each byte of the scored tokens, by the tokens per byte of the model's evaluation."""
+    if interval is None:
+        return None
+    factor = model.tokens_per_byte * model.n_bytes / model.evaluation.n_tokens
+    return Interval(interval.low * factor, interval.high * factor)
+
+
 def _figure(
-    function: Callable[[float], float], value: float, interval: Interval | None
+    value: float, interval: Interval | None, function: Callable[[float], float] = float
 ) -> dict[str, Any]:
     """A rising function of a value and of the ends of its interval, which a text of one part does not have."""
     ends = None if interval is None else [function(end) for end in interval]
     return {"value": function(value), "interval": ends}
+
+
+def _count_words(tokenizer: Tokenizer, documents: Sequence[np.ndarray]) -> int:
+    """Words of documents, as lm-evaluation-harness counts them: what white space separates."""
+    texts = (tokenizer.decode(ids.tolist()) for ids in documents)
+    return sum(len(re.split(r"\s+", text)) for text in texts)

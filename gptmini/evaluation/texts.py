@@ -2,29 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from gptmini.data import TextCorpus, TokenStore
-from gptmini.data.store import Ids, tokens_per_byte_of
+from gptmini.data.store import Excerpt
 from gptmini.tokenizer import Tokenizer, from_dict
 from gptmini.user_error import UserError
-
-
-class Stream(NamedTuple):
-    """Ids of documents one behind the other, each with its end-of-text."""
-
-    ids: Ids
-    n_ids: int  # how many of them are read, from the first on
-    document_ends: np.ndarray | None  # (n_documents,), behind each end-of-text; None if not known
-
-
-class Streams(NamedTuple):
-    """The streams of a text, one for each of its sources."""
-
-    streams: list[Stream]
-    tokens_per_byte: float  # of the whole text, ends of text included
 
 
 class HeldOutText(Protocol):
@@ -33,7 +18,7 @@ class HeldOutText(Protocol):
     name: str
     notes: list[str]  # what a user should know of the text
 
-    def streams(self, tokenizer: Tokenizer) -> Streams:
+    def streams(self, tokenizer: Tokenizer) -> list[Excerpt]:
         """The ids of all documents under a model's tokenizer, in one stream for each source."""
         ...
 
@@ -53,7 +38,7 @@ class PreparedText:
         self.name = f"{split} of {self._store.folder}"
         self.notes: list[str] = []
 
-    def streams(self, tokenizer: Tokenizer) -> Streams:
+    def streams(self, tokenizer: Tokenizer) -> list[Excerpt]:
         """The ids of each source; UserError unless they are those of the model's tokenizer."""
         if tokenizer.to_dict() != self._store.tokenizer_state:
             raise UserError(
@@ -61,13 +46,7 @@ class PreparedText:
                 "takes a text that is not prepared"
             )
         self._store.check_vocabulary(tokenizer.n_vocab)
-
-        excerpts = self._store.excerpts(self._split, self._max_tokens)
-        streams = []
-        for excerpt in excerpts:
-            n_ids = min(excerpt.n_tokens + 1, len(excerpt.ids))
-            streams.append(Stream(excerpt.ids, n_ids, excerpt.document_ends))
-        return Streams(streams, tokens_per_byte_of(excerpts))
+        return self._store.excerpts(self._split, self._max_tokens)
 
     def documents(self, tokenizer: Tokenizer) -> list[np.ndarray]:
         """The ids of each document, encoded anew where the model has another tokenizer than the folder."""
@@ -127,7 +106,7 @@ class TextFiles:
             raise UserError(message) from None
         self.notes = corpus.notes()
 
-    def streams(self, tokenizer: Tokenizer) -> Streams:
+    def streams(self, tokenizer: Tokenizer) -> list[Excerpt]:
         """The ids of all documents, in one stream."""
         pieces = []
         for text in self._texts:
@@ -137,12 +116,14 @@ class TextFiles:
             pieces.append(ids)
 
         ids = np.concatenate(pieces)
-        n_ids = len(ids)
-        if self._max_tokens is not None:
-            n_ids = min(n_ids, self._max_tokens + 1)
-        ends = np.cumsum([len(piece) for piece in pieces])
         n_bytes = sum(len(text.encode("utf-8")) for text in self._texts)
-        return Streams([Stream(ids, n_ids, ends)], len(ids) / n_bytes)
+        excerpt = Excerpt(
+            ids=ids,
+            n_tokens=self._max_tokens or len(ids),
+            tokens_per_byte=len(ids) / n_bytes,
+            document_ends=np.cumsum([len(piece) for piece in pieces]),
+        )
+        return [excerpt]
 
     def documents(self, tokenizer: Tokenizer) -> list[np.ndarray]:
         """The ids of each document.

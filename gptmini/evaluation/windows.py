@@ -1,32 +1,119 @@
-"""Windows over ids for each convention of evaluation, and batches of windows of several lengths."""
+"""Windows over held-out text: the conventions by which each token is predicted once, in order."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gptmini.data.store import Ids
+from gptmini.data.batches import validation_windows
+from gptmini.data.store import Excerpt, Ids
+from gptmini.user_error import UserError
 
-Item = TypeVar("Item")
+# Target in a place that is not scored: the ignore_index of torch's cross_entropy, which gives it no loss.
+NOT_SCORED = -100
+# A text that is one document is divided into blocks for its interval: some sentences, so that neighbours are nearly
+# independent.
+BLOCK_BYTES = 512
 
 
 class Window(NamedTuple):
-    """Ids of which a model is given all but the last, and the last n_scored of which count."""
+    """Ids of which a model is given all but the last, and the last n_scored of which are scored."""
 
     ids: np.ndarray  # (n,), at least 2
     n_scored: int  # from 1 to n - 1
-    end: int  # place of the last id in the document or stream, plus 1
 
 
-class ScoredBatch(NamedTuple):
-    """Windows side by side, the shorter ones filled up behind their end."""
+class Passage(NamedTuple):
+    """Text that is scored token by token in its order, and the parts that it consists of."""
 
-    tokens: Tensor  # int64 (B, T)
-    targets: Tensor  # int64 (B, T), tokens shifted by one
-    is_scored: Tensor  # bool (B, T): which targets count
+    convention: str  # in words
+    batches: Iterator[tuple[Tensor, Tensor]]  # tokens and targets, int64 (B, T) each
+    n_tokens: int  # that are scored
+    # Where each part ends, in scored tokens from the first one on, int64 (n_parts,); None for a text that is one
+    # document, or of which it is not known where documents end.
+    ends: np.ndarray | None
+
+    @property
+    def unit(self) -> str:
+        """What a part is, in the plural."""
+        return "documents" if self.ends is not None else f"blocks of {BLOCK_BYTES} bytes"
+
+
+def documents_alone(
+    documents: Sequence[np.ndarray],
+    *,
+    end_of_text: int,
+    context_length: int,
+    batch_size: int,
+) -> Passage:
+    """Each document behind an end-of-text, which is not scored itself.
+
+    Args:
+        documents: ids of each, (n,), without an end-of-text.
+        end_of_text: id that stands before each document.
+        context_length: most ids that the model is given.
+        batch_size: most windows of a batch.
+    """
+
+    def windows() -> Iterator[Window]:
+        for ids in documents:
+            yield from rolling_windows(ids, first=end_of_text, context_length=context_length)
+
+    lengths = [len(ids) for ids in documents]
+    return Passage(
+        convention=f"each document alone behind end-of-text, in windows of {context_length} tokens",
+        batches=in_batches(windows(), batch_size),
+        n_tokens=sum(lengths),
+        ends=np.cumsum(lengths) if len(documents) > 1 else None,
+    )
+
+
+def stream(
+    excerpt: Excerpt, *, stride: int | None, context_length: int, batch_size: int
+) -> Passage:
+    """Documents one behind the other, ends of text included; every id but the first is scored.
+
+    Args:
+        excerpt: what is read of a text.
+        stride: ids from the beginning of a window to that of the next; None, or context_length, for the windows and
+            the batches of a validation, which do not overlap.
+        context_length: most ids that the model is given.
+        batch_size: most windows of a batch.
+
+    Raises UserError: a stride that is longer than a window.
+    """
+    n_tokens = min(excerpt.n_tokens, len(excerpt.ids) - 1)
+    convention = f"one stream, in windows of {context_length} tokens"
+    if stride is None or stride == context_length:
+        convention += " that do not overlap"
+        batches = validation_windows(
+            excerpt.ids,
+            context_length=context_length,
+            batch_size=batch_size,
+            max_tokens=n_tokens,
+        )
+    elif stride > context_length:
+        raise UserError(f"--stride must be at most the context of {context_length}, got {stride}")
+    else:
+        convention += f", {stride} apart"
+        windows = strided_windows(
+            excerpt.ids, n_tokens + 1, stride=stride, context_length=context_length
+        )
+        batches = in_batches(windows, batch_size)
+
+    ends = excerpt.document_ends
+    if ends is not None:
+        ends = ends.astype(np.int64) - 1  # the first id is not scored
+    is_one = ends is None or bool(ends[0] >= n_tokens)
+    return Passage(
+        convention=convention,
+        batches=batches,
+        n_tokens=n_tokens,
+        ends=None if is_one else ends,
+    )
 
 
 def rolling_windows(ids: np.ndarray, *, first: int, context_length: int) -> Iterator[Window]:
@@ -42,13 +129,11 @@ def rolling_windows(ids: np.ndarray, *, first: int, context_length: int) -> Iter
         context_length: most ids that the model is given.
     """
     given = np.concatenate([[first], ids])  # (n + 1,)
-    n_done = 0
-    while n_done < len(ids):
+    for n_done in range(0, len(ids), context_length):
         n_scored = min(context_length, len(ids) - n_done)
         end = n_done + n_scored + 1  # in given, behind the last scored id
         start = max(0, end - context_length - 1)
-        yield Window(given[start:end], n_scored, end - 1)
-        n_done += n_scored
+        yield Window(given[start:end], n_scored)
 
 
 def strided_windows(ids: Ids, n_ids: int, *, stride: int, context_length: int) -> Iterator[Window]:
@@ -66,35 +151,25 @@ def strided_windows(ids: Ids, n_ids: int, *, stride: int, context_length: int) -
     for start in range(0, n_ids, stride):
         end = min(start + context_length, n_ids)
         if end > n_done:
-            yield Window(np.asarray(ids[start:end]), end - n_done, end)
+            yield Window(np.asarray(ids[start:end]), end - n_done)
             n_done = end
         if end == n_ids:
             return
 
 
-def side_by_side_windows(ids: Ids, n_ids: int, *, context_length: int) -> Iterator[Window]:
-    """Windows of context_length ids, each with the id that follows; all ids but the first of each window are scored."""
-    for start in range(0, n_ids - 1, context_length):
-        end = min(start + context_length + 1, n_ids)
-        yield Window(np.asarray(ids[start:end]), end - start - 1, end)
+def in_batches(windows: Iterable[Window], size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of at most `size` windows in their order, the shorter ones filled up behind their end.
 
-
-def scored_batch(windows: list[Window]) -> ScoredBatch:
-    """Windows side by side, in their order."""
-    longest = max(len(window.ids) for window in windows)
-    ids = np.zeros((len(windows), longest), dtype=np.int64)
-    is_scored = np.zeros((len(windows), longest - 1), dtype=bool)
-    for row, window in enumerate(windows):
-        n = len(window.ids)
-        ids[row, :n] = window.ids
-        is_scored[row, n - 1 - window.n_scored : n - 1] = True
-
-    tokens = torch.from_numpy(ids)  # (B, T + 1)
-    return ScoredBatch(tokens[:, :-1], tokens[:, 1:], torch.from_numpy(is_scored))
-
-
-def in_batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Lists of at most `size` items, in their order."""
-    rest = iter(items)
+    Yields tokens and targets, int64 (B, T) each; targets are NOT_SCORED where they do not count.
+    """
+    rest = iter(windows)
     while group := list(islice(rest, size)):
-        yield group
+        longest = max(len(window.ids) for window in group) - 1
+        tokens = np.zeros((len(group), longest), dtype=np.int64)
+        targets = np.full((len(group), longest), NOT_SCORED, dtype=np.int64)
+
+        for row, window in enumerate(group):
+            n = len(window.ids) - 1
+            tokens[row, :n] = window.ids[:-1]
+            targets[row, n - window.n_scored : n] = window.ids[-window.n_scored :]
+        yield torch.from_numpy(tokens), torch.from_numpy(targets)  # (B, T) each

@@ -28,7 +28,7 @@ from torch.nn.utils import clip_grad_norm_, get_total_norm
 from gptmini.checkpoint.file import header
 from gptmini.checkpoint.training_state import TrainingState
 from gptmini.data.store import TokenStore, tokens_per_byte_of
-from gptmini.evaluation import Evaluation, sum_of_nats, token_losses
+from gptmini.evaluation import Evaluation, Tally, token_losses
 from gptmini.model import GPT, training_loss
 from gptmini.optim import leave_out, set_learning_rate
 from gptmini.training import distributed
@@ -258,9 +258,7 @@ class GPTModule(L.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         """Set the sums of a validation to zero."""
-        # The nats stay on the device until the end of the validation, because reading them would keep a GPU waiting.
-        self._nats: Tensor | float = 0.0
-        self._n_tokens = 0
+        self._tally = Tally()
 
     def validation_step(
         self, batch: tuple[Tensor, Tensor], batch_idx: int
@@ -278,20 +276,21 @@ class GPTModule(L.LightningModule):
                 return targets.float(), targets
             losses, likeliest = token_losses(self.model, tokens, targets)
 
-        self._nats = self._nats + sum_of_nats(losses)
-        self._n_tokens += losses.numel()
+        self._tally.add(losses, losses.numel())
         return losses, likeliest
 
     def on_validation_epoch_end(self) -> None:
         """Turn the sums of all ranks into an Evaluation, and show it to callbacks that watch a metric."""
         distributed.after_validation(self.model)
-        sums = torch.tensor((float(self._nats), self._n_tokens), dtype=torch.float64)  # (2,)
+        tally = self._tally
         if self.trainer.world_size > 1:
-            sums = self.trainer.strategy.reduce(sums.to(self.device), reduce_op="sum").cpu()
-        nats, n_tokens = sums.tolist()
+            own = torch.tensor((float(tally.nats), tally.n_tokens), dtype=torch.float64)  # (2,)
+            of_all = self.trainer.strategy.reduce(own.to(self.device), reduce_op="sum")
+            nats, n_tokens = of_all.tolist()
+            tally = Tally(nats, int(n_tokens))
 
         tokens_per_byte = tokens_per_byte_of(self.store.excerpts("val", self.settings.val_tokens))
-        self.evaluation = Evaluation.from_sums(nats, int(n_tokens), tokens_per_byte)
+        self.evaluation = tally.evaluation(tokens_per_byte)
         self.validated_step = self.trainer.global_step
 
         # These are for callbacks that read trainer.callback_metrics; the loggers of a run are told by Scalars.

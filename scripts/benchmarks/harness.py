@@ -131,7 +131,7 @@ def loss_of_transformers(arguments: argparse.Namespace, folder: Path, file: Path
     """The loss that transformers computes of the documents in one stream, in gptmini's windows."""
     trained = open_model(find_checkpoint(arguments.run))
     text = TextFiles([file], "text", max_tokens=None)
-    (stream,) = text.streams(trained.tokenizer).streams
+    (stream,) = text.streams(trained.tokenizer)
     length = trained.model.config.context_length
     windows = []
     for start in range(0, len(stream.ids) - 1, length):

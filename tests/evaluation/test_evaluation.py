@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from gptmini.evaluation import Evaluation, evaluate, sum_of_nats, token_losses
+from gptmini.evaluation import Tally, evaluate, token_losses
 from gptmini.model import GPTConfig, new_gpt
 from sizes import GPT2, V
 from toys import wide_gpt
@@ -53,8 +53,9 @@ def test_loss_is_the_mean_over_tokens_not_over_batches():
 
 
 def test_nats_are_summed_in_float64():
-    losses = torch.tensor([2.0**24, 1.0, 1.0])  # in float32 the ones would be lost, one by one
-    assert sum_of_nats(losses) == 2**24 + 2
+    tally = Tally()
+    tally.add(torch.tensor([2.0**24, 1.0, 1.0]), 3)  # in float32 the ones would be lost, one by one
+    assert tally.nats == 2**24 + 2
 
 
 def test_token_losses_are_those_of_the_formula_and_name_the_likeliest():
@@ -76,11 +77,11 @@ def test_a_model_that_knows_nothing_scores_the_size_of_its_vocabulary():
 
 
 def test_figures_by_hand():
-    result = Evaluation.from_sums(6.0, 4, 0.5)
+    result = Tally(6.0, 4).evaluation(tokens_per_byte=0.5)
     assert (result.loss, result.n_tokens) == (1.5, 4)
     assert result.perplexity == pytest.approx(4.4816891)  # e^1.5
     assert result.bits_per_byte == pytest.approx(1.0820213)  # 1.5 / 0.6931472 / 2
-    assert Evaluation.from_sums(4000.0, 4, 0.5).perplexity == math.inf
+    assert Tally(4000.0, 4).evaluation(tokens_per_byte=0.5).perplexity == math.inf
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -107,7 +108,7 @@ def test_logits_of_a_large_vocabulary_are_summed_piece_by_piece(monkeypatch):
     unembed = model.unembed
     seen = []
     model.unembed = lambda hidden: seen.append(hidden.shape[1]) or unembed(hidden)
-    sums = [sum_of_nats(token_losses(model, *batch)[0]) for batch in unequal_batches()]
+    sums = [float(token_losses(model, *batch)[0].sum()) for batch in unequal_batches()]
 
     assert sums == pytest.approx(expected, rel=1e-5)
     assert seen == [7] * 9 + [2] + [7] * 3 + [1]  # 65, 21 and 1 rows

@@ -1,14 +1,13 @@
-"""Windows of each convention, against the field's own definitions written out, and against transformers."""
-
-import math
+"""What each convention scores, against the field's own definitions written out, and against transformers."""
 
 import numpy as np
 import pytest
 import torch
 
-from gptmini.evaluation.conventions import each_document_alone, joined, one_stream
-from gptmini.evaluation.sums import sums_of_parts
-from gptmini.evaluation.windows import rolling_windows
+from gptmini.data.batches import validation_windows
+from gptmini.data.store import Excerpt
+from gptmini.evaluation.score import evaluate, score
+from gptmini.evaluation.windows import documents_alone, rolling_windows, stream
 from sizes import CONTEXT, GPT2, V
 from toys import wide_gpt
 
@@ -20,11 +19,28 @@ def ids_of(n, seed=0):
     return np.random.default_rng(seed).integers(END, size=n)
 
 
-def by_hand(model, given, target):
-    """-log softmax of an id behind other ids, in nats."""
+def stream_of(ids, ends=None, n_tokens=None, stride=None, batch_size=3):
+    excerpt = Excerpt(ids, n_tokens or len(ids), tokens_per_byte=1.0, document_ends=ends)
+    return stream(excerpt, stride=stride, context_length=CONTEXT, batch_size=batch_size)
+
+
+def alone(documents, batch_size=5):
+    return documents_alone(
+        documents, end_of_text=END, context_length=CONTEXT, batch_size=batch_size
+    )
+
+
+def scored(*passages):
+    """What score says of passages under a small model."""
+    return score(wide_gpt(GPT2).eval(), passages, byte_lengths=BYTES)
+
+
+def nats_of(model, ids):
+    """-log softmax of each id but the first behind those before it, in nats, in one window."""
     with torch.no_grad():
-        logits = model(torch.tensor([list(map(int, given))]))[0, -1].double()
-    return float(logits.logsumexp(0) - logits[int(target)])
+        logits = model(torch.tensor(ids[None, :-1]))[0].double()
+    picked = logits.log_softmax(-1)[range(len(ids) - 1), ids[1:]]
+    return -picked.numpy()
 
 
 @pytest.mark.parametrize("n", [1, 12, 13, 14, 26, 27, 40])
@@ -79,12 +95,11 @@ def test_a_stride_gives_the_loss_of_the_guide_of_hugging_face(n, stride):
         if end == n:
             break
 
-    plan = one_stream(
-        ids[0].numpy(), n, None, stride=stride, context_length=CONTEXT, byte_lengths=BYTES
-    )
-    sums = sums_of_parts(ours, plan.windows, batch_size=3)
-    assert sums.n_tokens.sum() == n_tokens == n - 1
+    passage = stream_of(ids[0].numpy(), stride=stride)
+    tally, sums = score(ours, [passage], byte_lengths=BYTES)
+    assert sums.n_tokens.sum() == passage.n_tokens == tally.n_tokens == n_tokens == n - 1
     assert sums.nats.sum() == pytest.approx(nats, rel=1e-5)
+    assert float(tally.nats) == pytest.approx(nats, rel=1e-5)
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 7])
@@ -93,76 +108,72 @@ def test_filling_up_a_batch_changes_no_loss(batch_size):
     documents = [ids_of(n, seed=n) for n in (5, 1, 20, 13, 3)]
     expected = []
     for ids in documents:
+        nats = 0.0
         for window in rolling_windows(ids, first=END, context_length=CONTEXT):
-            for i in range(len(window.ids) - window.n_scored, len(window.ids)):
-                expected.append(by_hand(model, window.ids[:i], window.ids[i]))
+            nats += nats_of(model, window.ids)[-window.n_scored :].sum()
+        expected.append(nats)
 
-    plan = each_document_alone(
-        documents, end_of_text=END, context_length=CONTEXT, byte_lengths=BYTES
-    )
+    passage = alone(documents, batch_size)
     told = []
-    sums = sums_of_parts(model, plan.windows, batch_size=batch_size, on_batch=told.append)
-    assert told[-1] == plan.n_tokens == 42
+    tally, sums = score(model, [passage], byte_lengths=BYTES, on_batch=told.append)
+    assert told[-1] == passage.n_tokens == tally.n_tokens == 42
     assert sums.n_tokens.tolist() == [5, 1, 20, 13, 3]
     assert sums.n_bytes.tolist() == [int(BYTES[ids].sum()) for ids in documents]
-    starts = np.cumsum([0, 5, 1, 20, 13])
-    for part, start, n in zip(sums.nats, starts, sums.n_tokens, strict=True):
-        assert part == pytest.approx(sum(expected[start : start + n]), rel=1e-5)
-    assert sums.loss == pytest.approx(sum(expected) / 42, rel=1e-5)
-    bits = sum(expected) / math.log(2) / sums.n_bytes.sum()
-    assert sums.bits_per_byte == pytest.approx(bits, rel=1e-5)
+    assert sums.nats == pytest.approx(expected, rel=1e-5)
+    assert float(tally.nats) == pytest.approx(sum(expected), rel=1e-5)
 
 
-def parts_of(plan):
-    """The part of each scored token of a plan."""
-    return np.concatenate([scored.parts for scored in plan.windows]).tolist()
+@pytest.mark.parametrize("n_tokens", [None, 17])
+def test_a_stream_is_scored_in_the_batches_of_a_validation(n_tokens):
+    """Bit for bit, in two sources of which the second goes on adding to the sum of the first."""
+    model = wide_gpt(GPT2).eval()
+    ids = ids_of(100)
+    passages = [stream_of(ids, n_tokens=n_tokens), stream_of(ids[7:])]
+    tally, _ = score(model, passages, byte_lengths=BYTES)
+
+    options = {"context_length": CONTEXT, "batch_size": 3}
+    batches = [
+        *validation_windows(ids, max_tokens=n_tokens, **options),
+        *validation_windows(ids[7:], **options),
+    ]
+    of_validation = evaluate(model, batches, tokens_per_byte=1.5)
+    assert tally.evaluation(tokens_per_byte=1.5) == of_validation
 
 
-def test_documents_of_a_stream_are_told_apart_by_their_ends():
+@pytest.mark.parametrize("stride", [None, 3])
+def test_documents_of_a_stream_are_told_apart_by_their_ends(stride):
     documents = [ids_of(n, seed=n) for n in (4, 20, 1)]
     ids = np.concatenate([np.append(document, END) for document in documents])
-    ends = np.cumsum([5, 21, 2])
-    options = {"stride": None, "context_length": CONTEXT, "byte_lengths": BYTES}
-    plan = one_stream(ids, 28, ends, **options)
-    assert (plan.unit, plan.n_tokens) == ("documents", 27)
-    lengths = [len(scored.window.ids) for scored in plan.windows]
-    assert lengths == [14, 14, 2]
+    # As a prepared folder has them.
+    ends = np.cumsum([5, 21, 2]).astype(np.uint64)
+    passage = stream_of(ids, ends, stride=stride)
+    assert (passage.unit, passage.n_tokens) == ("documents", 27)
+
     # The first id is not predicted; each document keeps its end.
-    plan = one_stream(ids, 28, ends, **options)
-    assert parts_of(plan) == [0] * 4 + [1] * 21 + [2] * 2
-    strided = one_stream(ids, 28, ends, **options | {"stride": 3})
-    assert parts_of(strided) == [0] * 4 + [1] * 21 + [2] * 2
+    _, sums = scored(passage)
+    assert sums.n_tokens.tolist() == [4, 21, 2]
+    assert sums.n_bytes[1:].tolist() == [int(BYTES[ids].sum()) for ids in documents[1:]]
 
 
 @pytest.mark.parametrize("ends", [None, np.array([2000, 2100])])
 def test_one_document_is_divided_into_blocks_of_bytes(ends):
     ids = ids_of(2000)
-    plan = one_stream(ids, 1500, ends, stride=None, context_length=13, byte_lengths=BYTES)
-    assert plan.unit == "blocks of 512 bytes"
+    passage = stream_of(ids, ends, n_tokens=1499)
+    assert passage.unit == "blocks of 512 bytes"
+    _, sums = scored(passage)
     begins = np.concatenate([[0], np.cumsum(BYTES[ids[1:1500]])[:-1]])
-    assert parts_of(plan) == (begins // 512).tolist()
+    assert sums.n_tokens.tolist() == np.bincount(begins // 512).tolist()
 
 
 def test_the_parts_of_several_texts_follow_each_other():
-    def plan():
-        return one_stream(
-            ids_of(300), 300, None, stride=None, context_length=13, byte_lengths=BYTES
-        )
-
-    alone = parts_of(plan())
-    both = joined([plan(), plan()])
-    assert both.n_tokens == 598
-    assert parts_of(both) == alone + [part + alone[-1] + 1 for part in alone]
+    _, of_one = scored(stream_of(ids_of(300)))
+    _, of_both = scored(stream_of(ids_of(300)), stream_of(ids_of(300)))
+    for one, both in zip(of_one, of_both, strict=True):
+        assert both.tolist() == [*one.tolist(), *one.tolist()]
 
 
-def test_texts_of_many_parts_are_added_up_part_by_part():
-    """More parts than the sums have room for at first, in an order in which some have no token."""
-    model = wide_gpt(GPT2).eval()
+def test_documents_without_a_token_are_no_parts():
     documents = [ids_of(n % 3, seed=n) for n in range(200)]
-    plan = each_document_alone(
-        documents, end_of_text=END, context_length=CONTEXT, byte_lengths=BYTES
-    )
-    sums = sums_of_parts(model, plan.windows, batch_size=5)
-    lengths = [len(ids) for ids in documents if len(ids)]
-    assert sums.n_tokens.tolist() == lengths
+    _, sums = scored(alone(documents))
+    assert sums.n_tokens.tolist() == [len(ids) for ids in documents if len(ids)]
     assert sums.n_bytes.tolist() == [int(BYTES[ids].sum()) for ids in documents if len(ids)]
