@@ -2,13 +2,20 @@
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini.commands.arguments import at_least_one, say_which
-from gptmini.commands.errors import Parser, one_line_errors, path_argument
+from gptmini.commands.errors import (
+    TROUBLE,
+    Parser,
+    one_line_errors,
+    path_argument,
+    print_mistake,
+)
 from gptmini.commands.start_up import started
 from gptmini.user_error import UserError
 
@@ -42,21 +49,22 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         action="store_true",
         help="compare two runs on one text, document by document",
     )
-    parser.add_argument(
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
         "--text",
         type=path_argument,
         nargs="+",
         metavar="FILE",
         help="evaluate on these files or folders of text, which need not be prepared",
     )
-    parser.add_argument(
-        "--field",
-        help=f"column of the text in the files of records that --text names (default: {FIELD})",
-    )
-    parser.add_argument(
+    source.add_argument(
         "--data",
         type=path_argument,
         help="prepared folder (default: the one that the run was trained on)",
+    )
+    parser.add_argument(
+        "--field",
+        help=f"column of the text in the files of records that --text names (default: {FIELD})",
     )
     parser.add_argument(
         "--split",
@@ -70,12 +78,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
 
     # The convention that the figures follow.
-    parser.add_argument(
+    convention = parser.add_mutually_exclusive_group()
+    convention.add_argument(
         "--per-document",
         action="store_true",
         help="score each document alone, as lm-evaluation-harness does",
     )
-    parser.add_argument(
+    convention.add_argument(
         "--stride",
         type=at_least_one,
         help="tokens between the beginnings of windows, which then overlap (default: the context, without overlap)",
@@ -100,27 +109,15 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
 
     options = parser.parse_args(arguments)
-    mistake = mistake_in(options)
-    if mistake is not None:
-        parser.error(mistake)
-    return options
-
-
-def mistake_in(options: argparse.Namespace) -> str | None:
-    """What does not go together in a command line; None if everything does."""
     n_wanted = 2 if options.compare else 1
     if len(options.runs) != n_wanted:
         verb = "takes two runs" if options.compare else "is needed to evaluate several runs"
-        return f"--compare {verb}, got {len(options.runs)}"
-    if options.per_document and options.stride is not None:
-        return "--stride belongs to a stream of text; leave out --per-document"
-    if options.text is not None and options.data is not None:
-        return "--text and --data both name a text; leave out one"
+        parser.error(f"--compare {verb}, got {len(options.runs)}")
     if options.text is not None and options.split is not None:
-        return "--split belongs to a prepared folder; leave out --text"
+        parser.error("--split belongs to a prepared folder; leave out --text")
     if options.text is None and options.field is not None:
-        return "--field belongs to the files that --text names"
-    return None
+        parser.error("--field belongs to the files that --text names")
+    return options
 
 
 @one_line_errors()
@@ -155,6 +152,14 @@ def main(arguments: list[str] | None = None) -> None:
             )
         trained.model.to("cpu")
         measured.append(result)
+
+        loss = result.evaluation.loss
+        if not math.isfinite(loss):
+            print_mistake(
+                f"{trained.path} must give {text.name} a finite loss, got {loss}; its weights may be those of a run "
+                "that diverged"
+            )
+            sys.exit(TROUBLE)
 
     report = report_of(text, measured)
     for typed, trained in zip(options.runs, models, strict=True):

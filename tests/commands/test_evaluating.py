@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 import gptmini
 from gptmini.evaluation.intervals import N_DRAWS
@@ -95,13 +96,34 @@ def test_an_exported_folder_has_the_figures_of_its_run(script, trained):
         assert folder == pytest.approx(run, rel=1e-6)
 
 
-def test_overlapping_windows_are_named_and_score_every_token(script, trained):
-    by_context = evaluated(script, "runs/latest", "--text", "stories.jsonl")
-    by_stride = evaluated(script, "runs/latest", "--text", "stories.jsonl", "--stride", "2")
-    (stride,), (context,) = by_stride["models"], by_context["models"]
-    assert "2 apart" in stride["convention"]
-    assert stride["tokens"] == context["tokens"]
-    assert stride["loss"]["value"] != context["loss"]["value"]
+def test_a_run_and_its_evaluation_agree_to_the_last_digit(script, trained):
+    """A validation reads the same windows; the figures of the object add up by the formula of docs/evaluating.md."""
+    folder, _ = trained
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    validations = [line for line in map(json.loads, lines) if "val/loss" in line]
+    best = min(validations, key=lambda line: line["val/loss"])
+    config = OmegaConf.load(folder / "config.yaml")
+
+    sizes = (config.trainer.val_tokens, config.trainer.batch_size)
+    options = ("--max-tokens", str(sizes[0]), "--batch-size", str(sizes[1]))
+    (figures,) = evaluated(script, "runs/latest", *options)["models"]
+    assert figures["loss"]["value"] == best["val/loss"]
+    assert figures["bits_per_byte"]["value"] == best["val/bits_per_byte"]
+    bits = figures["loss"]["value"] / math.log(2) * figures["tokens_per_byte"]
+    assert figures["bits_per_byte"]["value"] == pytest.approx(bits, rel=1e-12)
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_weights_that_are_nan_are_no_figures(script, trained, options):
+    folder, _ = trained
+    path = folder / "checkpoints" / "best.ckpt"
+    contents = torch.load(path, weights_only=True)
+    for weight in contents["state_dict"].values():
+        weight.fill_(math.nan)
+    torch.save(contents, "nan.ckpt")
+    result = script("evaluate", "nan.ckpt", "--text", "stories.jsonl", *options)
+    assert (result.code, result.out, result.err.count("\n")) == (1, "", 1), result
+    assert "nan.ckpt must give" in result.err
 
 
 def test_models_of_other_tokenizers_are_compared_by_document(script, trained, tmp_path, short):
@@ -150,11 +172,8 @@ def test_a_model_compared_with_itself_differs_by_nothing(script, trained):
         (["--compare", "runs/latest"], "--compare takes two runs, got 1"),
         (["runs/latest", "--stride", "9"], "--stride must be at most the context of 8, got 9"),
         (["runs/latest", "--stride", "0"], "--stride: must be a whole number of at least 1, got 0"),
-        (
-            ["runs/latest", "--stride", "2", "--per-document"],
-            "--stride belongs to a stream of text",
-        ),
-        (["runs/latest", "--text", "a", "--data", "b"], "--text and --data both name a text"),
+        (["runs/latest", "--stride", "2", "--per-document"], "not allowed with argument --stride"),
+        (["runs/latest", "--text", "a", "--data", "b"], "not allowed with argument --text"),
         (["runs/latest", "--text", "absent.txt"], r"absent\.txt"),
         (["runs/latest", "--text", "empty.txt"], r"empty\.txt must hold text, got none"),
         (["runs/latest", "--text", "stories.jsonl", "--field", "body"], "body"),
