@@ -1,8 +1,11 @@
-"""The text that models are evaluated on: a split of a prepared folder, or files that need not be prepared."""
+"""The text that models are evaluated on: a split of a prepared folder, or files that need not be prepared.
+
+Both give the ids of their documents under a model's tokenizer, in streams or each document by itself. Of both, about
+max_tokens tokens are read, or all for None.
+"""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -10,21 +13,6 @@ from gptmini.data import TextCorpus, TokenStore
 from gptmini.data.store import Excerpt
 from gptmini.tokenizer import Tokenizer, from_dict
 from gptmini.user_error import UserError
-
-
-class HeldOutText(Protocol):
-    """A text that models are evaluated on, of which about max_tokens tokens are read."""
-
-    name: str
-    notes: list[str]  # what a user should know of the text
-
-    def streams(self, tokenizer: Tokenizer) -> list[Excerpt]:
-        """The ids of all documents under a model's tokenizer, in one stream for each source."""
-        ...
-
-    def documents(self, tokenizer: Tokenizer) -> list[np.ndarray]:
-        """The ids of each document under a model's tokenizer, without ends of text."""
-        ...
 
 
 class PreparedText:
@@ -39,7 +27,7 @@ class PreparedText:
         self.notes: list[str] = []
 
     def streams(self, tokenizer: Tokenizer) -> list[Excerpt]:
-        """The ids of each source; UserError unless they are those of the model's tokenizer."""
+        """The ids of each source, ends of text included; UserError unless they are those of the model's tokenizer."""
         if tokenizer.to_dict() != self._store.tokenizer_state:
             raise UserError(
                 f"{self._store.folder} must hold tokens of the model's own tokenizer, got those of another; --text "
@@ -49,7 +37,7 @@ class PreparedText:
         return self._store.excerpts(self._split, self._max_tokens)
 
     def documents(self, tokenizer: Tokenizer) -> list[np.ndarray]:
-        """The ids of each document, encoded anew where the model has another tokenizer than the folder."""
+        """The ids of each document without ends of text, encoded anew where the model has another tokenizer."""
         if not self._store.has_index:
             raise UserError(
                 f"{self._store.folder} does not say where documents end, which --per-document and models with other "
@@ -107,7 +95,7 @@ class TextFiles:
         self.notes = corpus.notes()
 
     def streams(self, tokenizer: Tokenizer) -> list[Excerpt]:
-        """The ids of all documents, in one stream."""
+        """The ids of all documents in one stream, each with its end-of-text."""
         pieces = []
         for text in self._texts:
             ids = _encoded(tokenizer, text)
@@ -126,7 +114,7 @@ class TextFiles:
         return [excerpt]
 
     def documents(self, tokenizer: Tokenizer) -> list[np.ndarray]:
-        """The ids of each document.
+        """The ids of each document, without ends of text.
 
         With max_tokens, they are as many documents as hold that many tokens under the first tokenizer that this is
         asked for, so that every model is evaluated on the same documents.
@@ -141,6 +129,9 @@ class TextFiles:
             n_tokens += len(documents[-1])
         self._n_documents = len(documents)
         return documents
+
+
+HeldOutText = PreparedText | TextFiles
 
 
 def _encoded(tokenizer: Tokenizer, text: str) -> np.ndarray:
