@@ -150,6 +150,7 @@ def _figures(model: Measured) -> dict[str, Any]:
         "perplexity": _figure(loss, of_loss, exponential),
         "bits_per_byte": _figure(bits, of_bits),
     }
+    # Only documents alone have words, and the bytes of their tokens are those that tokens_per_byte counts.
     if model.n_words is not None:
         nats_per_bit = math.log(2) * model.n_bytes / model.n_words
         figures["bytes"] = model.n_bytes
