@@ -16,30 +16,15 @@ class Slots:
     """
 
     def __init__(
-        self,
-        batch_size: int,
-        capacity: int,
-        *,
-        static: bool = False,
-        device: torch.device | None = None,
+        self, batch_size: int, capacity: int, *, device: torch.device | None = None
     ) -> None:
-        """Start with empty rows.
-
-        Args:
-            batch_size: B, rows.
-            capacity: slots in each row, in tokens.
-            static: keep every shape the same from pass to pass, as a compiled step needs.
-            device: where the cache lies; None for the CPU.
-        """
+        """Start with B = batch_size empty rows of capacity slots each, in a cache on the device; None for the CPU."""
         self.batch_size = batch_size
         self.capacity = capacity
-        self.static = static
         self.device = device
 
         # Positions that each row holds: a number while all rows are equally long, else int64 (B,).
         self.lengths: int | Tensor = 0
-        if static:
-            self.lengths = torch.zeros(batch_size, dtype=torch.int64, device=device)
 
         # Of the running pass: its positions, the same slice in every row or int64 (B, T); their index into tensors
         # (B, capacity, ...); and S, the number of slots from the left that hold what some query may see.
@@ -52,10 +37,7 @@ class Slots:
 
     def set_lengths(self, lengths: Sequence[int]) -> None:
         """Let row b go on after its first lengths[b] positions."""
-        if self.static:
-            assert isinstance(self.lengths, Tensor)
-            self.lengths.copy_(torch.tensor(lengths))
-        elif len(set(lengths)) == 1:
+        if len(set(lengths)) == 1:
             self.lengths = lengths[0]
         else:
             self.lengths = torch.tensor(lengths, device=self.device)
@@ -63,43 +45,42 @@ class Slots:
     def take(self, n_tokens: int) -> None:
         """Give the next n_tokens slots of each row to one pass.
 
-        Raises ValueError: the slots exceed the capacity; not checked when static.
+        Raises ValueError: the slots exceed the capacity.
         """
-        if isinstance(self.lengths, int):
-            self._take_slice(self.lengths, n_tokens)
-        else:
-            self._take_index(self.lengths, n_tokens)
-
-        if self.visible > self.capacity:
+        longest = self.lengths if isinstance(self.lengths, int) else int(self.lengths.max())
+        visible = longest + n_tokens
+        if visible > self.capacity:
             raise ValueError(
-                f"a cache of {self.capacity} tokens cannot hold {self.visible}; encode fewer anew"
+                f"a cache of {self.capacity} tokens cannot hold {visible}; encode fewer anew"
             )
+
+        if isinstance(self.lengths, int):
+            self._take_slice(self.lengths, visible)
+        else:
+            self._take_index(self.lengths, n_tokens, visible)
         self.lengths += n_tokens
 
-    def _take_slice(self, start: int, n_tokens: int) -> None:
-        """Take the same slots in every row."""
-        self.visible = start + n_tokens
-        self.positions = slice(start, self.visible)
+    def _take_slice(self, start: int, visible: int) -> None:
+        """Take the slots from start to visible in every row."""
+        self.visible = visible
+        self.positions = slice(start, visible)
         self.index = (slice(None), self.positions)
 
         # A first pass is plainly causal, and a single query may see every key: neither needs a mask.
         self.mask = None
+        n_tokens = visible - start
         if start > 0 and n_tokens > 1:
-            self.mask = causal_mask(n_tokens, self.visible, device=self.device)  # (T, S)
+            self.mask = causal_mask(n_tokens, visible, device=self.device)  # (T, S)
 
-    def _take_index(self, lengths: Tensor, n_tokens: int) -> None:
-        """Take slots that begin where each row ends."""
+    def _take_index(self, lengths: Tensor, n_tokens: int, visible: int) -> None:
+        """Take n_tokens slots that begin where each row ends; S = visible slots may be seen."""
         rows = torch.arange(self.batch_size, device=self.device)  # (B,)
         new = torch.arange(n_tokens, device=self.device)  # (T,)
+        self.visible = visible
         self.positions = lengths.unsqueeze(1) + new  # (B, T)
         self.index = (rows.unsqueeze(1), self.positions)
 
-        # To read the longest row off a GPU would wait for it, so a static cache shows all of its slots.
-        self.visible = self.capacity
-        if not self.static:
-            self.visible = int(self.positions.max()) + 1
-
-        keys = torch.arange(self.visible, device=self.device)  # (S,)
+        keys = torch.arange(visible, device=self.device)  # (S,)
         self.mask = (keys <= self.positions.unsqueeze(-1)).unsqueeze(1)  # (B, 1, T, S)
 
 
@@ -127,34 +108,24 @@ class KVCache:
     def __init__(
         self,
         n_layers: int,
+        slots: Slots,
         *,
-        batch_size: int,
         n_kv_heads: int,
-        capacity: int,
         d_head: int,
-        static: bool = False,
-        device: torch.device | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Reserve zeros for n_layers: a slot that is masked must still hold a number.
-
-        static is as for Slots; then no two tensors of the cache share memory.
-        """
-        self.slots = Slots(batch_size, capacity, static=static, device=device)
+        """Reserve zeros for the slots of n_layers: a slot that is masked must still hold a number."""
+        self.slots = slots
 
         # Keys and values of all layers lie in one tensor, so that one operation can cut the views of every layer.
-        shape = (n_layers, batch_size, capacity, 2 * n_kv_heads, d_head)
-        room = torch.zeros(shape, device=device, dtype=dtype)  # (N, B, capacity, 2 G, D)
-        self.room: Tensor | None = None if static else room
+        shape = (n_layers, slots.batch_size, slots.capacity, 2 * n_kv_heads, d_head)
+        self.room = torch.zeros(shape, device=slots.device, dtype=dtype)  # (N, B, capacity, 2 G, D)
 
         self.layers = []
-        for layer in room:
+        for layer in self.room:
             keys = layer[:, :, :n_kv_heads]  # (B, capacity, G, D)
             values = layer[:, :, n_kv_heads:]  # (B, capacity, G, D)
-            if static:
-                keys = keys.clone(memory_format=torch.contiguous_format)
-                values = values.clone(memory_format=torch.contiguous_format)
-            self.layers.append(LayerCache(keys, values, self.slots))
+            self.layers.append(LayerCache(keys, values, slots))
 
     @property
     def tensors(self) -> list[Tensor]:

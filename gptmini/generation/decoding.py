@@ -3,12 +3,14 @@
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from gptmini.generation.compiled import compiled, fixed_cache
 from gptmini.generation.rules import Rules, choose
 from gptmini.model import GPT
 from gptmini.model.gpt_cache import GPTCache
@@ -52,6 +54,15 @@ class Drawn(NamedTuple):
     log_probabilities: Tensor | None
 
 
+@dataclass
+class Sample:
+    """A sample that has a row of the batch."""
+
+    number: int
+    ids: list[int]  # of the prompt and of what was drawn
+    draws: Iterator[float]  # its random numbers
+
+
 class Decoder:
     """Draws the tokens of many samples, batch_size at a time; a sample that ends makes room for one that waits.
 
@@ -75,19 +86,14 @@ class Decoder:
 
         Args:
             model: in eval mode.
-            prompts: ids to continue, at least one each; of a longer prompt the newest context_length ids are seen.
+            prompts: ids to continue, at least one each, all in the model's vocabulary; of a longer prompt the newest
+                context_length ids are seen.
             rules: how tokens are drawn; the caller ends a sample after max_new_tokens, for which there is room.
             streams: number of each prompt's random stream, one for each prompt.
             seed: of all streams.
             batch_size: most samples at a time, at least 1.
             log_probabilities, compile: as for generate_stream.
-
-        Raises UserError: an empty prompt, or an id that is not in the model's vocabulary.
         """
-        self.device = model.embedding.weight.device
-        for prompt in prompts:
-            _check_prompt(prompt, model.config.vocab_size)
-
         self.model = model
         self.prompts = prompts
         self.rules = rules
@@ -96,22 +102,13 @@ class Decoder:
         self.log_probabilities = log_probabilities
 
         # Which samples wait, and which sample each row of the batch draws; None for a free row.
-        self.waiting = list(reversed(range(len(prompts))))
+        self.waiting = iter(range(len(prompts)))
         n_rows = min(batch_size, len(prompts))
-        self.rows: list[int | None] = [None] * n_rows
-
-        # Of the samples in the batch: their random numbers, and the ids of prompt and sample.
-        self.draws: dict[int, Iterator[float]] = {}
-        self.ids: dict[int, list[int]] = {}
-
-        longest = max((len(prompt) for prompt in prompts), default=0)
-        n_slots = None
-        if rules.max_new_tokens is not None:
-            n_slots = longest + rules.max_new_tokens
-        self.cache = model.new_cache(n_rows, n_slots, static=compile)
+        self.rows: list[Sample | None] = [None] * n_rows
         self.lengths = [0] * n_rows  # positions that the cache holds of each row
 
         # Rules compute in float64, which Apple's GPUs do not have.
+        self.device = model.embedding.weight.device
         self.rules_device = self.device
         if self.device.type == "mps":
             self.rules_device = torch.device("cpu")
@@ -122,14 +119,21 @@ class Decoder:
             shape = (n_rows, model.config.vocab_size)
             self.seen = torch.zeros(shape, dtype=torch.bool, device=self.rules_device)
 
+        # Each row has room for the longest prompt and its sample, as far as the context goes.
+        capacity = model.config.context_length
+        longest = max((len(prompt) for prompt in prompts), default=0)
+        if rules.max_new_tokens is not None:
+            capacity = min(capacity, longest + rules.max_new_tokens)
+
         self._score: Callable[[Tensor], Tensor]
-        self._draw: Callable[..., Drawn]
+        self._draw: Callable[..., Drawn] = _draw
         if compile:
+            self.cache = fixed_cache(model, n_rows, capacity)
             self._score = self._score_by_forward
-            self._draw = self._compiled_draw()
+            self._draw = compiled(_draw, self.seen)
         else:
+            self.cache = model.new_cache(n_rows, capacity)
             self._score = DecodingStep(model, self.cache)
-            self._draw = _draw
 
     @torch.inference_mode()
     def draw(self) -> list[tuple[int, int, float | None]]:
@@ -144,8 +148,8 @@ class Decoder:
         newest = [0] * len(self.rows)
         uniform = [0.0] * len(self.rows)
         for row, sample in active:
-            newest[row] = self.ids[sample][-1]
-            uniform[row] = next(self.draws[sample])
+            newest[row] = sample.ids[-1]
+            uniform[row] = next(sample.draws)
 
         drawn = self._draw(
             self._score,
@@ -168,45 +172,46 @@ class Decoder:
                 "the model has diverged or its checkpoint is damaged"
             )
         for row, sample in active:
-            self.ids[sample].append(tokens[row])
-        return [(sample, tokens[row], log_probabilities[row]) for row, sample in active]
+            sample.ids.append(tokens[row])
+        return [(sample.number, tokens[row], log_probabilities[row]) for row, sample in active]
 
-    def end(self, sample: int) -> None:
-        """Draw no more for a sample in the batch."""
-        row = self.rows.index(sample)
-        self.rows[row] = None
-        del self.ids[sample]
-        del self.draws[sample]
+    def end(self, number: int) -> None:
+        """Draw no more for the sample of this number, which is in the batch."""
+        for row, sample in enumerate(self.rows):
+            if sample is not None and sample.number == number:
+                self.rows[row] = None
 
     def _refill(self) -> bool:
         """Give free rows to waiting samples, and encode the newest half of full rows again; False if none is left."""
         context_length = self.model.config.context_length
         windows = {}  # ids to encode, by row
         for row, sample in enumerate(self.rows):
-            if sample is None and self.waiting:
-                ids = self._begin(self.waiting.pop(), row)
-                windows[row] = ids[-context_length:]
-            elif sample is not None and self.lengths[row] == context_length:
+            if sample is None:
+                sample = self.rows[row] = self._begin(row)
+                if sample is not None:
+                    windows[row] = sample.ids[-context_length:]
+            elif self.lengths[row] == context_length:
                 n_kept = max(1, context_length // 2)
-                windows[row] = self.ids[sample][-n_kept:]
+                windows[row] = sample.ids[-n_kept:]
         if windows:
             _encode(self.model, self.cache, windows)
 
         # A free row is decoded with the others, so that it too comes to the end of the cache.
         if windows or self.cache.slots.capacity in self.lengths:
             self._set_lengths(windows)
-        return bool(self.ids)
+        return any(sample is not None for sample in self.rows)
 
-    def _begin(self, sample: int, row: int) -> list[int]:
-        """Give a row to a sample, and return the ids of its prompt."""
-        ids = list(self.prompts[sample])
-        self.rows[row] = sample
-        self.ids[sample] = ids
-        self.draws[sample] = uniforms(self.seed, self.streams[sample])
+    def _begin(self, row: int) -> Sample | None:
+        """The next sample that waits, to be drawn in a row; None if none waits."""
+        number = next(self.waiting, None)
+        if number is None:
+            return None
+
+        ids = list(self.prompts[number])
         if self.seen is not None:
             self.seen[row] = False
             self.seen[row, ids] = True
-        return ids
+        return Sample(number, ids, uniforms(self.seed, self.streams[number]))
 
     def _set_lengths(self, windows: dict[int, list[int]]) -> None:
         """Let each row that was encoded go on after its window, and each free row begin anew."""
@@ -220,25 +225,6 @@ class Decoder:
     def _score_by_forward(self, tokens: Tensor) -> Tensor:
         """Logits (B, V) after int64 (B,), by the model's own forward."""
         return self.model(tokens.unsqueeze(1), self.cache)[:, -1]
-
-    def _compiled_draw(self) -> Callable[..., Drawn]:
-        """_draw as one CUDA graph, which is recorded over tensors that must stay where they are."""
-        fixed = [self.cache.slots.lengths, *self.cache.tensors]
-        if self.seen is not None:
-            fixed.append(self.seen)
-        for tensor in fixed:
-            torch._dynamo.mark_static_address(tensor)
-        return torch.compile(_draw, mode="reduce-overhead", fullgraph=True)
-
-
-def _check_prompt(prompt: Sequence[int], vocab_size: int) -> None:
-    """Raise UserError unless a prompt holds ids, all of them in the vocabulary."""
-    if prompt and 0 <= min(prompt) <= max(prompt) < vocab_size:
-        return
-    got = f"{min(prompt)} to {max(prompt)}" if prompt else "none"
-    raise UserError(
-        f"a prompt must hold at least one id, all from 0 to {vocab_size - 1}, got {got}"
-    )
 
 
 def _encode(model: GPT, cache: GPTCache, windows: dict[int, list[int]]) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from gptmini.attention import CausalMultiHeadAttention, Rotary, rotary_table
+from gptmini.attention import CausalMultiHeadAttention, Rotary, Slots, rotary_table
 from gptmini.model.block import Block
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt_cache import GPTCache
@@ -152,26 +152,18 @@ class GPT(nn.Module):
                 hook.remove()
         return torch.stack([weights[attention] for attention in attentions])  # (L, B, H, T, T)
 
-    def new_cache(
-        self, batch_size: int, capacity: int | None = None, *, static: bool = False
-    ) -> GPTCache:
+    def new_cache(self, batch_size: int, capacity: int | None = None) -> GPTCache:
         """Empty cache in the model's dtype, on its device.
 
         Args:
             batch_size: B, rows.
             capacity: tokens that each row can hold, at most context_length; None for context_length.
-            static: keep every shape the same from pass to pass, as a compiled step needs.
         """
         weight = self.embedding.weight
         longest = self.config.context_length
-        return GPTCache(
-            self.config,
-            batch_size=batch_size,
-            capacity=longest if capacity is None else min(capacity, longest),
-            static=static,
-            device=weight.device,
-            dtype=weight.dtype,
-        )
+        capacity = longest if capacity is None else min(capacity, longest)
+        slots = Slots(batch_size, capacity, device=weight.device)
+        return GPTCache(self.config, slots, dtype=weight.dtype)
 
     @property
     def n_parameters(self) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gptmini.attention import KVCache
+from gptmini.attention import KVCache, Slots
 from gptmini.model.config import GPTConfig
 from gptmini.model.smear import SmearHistory
 
@@ -13,33 +13,27 @@ from gptmini.model.smear import SmearHistory
 class GPTCache:
     """Keys and values of every block, and the inputs of every smear; all of them share their slots."""
 
-    def __init__(
-        self,
-        config: GPTConfig,
-        *,
-        batch_size: int,
-        capacity: int,
-        static: bool,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> None:
-        """Reserve room for capacity tokens in each of batch_size rows; static is as for gptmini.attention.Slots."""
+    def __init__(self, config: GPTConfig, slots: Slots, *, dtype: torch.dtype) -> None:
+        """Reserve room for as many tokens as there are slots."""
+        self.slots = slots
         self.attention = KVCache(
             config.n_layers,
-            batch_size=batch_size,
+            slots,
             n_kv_heads=config.n_kv_heads or config.n_heads,
-            capacity=capacity,
             d_head=config.d_head,
-            static=static,
-            device=device,
             dtype=dtype,
         )
-        self.slots = self.attention.slots
 
         def new_history(n_previous: int) -> SmearHistory | None:
             if n_previous == 0:
                 return None
-            return SmearHistory(self.slots, n_previous, config.d_model, device=device, dtype=dtype)
+            return SmearHistory(
+                slots,
+                n_previous,
+                config.d_model,
+                device=slots.device,
+                dtype=dtype,
+            )
 
         self.smear = new_history(config.smear)
         self.mlp_smears = [new_history(config.mlp_smear) for _ in range(config.n_layers)]

@@ -34,15 +34,12 @@ class BoundAttention(NamedTuple):
 
 
 class DecodingStep:
-    """Logits after one more token in each row of a cache that is not static."""
+    """Logits after one more token in each row of a cache."""
 
     def __init__(self, model: GPT, cache: GPTCache) -> None:
         """Bind the weights of a model in eval mode, as they are now, and the cache's room."""
-        room = cache.attention.room
-        if room is None:
-            raise ValueError("the step of one token needs a cache that is not static")
         self.cache = cache
-        self.room = room  # (N, B, capacity, 2 G, D), keys and values of all layers
+        self.room = cache.attention.room  # (N, B, capacity, 2 G, D), keys and values of all layers
         self.config = model.config
         self.n_kv_heads = model.config.n_kv_heads or model.config.n_heads
 

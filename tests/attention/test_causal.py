@@ -8,6 +8,7 @@ from gptmini.attention import (
     CausalMultiHeadAttention,
     KVCache,
     Rotary,
+    Slots,
     attention,
     attention_weights,
     causal_mask,
@@ -116,7 +117,7 @@ def test_cached_chunks_equal_one_pass(chunks, options):
     module = make(**options)
     x = torch.randn(B, T, C)
     table = rotary_table(T, D, 100.0)
-    cache = KVCache(1, batch_size=B, n_kv_heads=module.n_kv_heads, capacity=T, d_head=D)
+    cache = KVCache(1, Slots(B, T), n_kv_heads=module.n_kv_heads, d_head=D)
 
     parts = []
     start = 0
@@ -131,7 +132,7 @@ def test_cached_chunks_equal_one_pass(chunks, options):
 
 
 def test_full_cache_is_refused():
-    cache = KVCache(1, batch_size=B, n_kv_heads=H, capacity=4, d_head=D)
+    cache = KVCache(1, Slots(B, 4), n_kv_heads=H, d_head=D)
     with pytest.raises(ValueError, match="a cache of 4 tokens cannot hold 5"):
         cache.slots.take(5)
 

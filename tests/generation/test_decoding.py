@@ -146,16 +146,6 @@ def test_a_compiled_step_draws_the_same_tokens_and_is_compiled_once(preset):
         assert generate(model, compile=True, **SETTINGS) == expected
 
 
-@pytest.mark.parametrize(
-    ("prompts", "found"),
-    [([[1], []], "none"), ([[1, 11]], "1 to 11"), ([[-1]], "-1 to -1")],
-)
-def test_a_prompt_without_ids_of_the_vocabulary_is_refused(prompts, found):
-    wanted = f"a prompt must hold at least one id, all from 0 to 10, got {found}"
-    with pytest.raises(ValueError, match=wanted):
-        Decoder(make(), prompts, Rules(), streams=[0] * len(prompts))
-
-
 def test_no_prompt_gives_no_token():
     assert Decoder(make(), [], Rules(), streams=[]).draw() == []
 

@@ -24,16 +24,15 @@ def test_cached_chunks_equal_one_pass(preset, n_kv_heads, chunks):
     torch.testing.assert_close(torch.cat(parts, dim=1), model(tokens), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("chunk", [1, 2])
 @GROUPED
 @PRESETS
 @torch.no_grad()
-def test_rows_of_different_lengths_go_on_as_each_does_alone(preset, n_kv_heads, chunk, static):
+def test_rows_of_different_lengths_go_on_as_each_does_alone(preset, n_kv_heads, chunk):
     """Two rows are read in one padded pass, and the third, empty row elsewhere; then all three go on together."""
     model = wide(preset, n_kv_heads=n_kv_heads)
     tokens = draw(3)
-    cache = model.new_cache(3, static=static)
+    cache = model.new_cache(3)
     first = model.new_cache(2, 7)
     model(tokens[:2, :7], first)  # the second row, of two tokens, is padded with its own future
     cache.fill([0, 1], first, 7)
