@@ -65,18 +65,19 @@ def model_and_tokenizer(contents: dict, path: Path) -> "tuple[GPT, Tokenizer]":
     return model, tokenizer
 
 
-def load_mapped(path: Path) -> "GPT":
-    """The model of a checkpoint or of an exported folder, to be copied: the weights of a checkpoint stay in its file.
+def load_mapped(path: Path) -> "tuple[GPT, int | None]":
+    """The model of a checkpoint or of an exported folder, to be copied, and its step; None where the step is not known.
 
-    Raises UserError: as load.
+    The weights of a checkpoint stay in its file. Raises UserError: as load.
     """
     if is_exported(path):
         model, _ = load(path)
-        return model
+        return model, None
 
     from gptmini.checkpoint.file import build_model, read_checkpoint
 
-    return build_model(read_checkpoint(path, mapped=True))
+    contents = read_checkpoint(path, mapped=True)
+    return build_model(contents), contents.get("global_step")
 
 
 def find_source(path: str | Path) -> Source:

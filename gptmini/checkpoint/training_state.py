@@ -22,6 +22,7 @@ class TrainingState:
     step: int  # optimizer steps done
     max_steps: int  # optimizer steps that the run was to do
     validated_step: int  # newest step that a validation followed
+    origin: dict | None  # path and step of the weights that the run began with; None for new ones
     bad_steps: int  # steps that were not applied, because loss or gradient was not finite
     bad_steps_in_a_row: int  # bad steps since the last step that was applied
     optimizer: dict[str, dict[str, Tensor]]  # by a parameter's name, its moments and step count
@@ -46,6 +47,7 @@ class TrainingState:
                 step=checkpoint["global_step"],
                 max_steps=own["max_steps"],
                 validated_step=own["validated_step"],
+                origin=own.get("init_from"),
                 bad_steps=bad_steps,
                 bad_steps_in_a_row=bad_steps_in_a_row,
                 optimizer=optimizer["state"],

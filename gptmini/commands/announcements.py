@@ -73,7 +73,9 @@ class Announcer:
         self.say("model", f"{model.n_parameters:,} parameters, {work} a token")
         self._say_if_not_exportable(model.config)
         if module.origin is not None and run.state is None:
-            self.say("", f"begins with the weights of {module.origin}")
+            step = module.origin["step"]
+            of_step = "" if step is None else f", of step {step}"
+            self.say("", f"begins with the weights of {module.origin['path']}{of_step}")
         self._say_frozen(model)
         self.say("machine", str(settings.hardware))
         self._say_batch(module.settings)

@@ -18,6 +18,8 @@ MODEL = "gptmini.model.ModelSettings"
 OF_MODEL = "gptmini.loading.OfModelSettings"
 # Tokenizers that are the same whatever text they are made for.
 NOT_LEARNED = ("gptmini.tokenizer.ByteSettings", "gptmini.tokenizer.GPT2Settings", OF_MODEL)
+# Settings that may change between a model and one that begins with its weights.
+ADAPTABLE = ("dropout", "context_length")
 
 
 def take_from_source(config: "DictConfig", typed: Typed) -> None:
@@ -28,34 +30,23 @@ def take_from_source(config: "DictConfig", typed: Typed) -> None:
     if config.init_from is None:
         return
 
-    from gptmini.commands.settings import build_part
-
     source = _source_of(config.init_from)
-    if _asks_for("tokenizer", typed):
-        is_same = False
-        if config.tokenizer.get("_target_") in NOT_LEARNED:
-            builder = build_part(config.tokenizer).builder()
-            is_same = builder([]).to_dict() == source.tokenizer.to_dict()
-        if not is_same:
-            raise UserError(
-                f"the tokenizer must be that of the model of init_from={source.path}; leave out tokenizer=, or replace "
-                f"that of an experiment by tokenizer=of_model tokenizer.path={source.path}"
-            )
+    if _asks_for("tokenizer", typed) and not _makes_tokenizer_of(source, config.tokenizer):
+        raise UserError(
+            f"the tokenizer must be that of the model of init_from={source.path}; leave out tokenizer=, or replace "
+            f"that of an experiment by tokenizer=of_model tokenizer.path={source.path}"
+        )
     config.model = {"_target_": MODEL, **_sizes(config, typed, source)}
     config.tokenizer = {"_target_": OF_MODEL, "path": str(source.path)}
     config.init_from = str(source.path)
 
 
-def initial_model(init_from: str | None) -> "GPT | None":
-    """The trained model that a run begins with; None for a run with new weights."""
-    if init_from is None:
-        return None
-
+def initial_model(path: str) -> "tuple[GPT, dict[str, Any]]":
+    """The trained model that a run begins with, and what the run's checkpoints say of its origin: path and step."""
     from gptmini.loading import load_mapped
 
-    if not Path(init_from).exists():
-        raise UserError(f"init_from={init_from} must be there, and it is not")
-    return load_mapped(Path(init_from))
+    model, step = load_mapped(Path(path))
+    return model, {"path": path, "step": step}
 
 
 def _source_of(name: str) -> "Source":
@@ -76,42 +67,45 @@ def _source_of(name: str) -> "Source":
     return source._replace(path=seen_from_here(source.path.resolve()))
 
 
+def _makes_tokenizer_of(source: "Source", part: "DictConfig") -> bool:
+    """Whether a part of a configuration makes the tokenizer of a model, whatever the text."""
+    from gptmini.commands.settings import build_part
+
+    if part.get("_target_") not in NOT_LEARNED:
+        return False
+    make = build_part(part).builder()
+    return make([]).to_dict() == source.tokenizer.to_dict()
+
+
 def _sizes(config: "DictConfig", typed: Typed, source: "Source") -> dict[str, Any]:
     """The settings of a model that begins with the weights of a source; UserError for one that cannot be."""
-    from gptmini.model.adapting import ADAPTABLE
-
     sizes = asdict(source.config)
     del sizes["vocab_size"]
+    as_in = f"as in the model of init_from={source.path}"
+
+    # What null stands for.
     usual = {"n_kv_heads": source.config.n_heads, "d_ff": 4 * source.config.d_model}
-    for name in sizes:
+    for name, given in sizes.items():
         if not _asks_for(f"model.{name}", typed):
             continue
 
         wanted = config.model.get(name)
         if name in ADAPTABLE:
             sizes[name] = wanted
-            continue
-
-        # None stands for the usual width of an MLP and for the usual number of heads.
-        asked = usual.get(name) if wanted is None else wanted
-        given = usual.get(name) if sizes[name] is None else sizes[name]
-        if asked != given:
+        elif (wanted or usual.get(name, wanted)) != (given or usual.get(name, given)):
             raise UserError(
-                f"model.{name} must be {sizes[name]}, as in the model of init_from={source.path}, got {wanted}; "
-                f"only {' and '.join(ADAPTABLE)} may change"
+                f"model.{name} must be {given}, {as_in}, got {wanted}; only {' and '.join(ADAPTABLE)} may change"
             )
 
+    asked = sizes["context_length"]
     longest = source.config.context_length
-    if isinstance(sizes["context_length"], int) and sizes["context_length"] > longest:
-        raise UserError(
-            f"model.context_length must be at most {longest}, as in the model of init_from={source.path}, "
-            f"got {sizes['context_length']}"
-        )
+    if isinstance(asked, int) and asked > longest:
+        raise UserError(f"model.context_length must be at most {longest}, {as_in}, got {asked}")
     return sizes
 
 
 def _asks_for(key: str, typed: Typed) -> bool:
-    """Whether a key of the model or the tokenizer was asked for: typed, or set by a recipe; no mere default."""
+    """Whether a key of the model or the tokenizer was asked for: typed, or set by an experiment; no mere default."""
     from gptmini.commands.keys import chosen_by_experiment
 
     group = key.partition(".")[0]

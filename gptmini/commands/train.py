@@ -211,7 +211,10 @@ def assemble(
     if state is not None and state.step > 0:
         trainer.restore_callbacks(settings.callbacks, state)
 
-    init_from = settings.root.init_from
+    initial = None
+    origin = None if state is None else state.origin
+    if state is None and settings.root.init_from is not None:
+        initial, origin = initial_model(settings.root.init_from)
     return trainer.assemble(
         store,
         settings.model.with_vocab_size(n_vocab),
@@ -223,8 +226,8 @@ def assemble(
         device=settings.hardware.device,
         precision=settings.hardware.precision,
         state=state,
-        initial=initial_model(init_from) if state is None else None,
-        origin=init_from,
+        initial=initial,
+        origin=origin,
         freeze=settings.root.frozen,
     )
 

@@ -2,8 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -11,27 +10,15 @@ from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT, gpt_of_shapes
 from gptmini.user_error import UserError
 
-# Settings that may change between a model and one that begins with its weights.
-ADAPTABLE = ("dropout", "context_length")
 POSITIONS = "position_embedding.weight"
-RANGE = re.compile(r"(\d+)-(\d+)")  # of blocks, as 0-5
+RANGE = re.compile(r"\b(\d+)-(\d+)\b")  # of blocks, as 0-5
 
 
 def adapted(model: GPT, config: GPTConfig) -> GPT:
     """The weights of a GPT in float32 under a config that differs only in dropout, or in a shorter context.
 
     Learned positions beyond the shorter context are left out; rotary positions have no weights.
-    Raises UserError: the configs differ in anything else, or the context is longer.
     """
-    same = replace(config, dropout=model.config.dropout, context_length=model.config.context_length)
-    if same != model.config:
-        raise UserError(f"a model may change only {' and '.join(ADAPTABLE)} where training begins")
-    if config.context_length > model.config.context_length:
-        raise UserError(
-            f"context_length must be at most {model.config.context_length}, as in the model that training begins "
-            f"with, got {config.context_length}"
-        )
-
     # Copied, because training changes them, and they may lie in a file.
     weights = {}
     for name, weight in model.state_dict().items():
@@ -57,10 +44,13 @@ def freeze(model: GPT, prefixes: Sequence[str]) -> int:
     named = dict(model.named_parameters())
     frozen = set()
     for prefix in prefixes:
-        found = [name for name in named if _begins_with(name, prefix)]
-        if not found or _goes_beyond(prefix, model.config.n_layers):
-            raise UserError(f"freeze={prefix} names no weights of this model{_hint(prefix, model)}")
-        frozen.update(found)
+        for beginning in _each_of_range(prefix):
+            found = [name for name in named if f"{name}.".startswith(f"{beginning}.")]
+            if not found:
+                raise UserError(
+                    f"freeze={prefix} names no weights of this model{_hint(prefix, model)}"
+                )
+            frozen.update(found)
 
     if len(frozen) == len(named):
         raise UserError("freeze must leave weights to train, and names all of them")
@@ -69,40 +59,26 @@ def freeze(model: GPT, prefixes: Sequence[str]) -> int:
     return sum(named[name].numel() for name in frozen)
 
 
-def _begins_with(name: str, prefix: str) -> bool:
-    """Whether the parts of a name begin with those of a prefix, of which a number may be a range."""
-    parts = name.split(".")
-    wanted = prefix.split(".")
-    if len(wanted) > len(parts):
-        return False
-
-    for part, wish in zip(parts, wanted, strict=False):
-        span = RANGE.fullmatch(wish)
-        in_span = (
-            span is not None and part.isdecimal() and int(span[1]) <= int(part) <= int(span[2])
-        )
-        if part != wish and not in_span:
-            return False
-    return True
-
-
-def _goes_beyond(prefix: str, n_layers: int) -> bool:
-    """Whether a prefix names a range of blocks that ends behind the last block."""
-    parts = prefix.split(".")
-    span = RANGE.fullmatch(parts[1]) if len(parts) > 1 else None
-    return span is not None and int(span[2]) >= n_layers
+def _each_of_range(prefix: str) -> Iterator[str]:
+    """The prefixes that one with a range stands for, as blocks.0 and blocks.1 for blocks.0-1; any other as it is."""
+    span = RANGE.search(prefix)
+    if span is None or int(span[1]) > int(span[2]):
+        yield prefix
+        return
+    for number in range(int(span[1]), int(span[2]) + 1):
+        yield f"{prefix[: span.start()]}{number}{prefix[span.end() :]}"
 
 
 def _hint(prefix: str, model: GPT) -> str:
     """The end of an error message: the name nearest to a prefix that no weight has, or the first parts of all names."""
-    names = [name for name, _ in model.named_parameters()]
-    known = {f"blocks.0-{model.config.n_layers - 1}"}
-    for name in names:
-        inner = name.split(".")[:-1]
-        known.update(".".join(inner[:n]) for n in range(1, len(inner) + 1))
+    known = [f"blocks.0-{model.config.n_layers - 1}"]
+    for name, module in model.named_modules():
+        has_weights = next(module.parameters(), None) is not None
+        if name and has_weights:
+            known.append(name)
 
-    close = difflib.get_close_matches(prefix, sorted(known), n=1)
+    close = difflib.get_close_matches(prefix, known, n=1)
     if close:
         return f"; the nearest is {close[0]}"
-    tops = dict.fromkeys(name.split(".")[0] for name in names)
+    tops = [name for name, _ in model.named_children() if name in known]
     return f"; its parts are {', '.join(tops)}"

@@ -52,7 +52,7 @@ class GPTModule(L.LightningModule):
         precision: fp32, bf16 or bf16_stream. The module itself implements only bf16_stream; the autocast of bf16 is
             Lightning's.
         state: what training goes on from; None to start from the first step.
-        origin: path of the weights that the run began with, which every checkpoint names; None for new ones.
+        origin: path and step of the weights that the run began with, for every checkpoint; None for new ones.
 
     Raises UserError: the optimizer refuses its settings.
     """
@@ -78,7 +78,7 @@ class GPTModule(L.LightningModule):
         compile: bool,
         precision: str = "fp32",
         state: TrainingState | None = None,
-        origin: str | None = None,
+        origin: dict | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -314,7 +314,7 @@ class GPTModule(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict) -> None:
         """Add what makes the file enough to sample from, and to go on from with any number of processes; collective."""
         self.outcomes.settle()
-        origin = {} if self.origin is None else {"init_from": {"path": self.origin}}
+        origin = {} if self.origin is None else {"init_from": self.origin}
         checkpoint["gptmini"] = header(
             self.model.config,
             self.store.tokenizer_state,

@@ -57,7 +57,7 @@ def assemble(
     precision: str = "fp32",
     state: TrainingState | None = None,
     initial: GPT | None = None,
-    origin: str | None = None,
+    origin: dict | None = None,
     freeze: Sequence[str] = (),
 ) -> tuple[GPTModule, TokenDataModule]:
     """Put together what a Trainer fits: a model on the store's tokens, and the batches of these tokens.
