@@ -4,6 +4,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 from gptmini.commands.arguments import at_least_one, say_which
 from gptmini.commands.errors import (
@@ -37,7 +38,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "--prompt",
-        help="text to continue; - reads it from stdin (default: none)",
+        type=unescaped,
+        help=r"text to continue, as in 'one\ntwo'; - reads it from stdin (default: none)",
     )
     source.add_argument(
         "--prompt-file",
@@ -113,6 +115,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     # Where a sample ends, besides its length.
     parser.add_argument(
         "--stop",
+        type=unescaped,
         action="append",
         default=[],
         help=r"end a sample before this text, as in '\n\n'",
@@ -157,8 +160,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.logprobs and options.format != "jsonl":
         parser.error("--logprobs needs --format jsonl")
-    if not all(options.stop):
-        parser.error("--stop must not be empty")
     return options
 
 
@@ -166,7 +167,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> None:
     """Load the model, and print each sample to stdout as it is drawn."""
     options = parse(arguments)
-    if sys.stdout is not None and not sys.stdout.isatty():
+    if not sys.stdout.isatty():
         # A model may write characters that the system's own encoding lacks, so files and pipes get UTF-8.
         # Python's own stdout can be set anew, which its declared type, TextIO, does not say.
         sys.stdout.reconfigure(encoding="utf-8")  # pyrefly: ignore[missing-attribute]
@@ -207,7 +208,7 @@ def main(arguments: list[str] | None = None) -> None:
             num_samples=options.num_samples,
             batch_size=options.batch_size,
             seed=seed,
-            stop=[unescaped(text) for text in options.stop],
+            stop=options.stop,
             ignore_end_of_text=options.ignore_end_of_text,
             log_probabilities=options.logprobs,
             compile=options.compile,
@@ -234,10 +235,6 @@ def read_prompts(options: argparse.Namespace) -> list[str]:
     """The prompts that the options name; none where lines are typed."""
     from gptmini.generation.prompts import prompt_from, prompts_from
 
-    reads_stdin = options.interactive or options.prompt == "-"
-    if reads_stdin and sys.stdin is None:
-        raise UserError("there is no stdin to read from")
-
     if options.interactive:
         return []
     if options.prompts is not None:
@@ -262,10 +259,8 @@ def converse(
     Returns False if a line from a pipe or a file could not be continued, True otherwise. A person who types has seen
     the mistake.
     """
-    import importlib.util
-
     # Where Python has readline, importing it gives input() arrow keys and a history.
-    if importlib.util.find_spec("readline"):
+    with suppress(ImportError):
         import readline  # noqa: F401
 
     is_typed = sys.stdin.isatty()

@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ IMPATIENT = 1.0
 SHOWN_ON_TERMINALS = {
     code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"
 }
-# JSON's escapes of DEL and C1, which json.dumps leaves as they are. A reader of JSON gets the same text.
-JSON_ESCAPES = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 
 
 class Interruption:
@@ -56,56 +55,41 @@ class Interruption:
 def show_text(pieces: Iterable["Piece"], prompts: list[str], num_samples: int) -> None:
     """Print each prompt with its continuation as the pieces come, below a title if there are several samples.
 
-    A terminal gets control characters as escapes; files and pipes get the text as it is.
+    A terminal gets control characters as escapes; files and pipes get the text as it is. The pieces of a sample follow
+    each other, here and in show_jsonl.
     """
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    shown_as = SHOWN_ON_TERMINALS if is_terminal else {}
-    shown = None  # number of the sample that is being printed
-    for piece in pieces:
-        if piece.sample != shown:
-            prompt, sample = divmod(piece.sample, num_samples)
-            title = []
-            if len(prompts) > 1:
-                title.append(f"prompt {prompt + 1}")
-            if num_samples > 1:
-                title.append(f"sample {sample + 1}")
-            if title:
-                gap = "" if shown is None else "\n"
-                print(f"{gap}--- {', '.join(title)}")
-            print(prompts[prompt].translate(shown_as), end="", flush=True)
-            shown = piece.sample
+    shown_as = SHOWN_ON_TERMINALS if sys.stdout.isatty() else {}
+    for number, of_sample in groupby(pieces, key=lambda piece: piece.sample):
+        prompt, sample = divmod(number, num_samples)
+        title = []
+        if len(prompts) > 1:
+            title.append(f"prompt {prompt + 1}")
+        if num_samples > 1:
+            title.append(f"sample {sample + 1}")
+        if title:
+            gap = "\n" if number > 0 else ""
+            print(f"{gap}--- {', '.join(title)}")
 
-        print(piece.text.translate(shown_as), end="\n" if piece.finish else "", flush=True)
+        print(prompts[prompt].translate(shown_as), end="", flush=True)
+        for piece in of_sample:
+            print(piece.text.translate(shown_as), end="\n" if piece.finish else "", flush=True)
 
 
 def show_jsonl(
     pieces: Iterable["Piece"], prompts: list[str], num_samples: int, *, logprobs: bool
 ) -> None:
-    """Print one JSON object a line for each sample when it has ended, or when an interruption cuts the sample off."""
-    # An interruption leaves samples whose last piece has no finish.
-    begun: dict[int, list[Piece]] = {}
-    for piece in pieces:
-        begun.setdefault(piece.sample, []).append(piece)
-        if piece.finish:
-            ended = begun.pop(piece.sample)
-            print_record(ended, prompts, num_samples, logprobs=logprobs)
-    for rest in begun.values():
-        print_record(rest, prompts, num_samples, logprobs=logprobs)
-
-
-def print_record(
-    pieces: list["Piece"], prompts: list[str], num_samples: int, *, logprobs: bool
-) -> None:
-    """Print the JSON object of a sample from its pieces; finish is null if an interruption cut the sample off."""
-    prompt, sample = divmod(pieces[0].sample, num_samples)
-    record: dict[str, Any] = {
-        "prompt": prompts[prompt],
-        "sample": sample,
-        "text": "".join(piece.text for piece in pieces),
-        "finish": pieces[-1].finish,
-        "n_tokens": len(pieces),
-    }
-    if logprobs:
-        record["tokens"] = [piece.token for piece in pieces]
-        record["logprobs"] = [piece.log_probability for piece in pieces]
-    print(json.dumps(record, ensure_ascii=False).translate(JSON_ESCAPES), flush=True)
+    """Print a JSON object a line for each sample; its finish is null if an interruption cut the sample off."""
+    for number, of_sample in groupby(pieces, key=lambda piece: piece.sample):
+        prompt, sample = divmod(number, num_samples)
+        drawn = list(of_sample)
+        record: dict[str, Any] = {
+            "prompt": prompts[prompt],
+            "sample": sample,
+            "text": "".join(piece.text for piece in drawn),
+            "finish": drawn[-1].finish,
+            "n_tokens": len(drawn),
+        }
+        if logprobs:
+            record["tokens"] = [piece.token for piece in drawn]
+            record["logprobs"] = [piece.log_probability for piece in drawn]
+        print(json.dumps(record, ensure_ascii=False), flush=True)
