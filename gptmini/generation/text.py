@@ -32,7 +32,7 @@ def generate_stream(
     num_samples: int = 1,
     batch_size: int = 1,
     seed: int = 0,
-    stop: str | Sequence[str] | None = (),
+    stop: str | Sequence[str] | None = None,
     ignore_end_of_text: bool = False,
     log_probabilities: bool = False,
     compile: bool = False,
@@ -67,10 +67,7 @@ def generate_stream(
             f"num_samples times the number of prompts must be at most {MOST_SAMPLES:,}, "
             f"got {num_samples} and {len(texts)}; use several seeds for more"
         )
-    if stop is None:
-        stop = ()
-    elif isinstance(stop, str):
-        stop = [stop]
+    stops = [stop] if isinstance(stop, str) else list(stop or ())
 
     # One entry for each sample: the ids of its prompt, and its number among the samples of that prompt.
     ids = []
@@ -90,7 +87,7 @@ def generate_stream(
         log_probabilities=log_probabilities,
         compile=compile,
     )
-    streams = {sample: TextStream(tokenizer, stop) for sample in range(len(ids))}
+    streams = {sample: TextStream(tokenizer, stops) for sample in range(len(ids))}
     n_drawn = [0] * len(ids)
 
     was_training = model.training

@@ -61,7 +61,7 @@ def test_sampling_in_ragged_batches_equals_recomputing_each_window_alone(preset,
 @PRESETS
 def test_neither_order_nor_neighbours_nor_their_ends_change_a_sample(preset):
     model = make(preset)
-    for seed in range(20):
+    for seed in range(8):
         whole = generate(model, seed=seed, batch_size=5, **SETTINGS)
 
         generator = torch.Generator().manual_seed(seed)
@@ -109,15 +109,6 @@ def test_no_two_pairs_of_seed_and_stream_share_their_numbers():
     streams = (0, 1, 2, 1_000_003, 2_000_006)
     firsts = [next(uniforms(seed, stream)) for seed in seeds for stream in streams]
     assert len(set(firsts)) == len(firsts)
-
-
-def test_of_a_long_prompt_the_newest_context_length_tokens_are_seen():
-    model = make()
-    long = torch.randint(V, (30,), generator=torch.Generator().manual_seed(0)).tolist()
-    expected = generate(model, [long[-T:]], temperature=0)
-
-    assert generate(model, [long], temperature=0) == expected
-    assert generate(model, [long[1 - T :]], temperature=0) != expected
 
 
 @PRESETS
