@@ -293,13 +293,16 @@ def test_a_run_that_goes_on_from_its_first_validation_counts_it_once(script, bas
 @pytest.mark.parametrize(
     ("changed", "ends_at"),
     [
-        ("callbacks.early_stopping.patience=1", 15),
-        ("callbacks.early_stopping.min_delta=9", 20),
+        (("patience=1",), 15),
+        (("min_delta=9",), 20),
+        (("mode=max", "patience=1"), 10),
+        (("monitor=val/bits_per_byte", "patience=1"), 15),
     ],
 )
 def test_the_settings_of_early_stopping_take_effect(script, overfitted, changed, ends_at):
     """The loss falls until step 10 and rises from then on; as they are, the settings end the run at step 25."""
-    ended = script("train", *overfitted, "callbacks=early_stopping", changed)
+    keys = [f"callbacks.early_stopping.{line}" for line in changed]
+    ended = script("train", *overfitted, "callbacks=early_stopping", *keys)
     (step,) = re.findall(r"^early +at step (\d+) of 60", ended.out, re.MULTILINE)
     assert int(step) == ends_at
 
