@@ -63,15 +63,15 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
 
     from gptmini.files import replacing
-    from gptmini.report import scalar_table
     from gptmini.report.page import page_of
     from gptmini.report.reported_run import ReportedRun, give_names
+    from gptmini.report.tables import csv_of
     from gptmini.runs import find_run
 
     started()
     if options.compare is None:
         runs = [ReportedRun(find_run(options.run))]
-        out = runs[0].folder / (scalar_table.FILE if options.csv else "report.html")
+        out = runs[0].folder / ("metrics.csv" if options.csv else "report.html")
     else:
         runs = [run for path in options.compare for run in runs_of(path)]
         out = Path("compare.html")
@@ -80,7 +80,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     give_names(runs)
     if options.csv:
-        text = scalar_table.csv_of(runs[0].lines)
+        text = csv_of(runs[0].lines)
     else:
         text = page_of(runs, compare=options.compare is not None)
     with replacing(out) as file:

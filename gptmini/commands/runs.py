@@ -44,6 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
 
     from gptmini.report.overview import overview_of
+    from gptmini.report.tables import aligned, printable
     from gptmini.runs import every_run
 
     folders = every_run(options.folder)
@@ -58,7 +59,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     for line in aligned([HEADING, *map(cells, runs)]):
         # What was typed for a run may come from somebody else, and steer the terminal.
-        print("".join(sign if sign.isprintable() else "\ufffd" for sign in line))
+        print(printable(line))
     for run in runs:
         if run.reason is not None:
             print_mistake(run.reason)
@@ -70,12 +71,6 @@ def bits_of(run: "Overview") -> float:
     Runs on the same tokens have the order of their losses, because all their losses are multiplied by one number.
     """
     return math.inf if run.bits_per_byte is None else run.bits_per_byte
-
-
-def aligned(rows: list[list[str]]) -> list[str]:
-    """The cells of a table as lines, each column as wide as its widest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def cells(run: "Overview") -> list[str]:

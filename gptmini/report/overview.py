@@ -4,12 +4,12 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from gptmini.report.tables import NAMES
 from gptmini.runs import is_trained, read_config, read_lines, read_state
 from gptmini.runs.metrics import STEP
 
-# Keys that say where a run lies, how it is shown, and how many threads it has, which a sweep says of each of its runs;
-# they change nothing that is trained.
-UNTOLD = ("name", "runs_dir", "data_dir", "console", "resume", "folder", "trainer.threads")
+# Keys that change nothing that is trained; a sweep gives threads to each of its runs.
+UNTOLD = (*NAMES, "trainer.threads")
 
 
 @dataclass(frozen=True, kw_only=True)

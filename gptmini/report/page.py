@@ -4,20 +4,25 @@ import base64
 import html
 import math
 import re
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from gptmini.report.reported_run import ReportedRun
 from gptmini.report.tags import LAYOUT
 
-MOST_POINTS = 500  # of a line: as many as a chart has pixels
 MOST_VERSIONS = 20  # of samples or a table, under one heading
 
-# Whatever a run may hold, a browser loads nothing for this page from anywhere.
-POLICY = (
-    '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
-    "style-src 'unsafe-inline'\">"
-)
+# Whatever a run may hold, the policy in the head lets a browser load nothing for this page from anywhere.
+PAGE = """<!doctype html>
+<html lang=en><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy"
+  content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width">
+<style>{style}</style>
+<title>{title}</title></head>
+<body>
+<h1>{title}</h1>
+{body}</body></html>
+"""
 STYLE = """
 body {
   font: 15px/1.5 system-ui, sans-serif;
@@ -39,51 +44,26 @@ summary { cursor: pointer; color: #57606a }
 """
 
 
-class FigureRow(NamedTuple):
-    """A row of the table of figures: which value of a scalar stands there, and in which form."""
-
-    heading: str
-    tag: str
-    form: str  # of the point's value and step
-    best: bool = False  # whether the point is the lowest of the curve; else it is the last
-
-
-FIGURES = (
-    FigureRow("best val loss, nats per token", "val/loss", "{value:.4f}", best=True),
-    FigureRow("best bits per byte", "val/bits_per_byte", "{value:.4f}", best=True),
-    FigureRow("last val loss", "val/loss", "{value:.4f}"),
-    FigureRow("last train loss", "train/loss", "{value:.4f}"),
-    FigureRow("steps", "train/loss", "{step:,}"),
-    FigureRow("tokens seen", "train/tokens", "{value:,.0f}"),
-    FigureRow("tokens per second", "work/tokens_per_second", "{value:,.0f}"),
-)
+# Rows of the table of figures: by heading the tag of a scalar, which of its points, and the form of its value or step.
+FIGURES = {
+    "best val loss, nats per token": ("val/loss", "lowest", "{value:.4f}"),
+    "best bits per byte": ("val/bits_per_byte", "lowest", "{value:.4f}"),
+    "last val loss": ("val/loss", "last", "{value:.4f}"),
+    "last train loss": ("train/loss", "last", "{value:.4f}"),
+    "steps": ("train/loss", "last", "{step:,}"),
+    "tokens seen": ("train/tokens", "last", "{value:,.0f}"),
+    "tokens per second": ("work/tokens_per_second", "last", "{value:,.0f}"),
+}
 
 
 def page_of(runs: list[ReportedRun], *, compare: bool) -> str:
     """The HTML page of several runs laid over each other, or, unless compare, of the first run alone."""
     sections = sections_of_several_runs(runs) if compare else sections_of_one_run(runs[0])
-    body = []
-    for heading, content in sections:
-        if content:
-            body.append(f"<h2>{html.escape(heading)}</h2>\n{content}")
-
+    body = [
+        f"<h2>{html.escape(heading)}</h2>\n{content}\n" for heading, content in sections if content
+    ]
     title = html.escape(" and ".join(run.name for run in runs))
-    head = [
-        '<meta charset="utf-8">',
-        POLICY,
-        '<meta name="viewport" content="width=device-width">',
-        f"<style>{STYLE}</style>",
-        f"<title>{title}</title>",
-    ]
-    page = [
-        "<!doctype html>",
-        f"<html lang=en><head>{''.join(head)}</head>",
-        "<body>",
-        f"<h1>{title}</h1>",
-        *body,
-        "</body></html>",
-    ]
-    return "\n".join(page) + "\n"
+    return PAGE.format(title=title, style=STYLE, body="".join(body))
 
 
 def sections_of_one_run(run: ReportedRun) -> Iterator[tuple[str, str]]:
@@ -135,25 +115,22 @@ def tables(run: ReportedRun, tag: str, most: int) -> list[tuple[int, str]]:
 
 
 def figures_table(runs: list[ReportedRun]) -> str:
-    """An HTML table of the best and the last losses, the steps and the speed, with a column for each run."""
+    """An HTML table of the best and the last losses, the steps and the speed, with a column for each run.
+
+    A cell is empty where the run has no such figure.
+    """
     rows = [["", *(run.name for run in runs)]]
-    for row in FIGURES:
-        cells = [_figure(row, run.curve(row.tag)) for run in runs]
-        rows.append([row.heading, *cells])
+    for heading, (tag, which, form) in FIGURES.items():
+        cells = []
+        for run in runs:
+            points = run.curve(tag)
+            if which == "lowest":
+                finite = [point for point in points if math.isfinite(point[1])]
+                points = sorted(finite, key=lambda point: point[1], reverse=True)
+            step, value = points[-1] if points else (0, 0.0)
+            cells.append(form.format(step=step, value=value) if points else "")
+        rows.append([heading, *cells])
     return table(rows)
-
-
-def _figure(row: FigureRow, points: Sequence[tuple[int, float]]) -> str:
-    """A curve's cell in the table of figures, empty where the curve has no point to show."""
-    if row.best:
-        points = [(step, value) for step, value in points if math.isfinite(value)]
-    if not points:
-        return ""
-
-    step, value = points[-1]
-    if row.best:
-        value = min(value for _, value in points)
-    return row.form.format(value=value, step=step)
 
 
 def differences_table(runs: list[ReportedRun]) -> str:
@@ -191,37 +168,20 @@ def charts(runs: list[ReportedRun]) -> Iterator[tuple[str, str]]:
 def _lines(
     runs: list[ReportedRun], patterns: list[str]
 ) -> dict[tuple[str, str], list[tuple[int, float]]]:
-    """Points of the curves whose tags match one of the patterns, by (name of the run, short name of the tag).
+    """Points of the curves whose tags match one of the patterns, by (name of the run, tag).
 
-    Either name is empty where it would tell nothing: that of the only run, and that of a run's only tag.
+    Either name is empty where it would tell nothing: that of the only run, and that of the only tag.
     """
     is_shown = re.compile("|".join(patterns)).search
+    tags = {tag for run in runs for tag in run.curves if is_shown(tag)}
 
     lines = {}
     for run in runs:
-        run_name = run.name if len(runs) > 1 else ""
-        tags = [tag for tag in run.curves if is_shown(tag)]
-        for tag in tags:
-            before, _, after = tag.rpartition("/")
-            if len(tags) == 1:
-                tag_name = ""
-            elif len(patterns) > 1:  # train/loss and val/loss differ before the slash
-                tag_name = before
-            else:  # the tags of one pattern, such as work/ms/data and work/ms/forward, differ after it
-                tag_name = after
-            lines[run_name, tag_name] = thinned(run.curve(tag))
-
+        for tag in run.curves:
+            if tag in tags:
+                run_name = run.name if len(runs) > 1 else ""
+                lines[run_name, tag if len(tags) > 1 else ""] = run.curve(tag)
     return lines
-
-
-def thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """At most MOST_POINTS of a curve's points, evenly spaced, and the last point."""
-    stride = max(1, math.ceil(len(points) / MOST_POINTS))
-    shown = points[::stride]
-    has_last = (len(points) - 1) % stride == 0
-    if not has_last:
-        shown.append(points[-1])
-    return shown
 
 
 def newest_first(versions: list[tuple[int, str]]) -> str:

@@ -1,10 +1,14 @@
-"""A run's configuration, model and data as tables of text, and what TensorBoard's page HParams compares of runs."""
+"""A run's configuration, model, data and curves as tables of text, and what TensorBoard's page HParams compares."""
 
+import csv
+import io
 import json
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
+
+from gptmini.runs.metrics import STEP, Line, curves_of
 
 if TYPE_CHECKING:  # a report needs neither, and torch takes seconds to import
     from gptmini.data.store import TokenStore
@@ -21,14 +25,11 @@ FIXED = (
     "trainer.global_batch_size",
     "trainer.max_steps",
 )
-NAMES = (
-    "name",
-    "resume",
-    "folder",
-    "data_dir",
-    "runs_dir",
-    "console",
-)  # keys that change no measured figure
+# Keys that change no measured figure.
+NAMES = ("name", "resume", "folder", "data_dir", "runs_dir", "console")
+
+# White space would be invisible in a label.
+VISIBLE = {" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥"}
 
 
 def config_table(config: dict) -> list[list[str]]:
@@ -145,6 +146,48 @@ def leaves(tree: dict, prefix: str = "") -> Iterator[tuple[str, object]]:
             yield from leaves(value, f"{prefix}{key}.")
         elif not str(key).endswith("_"):  # a mapping of a user's own part may have numbers for keys
             yield f"{prefix}{key}", value
+
+
+def csv_of(lines: Sequence[Line]) -> str:
+    """The curves of a run's metrics.jsonl as CSV, whose first line holds the headings: step, and every tag.
+
+    The rows are in the order of their steps. A tag that was not logged at a step is an empty cell, and a number that is
+    not finite is nan, inf or -inf.
+    """
+    curves = curves_of(lines)
+    rows: dict[int, dict[str, float]] = {}
+    for tag, points in curves.items():
+        for step, value in points:
+            rows.setdefault(step, {})[tag] = value
+
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [STEP, *curves], lineterminator="\n")
+    writer.writeheader()
+    for step in sorted(rows):
+        writer.writerow({STEP: step, **rows[step]})
+    return text.getvalue()
+
+
+def aligned(rows: Sequence[Sequence[str]], *, justify: Callable = str.ljust) -> list[str]:
+    """The cells of a table as lines, each column as wide as its widest cell; justify is str.ljust or str.rjust."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(justify, row, widths)).rstrip() for row in rows]
+
+
+def printable(text: str) -> str:
+    """Text whose unprintable characters are written as escapes, so that a terminal obeys none of them."""
+    shown = ""
+    for character in text:
+        if character.isprintable():
+            shown += character
+        else:
+            shown += character.encode("unicode_escape").decode()
+    return shown
+
+
+def visible(text: str) -> str:
+    """Text as a label shows it: white space as signs, other unprintable characters as escapes."""
+    return printable("".join(VISIBLE.get(character, character) for character in text))
 
 
 def _plain(value: object) -> str:

@@ -1,20 +1,18 @@
-"""The page that report.py writes: complete, alone, safe, and about the run that was named."""
+"""The page that gptmini report writes: complete, alone, safe, and about the run that was named."""
 
 import csv
-import json
 import math
 import re
 import shutil
 from html.parser import HTMLParser
 
 import pytest
+import yaml
 
-from gptmini.report.page import figures_table, image, newest_first, table, thinned
+from gptmini.report.page import figures_table, newest_first
 from gptmini.report.reported_run import ReportedRun
 from gptmini.report.tags import LAYOUT
 from gptmini.training import MetricsLogger
-
-pytestmark = pytest.mark.slow  # together they take minutes
 
 
 class Page(HTMLParser):
@@ -37,32 +35,43 @@ class Page(HTMLParser):
                 self.references.append(value)
 
     def handle_data(self, data):
-        self.texts.append(data)
+        if data.strip():
+            self.texts.append(data)
         if self._open in ("h1", "h2") and data.strip():
             self.headings.append(data)
 
 
+def write_run(folder, *, seed, losses):
+    """A run folder as a run leaves it, with one validation after each step."""
+    folder.mkdir(parents=True)
+    config = {"name": folder.parent.name, "seed": seed, "model": {"n_layers": 2}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    logger = MetricsLogger(folder)
+    for step, loss in enumerate(losses, start=1):
+        logger.log_metrics({"val/loss": loss, "train/loss": 1.5}, step)
+        logger.log_samples([f"sample {seed}, step {step}"], step)
+    return folder
+
+
 @pytest.fixture
-def two_runs(script, watched, once, tmp_path):
-    """The working folder with two runs: a, and b with another seed."""
-
-    def train():
-        assert script("train", *watched, "name=a").code == 0
-        assert script("train", *watched, "name=b", "seed=2").code == 0
-
-    once("two runs", train)
-    return tmp_path
+def runs(tmp_path):
+    """The folders of two runs with other seeds, in the working folder of script."""
+    return [
+        write_run(tmp_path / "runs" / "a" / "2026", seed=1, losses=[4.0, 0.25, 1.0]),
+        write_run(tmp_path / "runs" / "b" / "2026", seed=2, losses=[3.0]),
+    ]
 
 
-def test_the_page_of_a_run_has_everything_and_needs_nothing_else(two_runs, script):
+@pytest.mark.slow
+def test_the_page_of_a_trained_run_has_everything_and_needs_nothing_else(script, watched, tmp_path):
+    assert script("train", *watched, "folder=runs/a/2026").code == 0
     said = script("report", "runs/a")
-    assert said.code == 0
-
-    (path,) = two_runs.glob("runs/a/*/report.html")
-    assert said.out.startswith(f"{path.relative_to(two_runs)}, ")
+    assert said.out.startswith("runs/a/2026/report.html, ")
+    assert said.err == "runs/a means its newest run, runs/a/2026\n"
 
     # It loads nothing.
-    text = path.read_text()
+    folder = tmp_path / "runs" / "a" / "2026"
+    text = (folder / "report.html").read_text()
     page = Page(text)
     assert all(reference.startswith("data:image/") for reference in page.references)
     assert not {"script", "link", "iframe", "object"} & set(page.tags)
@@ -89,119 +98,70 @@ def test_the_page_of_a_run_has_everything_and_needs_nothing_else(two_runs, scrip
     assert len(pictures) == 3 * 2  # three of the first validation, three of the last
 
     # It has the figures of the log.
-    cells = [word.strip() for word in page.texts]
-    assert "blocks.*.attention.qkv.weight" in cells
-    assert "trainer.val_every_steps" in cells
-
-    best = re.search(r"best +val loss (\S+),", (path.parent / "train.log").read_text())[1]
-    assert cells[cells.index("best val loss, nats per token") + 1] == best
+    assert "blocks.*.attention.qkv.weight" in page.texts
+    assert "trainer.val_every_steps" in page.texts
+    best = re.search(r"best +val loss (\S+),", (folder / "train.log").read_text())[1]
+    assert page.texts[page.texts.index("best val loss, nats per token") + 1] == best
 
 
-def test_runs_are_laid_over_each_other_with_what_differs(two_runs, script):
+def test_runs_are_laid_over_each_other_with_what_differs(runs, script, tmp_path):
     said = script("report", "--compare", "runs/a", "runs/b", "--out", "page.html")
     assert said.out.startswith("page.html, ")
 
-    text = (two_runs / "page.html").read_text()
-    page = Page(text)
+    page = Page((tmp_path / "page.html").read_text())
     differs = "What differs in their configurations"
     assert page.headings[:3] == ["a and b", "Where they stand", differs]
-
-    cells = [word.strip() for word in page.texts if word.strip()]
-    start = cells.index(differs)
-    assert cells[start + 1 : start + 9] == ["a", "b", "name", "a", "b", "seed", "1", "2"]
-    assert text.count("<pre>") == 2  # a sample of each
-    assert all(reference.startswith("data:image/") for reference in page.references)
+    start = page.texts.index(differs)
+    assert page.texts[start + 1 : start + 9] == ["a", "b", "name", "a", "b", "seed", "1", "2"]
+    samples = [text for text in page.texts if text.startswith("sample ")]
+    assert samples == ["sample 1, step 3", "sample 2, step 1"]  # the newest of each
 
 
-def test_a_running_or_killed_run_can_be_reported(two_runs, script):
-    (folder,) = (path.parent for path in two_runs.glob("runs/a/*/config.yaml"))
-    metrics = folder / "metrics.jsonl"
-    metrics.write_bytes(metrics.read_bytes()[:-100])  # amid a line
-    assert script("report", "runs/a").code == 0
-
-
-def test_nothing_that_a_model_writes_becomes_part_of_the_page():
-    expected = (
-        "<table><tr><th>&lt;b&gt;</th><th>x</th></tr>"
-        "<tr><td>&lt;script&gt;alert(1)&lt;/script&gt;</td><td>&amp;</td></tr></table>"
-    )
-    assert table([["<b>", "x"], ["<script>alert(1)</script>", "&"]]) == expected
-
-    expected = '<img src="data:image/png;base64,AA==" alt="&quot;&gt;&lt;script&gt;">'
-    assert image("png", b"\x00", '"><script>') == expected
-
-
-def test_a_sample_that_is_html_is_shown_as_text(two_runs, script, tmp_path):
-    (folder,) = (path.parent for path in two_runs.glob("runs/a/*/config.yaml"))
-    logger = MetricsLogger(folder)
+def test_what_a_model_writes_is_text_in_the_page(runs, script):
+    logger = MetricsLogger(runs[0])
     logger.log_samples(["<script>alert(1)</script>\n# no heading", "second"], 9)
     logger.log_table("zoom/mispredicted", [["token"], ["<img src=x onerror=y>|*a*"]], 9)
-    logger.finalize("success")
+    assert script("report", "runs/a").code == 0
 
-    script("report", "runs/a")
-    text = next(folder.glob("report.html")).read_text()
-    assert "<script>" not in text
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;\n# no heading" in text
-
-    shown = "".join(Page(text).texts)
-    assert "<script>alert(1)</script>\n# no heading" in shown
-    assert "<img src=x onerror=y>|*a*" in shown
+    page = Page((runs[0] / "report.html").read_text())
+    assert "script" not in page.tags
+    assert all(reference.startswith("data:image/") for reference in page.references)
+    assert "<script>alert(1)</script>\n# no heading" in "".join(page.texts)
+    assert "<img src=x onerror=y>|*a*" in page.texts
 
 
-def test_a_curve_of_many_points_keeps_its_last_and_its_best(tmp_path):
-    (tmp_path / "config.yaml").write_text("seed: 1")
-    logger = MetricsLogger(tmp_path)
-    for step in range(1, 1202):
-        val_loss = {1: math.nan, 700: 0.25}.get(step, 1.0)
-        train_loss = {1201: 2.0}.get(step, 1.5)
-        logger.log_metrics({"val/loss": val_loss, "train/loss": train_loss}, step)
-    logger.finalize("success")
-
-    run = ReportedRun(tmp_path)
-    shown = thinned(run.curve("train/loss"))
-    assert len(shown) <= 501
-    assert shown[-1] == (1201, 2.0)
-    assert len({step for step, _ in shown}) == len(shown)
-    assert "<td>best val loss, nats per token</td><td>0.2500</td>" in figures_table([run])
-    assert thinned([(170, 1.9)]) == [(170, 1.9)]
-    assert thinned([]) == []
+def test_the_best_loss_is_the_lowest_that_is_a_number(tmp_path):
+    run = ReportedRun(write_run(tmp_path / "run", seed=1, losses=[math.nan, 3.0, 0.25, 1.0]))
+    shown = figures_table([run])
+    assert "<td>best val loss, nats per token</td><td>0.2500</td>" in shown
+    assert "<td>last val loss</td><td>1.0000</td>" in shown
+    assert "<td>steps</td><td>4</td>" in shown
+    assert "<td>tokens per second</td><td></td>" in shown  # none was logged
 
 
-def test_runs_are_told_apart_whatever_they_are_called(two_runs, script):
-    (elsewhere,) = two_runs.glob("runs/a/*/")
-    shutil.copytree(elsewhere, two_runs / "other" / "a" / elsewhere.name)
-    assert script("report", "--compare", "runs/a", "other/a", "--out", "page.html").code == 0
+def test_runs_of_one_name_are_told_apart_by_their_paths(runs, script, tmp_path):
+    other = tmp_path / "other" / "a" / "2026"
+    shutil.copytree(runs[0], other)
+    assert script("report", "--compare", "runs/a", "other/a").code == 0
+    heading = Page((tmp_path / "compare.html").read_text()).headings[0]
+    assert heading == f"{runs[0]} and {other}"
 
-    headings = Page((two_runs / "page.html").read_text()).headings
-    assert str(elsewhere) in headings[0]
-    assert str(two_runs / "other" / "a" / elsewhere.name) in headings[0]
-
-    refused = script("report", "--compare", "runs/a", str(elsewhere))
-    assert (refused.code, refused.err.count("\n")) == (2, 1)
-    assert "runs to compare must differ" in refused.err
+    refused = script("report", "--compare", "runs/a", "runs/a/2026")
+    refused.assert_refused("runs to compare must differ")
 
 
-def test_a_run_without_scalars_shows_the_rest(script, watched, tmp_path):
-    assert script("train", *watched, "callbacks.scalars=null").code == 0
-    assert script("report", "runs/smoke").code == 0
-    assert "Loss histogram" in next(tmp_path.glob("runs/smoke/*/report.html")).read_text()
-
-
-def test_the_curves_of_a_run_are_written_as_csv(two_runs, script):
+def test_the_curves_of_a_killed_run_are_written_as_csv(runs, script):
+    metrics = runs[0] / "metrics.jsonl"
+    metrics.write_bytes(metrics.read_bytes() + b'{"step": 4, "val/lo')  # killed amid a line
     said = script("report", "runs/a", "--csv")
-    assert said.code == 0, said.err
-    (path,) = two_runs.glob("runs/a/*/metrics.csv")
-    assert said.out.startswith(f"{path.relative_to(two_runs)}, ")
-
-    with path.open(newline="") as file:
+    assert said.out.startswith("runs/a/2026/metrics.csv, ")
+    with (runs[0] / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file, strict=True))
-    assert [row["step"] for row in rows] == ["1", "2", "3", "4"]
-    logged = [json.loads(line) for line in path.with_name("metrics.jsonl").open()]
-    losses = {line["step"]: line["val/loss"] for line in logged if "val/loss" in line}
-    assert {int(row["step"]): float(row["val/loss"]) for row in rows if row["val/loss"]} == losses
-
-    script("report", "runs/a", "--csv", "--out", "mine.csv")
-    assert (two_runs / "mine.csv").read_bytes() == path.read_bytes()
+    assert [(row["step"], row["val/loss"]) for row in rows] == [
+        ("1", "4.0"),
+        ("2", "0.25"),
+        ("3", "1.0"),
+    ]
 
 
 def test_the_newest_comes_first_and_the_others_can_be_opened():
@@ -220,19 +180,15 @@ def test_the_newest_comes_first_and_the_others_can_be_opened():
         (["runs/a", "--out", "none/page.html"], "in a folder that exists, got none/page.html"),
         (["runs/a", "--out", "runs"], "--out must be a file in a folder that exists, got runs"),
         (["--compare", "runs/a", "runs/b", "--csv"], "--csv takes one run, without --compare"),
-        (["binary"], "binary/config.yaml must be YAML of keys and plain values ("),
         (["damaged"], "damaged/metrics.jsonl must hold a JSON object with a step in each line"),
         (["of_old"], "of_old has no metrics.jsonl, which holds what a report shows"),
     ],
 )
-def test_mistakes_end_in_one_line(two_runs, script, arguments, message):
-    configs = {"binary": b"\xff", "damaged": b"seed: 1", "of_old": b"seed: 1"}
-    for name, config in configs.items():
-        (two_runs / name).mkdir()
-        (two_runs / name / "config.yaml").write_bytes(config)
-    (metrics,) = two_runs.glob("runs/a/*/metrics.jsonl")
-    shutil.copy(metrics, two_runs / "binary")
-    (two_runs / "damaged" / "metrics.jsonl").write_bytes(b"\xff\n")
+def test_mistakes_end_in_one_line(runs, script, tmp_path, arguments, message):
+    for name in ("damaged", "of_old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text("seed: 1")
+    (tmp_path / "damaged" / "metrics.jsonl").write_bytes(b"\xff\n")
 
     result = script("report", *arguments)
 
@@ -241,28 +197,19 @@ def test_mistakes_end_in_one_line(two_runs, script, arguments, message):
     assert message in result.err
 
 
-def test_a_folder_of_runs_means_the_newest_and_compared_all(two_runs, script, watched):
-    before = script("report", "runs/b").out
-    assert script("train", *watched, "name=b", "seed=3").code == 0
+def test_a_folder_of_runs_means_the_newest_and_compared_all(runs, script, tmp_path):
+    write_run(tmp_path / "runs" / "b" / "2027", seed=3, losses=[2.0])
     said = script("report", "runs/b")
-    assert said.out != before
-    assert re.fullmatch(r"runs/b means its newest run, runs/b/\S+\n", said.err)
-
-    # In a comparison the folder means all of its runs.
-    said = script("report", "--compare", "runs/b", "runs/a")
-    assert said.code == 0
-    assert said.err == ""
-
-    cells = [word.strip() for word in Page((two_runs / "compare.html").read_text()).texts]
-    start = cells.index("seed")
-    assert [cell for cell in cells[start:] if cell][1:4] == ["2", "3", "1"]
-    assert script("report", "--compare", "runs").code == 2
+    assert said.err == "runs/b means its newest run, runs/b/2027\n"
 
     # In a comparison, a run of the folder that has nothing to show yet is left out.
-    (two_runs / "runs" / "b" / "begun").mkdir()
-    (two_runs / "runs" / "b" / "begun" / "config.yaml").write_text("seed: 4")
-    said = script("report", "--compare", "runs/b")
-    assert said.code == 0
+    (tmp_path / "runs" / "b" / "begun").mkdir()
+    (tmp_path / "runs" / "b" / "begun" / "config.yaml").write_text("seed: 4")
+    said = script("report", "--compare", "runs/b", "runs/a")
     reason = "has no metrics.jsonl, which holds what a report shows"
     assert said.err == f"left out: runs/b/begun {reason}\n"
+    page = Page((tmp_path / "compare.html").read_text())
+    assert page.headings[0] == "b/2026 and b/2027 and a/2026"
+    start = page.texts.index("seed")
+    assert page.texts[start + 1 : start + 4] == ["2", "3", "1"]
     assert script("report", "--compare", "runs/b/begun").code == 2

@@ -12,7 +12,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 
-from gptmini.report.scalar_table import csv_of
+from gptmini.report.tables import csv_of
 from gptmini.runs import curves_of, dropping_later_lines, read_lines
 from gptmini.training import EventLogger, MetricsLogger, Scalars
 from gptmini.user_error import UserError

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
+from gptmini.report.tables import aligned, printable
 from gptmini.runs.metrics import STEP, Line, is_number, tags_of
 
 PLAIN_SECONDS = 5.0  # between two plain progress lines: often enough to see life, and readable
@@ -173,8 +174,7 @@ class ConsoleLogger(Logger):
             row.append("best" if is_best else "")
             rows.append(row)
 
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return ["  ".join(map(str.rjust, row, widths)).rstrip() for row in rows]
+        return aligned(rows, justify=str.rjust)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
@@ -247,17 +247,6 @@ class ConsoleLogger(Logger):
         if not is_ascii:
             parts.append(Text(sparkline(losses[-SPARKS:])))
         return Text(" ").join(parts)
-
-
-def printable(text: str) -> str:
-    """Text whose unprintable characters are written as escapes, so that a terminal obeys none of them."""
-    shown = ""
-    for character in text:
-        if character.isprintable():
-            shown += character
-        else:
-            shown += character.encode("unicode_escape").decode()
-    return shown
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -1,7 +1,7 @@
 """How callbacks reach the loggers of a run: scalars go to every logger, the rest to loggers that can take it."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -144,8 +144,6 @@ def say(trainer: L.Trainer, line: str) -> None:
             logger.say(line)
 
 
-def run_loggers(trainer: L.Trainer) -> Iterator[RunLogger]:
-    """Yield the loggers of a run that take samples, tables and images."""
-    for logger in trainer.loggers:
-        if isinstance(logger, RunLogger):
-            yield logger
+def run_loggers(trainer: L.Trainer) -> list[RunLogger]:
+    """The loggers of a run that take samples, tables and images; every rank has the same loggers."""
+    return [logger for logger in trainer.loggers if isinstance(logger, RunLogger)]

@@ -11,6 +11,7 @@ from pydantic import Field, PositiveInt, validate_call
 from torch import Tensor
 
 from gptmini.model import GPT, ModelSettings
+from gptmini.report.tables import visible
 from gptmini.settings import STRICT
 from gptmini.tokenizer import REPLACEMENT, from_dict
 from gptmini.training import distributed
@@ -70,12 +71,15 @@ class Pictures(L.Callback):
 
     def check(self, config: ModelSettings) -> None:
         """Raise UserError unless the model has the chosen layers and heads, and one image can hold all their maps."""
-        self._check_numbers("layers", self.layers, config.n_layers)
-        self._check_numbers("heads", self.heads, config.n_heads)
-
-        n_layers = len(self.layers or range(config.n_layers))
-        n_heads = len(self.heads or range(config.n_heads))
-        n_maps = n_layers * n_heads
+        n_maps = 1
+        chosen = {"layers": (self.layers, config.n_layers), "heads": (self.heads, config.n_heads)}
+        for name, (numbers, n) in chosen.items():
+            if any(not -n <= number < n for number in numbers or ()):
+                raise UserError(
+                    f"callbacks.pictures.{name} must be from {-n} to {n - 1} in this model, "
+                    f"got {numbers}"
+                )
+            n_maps *= len(numbers or range(n))
         if n_maps > MOST_MAPS:
             raise UserError(
                 f"callbacks.pictures must draw at most {MOST_MAPS} maps, got {n_maps}; "
@@ -96,7 +100,7 @@ class Pictures(L.Callback):
     ) -> None:
         """Keep the losses of a batch's tokens, on the first process and until there are MOST_TOKENS."""
         n_kept = sum(len(kept.losses) for kept in self._batches)
-        is_shown = trainer.is_global_zero and _takes_images(trainer)
+        is_shown = trainer.is_global_zero and run_loggers(trainer)
         if not is_shown or n_kept >= MOST_TOKENS:
             return
 
@@ -104,17 +108,17 @@ class Pictures(L.Callback):
         _, targets = batch  # (B, T)
         positions = torch.arange(losses.size(1)).expand(losses.shape)  # (B, T)
         kept = TokenLosses(
-            losses=_flat_array(losses),
-            positions=_flat_array(positions),
-            targets=_flat_array(targets),
-            likeliest=_flat_array(likeliest),
+            losses=losses.flatten().cpu().numpy(),  # (B * T,), like the others
+            positions=positions.flatten().numpy(),
+            targets=targets.flatten().cpu().numpy(),
+            likeliest=likeliest.flatten().cpu().numpy(),
         )
         self._batches.append(kept)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Draw and log attention and token losses, unless no logger takes images or the loss is not finite."""
         loss = pl_module.newest_evaluation.loss
-        if not _takes_images(trainer) or not math.isfinite(loss):
+        if not run_loggers(trainer) or not math.isfinite(loss):
             return
         model = pl_module.whole_model()
         if model is None:
@@ -158,14 +162,6 @@ class Pictures(L.Callback):
         except OSError as error:
             say(trainer, f"the token embedding was not written: {error}")
 
-    def _check_numbers(self, name: str, numbers: list[int] | None, n: int) -> None:
-        """Raise UserError unless the chosen numbers of layers or heads are from -n to n - 1."""
-        if any(not -n <= number < n for number in numbers or ()):
-            raise UserError(
-                f"callbacks.pictures.{name} must be from {-n} to {n - 1} in this model, "
-                f"got {numbers}"
-            )
-
     def _attention(
         self, model: GPT, pl_module: GPTModule
     ) -> tuple[dict[tuple[int, int], np.ndarray], list[str]]:
@@ -199,11 +195,6 @@ class Pictures(L.Callback):
         return text
 
 
-def _takes_images(trainer: L.Trainer) -> bool:
-    """Whether some logger takes images; every process has the same loggers."""
-    return any(True for _ in run_loggers(trainer))
-
-
 def write_embedding(matrix: Tensor, labels: list[str], run: Path) -> None:
     """Write an embedding where TensorBoard's projector finds it; OSError if the disk does not take the files.
 
@@ -214,15 +205,9 @@ def write_embedding(matrix: Tensor, labels: list[str], run: Path) -> None:
     """
     from tensorboard.plugins.projector import ProjectorConfig
 
-    from gptmini.report.drawing import visible  # matplotlib takes half a second
-
     folder = run / ASSETS
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "embedding.tsv").open("w", encoding="utf-8") as file:
-        for row in matrix:
-            numbers = [f"{number:.4g}" for number in row.tolist()]
-            file.write("\t".join(numbers) + "\n")
-
+    np.savetxt(folder / "embedding.tsv", matrix.numpy(), fmt="%.4g", delimiter="\t")
     lines = [visible(label) + "\n" for label in labels]
     (folder / "tokens.tsv").write_text("".join(lines), encoding="utf-8")
 
@@ -233,8 +218,3 @@ def write_embedding(matrix: Tensor, labels: list[str], run: Path) -> None:
         metadata_path="tokens.tsv",
     )
     (folder / "projector_config.pbtxt").write_text(str(config), encoding="utf-8")
-
-
-def _flat_array(tensor: Tensor) -> np.ndarray:
-    """The elements of a tensor on any device, (n,)."""
-    return tensor.flatten().cpu().numpy()  # (n,)
