@@ -139,14 +139,15 @@ class ConsoleLogger(Logger):
     def say(self, line: str | Text, *, aloud: bool = True) -> None:
         """Write a line to train.log and, where aloud, to the console too.
 
-        Where one of the two cannot be written, as on a full disk, the other one says so.
+        Where one of the two is on a full disk, the line is in the other. MetricsLogger, whose file lies beside
+        train.log, tells of the full disk.
         """
         if not isinstance(line, Text):
             line = printable(line)
 
-        self._print(line, self.log_file, place="train.log", other=self.console)
-        if aloud:
-            self._print(line, self.console, place="the console", other=self.log_file)
+        for console in [self.log_file, self.console] if aloud else [self.log_file]:
+            with suppress(OSError):
+                console.print(line, markup=False, highlight=False, emoji=False)
 
     def final_table(self) -> list[str]:
         """A table of the run's validations, the last and the best among them, as lines of at most 71 characters.
@@ -182,14 +183,6 @@ class ConsoleLogger(Logger):
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-
-    def _print(self, line: str | Text, console: Console, *, place: str, other: Console) -> None:
-        """Print a line on a console, whose name is place; if that fails, tell the other console."""
-        try:
-            console.print(line, markup=False, highlight=False, emoji=False)
-        except OSError as error:
-            with suppress(OSError):  # both consoles may write to one disk
-                other.print(f"{place} not written: {error.strerror}", markup=False, emoji=False)
 
     def _draw_bar(self, step: int, now: float) -> None:
         """Show the progress bar, from the first metrics on, at a step."""
@@ -253,14 +246,12 @@ def sparkline(values: Sequence[float]) -> str:
     """Draw values as one block each, of equal steps from the lowest to the highest; "?" for one that is not finite."""
     finite = [value for value in values if math.isfinite(value)]
     low = min(finite, default=0.0)
-    high = max(finite, default=0.0)
-    scale = 0.0  # equal values all have the lowest block
-    if high > low:
-        scale = (len(BLOCKS) - 1) / (high - low)
+    spread = max(finite, default=0.0) - low or math.inf  # equal values all have the lowest block
 
     line = ""
     for value in values:
-        line += BLOCKS[round((value - low) * scale)] if math.isfinite(value) else "?"
+        height = (value - low) / spread  # from 0 to 1
+        line += BLOCKS[round(height * (len(BLOCKS) - 1))] if math.isfinite(value) else "?"
     return line
 
 
