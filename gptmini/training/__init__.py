@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from gptmini.training.datamodule import TokenDataModule
     from gptmini.training.module import GPTModule
     from gptmini.training.monitoring.console import ConsoleLogger
-    from gptmini.training.monitoring.events import EventLogger
-    from gptmini.training.monitoring.json_lines import MetricsLogger
+    from gptmini.training.monitoring.logger import MetricsLogger
     from gptmini.training.monitoring.overfitting import OverfittingNotice
     from gptmini.training.monitoring.pictures import Pictures
     from gptmini.training.monitoring.samples import Samples
     from gptmini.training.monitoring.scalars import Scalars
+    from gptmini.training.monitoring.tensorboard import EventLogger
     from gptmini.training.pruning import Pruning
     from gptmini.training.stopping import Stopping
     from gptmini.training.trainer import build_trainer
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ConsoleLogger": "gptmini.training.monitoring.console",
-    "EventLogger": "gptmini.training.monitoring.events",
+    "EventLogger": "gptmini.training.monitoring.tensorboard",
     "GPTModule": "gptmini.training.module",
-    "MetricsLogger": "gptmini.training.monitoring.json_lines",
+    "MetricsLogger": "gptmini.training.monitoring.logger",
     "OverfittingNotice": "gptmini.training.monitoring.overfitting",
     "Pictures": "gptmini.training.monitoring.pictures",
     "Pruning": "gptmini.training.pruning",

@@ -23,10 +23,8 @@ from run_folders import newest
 pytestmark = pytest.mark.slow  # together they take minutes
 
 GUIDE = (Path(__file__).parent.parent.parent / "docs" / "watching.md").read_text()
-BROWSER, DRIVER = (
-    shutil.which("chromium") or shutil.which("chromium-browser"),
-    shutil.which("chromedriver"),
-)
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+DRIVER = shutil.which("chromedriver")
 
 
 def documented():
@@ -115,42 +113,34 @@ def test_the_layout_names_only_tags_that_are_written_and_all_of_them(folder):
     assert set.union(*shown.values()) == scalars
 
 
-def test_hparams_compares_by_what_was_measured_and_changed(folder):
-    content = read_events(folder).SummaryMetadata
-    experiment = metadata.parse_experiment_plugin_data(
-        content(metadata.EXPERIMENT_TAG).plugin_data.content
-    )
+def hparams_of(folder):
+    """The values of a run in HParams, by their names."""
+    content = read_events(folder).SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data
+    return metadata.parse_session_start_info_plugin_data(content.content).hparams
+
+
+def test_hparams_compares_by_what_was_measured_and_changed_also_by_a_resume(script, folder):
+    read = read_events(folder)
+    content = read.SummaryMetadata(metadata.EXPERIMENT_TAG).plugin_data.content
+    experiment = metadata.parse_experiment_plugin_data(content)
     assert [info.name.tag for info in experiment.metric_infos] == list(COMPARED)
     columns = {info.name: info.differs for info in experiment.hparam_infos}
     assert columns["optimizer.lr"]
     assert not columns["seed"]
-    start = metadata.parse_session_start_info_plugin_data(
-        content(metadata.SESSION_START_INFO_TAG).plugin_data.content
-    )
-    assert start.hparams["optimizer.lr"].number_value == 0.02
-    assert start.hparams["model.n_layers"].number_value == 1
-    assert "optimizer.lr=0.02" in start.hparams["overrides"].string_value
-    assert "hp_metric" not in read_events(folder).Tags()["scalars"]
+    assert "hp_metric" not in read.Tags()["scalars"]
 
+    values = hparams_of(folder)
+    assert values["optimizer.lr"].number_value == 0.02
+    assert values["model.n_layers"].number_value == 1
 
-def test_a_resumed_run_is_compared_as_it_now_is(script, folder):
     assert script("train", "resume=runs/latest", "trainer.max_steps=6").code == 0
-    read = read_events(folder)
-    start = read.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
-    values = metadata.parse_session_start_info_plugin_data(start).hparams
+    values = hparams_of(folder)
     assert values["trainer.max_steps"].number_value == 6
     overrides = values["overrides"].string_value
     assert "optimizer.lr=0.02 " in overrides
     assert overrides.endswith(" trainer.max_steps=6")
     assert "resume=" not in overrides
-    assert len(read.Tensors("setup/config/text_summary")) == 1
-
-
-def test_one_override_draws_nothing(script, watched):
-    assert script("train", *watched, "callbacks.pictures=null").code == 0
-    assert read_events(newest()).Tags()["images"] == []
-    assert not (newest() / "plugins").exists()
-    assert not (newest() / "pictures").exists()
+    assert len(read_events(folder).Tensors("setup/config/text_summary")) == 1
 
 
 def test_the_projector_is_given_the_trained_embedding(folder):
@@ -184,29 +174,19 @@ def page(script, watched, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "tensorboard.main",
-        "--logdir",
-        "runs",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-    ]
+    command = f"{sys.executable} -m tensorboard.main --logdir runs --host 127.0.0.1 --port {port}"
     process = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command.split(), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     options = webdriver.ChromeOptions()
     options.binary_location = BROWSER
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-dev-shm-usage",
-        "--window-size=1400,1000",
-    ):
-        options.add_argument(argument)
+    for argument in [
+        "headless=new",
+        "no-sandbox",
+        "disable-dev-shm-usage",
+        "window-size=1400,1000",
+    ]:
+        options.add_argument(f"--{argument}")
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
     try:
         url = f"http://127.0.0.1:{port}"
@@ -269,7 +249,6 @@ def drawn(driver, selector):
     return driver.execute_script(DEEP + script, selector)
 
 
-@pytest.mark.slow
 def test_a_browser_shows_curves_layout_samples_maps_runs_and_embedding(page, tmp_path):
     runs = [path.parent for path in tmp_path.glob("runs/watched/*/config.yaml")]
     losses = {f"{dict(curves_of(read_lines(run))['val/loss'])[4]:.4f}" for run in runs}

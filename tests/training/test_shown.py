@@ -9,9 +9,7 @@ import torch
 from lightning import Callback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from gptmini.training.monitoring.events import EventLogger
-from gptmini.training.monitoring.samples import Samples
-from gptmini.training.monitoring.scalars import Scalars
+from gptmini.training import EventLogger, Samples, Scalars
 
 # Tags of the classic model, whose embedding is tied, by when they are logged.
 TRAINING = {

@@ -1,5 +1,11 @@
-"""How callbacks reach the loggers of a run: scalars go to every logger, the rest to loggers that can take it."""
+"""How callbacks reach the loggers of a run, and the logger that every run has, which writes metrics.jsonl.
 
+Scalars go to every logger; samples, tables and images to loggers that can take them.
+"""
+
+import os
+import re
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -8,6 +14,9 @@ from typing import Any, Protocol, runtime_checkable
 import lightning as L
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
+
+from gptmini.files import flush_file, naming, replacing
+from gptmini.runs.metrics import FILE, PICTURES, STEP, TIME, line_of
 
 # What a run logs at a step, by tag: a number, a list of texts, the rows of a table, or the bytes of a PNG file.
 Entries = Mapping[str, Any]
@@ -118,6 +127,52 @@ class FolderLogger(Logger):
 
     def log_hyperparams(self, *args: object, **kwargs: object) -> None:
         """Write nothing: the run's config.yaml holds every value."""
+
+
+class MetricsLogger(FolderLogger):
+    """Writes a line of metrics.jsonl for each time that a run logs something; see gptmini/runs/metrics.py.
+
+    What is logged while the disk is full is lost, and the run goes on.
+    """
+
+    def write(self, step: int, entries: Entries) -> None:
+        """Append a line; an image becomes a file in the folder pictures/, which the line names."""
+        named = {}
+        for tag, value in entries.items():
+            named[tag] = value
+            if isinstance(value, bytes):
+                plain_tag = re.sub(r"[^\w.-]", "_", tag)
+                name = f"{plain_tag}-{step}.png"
+                named[tag] = {"picture": name}
+                path = self.folder / PICTURES / name
+                path.parent.mkdir(exist_ok=True)
+                with replacing(path) as file:
+                    file.write(value)
+
+        # A user's metric may be called step or time too.
+        own = {STEP: step, TIME: round(time.time(), 3)}
+        self._append(line_of({**own, **named, **own}))
+        self.has_failed = False
+
+    def flush(self) -> None:
+        """Wait until all lines are on the disk."""
+        path = self.folder / FILE
+        if path.is_file():
+            # Windows flushes only files that are open for writing.
+            with path.open("ab") as file, naming(path):
+                flush_file(file)
+
+    def _append(self, line: bytes) -> None:
+        """Append a line; where the disk takes only a part of it, nothing is appended."""
+        path = self.folder / FILE
+        with naming(path), path.open("ab", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            try:
+                while line:
+                    line = line[file.write(line) :]
+            except OSError:
+                os.truncate(path, size)
+                raise
 
 
 @runtime_checkable
