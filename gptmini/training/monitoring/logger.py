@@ -22,29 +22,12 @@ from gptmini.runs.metrics import FILE, PICTURES, STEP, TIME, line_of
 Entries = Mapping[str, Any]
 
 
-@runtime_checkable
-class RunLogger(Protocol):
-    """A logger that takes samples, tables and images, as MetricsLogger does; beyond Lightning's own Logger.
+class RunLogger(Logger):
+    """A logger that takes samples, tables and images too, and writes straight into a run's folder.
 
-    A logger of another library may have one of these names with other arguments, as log_image of Weights & Biases: only
-    a logger that has all three is given anything.
+    A class says in write() how it writes. A logger of another library may have methods of these names with other
+    arguments, as log_image of Weights & Biases, and is given scalars alone.
     """
-
-    def log_samples(self, texts: Sequence[str], step: int) -> None:
-        """Take texts that the model wrote after an optimizer step."""
-        ...
-
-    def log_table(self, tag: str, rows: Sequence[Sequence[str]], step: int) -> None:
-        """Take a table; the first row holds the headings."""
-        ...
-
-    def log_image(self, tag: str, png: bytes, step: int) -> None:
-        """Take an image, the bytes of a PNG file."""
-        ...
-
-
-class FolderLogger(Logger):
-    """A logger that writes straight into a run's folder. A class says in write() how."""
 
     def __init__(
         self, save_dir: str | Path, *, on_error: Callable[[OSError], None] | None = None
@@ -129,7 +112,7 @@ class FolderLogger(Logger):
         """Write nothing: the run's config.yaml holds every value."""
 
 
-class MetricsLogger(FolderLogger):
+class MetricsLogger(RunLogger):
     """Writes a line of metrics.jsonl for each time that a run logs something; see gptmini/runs/metrics.py.
 
     What is logged while the disk is full is lost, and the run goes on.

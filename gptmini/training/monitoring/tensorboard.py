@@ -13,17 +13,18 @@ from torch.utils.tensorboard.summary import custom_scalars, hparams, text
 
 from gptmini.report.tags import COMPARED, LAYOUT
 from gptmini.runs.metrics import STEP, TIME, Line, is_number, picture_path, tags_of
-from gptmini.training.monitoring.logger import Entries, FolderLogger
+from gptmini.training.monitoring.logger import Entries, RunLogger
 
 EVENT_FILES = "events.out.tfevents.*"  # TensorBoard's own names, in the run folder
-SPECIAL = "\\`*_[]<>&|~\r\n"  # characters that Markdown or HTML would not show as themselves
+# Numeric entities for the characters that Markdown or HTML would not show as themselves.
+ENTITIES = str.maketrans({sign: f"&#{ord(sign)};" for sign in "\\`*_[]<>&|~\r\n"})
 RULE = "\n\n---\n\n"  # Markdown's horizontal line, between two samples
 
 # TensorBoard keeps numbers as float64, which holds every whole number below this one.
 LARGEST_NUMBER = 2**53
 
 
-class EventLogger(FolderLogger):
+class EventLogger(RunLogger):
     """Writes TensorBoard events straight into the run folder, and nothing else there.
 
     After an error of the disk nothing more is written: the curves go on in metrics.jsonl, and a resumed run writes the
@@ -165,14 +166,8 @@ def _samples(texts: Sequence[str]) -> str:
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown whose cells show their texts as they are."""
-    heading, *others = ["| " + " | ".join(map(_escaped, row)) + " |" for row in rows]
+    heading, *others = [
+        "| " + " | ".join(str(cell).translate(ENTITIES) for cell in row) + " |" for row in rows
+    ]
     separator = "|---" * len(rows[0]) + "|"
     return "\n".join([heading, separator, *others])
-
-
-def _escaped(text: str) -> str:
-    """Text with special characters of Markdown and HTML as numeric entities."""
-    escaped = ""
-    for character in str(text):
-        escaped += f"&#{ord(character)};" if character in SPECIAL else character
-    return escaped
