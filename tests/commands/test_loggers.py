@@ -2,7 +2,6 @@
 
 import csv
 import os
-import struct
 from pathlib import Path
 from unittest import mock
 
@@ -117,71 +116,19 @@ def test_a_run_folder_does_not_say_where_its_logger_writes_or_sends(
     assert list(tmp_path.rglob("elsewhere")) == []
 
 
-# Sizes, in bytes, of LevelDB's log format, in which Weights & Biases keeps a run.
-BLOCK = 32768
-HEADER = 7
-
-
-def records(folder):
-    """What Weights & Biases would send, from the file that it keeps for `wandb sync`."""
-    from wandb.proto import wandb_internal_pb2
-
-    (path,) = folder.glob("wandb/offline-run-*/*.wandb")
-    data = path.read_bytes()
-
-    place = HEADER  # the file's own header is as long as that of a record
-    parts = b""
-    while place + HEADER <= len(data):
-        left_in_block = BLOCK - place % BLOCK
-        if left_in_block < HEADER:
-            place += left_in_block
-            continue
-
-        length, kind = struct.unpack_from("<HB", data, place + 4)  # after a checksum
-        parts += data[place + HEADER : place + HEADER + length]
-        place += HEADER + length
-        if kind in (1, 4):  # a whole record, or the last part of one
-            yield wandb_internal_pb2.Record.FromString(parts)
-            parts = b""
-
-
-def test_weights_and_biases_offline_keeps_what_tensorboard_keeps(script, watched):
-    wandb = pytest.importorskip("wandb", reason="pip install wandb")
-    # With pictures and samples, which Weights & Biases is not given: its log_image takes other arguments.
-    options = ("logger=wandb", "logger.wandb.offline=true", "name=watched")
-    result = script("train", *watched, *options)
-    assert result.code == 0, result.err
-
-    folder = newest()
-    found = list(records(folder))
-    (described,) = (record.run for record in found if record.WhichOneof("record_type") == "run")
-    assert (described.project, described.run_id) == ("gptmini", f"watched-{folder.name}")
-
-    points = {}
-    for record in found:
-        items = {}
-        for item in record.history.item:
-            name = item.nested_key[0] if item.nested_key else item.key
-            items[name] = item
-        if "val/loss" in items:
-            step = int(items["trainer/global_step"].value_json)
-            points[step] = float(items["val/loss"].value_json)
-    assert points == pytest.approx(curve(folder, "val/loss"))
-    assert wandb.run is None  # or the next run of this process would write into this one's entry
-
-    # Weights & Biases keeps links in the run folder, with which the run goes on.
-    assert [path for path in folder.glob("wandb/**/*") if path.is_symlink()]
-    result = script("train", "resume=runs/latest")
-    assert result.code == 0, result.err
-
-
-def test_weights_and_biases_are_given_what_the_configuration_says(run, script, monkeypatch):
+def test_weights_and_biases_are_given_the_curves_and_what_the_configuration_says(
+    script, watched, monkeypatch
+):
     wandb = pytest.importorskip("wandb", reason="pip install wandb")
     start = mock.Mock()
     monkeypatch.setattr(wandb, "init", start)
     monkeypatch.delenv("WANDB_MODE", raising=False)
+    # With pictures and samples, which Weights & Biases is not given: its log_image takes other arguments.
     typed = ["project=mine", "entity=team", "offline=true", "resume=never"]
-    folder = run("logger=wandb", "name='a#1'", *(f"logger.wandb.{change}" for change in typed))
+    options = ("logger=wandb", "name='a#1'", *(f"logger.wandb.{change}" for change in typed))
+    result = script("train", *watched, *options)
+    assert result.code == 0, result.err
+    folder = newest()
 
     given = start.call_args.kwargs
     assert (given["project"], given["entity"], given["resume"]) == ("mine", "team", "never")
@@ -189,8 +136,18 @@ def test_weights_and_biases_are_given_what_the_configuration_says(run, script, m
     assert os.environ["WANDB_MODE"] == "dryrun"
     assert given["dir"] == str(folder.relative_to(Path.cwd()))
 
-    # A resumed run goes on in the entry of the same id, in which Weights & Biases takes no #.
-    script("train", "resume=runs/latest", "trainer.max_steps=6")
+    logged = [call.args[0] for call in start.return_value.log.call_args_list]
+    points = [
+        (line["trainer/global_step"], line["val/loss"]) for line in logged if "val/loss" in line
+    ]
+    assert points == curves_of(read_lines(folder))["val/loss"]
+    assert start.return_value.finish.called  # or the next run of this process would write here
+
+    # Weights & Biases keeps links in the run folder, with which the run goes on, in the entry of the same id. An id has
+    # no #.
+    (folder / "wandb").mkdir()
+    (folder / "wandb" / "latest-run").symlink_to("offline-run-1")
+    assert script("train", "resume=runs/latest", "trainer.max_steps=6").code == 0
     assert start.call_args.kwargs["id"] == given["id"] == f"a-1-{folder.name}"
 
 
