@@ -1,7 +1,7 @@
-"""Run a measurement: python scripts/benchmark.py NAME [options]; NAME is a file or a folder in scripts/benchmarks."""
+"""Run a measurement: python scripts/benchmark.py NAME [options]; all runs every one, and page writes docs/results.md."""
 
-import runpy
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -9,13 +9,14 @@ from gptmini.commands.errors import one_line_errors
 from gptmini.user_error import UserError
 
 FOLDER = Path(__file__).resolve().parent / "benchmarks"
+# Files in the folder that measure nothing themselves.
+SHARED = ("harness", "nanogpt")
 
 
 def main() -> None:
-    """Hand the remaining arguments to the named benchmark."""
-    files = {path.stem: path for path in FOLDER.glob("*.py")}
-    folders = {path.parent.name: path.parent for path in FOLDER.glob("*/__main__.py")}
-    names = sorted([*files, *folders])
+    """Run the named benchmark with the remaining arguments."""
+    files = [path for path in FOLDER.iterdir() if path.suffix == ".py" or path.is_dir()]
+    names = sorted({path.stem for path in files} - {*SHARED, "__pycache__"})
     usage = f"python scripts/benchmark.py NAME [options]; NAME is one of {', '.join(names)}"
 
     if sys.argv[1:] in (["-h"], ["--help"]):
@@ -23,26 +24,17 @@ def main() -> None:
         return
     if len(sys.argv) < 2:
         raise UserError(f"a NAME is needed: {usage}")
-    if sys.argv[1] not in names:
-        raise UserError(f"there is no benchmark {sys.argv[1]}: {usage}")
+    name, *arguments = sys.argv[1:]
+    if name not in names:
+        raise UserError(f"there is no benchmark {name}: {usage}")
 
-    name = sys.argv.pop(1)
-    if name in files:
-        runpy.run_path(str(files[name]), run_name="__main__")
-    else:
-        run_folder(folders[name])
-
-
-def run_folder(folder: Path) -> None:
-    """Run the __main__.py of a folder, whose files import each other relatively, as in from .table import Table.
-
-    The folder becomes a package under a name that no installed package has. On sys.path its files could hide installed
-    packages of the same names, or be hidden by them.
-    """
-    package = ModuleType(f"_benchmark_{folder.name}")
-    package.__path__ = [str(folder)]
-    sys.modules[package.__name__] = package
-    runpy.run_module(f"{package.__name__}.__main__", run_name="__main__")
+    # The folder becomes a package under a name that no installed package has. On sys.path its files could hide
+    # installed packages of the same names, or be hidden by them.
+    package = ModuleType("_benchmarks")
+    package.__path__ = [str(FOLDER)]
+    sys.modules.setdefault(package.__name__, package)
+    harness = import_module("_benchmarks.harness")
+    harness.run(name, import_module(f"_benchmarks.{name}"), arguments)
 
 
 if __name__ == "__main__":

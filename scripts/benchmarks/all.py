@@ -1,0 +1,73 @@
+"""Run every benchmark whose figures docs/results.md states, and write the page's tables; this takes hours.
+
+Each writes its JSON file in docs/results. What needs something that is not here (nanoGPT, another Python, a GPU) is
+named at the end, and keeps its earlier figures.
+"""
+
+import argparse
+import shlex
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from gptmini.user_error import UserError
+
+from . import page
+from .harness import RESULTS, Table, output_of
+
+SCRIPT = Path(__file__).resolve().parent.parent / "benchmark.py"
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    add = parser.add_argument
+    add("--shakespeare", type=Path, help="the text of tinyshakespeare (default: it is downloaded)")
+    add("--nanogpt", type=Path, help="a checkout of nanoGPT, to measure beside")
+    add("--harness-python", help="a Python with lm_eval and transformers")
+    add("--dry-run", action="store_true", help="print the commands alone")
+
+
+def measure(table: Table, arguments: argparse.Namespace) -> None:
+    """Run one benchmark after another, then write the page."""
+    failed = []
+    for words in commands(arguments):
+        out = RESULTS / f"{words[0]}.json"
+        command = [sys.executable, str(SCRIPT), *words, "--out", str(out)]
+        print(shlex.join(["benchmark.py", *words]), flush=True)
+        if arguments.dry_run:
+            continue
+        try:
+            print(output_of(command))
+        except UserError as error:
+            failed.append(f"{words[0]}: {error}")
+
+    if not arguments.dry_run:
+        import_module(page.__name__).measure(table, arguments)
+    if failed:
+        raise UserError("; ".join(failed))
+
+
+def commands(arguments: argparse.Namespace) -> list[list[str]]:
+    """The arguments of benchmark.py for every table of the page, in the page's order."""
+    text = []
+    if arguments.shakespeare is not None:
+        text = [f"data.path={arguments.shakespeare.resolve()}"]
+    peer = []
+    if arguments.nanogpt is not None:
+        peer = ["--nanogpt", str(arguments.nanogpt.resolve())]
+
+    typed = [
+        ["default"],
+        ["shakespeare", *text, *peer],
+        ["training", *text, *peer],
+        ["crash", "--kills", "200", "--only", "run", "processes", "sweep"],
+        ["sampling", *peer],
+        ["preparation"],
+        ["watching"],
+        ["contention"],
+        ["ablation", *text],
+        ["attention"],
+    ]
+    if arguments.harness_python is not None:
+        typed.append(["exported", "--harness-python", arguments.harness_python])
+    return typed
