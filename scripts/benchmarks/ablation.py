@@ -1,32 +1,23 @@
 """What each trick of a recipe is worth: experiment=shakespeare_char_cpu with one of them taken away, for several seeds.
 
-Prints for each variant the mean of the last validation losses, the difference to the whole recipe seed by seed, and the
-mean training time.
+All variants of a seed train in a row. Each row says how far the last validation loss lies above that of the whole
+recipe, on average over the seeds.
 """
 
 import argparse
 import statistics
-import sys
 import tempfile
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import lightning as L
-import torch
-from omegaconf import DictConfig
+from gptmini.commands.compose import compose
 
-from gptmini.commands.compose import Typed, compose
-from gptmini.commands.errors import Parser
-from gptmini.commands.resumed import going_on
-from gptmini.commands.settings import Settings, build_settings
-from gptmini.commands.tokens import open_tokens
-from gptmini.commands.train import assemble
-from gptmini.data import TokenStore
-from gptmini.hardware import keep_freed_memory
-from gptmini.model import check_seed
-from gptmini.training import build_trainer
+from .harness import Subject, Table, fit, in_turns, seconds_of, subject_of
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 RECIPE = "experiment=shakespeare_char_cpu"
 WHOLE = "the whole recipe"
@@ -55,135 +46,69 @@ TRICKS = {
 }
 
 
-class Stopwatch(L.Callback):
-    """Measures the seconds of training, without the validation at the end."""
-
-    def on_train_start(self, trainer: L.Trainer, *_: object) -> None:
-        """Start the watch."""
-        self.start = time.perf_counter()
-
-    def on_train_batch_end(self, trainer: L.Trainer, *_: object) -> None:
-        """Read the watch after every micro-step; the validation comes after the last reading."""
-        self.seconds = time.perf_counter() - self.start
+def options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    add = parser.add_argument
+    add("overrides", nargs="*", help="overrides of the recipe, as in data.path=input.txt")
+    add("--seeds", type=int, nargs="+", default=[1, 2, 3], help="seeds (default: 1 2 3)")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """What a run came to."""
-
-    loss: float  # the last validation loss, in nats per token
-    seconds: float  # of training
-
-
-def main() -> None:
-    """Train every variant once for each seed, all variants of a seed in a row, and print a table."""
-    arguments = parse_arguments()
-    keep_freed_memory()
-    torch.set_num_threads(arguments.threads)
-
-    # All variants are checked before the first one trains.
-    configs = {}
+def measure(table: Table, arguments: argparse.Namespace) -> None:
+    """Train every variant once for each seed."""
+    # All variants and seeds are checked before the first one trains.
     variants = {}
     for name, swaps in TRICKS.items():
-        config, typed = composed([RECIPE, *arguments.overrides], swaps)
-        configs[name] = going_on(config, typed)
-        variants[name] = build_settings(configs[name][0])
-    store, _ = open_tokens(*configs[WHOLE], variants[WHOLE])
+        variants[name] = [variant(arguments.overrides, swaps, seed) for seed in arguments.seeds]
 
-    results: dict[str, list[Result]] = {name: [] for name in variants}
+    results: dict[str, list[tuple[float, float]]] = {name: [] for name in TRICKS}
     with tempfile.TemporaryDirectory() as folder:
-        for seed in arguments.seeds:
-            for name, settings in variants.items():
-                results[name].append(run(settings, store, seed, Path(folder)))
-                print(f"seed {seed}: {name}", file=sys.stderr, flush=True)
+        for number in range(len(arguments.seeds)):
+            kinds = {
+                name: partial(train, each[number], Path(folder)) for name, each in variants.items()
+            }
+            for name, (found,) in in_turns(1, kinds).items():
+                results[name].append(found)
 
-    print_table(results)
-
-
-def parse_arguments() -> argparse.Namespace:
-    """Read and check the command line."""
-    parser = Parser(prog="benchmark.py ablation", description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        help="overrides of the recipe, as in data.path=input.txt",
-    )
-    parser.add_argument(
-        "--seeds",
-        type=int,
-        nargs="+",
-        default=[1, 2, 3],
-        help="seeds, with one run of every variant for each (default: 1 2 3)",
-    )
-    parser.add_argument(
-        "--threads",
-        type=int,
-        default=2,
-        help="CPU threads (default: %(default)s)",
-    )
-
-    arguments = parser.parse_args()
-    if arguments.threads < 1:
-        parser.error("--threads must be at least 1")
-    for seed in arguments.seeds:
-        check_seed(seed=seed)
-    return arguments
+    method = f"mean of seeds {', '.join(map(str, arguments.seeds))}"
+    whole = [loss for loss, _ in results[WHOLE]]
+    for name, each in results.items():
+        losses = [loss for loss, _ in each]
+        seconds = statistics.mean(taken for _, taken in each)
+        if name == WHOLE:
+            what = f"{name}: validation loss"
+            figures = losses
+        else:
+            what = f"{name}: loss above that of the whole recipe"
+            figures = [loss - other for loss, other in zip(losses, whole, strict=True)]
+        table.add(
+            what,
+            statistics.mean(figures),
+            spread=figures,
+            method=method,
+            loss=statistics.mean(losses),
+            seconds=seconds,
+        )
 
 
-def composed(overrides: Sequence[str], swaps: Sequence[str]) -> tuple[DictConfig, Typed]:
-    """Compose the recipe with overrides and with the swaps that take a trick away.
+def variant(overrides: Sequence[str], swaps: Sequence[str], seed: int) -> Subject:
+    """The recipe with the swaps that take a trick away.
 
     A swap that names a group, as in optimizer=adamw, replaces the recipe's whole group by that of the default run, with
     the swaps of the group's own keys.
     """
-    groups = [swap.split("=")[0] for swap in swaps]
-    groups = [group for group in groups if "." not in group]
-    of_groups = []
-    others = []
-    for swap in swaps:
-        top_key = swap.split("=")[0].split(".")[0]
-        if top_key in groups:
-            of_groups.append(swap)
-        else:
-            others.append(swap)
+    named = {swap.split("=")[0] for swap in swaps if "." not in swap.split("=")[0]}
+    of_groups = [swap for swap in swaps if swap.split("=")[0].split(".")[0] in named]
+    others = [swap for swap in swaps if swap not in of_groups]
 
-    config, typed = compose("train", [*overrides, *others])
-    for group in groups:
-        config[group] = compose("train", of_groups)[0][group]
-    return config, typed
+    def replace_groups(config: "DictConfig") -> None:
+        for group in named:
+            config[group] = compose("train", of_groups)[0][group]
+
+    return subject_of([RECIPE, *overrides, *others, f"seed={seed}"], replace_groups)
 
 
-def run(settings: Settings, store: TokenStore, seed: int, folder: Path) -> Result:
-    """Train a variant from one seed, without its callbacks."""
-    seeded = replace(settings, root=replace(settings.root, seed=seed))
-    module, data = assemble(seeded, store, None)
-    stopwatch = Stopwatch()
-    trainer = build_trainer(
-        module.settings,
-        folder,
-        device=settings.hardware.device,
-        precision=settings.hardware.precision,
-        callbacks=[stopwatch],
-        loggers=[],
-    )
-    trainer.fit(module, data)
-    return Result(loss=module.evaluation.loss, seconds=stopwatch.seconds)
-
-
-def print_table(results: dict[str, list[Result]]) -> None:
-    """Print a row of Markdown for each variant, from its results in the order of the seeds."""
-    print("| taken away | val loss | difference, seed by seed | training |")
-    print("|---|---|---|---|")
-    for name, each in results.items():
-        differences = []
-        if name != WHOLE:
-            for result, whole in zip(each, results[WHOLE], strict=True):
-                differences.append(f"{result.loss - whole.loss:+.3f}")
-
-        loss = statistics.mean(result.loss for result in each)
-        seconds = statistics.mean(result.seconds for result in each)
-        print(f"| {name} | {loss:.4f} | {', '.join(differences)} | {seconds:.1f} s |", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+def train(subject: Subject, folder: Path) -> tuple[float, float]:
+    """Train a variant without its callbacks; the last validation loss, and the seconds."""
+    modules = []
+    seconds = seconds_of(lambda: modules.append(fit(subject, folder)))
+    return modules[0].evaluation.loss, seconds

@@ -25,6 +25,7 @@ from gptmini.user_error import UserError
 # torch and Lightning take seconds to import, and a mistake in the command line is told before.
 if TYPE_CHECKING:
     import lightning as L
+    from omegaconf import DictConfig
 
     from gptmini.commands.settings import Settings
     from gptmini.data import TokenStore
@@ -95,7 +96,7 @@ class Table:
             "part": self.part,
             "what": what,
             "figure": _rounded(figure),
-            "spread": [_rounded(min(spread)), _rounded(max(spread))] if spread else None,
+            "spread": [_rounded(min(spread)), _rounded(max(spread))] if len(spread) > 1 else None,
             "goal": goal,
             "method": method,
             "status": status,
@@ -115,7 +116,7 @@ class Table:
     ) -> None:
         """Add a row of the median of figures, with their range."""
         if not method:
-            method = f"{len(figures)} turns"
+            method = f"{len(figures)} turns" if len(figures) > 1 else "1 turn"
         self.add(what, statistics.median(figures), spread=figures, goal=goal, method=method)
 
     def results(self) -> dict:
@@ -317,14 +318,22 @@ def final_losses(runs: Path) -> tuple[float, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A configuration made ready to train from: its settings and its tokens."""
+    """A configuration, and what a run takes from it: the settings and the tokens."""
 
+    config: "DictConfig"
     settings: "Settings"
     store: "TokenStore"
 
 
-def subject_of(overrides: Sequence[str]) -> Subject:
-    """Compose and check a configuration as gptmini train does, prepare its text, and set up this process."""
+def subject_of(
+    overrides: Sequence[str], adapt: "Callable[[DictConfig], None] | None" = None
+) -> Subject:
+    """Compose and check a configuration as gptmini train does, prepare its text, and set up this process.
+
+    Args:
+        overrides: KEY=VALUE or GROUP=NAME each, as a user types them.
+        adapt: changes the composed configuration.
+    """
     from gptmini.commands.compose import compose
     from gptmini.commands.resumed import going_on
     from gptmini.commands.settings import build_settings
@@ -332,11 +341,13 @@ def subject_of(overrides: Sequence[str]) -> Subject:
     from gptmini.commands.train import prepare_process
 
     config, typed = compose("train", ["trainer.devices=1", *overrides])
+    if adapt is not None:
+        adapt(config)
     config, typed = going_on(config, typed)
     settings = build_settings(config)
     prepare_process(settings)
     store, _ = open_tokens(config, typed, settings)
-    return Subject(settings=settings, store=store)
+    return Subject(config=config, settings=settings, store=store)
 
 
 def fit(

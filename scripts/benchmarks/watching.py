@@ -2,34 +2,27 @@
 
 Runs with and without take turns. The shares are measured inside the runs with them, hook by hook, with the events that
 each hook writes. On a GPU each hook first waits until the device has finished its work, so that no hook pays for
-another's.
+another's. The part start measures how soon a command answers.
 """
 
 import argparse
-import statistics
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-import lightning as L
-import torch
-from omegaconf import DictConfig
+from .harness import ROOT, Table, fit, in_turns, ratios, seconds_of, subject_of, timed
 
-from gptmini.commands.compose import Typed, compose
-from gptmini.commands.errors import Parser
-from gptmini.commands.fitting import log_setup
-from gptmini.commands.resumed import going_on
-from gptmini.commands.settings import build_settings
-from gptmini.commands.tokens import open_tokens
-from gptmini.commands.train import assemble
-from gptmini.hardware import clock, keep_freed_memory
-from gptmini.training import EventLogger, MetricsLogger, RunCheckpoints, Scalars, build_trainer
-from gptmini.training.run import Run
+if TYPE_CHECKING:
+    import lightning as L
+
+PARTS = ("shares", "start")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Times:
+class Times(NamedTuple):
     """Seconds of a run."""
 
     whole: float
@@ -37,122 +30,116 @@ class Times:
     others: float  # text and pictures
 
 
-def main() -> None:
-    """Run with and without watching in turns, and print each turn and the medians."""
-    arguments = parse_arguments()
-    keep_freed_memory()
-    torch.set_num_threads(arguments.threads)
-    config, typed = compose("train", [*arguments.overrides, "trainer.devices=1"])
-    config, typed = going_on(config, typed)
-
-    with_them: list[Times] = []
-    ratios = []
-    for turn in range(arguments.turns):
-        # The second run of a turn finds a warmer machine, so each kind comes first in every other turn.
-        watched_first = turn % 2 == 0
-        taken = {}
-        with tempfile.TemporaryDirectory() as folder:
-            for watched in (watched_first, not watched_first):
-                taken[watched] = fit(config, typed, Path(folder) / str(watched), watched=watched)
-
-        run = taken[True]
-        without = taken[False].whole
-        with_them.append(run)
-        ratios.append(run.whole / without)
-        print(
-            f"turn {turn + 1}: {run.whole:.2f} s, of it scalars {run.scalars:.3f} s, "
-            f"text and pictures {run.others:.3f} s; without them {without:.2f} s",
-            flush=True,
-        )
-
-    scalars = statistics.median(run.scalars / run.whole for run in with_them)
-    others = statistics.median(run.others / run.whole for run in with_them)
-    ratio = statistics.median(ratios)
-    print(f"{'scalars':18} {scalars:.2%} of the run")
-    print(f"{'text and pictures':18} {others:.2%} of the run")
-    print(f"{'with to without':18} {ratio:.3f}, from {min(ratios):.3f} to {max(ratios):.3f}")
+def options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    add = parser.add_argument
+    add("overrides", nargs="*", help="overrides as for gptmini train (default: the default run)")
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read and check the command line."""
-    parser = Parser(prog="benchmark.py watching", description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        help="overrides as for gptmini train (default: the default run)",
+def measure(table: Table, arguments: argparse.Namespace) -> None:
+    """Measure the parts that were asked for."""
+    if "shares" in arguments.only:
+        table.part = "shares"
+        measure_shares(table, arguments)
+    if "start" in arguments.only:
+        table.part = "start"
+        measure_start(table, arguments)
+
+
+def measure_shares(table: Table, arguments: argparse.Namespace) -> None:
+    """Run with and without watching in turns."""
+    subject_of(arguments.overrides)  # tells a mistake, and prepares the tokens
+    kinds = {
+        "with": partial(watch, arguments.overrides, is_watched=True),
+        "without": partial(watch, arguments.overrides, is_watched=False),
+    }
+    times = in_turns(arguments.turns, kinds)
+    with_them = times["with"]
+    whole = [run.whole for run in with_them]
+
+    table.add_median(
+        "share of the run that its curves take, in percent",
+        [100 * run.scalars / run.whole for run in with_them],
+        goal="at most 1",
     )
-    parser.add_argument(
-        "--turns",
-        type=int,
-        default=3,
-        help="pairs of a run with and a run without watching (default: %(default)s)",
+    table.add_median(
+        "share of the run that text and pictures take, in percent",
+        [100 * run.others / run.whole for run in with_them],
+        goal="at most 3",
     )
-    parser.add_argument(
-        "--threads",
-        type=int,
-        default=2,
-        help="CPU threads (default: %(default)s)",
+    table.add_median(
+        "time of a run with all of it, divided by a run without",
+        ratios(whole, [run.whole for run in times["without"]]),
     )
 
-    arguments = parser.parse_args()
-    if min(arguments.turns, arguments.threads) < 1:
-        parser.error("--turns and --threads must be at least 1")
-    return arguments
+
+def measure_start(table: Table, arguments: argparse.Namespace) -> None:
+    """Time commands that answer at once."""
+    for name in ("train.py", "sample.py"):
+        command = [sys.executable, str(ROOT / "scripts" / name), "--help"]
+        seconds = [timed(*command).seconds for _ in range(arguments.turns)]
+        table.add_median(f"seconds of `{name} --help`", seconds, goal="at most 2")
+
+    wrong = [sys.executable, str(ROOT / "scripts" / "train.py"), "trainer.max_stepz=1"]
+    refused = partial(subprocess.run, wrong, stderr=subprocess.DEVNULL, check=False)
+    seconds = [seconds_of(refused) for _ in range(arguments.turns)]
+    table.add_median("seconds until a wrong override is refused", seconds, goal="at most 2")
 
 
-def fit(config: DictConfig, typed: Typed, folder: Path, *, watched: bool) -> Times:
+def watch(overrides: list[str], *, is_watched: bool) -> Times:
     """Train from the first step to the last, and measure the run and its hooks.
 
     Args:
-        config: the run's configuration.
-        typed: what was typed for it.
-        folder: the folder of the events and checkpoints.
-        watched: whether the run has its callbacks, or only the one that saves checkpoints.
+        overrides: of the run.
+        is_watched: whether the run has its callbacks, or only the one that saves checkpoints.
     """
-    settings = build_settings(config)
-    device = settings.hardware.device
-    store, _ = open_tokens(config, typed, settings)
-    callbacks = settings.callbacks
-    if not watched:
+    from gptmini.commands.fitting import log_setup
+    from gptmini.commands.train import assemble
+    from gptmini.hardware import clock
+    from gptmini.training import EventLogger, MetricsLogger, RunCheckpoints, Scalars
+    from gptmini.training.run import Run
+
+    # A callback keeps state, so that each run has its own.
+    subject = subject_of(overrides)
+    device = subject.settings.hardware.device
+    callbacks = subject.settings.callbacks
+    if not is_watched:
         callbacks = [part for part in callbacks if isinstance(part, RunCheckpoints)]
 
-    start = clock(device)
-    module, data = assemble(settings, store, None)
-    folder.mkdir()
-    run = Run(folder, None, resumed=False)
-    loggers = [MetricsLogger(folder), EventLogger(folder)]
     scalars: list[float] = []
     others: list[float] = []
-    for callback in callbacks:
-        if isinstance(callback, Scalars):
-            time_hooks(callback, scalars, device)
-        elif not isinstance(callback, RunCheckpoints):
-            time_hooks(callback, others, device)
-    if watched:
-        timed(log_setup, others, device)(loggers, config, module, run)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        loggers = [MetricsLogger(folder), EventLogger(folder)]
+        for callback in callbacks:
+            if isinstance(callback, Scalars):
+                time_hooks(callback, scalars, device)
+            elif not isinstance(callback, RunCheckpoints):
+                time_hooks(callback, others, device)
 
-    trainer = build_trainer(
-        module.settings,
-        folder,
-        device=device,
-        precision=settings.hardware.precision,
-        callbacks=callbacks,
-        loggers=loggers,
-    )
-    trainer.fit(module, data)
-    return Times(whole=clock(device) - start, scalars=sum(scalars), others=sum(others))
+        start = clock(device)
+        parts = assemble(subject.settings, subject.store, None)
+        if is_watched:
+            run = Run(folder, None, resumed=False)
+            noting(log_setup, others, device)(loggers, subject.config, parts[0], run)
+        fit(subject, folder, callbacks=callbacks, loggers=loggers, parts=parts)
+        whole = clock(device) - start
+    return Times(whole=whole, scalars=sum(scalars), others=sum(others))
 
 
-def time_hooks(callback: L.Callback, spent: list[float], device: str) -> None:
+def time_hooks(callback: "L.Callback", spent: list[float], device: str) -> None:
     """Have every hook that a callback defines append the seconds of each call to spent."""
+    import lightning as L
+
     for name, inherited in vars(L.Callback).items():
         if not name.startswith("on_") or getattr(type(callback), name) is inherited:
             continue
-        setattr(callback, name, timed(getattr(callback, name), spent, device))
+        setattr(callback, name, noting(getattr(callback, name), spent, device))
 
 
-def timed(function: Callable, spent: list[float], device: str) -> Callable:
-    """Return the function in a form that appends the seconds of each call to spent."""
+def noting(function: Callable, spent: list[float], device: str) -> Callable:
+    """The function in a form that appends the seconds of each call to spent."""
+    from gptmini.hardware import clock
 
     def call(*arguments: object) -> object:
         start = clock(device)
@@ -161,7 +148,3 @@ def timed(function: Callable, spent: list[float], device: str) -> Callable:
         return result
 
     return call
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,72 @@
+"""The default run as a user types it: time of the whole command, and bits per byte beside those of xz."""
+
+import argparse
+import lzma
+import tempfile
+from pathlib import Path
+
+from .harness import GPTMINI, Table, final_losses, in_turns, output_of, subject_of, timed
+
+# Further runs, which the page compares with the default one.
+CAPPED = ("model.smear=3", "model.mlp_smear=1", "model.logit_softcap=15.0")
+VARIANTS = {
+    "with smears and a cap on logits, in 600 steps, which take as long": (
+        *CAPPED,
+        "trainer.max_steps=600",
+    ),
+    "with smears, a cap and AdamW, in 800 steps": (
+        *CAPPED,
+        "optimizer=adamw",
+        "trainer.max_steps=800",
+    ),
+    "with smears and a cap, in 800 steps, within 10 minutes": (*CAPPED, "trainer.max_steps=800"),
+}
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    add = parser.add_argument
+    add("overrides", nargs="*", help="overrides of every run (default: none)")
+
+
+def measure(table: Table, arguments: argparse.Namespace) -> None:
+    """Time the command, then train the variants, then compress the text."""
+    overrides = arguments.overrides
+
+    def whole_command() -> tuple[float, float, float]:
+        with tempfile.TemporaryDirectory() as folder:
+            places = [f"runs_dir={folder}/runs", f"data_dir={folder}/data"]
+            ended = timed(*GPTMINI, "train", *overrides, *places, cwd=Path.cwd())
+            return (ended.seconds, *final_losses(Path(folder, "runs")))
+
+    runs = in_turns(arguments.turns, {"default": whole_command})["default"]
+    seconds = [run[0] for run in runs]
+    table.add_median(
+        "seconds of the whole command, text not prepared", seconds, goal="at most 180"
+    )
+    _, loss, bits = runs[0]
+    text = "of the held-out text"
+    table.add(f"bits per byte {text}", bits, goal="at most 2.15", method="1 run")
+    table.add(f"validation loss {text}, in nats per token", loss, method="1 run")
+
+    for name, changes in VARIANTS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            command = [*GPTMINI, "train", *changes, *overrides, f"runs_dir={folder}"]
+            output_of(command, cwd=Path.cwd())
+            _, bits = final_losses(Path(folder))
+        goal = "below 1.65" if "minutes" in name else ""
+        table.add(f"bits per byte {name}", bits, goal=goal, method="1 run")
+
+    store = subject_of(overrides).store
+    held_out = store.tokenizer.decode(store.tokens("val").tolist()).encode()
+    training = store.tokenizer.decode(store.tokens("train").tolist()).encode()
+    alone = 8 * size_of(held_out) / len(held_out)
+    added = size_of(training + held_out) - size_of(training)
+    table.add("bits per byte of `xz -9e` on the held-out text", alone)
+    told = 8 * added / len(held_out)
+    table.add("bits per byte of `xz -9e` that was told the training text first", told)
+
+
+def size_of(text: bytes) -> int:
+    """Bytes of a text that xz -9e has compressed."""
+    return len(lzma.compress(text, preset=9 | lzma.PRESET_EXTREME))
