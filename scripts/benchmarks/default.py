@@ -35,15 +35,14 @@ def measure(table: Table, arguments: argparse.Namespace) -> None:
 
     def whole_command() -> tuple[float, float, float]:
         with tempfile.TemporaryDirectory() as folder:
-            places = [f"runs_dir={folder}/runs", f"data_dir={folder}/data"]
+            run = Path(folder, "run")
+            places = [f"folder={run}", f"data_dir={folder}/data"]
             ended = timed(*GPTMINI, "train", *overrides, *places, cwd=Path.cwd())
-            return (ended.seconds, *final_losses(Path(folder, "runs")))
+            return (ended.seconds, *final_losses(run))
 
     runs = in_turns(arguments.turns, {"default": whole_command})["default"]
     seconds = [run[0] for run in runs]
-    table.add_median(
-        "seconds of the whole command, text not prepared", seconds, goal="at most 180"
-    )
+    table.add_median("seconds of the whole command, text not prepared", seconds, goal="at most 180")
     _, loss, bits = runs[0]
     text = "of the held-out text"
     table.add(f"bits per byte {text}", bits, goal="at most 2.15", method="1 run")
@@ -51,9 +50,10 @@ def measure(table: Table, arguments: argparse.Namespace) -> None:
 
     for name, changes in VARIANTS.items():
         with tempfile.TemporaryDirectory() as folder:
-            command = [*GPTMINI, "train", *changes, *overrides, f"runs_dir={folder}"]
+            run = Path(folder, "run")
+            command = [*GPTMINI, "train", *changes, *overrides, f"folder={run}"]
             output_of(command, cwd=Path.cwd())
-            _, bits = final_losses(Path(folder))
+            _, bits = final_losses(run)
         goal = "below 1.65" if "minutes" in name else ""
         table.add(f"bits per byte {name}", bits, goal=goal, method="1 run")
 

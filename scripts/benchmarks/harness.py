@@ -234,7 +234,9 @@ def shown(figure: float | str) -> str:
 def shown_all(found: object) -> str:
     """What a turn gave, for the line that tells how far a benchmark is."""
     figures = found if isinstance(found, tuple | list) else [found]
-    return ", ".join(shown(_rounded(figure)) for figure in figures if isinstance(figure, int | float))
+    return ", ".join(
+        shown(_rounded(figure)) for figure in figures if isinstance(figure, int | float)
+    )
 
 
 def _rounded(figure: Any) -> Any:
@@ -269,7 +271,9 @@ class Ended(NamedTuple):
 def timed(*command: str, cwd: Path = ROOT, **variables: str) -> Ended:
     """Run a command, and measure it with its start-up; errors are those of output_of."""
     launcher = [sys.executable, "-S", "-c", LAUNCHER]
-    output, _, measured = output_of([*launcher, *command], cwd=cwd, **variables).rstrip().rpartition("\n")
+    output, _, measured = (
+        output_of([*launcher, *command], cwd=cwd, **variables).rstrip().rpartition("\n")
+    )
     seconds, kilobytes = measured.split()
     return Ended(float(seconds), int(kilobytes) / 1024, output)
 
@@ -303,13 +307,11 @@ def output_of(
     return result.stdout
 
 
-def final_losses(runs: Path) -> tuple[float, float]:
-    """The last validation loss of the newest run below a folder, in nats per token and in bits per byte."""
+def final_losses(run: Path) -> tuple[float, float]:
+    """The last validation loss of a run's folder, in nats per token and in bits per byte."""
     from gptmini.runs import read_lines
 
-    paths = [path for path in runs.glob("*/*/metrics.jsonl") if path.parent.parent.name != "latest"]
-    newest = max(paths, key=lambda path: path.stat().st_mtime).parent
-    last = read_lines(newest, having="val/loss")[-1]
+    last = read_lines(run, having="val/loss")[-1]
     return last["val/loss"], last["val/bits_per_byte"]
 
 

@@ -42,7 +42,9 @@ LAPTOP = {
 def check_checkout(checkout: Path | None) -> None:
     """Raise UserError for a folder that is no checkout of nanoGPT; None is no folder."""
     if checkout is not None and not (checkout / "train.py").is_file():
-        raise UserError(f"--nanogpt must be a checkout of nanoGPT with its train.py, got {checkout}")
+        raise UserError(
+            f"--nanogpt must be a checkout of nanoGPT with its train.py, got {checkout}"
+        )
 
 
 def copy_with_tokens(checkout: Path, folder: Path, train: np.ndarray, val: np.ndarray) -> None:

@@ -76,22 +76,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(table: Table, arguments: argparse.Namespace) -> None:
-    """Measure every size at every batch size, gptmini and each peer in turns."""
-    import torch
-
-    from gptmini.generation import store_by_column
-    from gptmini.hardware import choose_device, choose_dtype
-    from gptmini.model import GPTConfig, new_gpt
+    """Measure every size at every batch size, and on a CPU the seconds to the first token."""
+    from gptmini.hardware import choose_device
 
     check_checkout(arguments.nanogpt)
     device = choose_device(arguments.device)
-    dtype = choose_dtype(arguments.dtype, device) or torch.float32
-    for size in arguments.sizes:
-        model = new_gpt(GPTConfig(**SIZES[size], **CLASSIC, init="gpt2"), seed=0).eval()
-        store_by_column(model.to(device=device, dtype=dtype))
-        for batch_size in arguments.batch_sizes:
-            compare(table, arguments, model, size, batch_size, device)
-
+    compare_all(table, arguments, device)
     if device == "cpu":
         found = in_turns(arguments.turns, {"first token": first_token})
         table.add_median(
@@ -99,6 +89,22 @@ def measure(table: Table, arguments: argparse.Namespace) -> None:
             found["first token"],
             goal="at most 2.5",
         )
+
+
+def compare_all(table: Table, arguments: argparse.Namespace, device: str) -> None:
+    """Measure every size at every batch size, gptmini and each peer in turns."""
+    import torch
+
+    from gptmini.generation import store_by_column
+    from gptmini.hardware import choose_dtype
+    from gptmini.model import GPTConfig, new_gpt
+
+    dtype = choose_dtype(arguments.dtype, device) or torch.float32
+    for size in arguments.sizes:
+        model = new_gpt(GPTConfig(**SIZES[size], **CLASSIC, init="gpt2"), seed=0).eval()
+        store_by_column(model.to(device=device, dtype=dtype))
+        for batch_size in arguments.batch_sizes:
+            compare(table, arguments, model, size, batch_size, device)
 
 
 def compare(

@@ -61,7 +61,8 @@ def losses(table: Table, arguments: argparse.Namespace) -> None:
     what = "validation loss of nanoGPT's recipe"
     table.add(what, trained(*recipe).loss, goal="1.87 to 1.92", method="seed 1")
 
-    steps = f"trainer.max_steps={subject_of([SMALL, *arguments.overrides]).settings.trainer.max_steps * n_recipe // n_tokens}"
+    few_steps = subject_of([SMALL, *arguments.overrides]).settings.trainer.max_steps
+    steps = f"trainer.max_steps={few_steps * n_recipe // n_tokens}"
     many = [own(f"seed={seed}", steps).loss for seed in arguments.seeds]
     what = f"validation loss after nanoGPT's {n_recipe:,} tokens"
     table.add_median(what, many, goal="at most 1.57", method=f"seeds {seeds[14:]}")
@@ -86,9 +87,9 @@ def peer(table: Table, arguments: argparse.Namespace) -> None:
             arguments.turns,
             {
                 "gptmini": lambda: trained(SMALL, *arguments.overrides).seconds,
-                "gptmini, one step": lambda: trained(
-                    SMALL, *arguments.overrides, "trainer.max_steps=1"
-                ).seconds,
+                "gptmini, one step": lambda: (
+                    trained(SMALL, *arguments.overrides, "trainer.max_steps=1").seconds
+                ),
                 "nanoGPT": theirs,
                 "nanoGPT, one step": lambda: theirs(max_iters=1),
             },
@@ -134,7 +135,8 @@ def trained(*overrides: str) -> Run:
     """A run that validates once, at its end."""
     last = f"trainer.val_every_steps={10**6}"
     with tempfile.TemporaryDirectory() as folder:
-        places = [last, *UNWATCHED, f"runs_dir={folder}"]
-        ended = timed(*GPTMINI, "train", *overrides, *places, cwd=Path.cwd())
-        loss, _ = final_losses(Path(folder))
+        run = Path(folder, "run")
+        own = [last, *UNWATCHED, f"folder={run}"]
+        ended = timed(*GPTMINI, "train", *overrides, *own, cwd=Path.cwd())
+        loss, _ = final_losses(run)
     return Run(ended.seconds, loss)

@@ -16,66 +16,18 @@ from omegaconf import DictConfig, OmegaConf
 from gptmini.commands.compose import compose
 from gptmini.commands.settings import build_settings
 from gptmini.commands.train import assemble, prepare_process
-from gptmini.data.store import Excerpt, Source
+from gptmini.data import TokenStore
 from gptmini.hardware import peak_flops, peak_memory
 from gptmini.tokenizer import CharTokenizer
-from gptmini.training import GPTModule, Stopping, build_trainer
+from gptmini.training import GPTModule
 
-from .setting import Scale, Setting
+from ..harness import Subject
+from ..harness import fit as train
+from ..synthetic import write_store
+from .setting import Setting
 
 # Global batches that the synthetic tokens hold; longer fits see the tokens again.
 N_BATCHES = 64
-
-
-class SyntheticTokens:
-    """Stands for a prepared text: ids drawn by Zipf's law, so that there is something to learn.
-
-    Both splits are the same tokens.
-    """
-
-    fingerprint = "synthetic"
-    folder = Path("synthetic")
-
-    def __init__(self, n_vocab: int, n_tokens: int) -> None:
-        """Draw n_tokens ids below n_vocab."""
-        # An exponent little above 1: a few ids are common and most are rare, as words are.
-        draws = np.random.default_rng(1).zipf(1.2, n_tokens)  # (n_tokens,)
-        self._tokens = (draws % n_vocab).astype(np.uint16)  # (n_tokens,)
-
-        # The model's vocabulary is as large as the tokenizer's, so this one has a character for each id.
-        characters = "".join(map(chr, range(n_vocab)))
-        self.tokenizer_state = CharTokenizer(characters, end_of_text=False).to_dict()
-
-    def n_tokens(self, split: str) -> int:
-        """Return the number of tokens of a split."""
-        return len(self._tokens)
-
-    @property
-    def sources(self) -> list[Source]:
-        """Return the tokens as the only source."""
-        return [Source(name="", weight=1, n_tokens=len(self._tokens))]
-
-    def excerpts(self, split: str, max_tokens: int | None) -> list[Excerpt]:
-        """Return the tokens that an evaluation reads."""
-        n_tokens = len(self._tokens) if max_tokens is None else max_tokens
-        return [Excerpt(self._tokens, n_tokens, self.tokens_per_byte(split))]
-
-    def check_ids(self, split: str, ids: np.ndarray) -> None:
-        """Do nothing: the ids cannot have changed."""
-
-    def tokens(self, split: str) -> np.ndarray:
-        """Return the ids of a split, uint16 (n_tokens,)."""
-        return self._tokens
-
-    def tokens_per_byte(self, split: str) -> float:
-        """Return 1, because the tokens come from no text and have no bytes."""
-        return 1.0
-
-    def check_vocabulary(self, n_vocab: int) -> None:
-        """Do nothing, because the ids are drawn below the number of the tokenizer's ids."""
-
-    def check_size(self, split: str) -> None:
-        """Do nothing, because the tokens are in memory, where no other program cuts them short."""
 
 
 class StepClock(L.Callback):
@@ -120,10 +72,19 @@ def experiment(preset: str) -> DictConfig:
     return config
 
 
-def synthetic_tokens(scale: Scale, context_length: int) -> SyntheticTokens:
-    """Return the tokens that every fit of a scale trains on."""
-    n_tokens = N_BATCHES * scale.sequences * context_length
-    return SyntheticTokens(scale.n_vocab, n_tokens)
+def synthetic_store(setting: Setting, context_length: int) -> TokenStore:
+    """The prepared folder that every fit trains on: ids drawn by Zipf's law, so that there is something to learn."""
+    scale = setting.scale
+    folder = setting.folder / "synthetic"
+    if not folder.exists():
+        n_tokens = N_BATCHES * scale.sequences * context_length
+        # An exponent little above 1: a few ids are common and most are rare, as words are.
+        draws = np.random.default_rng(1).zipf(1.2, n_tokens)  # (n_tokens,)
+        ids = (draws % scale.n_vocab).astype(np.uint16)  # (n_tokens,)
+        # The model's vocabulary is as large as the tokenizer's, so this one has a character for each id.
+        characters = "".join(map(chr, range(scale.n_vocab)))
+        write_store(folder, ids, n_tokens, CharTokenizer(characters, end_of_text=False))
+    return TokenStore(folder)
 
 
 def fit(
@@ -142,37 +103,23 @@ def fit(
         preset: gpt2 or modern.
         overrides: KEY=VALUE each, which prevail over what the benchmark sets itself.
         adapt: changes the module before it is trained.
-        callbacks: what else Lightning is to call.
+        callbacks: what else Lightning is to call. Those of a run, which would cost time, are left out.
         steps: optimizer steps; those of the scale if None.
-
-    Raises:
-        KeyboardInterrupt: a signal ended the fit.
     """
     scale = setting.scale
     config = configured(setting, preset, overrides, steps=steps or scale.steps)
     settings = build_settings(config)
     prepare_process(settings)
     give_back_memory(setting.device)
-    store = synthetic_tokens(scale, config.model.context_length)
+    store = synthetic_store(setting, config.model.context_length)
+    subject = Subject(config=config, settings=settings, store=store)
 
     begun = time.monotonic()
     module, data = assemble(settings, store, None)
     if adapt is not None:
         adapt(module)
-
-    # The callbacks of a run, which would cost time, are left out.
     step_clock = StepClock(setting.device)
-    stopping = Stopping(None, settings.trainer.max_bad_steps)
-    trainer = build_trainer(
-        module.settings,
-        setting.folder,
-        device=settings.hardware.device,
-        precision=settings.hardware.precision,
-        callbacks=[step_clock, stopping, *callbacks],
-        loggers=[],
-    )
-    if stopping.fit_until_stopped(trainer, module, data).reason is not None:
-        raise KeyboardInterrupt
+    train(subject, setting.folder, callbacks=[step_clock, *callbacks], parts=(module, data))
 
     seconds = statistics.median(step_clock.seconds()[scale.first_step - 1 :])
     return figures_of(module, setting.device, seconds, seconds_in_all=time.monotonic() - begun)

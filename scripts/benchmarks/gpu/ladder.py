@@ -19,28 +19,21 @@ def measure_ladder(setting: Setting, preset: str) -> None:
     A lever helped if it made the base faster and moved the base's loss by no more than seeds do. The last row has the
     best lever of each kind among those that helped.
     """
-    part = f"ladder_{preset}"
-    table = setting.table
-    base = table.measure(
-        part,
-        "base",
-        partial(fit, setting, preset),
-        expected=setting.expected_seconds,
-    )
+    base = measure_fit(setting, "base", preset)
     if base is None:
         return
+    measure_configured(setting, preset)
 
-    # A dry run leaves the experiment's own batch out, which is too large for a toy.
-    whole_batch = []
-    if not setting.dry:
-        sequences = experiment(preset).trainer.global_batch_size
-        whole_batch = [f"trainer.global_batch_size={sequences}"]
-    table.measure(part, "as configured", partial(fit, setting, preset, whole_batch))
+    losses = [base["loss"]]
+    for seed in (2, 3):
+        figures = measure_fit(setting, f"base, seed {seed}", preset, [f"seed={seed}"])
+        if figures is not None:
+            losses.append(figures["loss"])
+    noise = max(losses) - min(losses)
 
-    noise = spread_of_seeds(setting, preset, base)
     helped = []
     for lever in levers(setting.scale, preset):
-        figures = table.measure(part, lever.name, partial(rung, setting, preset, [lever], base))
+        figures = measure_rung(setting, lever.name, preset, [lever], base)
         if figures is None:
             continue
         gain = figures["times_base"]
@@ -49,26 +42,46 @@ def measure_ladder(setting: Setting, preset: str) -> None:
             helped.append((gain, lever))
 
     chosen = best_of_each_kind(helped)
+    together = "all that helped together"
     if chosen:
-        together = partial(rung, setting, preset, chosen, base)
-        table.measure(part, " + ".join(lever.name for lever in chosen), together)
+        names = " + ".join(lever.name for lever in chosen)
+        measure_rung(setting, f"{together} ({names})", preset, chosen, base)
     else:
         said = f"no lever gave {setting.scale.gain} times the speed"
-        table.add(part, "all that helped together", "measured", said=said)
+        setting.table.add(f"{together}: times the base's speed", 1.0, said=said)
 
 
-def spread_of_seeds(setting: Setting, preset: str, base: dict) -> float:
-    """Train the base with two other seeds, and return how far apart the losses of all three are."""
-    losses = [base["loss"]]
-    for seed in (2, 3):
-        figures = setting.table.measure(
-            f"ladder_{preset}",
-            f"base, seed {seed}",
-            partial(fit, setting, preset, [f"seed={seed}"]),
-        )
-        if figures is not None:
-            losses.append(figures["loss"])
-    return max(losses) - min(losses)
+def measure_configured(setting: Setting, preset: str) -> None:
+    """Add rows for a preset with the experiment's own batch, which a dry run leaves out: it is too large for a toy."""
+    whole_batch = []
+    if not setting.dry:
+        sequences = experiment(preset).trainer.global_batch_size
+        whole_batch = [f"trainer.global_batch_size={sequences}"]
+    has_goal = preset == "modern" and not setting.dry
+    goal = "at least 490,000" if has_goal else ""
+    figures = measure_fit(setting, "as configured", preset, whole_batch, goal)
+    if figures is not None:
+        what = "as configured: share of the maker's peak, in percent"
+        goal = "at least 42" if has_goal else ""
+        setting.table.add(what, 100 * figures["share_of_peak"], goal=goal)
+        setting.table.add("as configured: peak memory in GB", figures["memory_gb"])
+
+
+def measure_fit(
+    setting: Setting, name: str, preset: str, overrides: Sequence[str] = (), goal: str = ""
+) -> dict | None:
+    """Add a row of a fit's speed, and return its figures."""
+    what = f"{name}: tokens a second"
+    train = partial(fit, setting, preset, overrides)
+    return setting.measure(what, "tokens_per_second", train, goal=goal, is_fit=True)
+
+
+def measure_rung(
+    setting: Setting, name: str, preset: str, chosen: Sequence[Lever], base: dict
+) -> dict | None:
+    """Add a row of a fit with some levers pulled, and return its figures."""
+    what = f"{name}: times the base's speed"
+    return setting.measure(what, "times_base", partial(rung, setting, preset, chosen, base))
 
 
 def rung(setting: Setting, preset: str, chosen: Sequence[Lever], base: dict) -> dict:

@@ -1,12 +1,15 @@
-"""What all parts of the GPU benchmark share: the sizes of what is measured, and the options of the command."""
+"""What all parts of the GPU benchmark share: the sizes of what is measured, the time, and the options of the command."""
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from .table import Table
+from ..harness import Table
 
 # Seconds that a first fit is expected to take, before one was measured: it compiles, and trains 60 steps.
 FIRST_FIT_SECONDS = 75.0
+LONGEST_ERROR = 300  # characters of an error's message in a row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +25,7 @@ class Scale:
     batch_sizes: tuple[int, ...]  # micro-batches that the ladder tries
     product: int  # rows and columns of the product that gives the machine's own peak
     runs: tuple[str, ...]  # overrides of the whole runs
-    sampling: str  # arguments of benchmark.py sampling, as they are typed
+    sampling: dict  # options of the sampling benchmark
 
 
 FULL = Scale(
@@ -35,7 +38,14 @@ FULL = Scale(
     batch_sizes=(16, 32, 64),
     product=8192,
     runs=(),
-    sampling="--sizes gpt2 --batch-sizes 1 64 --new-tokens 512 --dtype bf16 --compile",
+    sampling={
+        "sizes": ["gpt2"],
+        "batch_sizes": [1, 64],
+        "new_tokens": 512,
+        "dtype": "bf16",
+        "compile": True,
+        "turns": 3,
+    },
 )
 TOY = Scale(
     sizes=(
@@ -60,7 +70,14 @@ TOY = Scale(
         "callbacks.pictures=null",
         "callbacks.samples=null",
     ),
-    sampling="--sizes char --batch-sizes 2 --new-tokens 4 --turns 1 --threads 1",
+    sampling={
+        "sizes": ["char"],
+        "batch_sizes": [2],
+        "new_tokens": 4,
+        "dtype": "auto",
+        "compile": False,
+        "turns": 1,
+    },
 )
 
 
@@ -74,7 +91,9 @@ class Setting:
     nanogpt: Path | None  # a checkout of nanoGPT to measure beside
     shakespeare: Path | None  # the text of tinyshakespeare, where it cannot be downloaded
     folder: Path  # a temporary folder for files
+    deadline: float  # of time.monotonic; afterwards no row is begun
     checks_share: float  # of the time left, the share that the checks may take
+    longest: dict[str, float] = field(default_factory=dict)  # seconds of each part's longest row
 
     @property
     def dry(self) -> bool:
@@ -82,8 +101,56 @@ class Setting:
         return self.scale is TOY
 
     @property
-    def expected_seconds(self) -> float:
-        """Seconds that a part's first fit is expected to take; the first fit is not begun with less time left."""
-        if self.dry:
-            return 0.0
-        return FIRST_FIT_SECONDS
+    def left(self) -> float:
+        """Seconds until the deadline; below 0 after it."""
+        return self.deadline - time.monotonic()
+
+    def measure(
+        self,
+        what: str,
+        figure: str,
+        function: Callable[[], dict],
+        *,
+        goal: str = "",
+        is_fit: bool = False,
+    ) -> dict | None:
+        """Call a function, and add a row of the figures that it returns.
+
+        No row is begun if less time is left than the part's longest row took.
+
+        Args:
+            what: the name of the row.
+            figure: which of the figures is the row's own; the others are its details.
+            function: returns the figures by name.
+            goal: of the row's own figure.
+            is_fit: whether the function fits a model, so that a first one is not begun with little time left.
+
+        Returns:
+            The figures; None if the function raised, which is a row too, or was not called for want of time.
+        """
+        table = self.table
+        expected = FIRST_FIT_SECONDS if is_fit and not self.dry else 0.0
+        if self.left < self.longest.get(table.part, expected):
+            table.add(what, None, status="no time left")
+            return None
+
+        start = time.monotonic()
+        figures = None
+        try:
+            figures = function()
+        # An error of any class: a row that fails must not cost the rows that follow.
+        except Exception as error:
+            said = shortened(f"{type(error).__name__}: {error}")
+            table.add(what, None, status="failed", error=said)
+        else:
+            details = {name: value for name, value in figures.items() if name != figure}
+            table.add(what, figures[figure], goal=goal, **details)
+
+        seconds = time.monotonic() - start
+        self.longest[table.part] = max(self.longest.get(table.part, 0.0), seconds)
+        return figures
+
+
+def shortened(message: str) -> str:
+    """A message of any length as one line of at most LONGEST_ERROR characters."""
+    return " ".join(message.split())[:LONGEST_ERROR]

@@ -1,0 +1,281 @@
+"""The parts of the GPU benchmark that are short: machine, whole runs, nanoGPT, kernels, sampling."""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import lightning as L
+import torch
+from omegaconf import OmegaConf
+
+from gptmini.commands.overrides import quoted
+from gptmini.hardware import choose_hardware, clock, memory, peak_flops
+from gptmini.training import GPTModule
+
+from .. import nanogpt, sampling
+from ..harness import GPTMINI, final_losses, output_of
+from .fits import experiment, fit, give_back_memory, synthetic_store
+from .setting import Setting
+
+N_KERNELS = 10  # that the table shows
+N_STEPS = 3  # that are profiled
+
+
+# The machine
+
+
+def measure_machine(setting: Setting) -> None:
+    """Add rows for the device, for its bf16 matrix products, and for its memory."""
+    setting.measure("device", "name", partial(describe, setting))
+    setting.measure("bf16 products, TFLOP/s", "tflops", partial(product, setting))
+    setting.measure("copies in memory, GB/s", "gb_per_second", partial(copy_speed, setting))
+
+
+def describe(setting: Setting) -> dict:
+    """Names and versions, and how gptmini would use the device."""
+    device = torch.device(setting.device)
+    hardware = choose_hardware(setting.device, "auto", "auto")
+    compiled = "compiled" if hardware.compile else "eager"
+    return {
+        "name": torch.cuda.get_device_name() if setting.device == "cuda" else "CPU",
+        "used_as": f"{hardware.device} {hardware.precision} {compiled}",
+        "memory_gb": (memory(device) or 0) / 1e9,
+        "peak_tflops": (peak_flops(device, "bf16") or 0.0) / 1e12,
+        "torch": torch.__version__,
+    }
+
+
+def product(setting: Setting) -> dict:
+    """The speed of the fastest of ten square products of random numbers in bf16."""
+    n = setting.scale.product
+    a = torch.randn(n, n, device=setting.device).bfloat16()  # (n, n)
+    b = torch.randn(n, n, device=setting.device).bfloat16()  # (n, n)
+    seconds = fastest(setting.device, lambda: a @ b)
+    return {"tflops": 2 * n**3 / seconds / 1e12}
+
+
+def copy_speed(setting: Setting) -> dict:
+    """The bytes a second that the fastest of ten copies of a large tensor reads and writes."""
+    n_bytes = 16 * setting.scale.product**2  # 1 GiB on a GPU, far beyond its caches
+    source = torch.zeros(n_bytes, dtype=torch.uint8, device=setting.device)  # (n_bytes,)
+    target = torch.empty_like(source)
+    seconds = fastest(setting.device, lambda: target.copy_(source))
+    return {"gb_per_second": 2 * n_bytes / seconds / 1e9}
+
+
+def fastest(device: str, function: Callable[[], object]) -> float:
+    """The seconds of the fastest of ten calls, after one that warms up."""
+    function()
+    seconds = []
+    for _ in range(10):
+        start = clock(device)
+        function()
+        seconds.append(clock(device) - start)
+    return min(seconds)
+
+
+# Whole runs
+
+
+def measure_runs(setting: Setting) -> None:
+    """Train the default run and experiment=shakespeare_char to their ends, as a user starts them."""
+    pydoc = []
+    shakespeare = ["experiment=shakespeare_char"]
+    if setting.dry:
+        # Reading the default run's own text, the help of every module of Python, takes most of a short run's time.
+        path = setting.shakespeare or setting.folder / "text.txt"
+        if setting.shakespeare is None:
+            path.write_text("".join(f"Line {i} is {i * i}.\n" for i in range(300)))
+        text = ["data=text", f"data.path={quoted(str(path.resolve()))}"]
+        pydoc += text
+        shakespeare += text
+    elif setting.shakespeare is not None:
+        shakespeare.append(f"data.path={quoted(str(setting.shakespeare.resolve()))}")
+
+    for name, overrides in (("pydoc", pydoc), ("shakespeare_char", shakespeare)):
+        figures = setting.measure(
+            f"{name}: seconds", "seconds", partial(whole_run, setting, name, overrides)
+        )
+        if figures is not None:
+            setting.table.add(f"{name}: validation loss", figures["val_loss"])
+
+
+def whole_run(setting: Setting, name: str, overrides: Sequence[str]) -> dict:
+    """Seconds of a whole command, and its last validation loss."""
+    run = setting.folder / name
+    command = [
+        *GPTMINI,
+        "train",
+        *overrides,
+        f"folder={quoted(str(run))}",
+        f"data_dir={quoted(str(setting.folder / 'data_dir'))}",
+        "console=lines",
+        *setting.scale.sizes,
+        *setting.scale.runs,
+    ]
+    start = time.monotonic()
+    output_of(command, timeout=max(1.0, setting.left))
+    seconds = time.monotonic() - start
+    loss, bits = final_losses(run)
+    return {"seconds": seconds, "val_loss": loss, "bits_per_byte": bits}
+
+
+# nanoGPT
+
+
+def measure_peer(setting: Setting) -> None:
+    """Add two rows of gptmini and two of nanoGPT's train.py, in turns, and the median of their ratios.
+
+    Both train at the sizes of the gpt2 preset, with the global batch of a fit, on the same tokens.
+    """
+    what = "speed of gptmini, divided by that of nanoGPT"
+    if setting.nanogpt is None:
+        setting.table.add(what, None, status="not asked", said="--nanogpt FOLDER names a checkout")
+        return
+
+    speed = "tokens_per_second"
+    ratios = []
+    for turn in (1, 2):
+        name = f"turn {turn}: tokens a second of"
+        ours = setting.measure(f"{name} gptmini", speed, partial(fit, setting, "gpt2"), is_fit=True)
+        theirs = setting.measure(f"{name} nanoGPT", speed, partial(train_nanogpt, setting, ours))
+        if ours and theirs:
+            ratios.append(ours[speed] / theirs[speed])
+    if ratios:
+        setting.table.add_median(what, ratios)
+
+
+def train_nanogpt(setting: Setting, ours: dict | None) -> dict:
+    """The median speed of nanoGPT over the steps that a fit is timed on.
+
+    Args:
+        setting: what all parts share.
+        ours: the figures of gptmini, whose micro-batch nanoGPT takes too; None if gptmini's fit failed.
+    """
+    give_back_memory(setting.device)
+    scale = setting.scale
+    sizes = OmegaConf.merge(experiment("gpt2"), OmegaConf.from_dotlist(list(scale.sizes))).model
+    folder = setting.folder / "nanogpt"
+    store = synthetic_store(setting, sizes.context_length)
+    assert setting.nanogpt is not None
+    nanogpt.copy_with_tokens(setting.nanogpt, folder, store.tokens("train"), store.tokens("val"))
+
+    # nanoGPT holds more logits than gptmini, so that the largest micro-batch of the ladder is its limit.
+    batch_size = min(ours["batch_size"] if ours else scale.sequences, scale.batch_sizes[-1])
+    options = {
+        "dataset": "tokens",
+        "batch_size": batch_size,
+        "gradient_accumulation_steps": scale.sequences // batch_size,
+        "block_size": sizes.context_length,
+        "n_layer": sizes.n_layers,
+        "n_head": sizes.n_heads,
+        "n_embd": sizes.d_model,
+        "bias": True,
+        "max_iters": scale.steps,
+        "eval_iters": 1,
+        "eval_interval": 10**6,  # beyond the last step: nanoGPT evaluates at its first step alone
+        "log_interval": 1,
+        "device": setting.device,
+        "compile": not setting.dry,
+        "dtype": "float32" if setting.dry else "bfloat16",
+        "out_dir": str(folder / "out"),
+    }
+    command = nanogpt.command(options)
+    output = output_of(command, timeout=max(1.0, setting.left), cwd=folder)
+    milliseconds = nanogpt.median_milliseconds(output, scale.first_step)
+    return {
+        "tokens_per_second": scale.sequences * sizes.context_length / milliseconds * 1000,
+        "ms_a_step": milliseconds,
+        "batch_size": batch_size,
+    }
+
+
+# Kernels
+
+
+class Profile(L.Callback):
+    """Profiles a few steps, after compiling and warming up are over."""
+
+    def __init__(self, first_step: int) -> None:
+        """Profile N_STEPS steps once first_step steps are done."""
+        self.first_step = first_step
+        self.done = False
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self.profile = torch.profiler.profile(activities=activities)
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, module: GPTModule, batch: object, batch_idx: int
+    ) -> None:
+        """Start the profiler with the first micro-step of the first step to profile."""
+        is_new_step = batch_idx % trainer.accumulate_grad_batches == 0
+        if is_new_step and trainer.global_step == self.first_step:
+            self.profile.start()
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: object) -> None:
+        """Stop the profiler after the last step to profile."""
+        if trainer.global_step == self.first_step + N_STEPS and not self.done:
+            self.done = True
+            self.profile.stop()
+
+
+def measure_kernels(setting: Setting) -> None:
+    """Profile a fit of the modern preset, and add a row for each of the kernels that take the most time."""
+    first_step = setting.scale.first_step
+    profile = Profile(first_step)
+    figures = setting.measure(
+        "profiled run: tokens a second",
+        "tokens_per_second",
+        # Two more steps than are profiled, so that the end of the fit is not among them.
+        partial(
+            fit,
+            setting,
+            "modern",
+            callbacks=[profile],
+            steps=first_step + N_STEPS + 2,
+        ),
+        is_fit=True,
+    )
+    if figures is None:
+        return
+
+    spent = spent_by_kernel(profile.profile, setting.device)
+    total = sum(time for time, _ in spent)
+    for time_spent, event in spent[:N_KERNELS]:
+        what = f"{event.key[:60]}: share of the time, in percent"
+        setting.table.add(what, 100 * time_spent / total, calls=event.count)
+
+
+def spent_by_kernel(profile: torch.profiler.profile, device: str) -> list[tuple[float, object]]:
+    """The microseconds of each kernel and the profiler's event of it, the slowest first."""
+    spent = []
+    for event in profile.key_averages():
+        if device != "cuda":
+            spent.append((event.self_cpu_time_total, event))
+            continue
+
+        # On a GPU the operations of the processor have the times of their kernels too, which would count twice.
+        on_gpu = event.device_type == torch.autograd.DeviceType.CUDA
+        if on_gpu and not event.is_user_annotation:
+            spent.append((event.self_device_time_total, event))
+    return sorted(spent, key=lambda pair: pair[0], reverse=True)
+
+
+# Sampling
+
+
+def measure_sampling(setting: Setting) -> None:
+    """Add the rows of the sampling benchmark: gptmini beside Hugging Face's static cache, and the bandwidth's limit."""
+    torch.compiler.reset()  # of what fits have compiled
+    give_back_memory(setting.device)
+    checkout = None if setting.dry else setting.nanogpt
+    options = argparse.Namespace(**setting.scale.sampling, nanogpt=checkout)
+
+    def sample() -> dict:
+        sampling.compare_all(setting.table, options, setting.device)
+        return {"compiled": str(options.compile)}
+
+    setting.measure("sampling is compiled", "compiled", sample)
