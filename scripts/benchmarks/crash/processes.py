@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from ..harness import Table
 from .outcomes import (
     INTERVAL,
     OVERRIDES,
@@ -45,8 +46,8 @@ OPTIONS = (
 )
 
 
-def kill_processes(n_kills: int, root: Path, random_: random.Random) -> bool:
-    """Kill n_kills processes, a share of them under each launcher; print what came of it and return if all is well."""
+def kill_processes(table: Table, n_kills: int, root: Path, random_: random.Random) -> None:
+    """Kill n_kills processes, a share of them under each launcher."""
     straight = {}
     for kind in (KINDS[0], KINDS[-1]):
         straight[kind] = root / f"straight {kind}"
@@ -55,22 +56,18 @@ def kill_processes(n_kills: int, root: Path, random_: random.Random) -> bool:
             if process.wait():
                 sys.exit((straight[kind] / "output.txt").read_text())
 
-    is_well = True
     for kind in KINDS:
         # Another strategy adds up gradients in another order.
         undisturbed = straight.get(kind, straight[KINDS[0]])
         folder = root / kind.replace(" ", "-").replace(",", "")
         folder.mkdir()
         shutil.copytree(undisturbed / "data", folder / "data")
-        lost, n_starts = kill_job(kind, folder, n_kills // len(KINDS), random_)
+        lost, n_starts = kill_job(kind, folder, max(1, n_kills // len(KINDS)), random_)
         bits = differing_bits(outcome(undisturbed), outcome(folder))
-        most = max(lost, default=0)
-        print(
-            f"{kind:24} {len(lost)} kills, {n_starts} starts, at most {most} steps lost, {bits} bits differ",
-            flush=True,
-        )
-        is_well = is_well and most <= INTERVAL and not bits
-    return is_well
+        table.add(f"{kind}: kills", len(lost), starts=n_starts)
+        what = f"{kind}: most steps lost, with {INTERVAL} between checkpoints"
+        table.add(what, max(lost, default=0), goal=f"at most {INTERVAL}")
+        table.add(f"{kind}: bits that differ from an undisturbed run", bits, goal="0")
 
 
 def kill_job(

@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 
+from ..harness import Table
 from .processes import processes_in
 
 OPTIONS = (
@@ -28,8 +30,8 @@ UNFINISHED = 1  # exit code of a sweep of which a trial has failed or was given 
 WHOM = ("the sweep", "a run", "everything")
 
 
-def kill_sweeps(n_kills: int, root: Path, random_: random.Random) -> bool:
-    """Kill a sweep n_kills times; print what came of it and return whether its table is the undisturbed one's."""
+def kill_sweeps(table: Table, n_kills: int, root: Path, random_: random.Random) -> None:
+    """Kill a sweep n_kills times, and compare its table with the undisturbed one's."""
     undisturbed = root / "sweep"
     undisturbed.mkdir()
     began = time.monotonic()
@@ -56,22 +58,19 @@ def kill_sweeps(n_kills: int, root: Path, random_: random.Random) -> bool:
                     break
         code = process.wait()
         if code == UNFINISHED:
-            print((folder / "output.txt").read_text())
-            return False
+            sys.exit((folder / "output.txt").read_text())
         if code == 0:
             break
 
     found = table_of(folder)
+    n_different = sum(one != other for one, other in zip_longest(found, expected))
     n_runs = len(list(folder.glob("runs/sweep/*/config.yaml")))
-    kills = ", ".join(f"{number} of {whom}" for whom, number in by_whom.items())
-    same = found == expected
-    for one, other in zip(found, expected, strict=False):
-        if one != other:
-            print("  differs:", one, other)
-    print(f"sweep                    {kills}, {n_starts} starts, {n_runs} runs")
-    print(f"  table                  {len(found)} trials, {'the same' if same else 'another one'}")
-    has_killed = sum(by_whom.values()) == n_kills
-    return has_killed and same and n_runs == len(expected) == 12
+    kinds = ", ".join(f"{number} of {whom}" for whom, number in by_whom.items())
+    what = "a sweep, one of its runs, or everything: kills"
+    table.add(what, sum(by_whom.values()), kinds=kinds, starts=n_starts)
+    what = "rows of the sweep's table that differ from an undisturbed one's"
+    table.add(what, n_different, goal="0")
+    table.add("runs of the sweep", n_runs, goal="12")
 
 
 def begin(folder: Path) -> subprocess.Popen:

@@ -1,13 +1,14 @@
 """Kill a real training run again and again, resume it, and compare its end with a run that nobody killed.
 
-A third of the kills falls on start-up, a third on any instant of training, a third inside the write of a checkpoint.
+Of the part run, a third of the kills falls on start-up, a third on any instant of training, a third inside the write of
+a checkpoint. The other parts kill processes of runs on two processes, under every launcher, and a sweep. Exits with 1 if
+a goal is missed.
 """
 
 import argparse
 import random
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -15,19 +16,21 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gptmini.commands.errors import Parser
 from gptmini.user_error import UserError
 
+from ..harness import GPTMINI, Table, met
 from .outcomes import INTERVAL, OVERRIDES, count_steps, differing_bits, outcome, reached
 from .processes import kill_processes
 from .sweeps import kill_sweeps
 
+PARTS = ("run", "processes", "sweep")
+USUAL_PARTS = ("run",)
+
 STEPS_A_KILL = 60  # so many that the run is not over before its last kill
 KINDS = ("start-up", "training", "write")  # when a kill falls, in turns
 RESUME = "resume=runs/latest"
-ROOM_ON_DISK = (
-    1_000_000  # bytes of the largest file that a run without room may write; a checkpoint has 5 MB
-)
+# Bytes of the largest file that a run without room may write; a checkpoint has 5 MB.
+ROOM_ON_DISK = 1_000_000
 
 
 @dataclass
@@ -35,95 +38,63 @@ class Tally:
     """What the kills of a run came to so far."""
 
     kills: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))  # by kind
-    n_resumes: int = 0
     n_torn: int = 0  # files that could not be read after a kill
     lost: list[int] = field(default_factory=list)  # steps that each kill cost
 
 
-def main() -> None:
-    """Print kills, torn files, lost steps and differing bits; exit with 1 if a file is torn or a bit differs."""
-    arguments = parse_arguments()
-    random_ = random.Random(arguments.seed)
-    if arguments.of != "run":
-        kill_others = kill_processes if arguments.of == "processes" else kill_sweeps
+def options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    add = parser.add_argument
+    add("--kills", type=int, default=50, help="kills of each part (default: %(default)s)")
+    add("--seed", type=int, default=1, help="seed of their instants (default: %(default)s)")
+
+
+def measure(table: Table, arguments: argparse.Namespace) -> None:
+    """Kill what was asked for, and exit with 1 if a goal is missed."""
+    functions = {"run": kill_runs, "processes": kill_processes, "sweep": kill_sweeps}
+    for part in arguments.only:
+        table.part = part
         with tempfile.TemporaryDirectory() as root:
-            sys.exit(0 if kill_others(arguments.kills, Path(root), random_) else 1)
-    options = [*OVERRIDES, f"trainer.max_steps={arguments.kills * STEPS_A_KILL}"]
-    n_copies = 4 * arguments.kills
+            functions[part](table, arguments.kills, Path(root), random.Random(arguments.seed))
 
-    with tempfile.TemporaryDirectory() as root:
-        straight = Path(root) / "straight"
-        straight.mkdir()
-        if start(straight, *options).wait():
-            sys.exit((straight / "output.txt").read_text())
-
-        killed = Path(root) / "killed"
-        killed.mkdir()
-        shutil.copytree(straight / "data", killed / "data")
-        tally = kill_and_resume(killed, options, arguments.kills, random_)
-
-        # A run without room on the disk for its checkpoints fails, and the next one goes on from the files before.
-        limited = start(killed, RESUME, "trainer.max_time=5", limit=ROOM_ON_DISK).wait()
-        _, n_torn = newest(killed)
-        tally.n_torn += n_torn
-        end = start(killed, RESUME, "trainer.max_time=null").wait()
-        tally.n_resumes += 2
-
-        bits = differing_bits(outcome(straight), outcome(killed))
-        checkpoint = next(killed.glob("runs/*/*/checkpoints/last.ckpt"))
-        refused, different = damage(checkpoint, n_copies, random_)
-
-    by_kind = ", ".join(f"{n} in {kind}" for kind, n in tally.kills.items())
-    most_lost = max(tally.lost)
-    median_lost = statistics.median(tally.lost)
-    print(f"kills            {sum(tally.kills.values())}: {by_kind}")
-    print(f"resumes          {tally.n_resumes}")
-    print(f"torn files       {tally.n_torn}")
-    print(
-        f"lost steps       at most {most_lost} of {INTERVAL} between checkpoints, "
-        f"median {median_lost:.0f}"
-    )
-    print(
-        f"no room on disk  exit code {limited} with files of 1 MB at most; "
-        f"resumed after that: exit code {end}"
-    )
-    print(f"differing bits   {bits} in weights, optimizer, curves and samples")
-    print(f"damaged copies   {n_copies}: {refused} refused, {different} loaded with other values")
-
-    early = 1e6 * seconds_of_first_batch(10)
-    late = 1e6 * seconds_of_first_batch(10_000_000)
-    print(f"first batch      {early:.0f} us at step 10, {late:.0f} us at step 10,000,000")
-    if tally.n_torn or bits or different or end or most_lost > INTERVAL:
+    measured = [row for row in table.rows if row["part"] in arguments.only and row["goal"]]
+    if not all(met(row["figure"], row["goal"]) for row in measured):
         sys.exit(1)
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Read and check the command line."""
-    parser = Parser(prog="benchmark.py crash", description=__doc__)
-    parser.add_argument(
-        "--kills",
-        type=int,
-        default=50,
-        help="how often the run is killed (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--of",
-        choices=("run", "processes", "sweep"),
-        default="run",
-        help="what is killed: a run of one process, processes of runs of two under every launcher, or a sweep "
-        "(default: %(default)s)",
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        default=1,
-        help="seed of the instants at which it is killed (default: %(default)s)",
-    )
+def kill_runs(table: Table, n_kills: int, root: Path, random_: random.Random) -> None:
+    """Kill and resume a run, then damage copies of its last checkpoint."""
+    options = [*OVERRIDES, f"trainer.max_steps={n_kills * STEPS_A_KILL}"]
+    straight = root / "straight"
+    straight.mkdir()
+    if start(straight, *options).wait():
+        sys.exit((straight / "output.txt").read_text())
 
-    arguments = parser.parse_args()
-    if arguments.kills < 1:
-        parser.error("--kills must be at least 1")
-    return arguments
+    killed = root / "killed"
+    killed.mkdir()
+    shutil.copytree(straight / "data", killed / "data")
+    tally = kill_and_resume(killed, options, n_kills, random_)
+
+    # A run without room on the disk for its checkpoints fails, and the next one goes on from the files before.
+    start(killed, RESUME, "trainer.max_time=5", limit=ROOM_ON_DISK).wait()
+    _, n_torn = newest(killed)
+    tally.n_torn += n_torn
+    end = start(killed, RESUME, "trainer.max_time=null").wait()
+
+    kills = ", ".join(f"{n} in {kind}" for kind, n in tally.kills.items())
+    table.add("kills", sum(tally.kills.values()), kinds=kills)
+    table.add("torn files after a kill", tally.n_torn, goal="0")
+    what = f"most steps lost, with {INTERVAL} steps between checkpoints"
+    table.add(what, max(tally.lost, default=0), goal=f"at most {INTERVAL}")
+    table.add("exit code of the run that goes on after a full disk", end, goal="0")
+    what = "bits that differ at the end in weights, optimizer, curves or samples"
+    table.add(what, differing_bits(outcome(straight), outcome(killed)), goal="0")
+
+    checkpoint = next(killed.glob("runs/*/*/checkpoints/last.ckpt"))
+    n_copies = 4 * n_kills
+    refused, different = damage(checkpoint, n_copies, random_)
+    table.add("damaged copies of a checkpoint", n_copies, refused=refused)
+    table.add("of these, read with other weights", different, goal="0")
 
 
 def start(folder: Path, *arguments: str, limit: int | None = None) -> subprocess.Popen:
@@ -143,7 +114,7 @@ def start(folder: Path, *arguments: str, limit: int | None = None) -> subprocess
     counting = count_steps(folder)
     with (folder / "output.txt").open("a") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", "gptmini", "train", *arguments, counting],
+            [*GPTMINI, "train", *arguments, counting],
             cwd=folder,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -159,7 +130,6 @@ def kill_and_resume(
     for i in range(n_kills):
         # A run that was killed during its first start-up has no folder yet, and starts anew.
         has_begun = (folder / "runs" / "latest").exists()
-        tally.n_resumes += int(has_begun)
         process = start(folder, RESUME) if has_begun else start(folder, *options)
 
         kind = KINDS[i % len(KINDS)]
@@ -249,36 +219,3 @@ def damage(path: Path, n: int, random_: random.Random) -> tuple[int, int]:
 
     copy.unlink()
     return refused, different
-
-
-def seconds_of_first_batch(step: int, times: int = 50) -> float:
-    """Return the median seconds that a run resumed at a step takes to find and cut its first batch.
-
-    Args:
-        step: the step, in a text of a million tokens.
-        times: how often the batch is cut.
-    """
-    import numpy as np
-
-    from gptmini.data.batches import gather, step_sequences, window_starts
-
-    data = np.zeros(1_000_000, dtype=np.uint16)
-    took = []
-    for _ in range(times):
-        began = time.perf_counter()
-        sequences = step_sequences(
-            step,
-            0,
-            global_batch_size=16,
-            batch_size=16,
-            rank=0,
-            n_ranks=1,
-        )
-        starts = window_starts(sequences, n_tokens=len(data), context_length=128, seed=1)
-        gather(data, starts, 128)
-        took.append(time.perf_counter() - began)
-    return statistics.median(took)
-
-
-if __name__ == "__main__":
-    main()
