@@ -4,7 +4,6 @@ A benchmark is a module with a docstring, a function measure(table, arguments) a
 options(parser). Every row says what was measured, the figure, its spread, the goal, and by which method.
 """
 
-import argparse
 import json
 import os
 import platform

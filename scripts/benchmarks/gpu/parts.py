@@ -1,7 +1,6 @@
 """The parts of the GPU benchmark that are short: machine, whole runs, nanoGPT, kernels, sampling."""
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
