@@ -1,4 +1,4 @@
-"""Run a measurement: python scripts/benchmark.py NAME [options]; all runs every one, and page writes docs/results.md."""
+"""Run a measurement: python scripts/benchmark.py NAME [options]; all runs all, and page writes docs/results.md."""
 
 import sys
 from importlib import import_module

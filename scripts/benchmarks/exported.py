@@ -1,4 +1,4 @@
-"""Exported models in programs of others: lm-evaluation-harness, transformers, llama.cpp and MLX, against gptmini itself.
+"""Exported models in lm-evaluation-harness, transformers, llama.cpp and MLX, against gptmini itself.
 
 - --harness-python names a Python with lm-evaluation-harness: `pip install 'lm_eval[hf]'`.
 - --llama names a folder with the llama.cpp of npm's package node-llama-cpp, which brings a built library:

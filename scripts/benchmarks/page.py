@@ -1,7 +1,7 @@
 """Write the tables of docs/results.md from the JSON files in docs/results, without measuring anything.
 
-In the page, everything from the line <!-- table: NAME PART ... --> to the line <!-- end --> is written here: the rows of
-docs/results/NAME.json, of these parts alone if parts are named.
+In the page, everything from the line <!-- table: NAME PART ... --> to the line <!-- end --> is written here: the rows
+of docs/results/NAME.json, of these parts alone if parts are named.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """GGUF files, read by the library gguf: weights, vocabulary and settings; what llama.cpp does not know is refused.
 
-`python scripts/benchmark.py runtimes` compares them with llama.cpp itself.
+`python scripts/benchmark.py exported` compares them with llama.cpp itself.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Kill a real training run again and again, resume it, and compare its end with a run that nobody killed.
 
-Of the part run, a third of the kills falls on start-up, a third on any instant of training, a third inside the write of
-a checkpoint. The other parts kill processes of runs on two processes, under every launcher, and a sweep. Exits with 1 if
-a goal is missed.
+Of the part run, a third of the kills falls on start-up, a third on any instant of training, a third inside the write
+of a checkpoint. The other parts kill processes of runs on two processes, under every launcher, and a sweep. Exits with
+1 if a goal is missed.
 """
 
 import argparse

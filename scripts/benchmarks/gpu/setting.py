@@ -1,4 +1,4 @@
-"""What all parts of the GPU benchmark share: the sizes of what is measured, the time, and the options of the command."""
+"""What all parts of the GPU benchmark share: the sizes of what is measured, the time, and the command's options."""
 
 import time
 from collections.abc import Callable

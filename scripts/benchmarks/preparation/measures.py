@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -157,7 +158,7 @@ def memory(table: Table, arguments: argparse.Namespace) -> None:
     table.add(f"megabytes of memory on one line of {arguments.megabytes} MB", megabytes)
 
     sizes = list(held)
-    for small, large in zip(sizes, sizes[1:], strict=False):
+    for small, large in pairwise(sizes):
         what = f"memory at {large} MB of text, divided by that at {small} MB"
         table.add(what, held[large] / held[small], goal="at most 1.1")
     n = len(os.sched_getaffinity(0))
