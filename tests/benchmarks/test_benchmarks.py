@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 BENCHMARK = ROOT / "scripts" / "benchmark.py"
-SHORT = [
+SHORT = (
     "data=text",
     "data.path=my.txt",
     "tokenizer=char",
@@ -21,7 +21,7 @@ SHORT = [
     "trainer.batch_size=4",
     "trainer.global_batch_size=4",
     "trainer.val_tokens=64",
-]
+)
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_no_figure_of_the_results_is_typed_by_hand(harness):
 )
 def test_a_mistake_is_told_in_one_line_before_anything_is_measured(run, command, message):
     name, *arguments = command.split()
-    overrides = SHORT if name in ("ablation", "training") else []
+    overrides = SHORT if name in ("ablation", "training") else ()
     result = run(name, *overrides, *arguments)
     assert (result.returncode, result.stdout) == (2, "")
     assert message in result.stderr

@@ -10,7 +10,7 @@ from gptmini.training.batch_size import choose_batch_size
 from gptmini.training.checkpoints import RunCheckpoints
 from gptmini.training.monitoring.scalars import Scalars
 from gptmini.training.stopping import Stopping
-from gpu.parts import SIZES, TRY_ON_CPU, Work, model_of
+from gpu.parts import OPTIMIZERS, SIZES, TRY_ON_CPU, Work, model_of
 
 pytestmark = pytest.mark.gpu
 
@@ -39,7 +39,7 @@ class NoWaiting(L.Callback):
 
 
 @pytest.mark.parametrize("compile", [False, True])
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@OPTIMIZERS
 def test_the_host_never_waits_in_steps_that_are_not_logged(run, optimizer, compile):
     callbacks = [
         NoWaiting(3, 8),
