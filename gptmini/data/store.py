@@ -224,14 +224,13 @@ class TokenStore:
         for part in self._parts:
             part.check_size(split)
         for file in self._files(split):
-            mapped = self._map(file.path)
             # The system's answer for the mapped file, even if its name is gone.
-            size = mapped.size()
-            if size < len(mapped):
+            size = self._map(file.path).size()
+            if size < file.size:
                 what_to_do = remedy(self.folder) if self.has_index else "put the whole file back"
                 raise UserError(
                     f"{file.path} must stay as it is while it is read, got {size:,} bytes where there were "
-                    f"{len(mapped):,}; {what_to_do}"
+                    f"{file.size:,}; {what_to_do}"
                 )
 
     @property
