@@ -22,7 +22,6 @@ from gptmini.data.batches import (
 from gptmini.data.store import Source
 from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.trainer_settings import TrainerSettings
-from refusals import refused_keys
 from training.runs import SETTINGS
 
 
@@ -150,13 +149,6 @@ def test_validation_predicts_every_target_once_in_order(n_tokens, max_tokens):
     assert all(tokens.shape[0] <= 3 for tokens, _ in batches)
 
 
-def test_validation_shapes_by_hand():
-    data = np.arange(24, dtype=np.uint16)  # 23 targets: windows of 5, four of them, then 3 tokens
-    windows = validation_windows(data, context_length=5, batch_size=3)
-    shapes = [tuple(tokens.shape) for tokens, _ in windows]
-    assert shapes == [(3, 5), (1, 5), (1, 3)]
-
-
 @pytest.mark.parametrize("size", [2, 3, 6, 11])
 def test_every_place_is_about_as_likely(size):
     keys = np.arange(4000, dtype=np.uint64)
@@ -250,12 +242,3 @@ def test_batches_of_ones_own_loop_are_those_of_a_run(sources, start_step):
     steps = torch.stack([torch.stack(batch) for batch in islice(own, 50)])  # (50, 2, 6, 5)
     by_micro_step = steps.unflatten(2, (2, 3)).transpose(1, 2).flatten(0, 1)  # (2 * 50, 2, 3, 5)
     assert torch.equal(by_micro_step, of_run)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("batch_size", 0), ("context_length", 2.0), ("seed", "1"), ("start_step", -1), ("step", 1)],
-)
-def test_batches_refuses_a_value_by_its_key_before_the_first_batch(key, value):
-    settings = {"batch_size": 2, "context_length": 3, "seed": 1} | {key: value}
-    assert refused_keys(gptmini.batches, store=Tokens((1, 50)), **settings) == {key}

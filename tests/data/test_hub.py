@@ -1,19 +1,19 @@
 """Datasets of the hub: which files are what, and a download from a server that answers as the hub does."""
 
 import json
-import subprocess
-import sys
 import threading
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
+import huggingface_hub
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from data.parts import by_split
 from gptmini.data.hub import Choice, choose_files, hub_text, place_of
 from gptmini.user_error import UserError
-from refusals import refused_keys
 
 # Places of files in datasets on the hub, of the hub's own branch, and of FineWeb.
 PLACES = {
@@ -54,7 +54,6 @@ def test_validation_is_held_out_where_there_is_one_and_test_otherwise():
             (None, "train", None),
             "data.subset must be one of a, b, which d has, got None",
         ),
-        (["train.parquet"], ("x", "train", None), "data.subset must be one of default, which d"),
         (["train.parquet"], (None, "x", None), "data.split must be one of train, which d has"),
         (["train.parquet"], (None, "train", "x"), "data.val_split must be one of train, which d"),
         (["train.parquet"], (None, "train", "train"), "another split than data.split, got train"),
@@ -98,120 +97,84 @@ def text_of(dataset, folder, **changes):
 
 def test_a_local_folder_is_read_as_a_dataset(dataset, tmp_path):
     corpus = text_of(dataset, tmp_path / "downloads", may_download=False)
-    train = [("train", text, True) for text in ("one", "two", "three")]
-    assert list(corpus.documents()) == [*train, ("val", "held out", True)]
+    assert by_split(corpus) == {"train": ["one", "two", "three"], "val": ["held out"]}
     assert corpus.name == "dataset"
     assert not (tmp_path / "downloads").exists()
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Answers the requests of huggingface_hub for one dataset, by the hub's published API."""
-
-    commit = "a" * 40
-    asked = []
+    """Answers the requests of huggingface_hub for the dataset someone/stories, by the hub's published API."""
 
     def do_GET(self):
-        self.answer(with_body=True)
+        self.wfile.write(self.answer())
 
     def do_HEAD(self):
-        self.answer(with_body=False)
+        self.answer()
 
-    def answer(self, *, with_body):
-        self.asked.append(self.path)
+    def answer(self):
+        """Send the head of an answer, and return its body."""
+        self.server.asked.append(self.path)
         path = self.path.partition("?")[0]
-        prefix = f"/datasets/someone/stories/resolve/{self.commit}/"
+        prefix = f"/datasets/someone/stories/resolve/{COMMIT}/"
+        body = None
         if path.startswith("/api/datasets/someone/stories"):
-            names = [file.relative_to(self.root).as_posix() for file in self.root.rglob("*.*")]
-            siblings = [{"rfilename": name} for name in sorted(names)]
-            info = {"id": "someone/stories", "sha": self.commit, "siblings": siblings}
-            body = json.dumps(info | {"tags": [], "private": False, "downloads": 0}).encode()
+            siblings = [{"rfilename": name} for name in ("README.md", *TEXTS)]
+            body = json.dumps({"id": "someone/stories", "sha": COMMIT, "siblings": siblings})
+            body = body.encode()
         elif path.startswith(prefix):
-            body = (self.root / path.removeprefix(prefix)).read_bytes()
-        else:
-            self.send_response(404)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("X-Repo-Commit", self.commit)
+            body = (self.server.root / path.removeprefix(prefix)).read_bytes()
+
+        self.send_response(404 if body is None else 200)
+        self.send_header("Content-Length", str(len(body or b"")))
+        self.send_header("X-Repo-Commit", COMMIT)
         self.send_header("ETag", f'"{abs(hash(body))}"')
         self.end_headers()
-        if with_body:
-            self.wfile.write(body)
+        return body or b""
 
     def log_message(self, *arguments):
         pass
 
 
+COMMIT = "a" * 40
+
+
 @pytest.fixture
-def hub(dataset):
-    """The address of a server that has the dataset someone/stories, and what it was asked for."""
-    Hub.root = dataset
-    Hub.asked.clear()
+def hub(dataset, monkeypatch):
+    """A server that is the hub to huggingface_hub, and keeps in .asked what it was asked for."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", Hub.asked
+    server.root = dataset
+    server.asked = []
+    address = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(huggingface_hub, "HfApi", partial(huggingface_hub.HfApi, address))
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield server
     server.shutdown()
     server.server_close()
 
 
-DOWNLOAD = """
-import sys
-from gptmini.data import hub_text
-corpus = hub_text(
-    dataset=sys.argv[1],
-    subset=None,
-    split="train",
-    val_split=None,
-    revision=None,
-    field="story",
-    folder=sys.argv[2],
-    val_fraction=0.5,
-    on_error="fail",
-)
-print([document.text for document in corpus.documents()])
-"""
-
-
-def download(name, folder, address):
-    """What another process, to which this server is the hub, reads of a dataset."""
-    return subprocess.run(
-        [sys.executable, "-c", DOWNLOAD, name, str(folder)],
-        env={"PATH": "", "HF_ENDPOINT": address, "HOME": str(folder), "no_proxy": "*"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-@pytest.mark.slow
 def test_a_dataset_is_downloaded_once(hub, tmp_path):
-    address, asked = hub
-    first = download("someone/stories", tmp_path / "downloads", address)
-    assert first.stdout == "['one', 'two', 'three', 'held out']\n", first.stderr
-    assert first.stderr == ""
-    assert any("resolve" in path for path in asked)
-    kept = tmp_path / "downloads" / "someone--stories"
-    assert sorted(path.relative_to(kept).as_posix() for path in kept.rglob("*.parquet")) == [*TEXTS]
+    for _ in range(2):
+        corpus = text_of("someone/stories", tmp_path / "downloads")
+        assert by_split(corpus) == {"train": ["one", "two", "three"], "val": ["held out"]}
+    resolved = [path for path in hub.asked if "resolve" in path]
+    assert {path.rpartition("/")[2] for path in resolved} == {Path(name).name for name in TEXTS}
 
-    asked.clear()
-    second = download("someone/stories", tmp_path / "downloads", address)
-    assert second.stdout == first.stdout
-    assert asked == []
-
-    for name in ("someone/else", "./absent", "~/absent"):
-        missing = download(name, tmp_path / "downloads", address)
-        said = f"gptmini.user_error.UserError: could not download the dataset {name} ("
-        assert said in missing.stderr
-        assert "data.dataset may also be a local folder" in missing.stderr
+    hub.asked.clear()
+    text_of("someone/stories", tmp_path / "downloads")
+    assert hub.asked == []
+    for name in ("someone/else", "./absent"):
+        said = (
+            rf"could not download the dataset {name} \(.*data\.dataset may also be a local folder"
+        )
+        with pytest.raises(UserError, match=said):
+            text_of(name, tmp_path / "downloads")
     assert [path.name for path in (tmp_path / "downloads").iterdir()] == ["someone--stories"]
 
 
 def test_nothing_is_downloaded_where_nobody_has_typed_from_where(dataset, tmp_path):
     def read(**changes):
         corpus = text_of("someone/stories", tmp_path / "downloads", may_download=False, **changes)
-        return [document.text for document in corpus.documents()]
+        return by_split(corpus)
 
     said = "the dataset someone/stories must be downloaded again, and only the run's folder says"
     with pytest.raises(UserError, match=said):
@@ -221,12 +184,6 @@ def test_nothing_is_downloaded_where_nobody_has_typed_from_where(dataset, tmp_pa
     dataset.rename(kept)
     listed = {"commit": "a" * 40, "files": [*TEXTS, "data/test-00000-of-00001.parquet"]}
     (kept / "gptmini-files.json").write_text(json.dumps(listed))
-    assert read() == ["one", "two", "three", "held out"]
+    assert read() == {"train": ["one", "two", "three"], "val": ["held out"]}
     with pytest.raises(UserError, match=said):
         read(val_split="test")
-
-
-def test_an_argument_that_does_not_fit_is_refused_before_the_network():
-    assert refused_keys(partial(text_of, "", 5)) == {"dataset"}
-    wrong = {"split": None, "val_fraction": 1, "on_error": "pass", "field": ""}
-    assert refused_keys(partial(text_of, "a/b", "downloads"), **wrong) == set(wrong)

@@ -56,8 +56,9 @@ WORDS = ["One", "two", "one ", "TWO", ", ", "\n", "\u4e2d", "\u3042", "\u3001", 
 TEXT = st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join)
 
 
-@given(held_out=st.lists(TEXT, max_size=4), train=st.lists(TEXT, max_size=4))
-@pytest.mark.parametrize("has_index", [True, False])
+@given(
+    held_out=st.lists(TEXT, max_size=4), train=st.lists(TEXT, max_size=4), has_index=st.booleans()
+)
 def test_overlap_is_what_a_search_finds(held_out, train, has_index):
     store = Store(train=train, val=held_out, has_index=has_index)
     assert inspect_overlap(store, CODER, print) == by_search(held_out, train)
@@ -65,9 +66,7 @@ def test_overlap_is_what_a_search_finds(held_out, train, has_index):
 
 def test_a_passage_at_any_place_of_a_long_text_is_found(monkeypatch):
     monkeypatch.setattr(inspect, "IDS_AT_ONCE", 300)
-    words = [
-        f"word{i}" for i in range(400)
-    ]  # 400 words of 6 or 7 characters, with spaces 3,090 ids
+    words = [f"word{i}" for i in range(400)]  # with spaces 3,090 ids
     held_out = [" ".join(words[i : i + 13]) for i in range(388)] + ["12 " * 12]
     shares = []
     found = inspect_overlap(Store(train=[" ".join(words)], val=held_out), CODER, shares.append)
@@ -94,10 +93,8 @@ def test_the_longest_and_the_first_documents_are_shown(monkeypatch, has_index, a
     assert found.first == ["bb", "a", "ccc"]
     assert found.n_ids_used == 6  # the letters and end-of-text
 
-
-def test_a_text_without_end_of_text_is_one_document():
-    characters = tokenizer.CharTokenizer("ab", end_of_text=False)
-    store = Store(has_index=False)
+    # A text without end-of-text is one document.
     store.ids["train"] = [0, 1, 1]
-    found = inspect_split(store, "train", characters, 2)
-    assert found.longest == [(3, "ab")]
+    store.has_index = False
+    characters = tokenizer.CharTokenizer("ab", end_of_text=False)
+    assert inspect_split(store, "train", characters, 2).longest == [(3, "ab")]

@@ -8,19 +8,24 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
+from queue import Queue
 
 import pytest
+from filelock import FileLock
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from data.parts import first_byte
 from gptmini import tokenizer
 from gptmini.data import Document, Watcher, preparation, prepare
 from gptmini.data.preparation import Digests, Task, in_order
-from gptmini.data.store import FORMAT
 from gptmini.user_error import UserError
 from toys import Documents
+
+BUILDERS = [tokenizer.byte, tokenizer.character, partial(tokenizer.bpe, vocab_size=300)]
 
 
 @pytest.fixture
@@ -56,9 +61,6 @@ def documents_in(store, split):
     return texts
 
 
-BUILDERS = [tokenizer.byte, tokenizer.character, partial(tokenizer.bpe, vocab_size=300)]
-
-
 @pytest.mark.parametrize("build", BUILDERS)
 def test_any_number_of_workers_writes_the_same_bytes(tmp_path, small_tasks, build):
     texts = [some_text(300, seed=i) for i in range(40)]
@@ -71,11 +73,11 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path, small_tasks, buil
     assert folders[0] == folders[1] == folders[2]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1),
     fraction=st.floats(0.05, 0.95),
-    build=st.sampled_from(BUILDERS),
+    build=st.sampled_from(BUILDERS[:2]),
 )
 def test_decoding_by_the_index_gives_the_documents_back(tmp_path_factory, texts, fraction, build):
     # The last character has one byte, so that the boundary lies before it.
@@ -95,23 +97,19 @@ def test_decoding_by_the_index_gives_the_documents_back(tmp_path_factory, texts,
         assert "".join(train + val) == "".join(texts)
 
 
-def first_byte(text):
-    return hashlib.sha256(text.encode()).digest()[0]
-
-
-class Parts(Documents):
+class InParts(Documents):
     """A corpus of one document in parts."""
 
     def documents(self):
-        *parts, last = self.splits[None]
-        for part in parts:
-            yield Document(None, part, ends=False)
+        *texts, last = self.splits[None]
+        for text in texts:
+            yield Document(None, text, ends=False)
         yield Document(None, last)
 
 
 def test_a_document_in_many_parts_is_one_document_of_each_split(tmp_path, small_tasks):
     parts = [some_text(300, seed=i) for i in range(40)]
-    store, _ = prepare(Parts(undecided=parts, val_fraction=0.1), tokenizer.byte, tmp_path)
+    store, _ = prepare(InParts(undecided=parts, val_fraction=0.1), tokenizer.byte, tmp_path)
     (train,) = documents_in(store, "train")
     (val,) = documents_in(store, "val")
     assert train + val == "".join(parts)
@@ -119,103 +117,11 @@ def test_a_document_in_many_parts_is_one_document_of_each_split(tmp_path, small_
     assert abs(len(val) / len(train + val) - 0.1) < 0.01
 
 
-class Failing(Documents):
-    """Fails, or is interrupted, after its last document."""
-
-    error = None
-
-    def documents(self):
-        yield from super().documents()
-        if self.error is not None:
-            raise self.error
-
-
-class Bpe:
-    """A builder that is counted, and reads the text without the corpus's error."""
-
-    def __init__(self, corpus):
-        self.corpus = corpus
-        self.n_calls = 0
-        self.__name__ = "bpe"
-
-    def __call__(self, documents):
-        self.n_calls += 1
-        error, self.corpus.error = self.corpus.error, None
-        try:
-            return tokenizer.bpe(documents, vocab_size=270)
-        finally:
-            self.corpus.error = error
-
-
-@pytest.mark.parametrize(
-    "error", [KeyboardInterrupt(), MemoryError(), OSError(28, "full")], ids=repr
-)
-@pytest.mark.parametrize("n", [2, 60])  # two documents are divided by place
-def test_an_interrupted_preparation_goes_on_and_leaves_nothing_behind(
-    tmp_path, small_tasks, error, n
-):
-    corpus = Failing(undecided=[some_text(12_000 // n, seed=i) for i in range(n)], val_fraction=0.2)
-    corpus.error = error
-    build = Bpe(corpus)
-    with pytest.raises(type(error)):
-        prepare(corpus, build, tmp_path)
-    (left,) = tmp_path.iterdir()
-    assert left.name.endswith(".parts")
-    assert len(list(left.glob("*.npz"))) > 1
-
-    corpus.error = None
-    n_calls = build.n_calls
-    notes = []
-    store, _ = prepare(corpus, build, tmp_path, watcher=Watcher(on_note=notes.append))
-    assert build.n_calls == n_calls  # the tokenizer was kept
-    assert any("had been tokenised by an earlier start" in note for note in notes)
-    assert list(tmp_path.iterdir()) == [store.folder]
-
-    fresh, _ = prepare(corpus, build, tmp_path / "fresh")
-    assert files_of(fresh.folder) == files_of(store.folder)
-
-
-def test_what_another_version_left_is_not_used(tmp_path, small_tasks, monkeypatch):
-    corpus = Failing([some_text(9000)], ["held out"])
-    corpus.error = KeyboardInterrupt()
-    monkeypatch.setattr(preparation, "TASK", 2**10)
-    monkeypatch.setattr(preparation, "__version__", "0.0")
-    with pytest.raises(KeyboardInterrupt):
-        prepare(corpus, tokenizer.byte, tmp_path)
-    monkeypatch.undo()
-    corpus.error = None
-    store, _ = prepare(corpus, tokenizer.byte, tmp_path)
-    assert documents_in(store, "train") == corpus.splits["train"]
-
-
-def test_a_mistake_in_the_text_leaves_nothing_behind(tmp_path):
-    corpus = Failing(["some text"], ["more"])
-    corpus.error = UserError("not UTF-8")
-    with pytest.raises(UserError, match="not UTF-8"):
-        prepare(corpus, tokenizer.byte, tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(("train", "val"), [([], ["a"]), (["a"], []), ([""], ["a"])])
-def test_a_split_without_text_is_refused_and_leaves_nothing_behind(tmp_path, train, val):
-    split = "val" if train == ["a"] else "train"
-    with pytest.raises(UserError, match=f"the {split} split must hold text, got none"):
-        prepare(Documents(train, val), tokenizer.character, tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_document_that_does_not_end_is_refused(tmp_path):
-    class Endless(Documents):
-        def documents(self):
-            yield Document("train", "to be continued", ends=False)
-
-    with pytest.raises(UserError, match="the last part of a corpus must end its document"):
-        prepare(Endless(), tokenizer.byte, tmp_path)
-
-
 def test_many_short_documents_are_cut_into_several_tasks(tmp_path, monkeypatch):
     monkeypatch.setattr(preparation, "MOST_PARTS", 10)
     texts = [f"Text {i}" for i in range(95)]
+    numbers = [task.number for task in preparation.cut_tasks(Document("train", t) for t in texts)]
+    assert numbers == list(range(10))
     store, _ = prepare(Documents(texts, ["held out"]), tokenizer.byte, tmp_path, n_workers=3)
     assert documents_in(store, "train") == texts
 
@@ -236,22 +142,95 @@ def test_results_and_errors_come_in_the_order_of_the_tasks(n_workers):
         next(results)
 
 
-def test_a_text_that_was_prepared_by_an_earlier_version_is_prepared_anew(tmp_path):
-    corpus = Documents(["text"], ["more"])
-    notes = []
-    for name in ("given-byte-aaa", "given-byte-bbb", "given-character-ccc"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "meta.json").write_text('{"format": 2, "fingerprint": ""}')
-    prepare(corpus, tokenizer.byte, tmp_path, watcher=Watcher(on_note=notes.append))
-    assert len(notes) == 1
-    assert notes[0].startswith("texts that gptmini 0.2 prepared, as ")
+class Failing(Documents):
+    """Fails, or is interrupted, after its last document."""
 
-    others = Documents(["other text"], ["more"])
-    (tmp_path / "given-byte-aaa" / "meta.json").write_text('{"another": "program"}')
-    meta = {"format": FORMAT, "fingerprint": ""}
-    (tmp_path / "given-byte-bbb" / "meta.json").write_text(json.dumps(meta))
-    prepare(others, tokenizer.byte, tmp_path, watcher=Watcher(on_note=notes.append))
-    assert len(notes) == 1
+    error = None
+
+    def documents(self):
+        yield from super().documents()
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "full")], ids=repr)
+@pytest.mark.parametrize("n", [2, 60])  # two documents are divided by place
+def test_an_interrupted_preparation_goes_on_and_leaves_nothing_behind(
+    tmp_path, small_tasks, error, n
+):
+    corpus = Failing(undecided=[some_text(12_000 // n, seed=i) for i in range(n)], val_fraction=0.2)
+    corpus.error = error
+    n_calls = 0
+
+    def bpe(documents):
+        nonlocal n_calls
+        n_calls += 1
+        corpus.error = None  # the text fails when it is read to be encoded
+        try:
+            return tokenizer.bpe(documents, vocab_size=270)
+        finally:
+            corpus.error = error
+
+    with pytest.raises(type(error)):
+        prepare(corpus, bpe, tmp_path)
+    (left,) = tmp_path.iterdir()
+    assert left.name.endswith(".parts")
+    assert len(list(left.glob("*.npz"))) > 1
+
+    corpus.error = error = None
+    n_before = n_calls
+    notes = []
+    store, _ = prepare(corpus, bpe, tmp_path, watcher=Watcher(on_note=notes.append))
+    assert n_calls == n_before  # the tokenizer was kept
+    assert any("had been tokenised by an earlier start" in note for note in notes)
+    assert list(tmp_path.iterdir()) == [store.folder]
+
+    fresh, _ = prepare(corpus, bpe, tmp_path / "fresh")
+    assert files_of(fresh.folder) == files_of(store.folder)
+
+
+def test_what_another_version_left_is_not_used(tmp_path, monkeypatch):
+    corpus = Failing([some_text(900)], ["held out"])
+    corpus.error = KeyboardInterrupt()
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "TASK", 2**10)
+        patch.setattr(preparation, "__version__", "0.0")
+        with pytest.raises(KeyboardInterrupt):
+            prepare(corpus, tokenizer.byte, tmp_path)
+    corpus.error = None
+    store, _ = prepare(corpus, tokenizer.byte, tmp_path)
+    assert documents_in(store, "train") == corpus.splits["train"]
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "error", "said"),
+    [
+        (["text"], ["more"], UserError("not UTF-8"), "not UTF-8"),
+        ([""], ["a"], None, "the train split must hold text, got none"),
+        (["a"], [], None, "the val split must hold text, got none"),
+    ],
+)
+def test_a_mistake_in_the_text_leaves_nothing_behind(tmp_path, train, val, error, said):
+    corpus = Failing(train, val)
+    corpus.error = error
+    with pytest.raises(UserError, match=said):
+        prepare(corpus, tokenizer.byte, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_text_that_was_prepared_by_an_earlier_version_is_prepared_anew(tmp_path):
+    notes = []
+    (tmp_path / "given-byte-aaa").mkdir()
+    (tmp_path / "given-byte-aaa" / "meta.json").write_text('{"format": 2, "fingerprint": ""}')
+    _, is_new = prepare(
+        Documents(["text"], ["more"]),
+        tokenizer.byte,
+        tmp_path,
+        watcher=Watcher(on_note=notes.append),
+    )
+    (note,) = notes
+    assert is_new
+    assert note.startswith("texts that gptmini 0.2 prepared, as ")
 
 
 KILLED = """
@@ -269,7 +248,7 @@ class Words(Corpus):
         return {}
 
     def documents(self):
-        for i in range(400):
+        for i in range(150):
             yield Document(None, "".join(f"{i * j} caf\\u00e9\\n" for j in range(300)))
 
 prepare(Words(), tokenizer.character, sys.argv[1], n_workers=2)
@@ -287,7 +266,7 @@ def test_kills_at_random_instants_change_nothing(tmp_path):
     wanted = files_of(folder)
 
     n_kills = 0
-    while n_kills < 20:
+    while n_kills < 8:
         for path in folder.iterdir():
             path.unlink()
         folder.rmdir()
@@ -304,88 +283,36 @@ def test_kills_at_random_instants_change_nothing(tmp_path):
         assert {path.name for path in tmp_path.iterdir()} <= {folder.name, f".{folder.name}.lock"}
 
 
-RACER = """
-import sys, time
-from pathlib import Path
-from gptmini import tokenizer
-from gptmini.data import Watcher, prepare
-from toys import Documents
-
-meeting, me = Path(sys.argv[1]), sys.argv[2]
-
-def byte(documents):  # the other process looks for the folder before this one has written it
-    deadline = time.monotonic() + 30
-    while len(list(meeting.iterdir())) < 2 and time.monotonic() < deadline:
-        time.sleep(0.001)
-    time.sleep(0.5)
-    return tokenizer.byte(documents)
-
-(meeting / me).touch()
-corpus = Documents(["0123456789" * 27], ["held out"])
-store, written = prepare(corpus, byte, sys.argv[3], watcher=Watcher(on_note=print))
-print(store.folder, store.n_tokens("train"), written)
-"""
+def test_who_comes_second_waits_and_opens_what_the_first_has_prepared(tmp_path):
+    corpus = Documents(["text"], ["more"])
+    first, _ = prepare(corpus, tokenizer.byte, tmp_path / "elsewhere")
+    folder = tmp_path / "data" / first.folder.name
+    folder.parent.mkdir()
+    notes = Queue()
+    with ThreadPoolExecutor(1) as second:
+        with FileLock(folder.with_name(f".{folder.name}.lock")):
+            watcher = Watcher(on_note=notes.put)
+            opened = second.submit(prepare, corpus, tokenizer.byte, folder.parent, watcher=watcher)
+            said = f"another process prepares {folder}; waiting for it"
+            assert notes.get(timeout=30) == said
+            first.folder.rename(folder)
+        store, written = opened.result()
+    assert (store.folder, written) == (folder, False)
+    assert list(folder.parent.iterdir()) == [folder]
 
 
-def test_two_processes_at_once_make_one_folder(tmp_path, monkeypatch):
-    tests = str(Path(__file__).parent.parent)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")]))
-    (tmp_path / "meeting").mkdir()
-    racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACER, tmp_path / "meeting", name, tmp_path / "data"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for name in ("one", "two")
-    ]
-    ends = [racer.communicate(timeout=60) for racer in racers]
-    (folder,) = (tmp_path / "data").iterdir()
-
-    said = sorted(output.splitlines()[-1] for output, _ in ends)
-    assert said == [f"{folder} 271 False", f"{folder} 271 True"]
-    assert [errors for _, errors in ends] == ["", ""]
-    (waiting,) = [output for output, _ in ends if output.endswith("False\n")]
-    assert waiting.startswith(f"another process prepares {folder}; waiting for it\n")
-
-
-MEMORY = """
-import resource, sys
-from gptmini import tokenizer
-from gptmini.data import Corpus, Document, preparation, prepare
-
-preparation.TASK = 2**20
-
-class Lines(Corpus):
-    name = "lines"
-    val_fraction = 0.1
-
-    def identity(self, digest_of):
-        return {}
-
-    def boundary(self):
-        return int(sys.argv[2]) * 9 // 10
-
-    def documents(self):
-        part = "some words " * 5957
-        for _ in range(int(sys.argv[2]) // len(part)):
-            yield Document(None, part, ends=False)
-        yield Document(None, "the end")
-
-prepare(Lines(), tokenizer.byte, sys.argv[1])
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-"""
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_a_document(tmp_path):
-    kilobytes = []
-    for n_bytes in (8_000_000, 80_000_000):
-        command = [sys.executable, "-c", MEMORY, tmp_path / str(n_bytes), str(n_bytes)]
-        result = subprocess.run(command, capture_output=True, check=True)
-        kilobytes.append(int(result.stdout))
-    assert kilobytes[1] < kilobytes[0] + 15_000
+def test_memory_does_not_grow_with_a_document(tmp_path, monkeypatch):
+    monkeypatch.setattr(preparation, "TASK", 2**16)
+    peaks = []
+    for n_parts in (1, 20, 200):  # of 11,000 bytes; the first time, libraries are loaded
+        texts = ["some words " * 1000] * n_parts
+        corpus = InParts(undecided=texts, val_fraction=0.1, source={"parts": n_parts})
+        tracemalloc.start()
+        prepare(corpus, tokenizer.byte, tmp_path)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        peaks.append(peak)
+    assert peaks[2] < peaks[1] + 2e5 < 180 * 11_000
 
 
 class TextFile(Documents):
@@ -406,7 +333,6 @@ class TextFile(Documents):
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, when):
     file = tmp_path / "a.txt"
     file.write_text("some text " * 99)
-    corpus = TextFile(file)
 
     def changed(*told):
         file.write_text(file.read_text() + "more")
@@ -418,7 +344,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, when):
 
     watcher = Watcher(on_progress=changed)
     with pytest.raises(UserError, match=r"a\.txt must stay as it is while it is read, and it was"):
-        prepare(corpus, byte, tmp_path / "data", watcher=watcher)
+        prepare(TextFile(file), byte, tmp_path / "data", watcher=watcher)
     assert list((tmp_path / "data").iterdir()) == []
 
 
@@ -463,29 +389,20 @@ def test_a_file_is_not_read_again_until_it_changes(tmp_path, settled, monkeypatc
     time.sleep(0.02)  # the file system's clock goes on in steps of a few milliseconds
     file.write_text("SOME TEXT")
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert file.stat().st_mtime_ns == before.st_mtime_ns
     assert digest_of(tmp_path / "cache", file) == sha256("SOME TEXT")
 
 
 def test_the_digest_of_a_file_that_was_just_written_is_not_kept(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("some text")
-    digest_of(tmp_path / "cache", file)
+    assert digest_of(tmp_path / "cache", file) == sha256("some text")
     assert not (tmp_path / "cache").exists()
 
 
-@pytest.mark.parametrize("rows", ["", "{", "\0", {"a.txt": [9, 1, 2, 3, "digest of 0.2"]}])
-def test_digests_that_are_of_no_use_are_made_anew(tmp_path, settled, rows):
+@pytest.mark.parametrize("kept", ["{", "\0", "a digest of gptmini 0.2"])
+def test_digests_that_are_of_no_use_are_made_anew(tmp_path, settled, kept):
     file = tmp_path / "a.txt"
     file.write_text("some text")
-    if isinstance(rows, dict):
-        rows = json.dumps({str(file): rows["a.txt"]})
-    (tmp_path / "cache").write_text(rows)
+    of_other_version = json.dumps({str(file): [9, 1, 2, 3, kept]})
+    (tmp_path / "cache").write_text(of_other_version if "digest" in kept else kept)
     assert digest_of(tmp_path / "cache", file) == sha256("some text")
-
-
-def test_a_folder_that_cannot_be_written_keeps_no_digests(tmp_path, settled):
-    file = tmp_path / "a.txt"
-    file.write_text("some text")
-    assert digest_of(tmp_path / "gone" / "cache", file) == sha256("some text")
-    assert not (tmp_path / "gone").exists()

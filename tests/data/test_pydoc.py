@@ -1,13 +1,13 @@
 """The corpus of Python's documentation: what is a document, and which split it goes to."""
 
-import hashlib
 import sys
 from itertools import count
 
 import pytest
 
-from gptmini.data.pydoc import PydocCorpus
-from refusals import refused_keys
+from data.parts import by_split, digest_of, first_byte
+from gptmini.data import PydocCorpus
+from gptmini.user_error import UserError
 
 MODULE = '''"""Module text."""
 import sys, pathlib
@@ -29,19 +29,6 @@ x = """Not a docstring."""
 '''
 CLASS_TEXT = "Class text.\n\n    Indented further.\nLast line."
 MODULE_TEXTS = ["Module text.", CLASS_TEXT, "Method text.", "Inner text.", "Waiting text."]
-
-
-def digest_of(path):
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def texts_of(corpus, split):
-    """The texts of one split."""
-    return [document.text for document in corpus.documents() if document.split == split]
-
-
-def first_byte(text):
-    return hashlib.sha256(text.encode()).digest()[0]
 
 
 def topic_with(byte):
@@ -89,52 +76,30 @@ def test_pydoc_takes_topics_then_docstrings_in_order_and_imports_nothing(fake_li
     held_out = [text for text in documents if first_byte(text) < 13]
 
     assert 0 < len(held_out) < 5
-    expected = [text for text in documents if text not in held_out]
-    assert texts_of(fake_library, "train") == expected
-    assert texts_of(fake_library, "val") == held_out
+    train = [text for text in documents if text not in held_out]
+    assert by_split(fake_library) == {"train": train, "val": held_out}
     # The one latin-1 file needs a decoder of Python's own.
     assert set(sys.modules) - loaded <= {"encodings.iso8859_1"}
     assert not list(fake_library.root.rglob("was_imported"))
 
 
-@pytest.mark.parametrize("missing", ["pydoc_data/topics.py", "*"])
-def test_pydoc_without_sources_says_what_to_use(fake_library, missing):
-    for path in list(fake_library.root.rglob("*.py")):
-        if path.match(missing):
-            path.unlink()
-
-    wanted = r"standard library's sources in .*; use data=text instead"
-    with pytest.raises(ValueError, match=wanted):
-        texts_of(fake_library, "train")
+def test_pydoc_without_sources_says_what_to_use(fake_library):
+    (fake_library.root / "pydoc_data" / "topics.py").unlink()
+    with pytest.raises(UserError, match=r"standard library's sources in .*; use data=text instead"):
+        list(fake_library.documents())
 
 
 @pytest.mark.parametrize("name", ["json/tool.py", "pydoc_data/topics.py"])
 def test_pydoc_identity_changes_with_any_source(fake_library, name):
     before = fake_library.identity(digest_of)
     assert fake_library.identity(digest_of) == before
-
     (fake_library.root / name).write_text(MODULE + "# more")
     assert fake_library.identity(digest_of) != before
 
 
-@pytest.mark.slow
-def test_pydoc_of_this_python_is_about_two_megabytes_split_by_hash():
-    corpus = PydocCorpus(0.05)
-    train = texts_of(corpus, "train")
-    val = texts_of(corpus, "val")
-
-    texts = train + val
-    a_topic = 'The "with" statement'
-    a_module = "JSON (JavaScript Object Notation)"
-
-    assert all(first_byte(text) >= 13 for text in train)
-    assert all(first_byte(text) < 13 for text in val)
-    assert 1.5e6 < sum(len(text.encode()) for text in texts) < 3.5e6
-    assert 0.04 < len(val) / len(texts) < 0.06
-    assert any(text.startswith(a_topic) for text in texts)
-    assert any(text.startswith(a_module) for text in texts)
-
-
-@pytest.mark.parametrize("fraction", [0, 1, -0.1, "0.1", None])
-def test_a_fraction_must_be_of_both_sides_of_pydoc(fraction):
-    assert refused_keys(PydocCorpus, val_fraction=fraction) == {"val_fraction"}
+def test_pydoc_reads_the_library_of_this_python(monkeypatch):
+    monkeypatch.setattr(sys, "stdlib_module_names", {"json"})  # of two hundred
+    splits = by_split(PydocCorpus(0.05))
+    texts = splits["train"] + splits["val"]
+    assert any(text.startswith('The "with" statement') for text in texts)
+    assert any(text.startswith("JSON (JavaScript Object Notation)") for text in texts)

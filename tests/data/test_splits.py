@@ -1,36 +1,45 @@
 """Which documents are held out: near the wanted share, whatever the documents are."""
 
-import hashlib
-
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from data.parts import first_byte, whole
 from gptmini.data import Document, Watcher
-from gptmini.data.corpus import split_of
 from gptmini.data.splits import SplitDocuments, build_from, cut_at_line
 from gptmini.user_error import UserError
-from toys import Documents, texts_of
+from toys import Documents
+
+
+class Parts(Documents):
+    """A corpus of given documents or parts of them; boundary is what it says of itself."""
+
+    def __init__(self, parts, val_fraction, boundary=None):
+        super().__init__(val_fraction=val_fraction)
+        self.parts = parts
+        self.boundary = lambda: boundary
+
+    def documents(self):
+        yield from self.parts
 
 
 def splits_of(texts, val_fraction, boundary=None):
-    """The documents of both splits, and the notes; a boundary is what the corpus says of itself."""
-    corpus = Documents(undecided=texts, val_fraction=val_fraction)
-    corpus.boundary = lambda: boundary
+    """The documents of both splits, and the notes; texts may be parts of documents."""
+    parts = [Document(None, text) if isinstance(text, str) else text for text in texts]
     notes = []
-    documents = SplitDocuments(corpus, Watcher(on_note=notes.append))
-    found = build_from(list, documents)
-    train = [document.text for document in found if document.split == "train"]
-    val = [document.text for document in found if document.split == "val"]
+    watcher = Watcher(on_note=notes.append)
+    found = build_from(list, SplitDocuments(Parts(parts, val_fraction, boundary), watcher))
+    train, val = ([part for part in found if part.split == split] for split in ("train", "val"))
     assert len(train) + len(val) == len(found)
-    return train, val, notes
+    return whole(train), whole(val), notes
 
 
 def test_many_documents_go_by_the_first_byte_of_their_digest():
     texts = [f"Document {i} of many." for i in range(2000)]
     train, val, notes = splits_of(texts, 0.1)
+    assert val == [text for text in texts if first_byte(text) < round(256 * 0.1)]
+    assert train == [text for text in texts if text not in val]
     assert notes == []
-    held_out = [text for text in texts if hashlib.sha256(text.encode()).digest()[0] < 26]
-    assert val == held_out
-    assert train == [text for text in texts if text not in held_out]
 
 
 @pytest.mark.parametrize("fraction", [0.001, 0.1, 0.5, 0.9])
@@ -44,23 +53,32 @@ def test_a_few_documents_are_held_out_in_about_the_wanted_share(n, fraction):
 
 
 def test_text_that_is_divided_by_place_is_said_to_be_unless_it_is_one_document():
-    train, val, notes = splits_of(["a" * 70, "b" * 30], 0.1)
+    train, val, (note,) = splits_of(["a" * 70, "b" * 30], 0.1)
     assert (train, val) == (["a" * 70, "b" * 20], ["b" * 10])
-    assert len(notes) == 1
-    assert notes[0].startswith("the last 10% of the text is held out, which may cut a document in")
+    assert note.startswith("the last 10% of the text is held out, which may cut a document in two")
     assert splits_of(["a" * 70 + "b" * 30], 0.1) == (["a" * 70 + "b" * 20], ["b" * 10], [])
 
 
-@pytest.mark.parametrize(
-    ("boundary", "train", "val"),
-    [
-        (50, ["a" * 50], ["b" * 50]),  # between the documents
-        (25, ["a" * 25], ["a" * 25, "b" * 50]),
-        (90, ["a" * 50, "b" * 40], ["b" * 10]),
-    ],
+@given(
+    texts=st.lists(st.text("ab\u00e9\n", min_size=2, max_size=9), min_size=1, max_size=5),
+    ends=st.lists(st.booleans(), min_size=5, max_size=5),
+    data=st.data(),
 )
-def test_a_boundary_lies_anywhere(boundary, train, val):
-    assert splits_of(["a" * 50, "b" * 50], 0.5, boundary) == (train, val, [])
+def test_a_boundary_in_any_part_ends_the_training_text_there_or_before_its_line(texts, ends, data):
+    text = "".join(texts).encode()
+    boundary = data.draw(st.integers(1, len(text) - 1))
+    parts = [Document(None, part, end) for part, end in zip(texts, ends, strict=False)]
+    parts[-1] = parts[-1]._replace(ends=True)
+
+    train, val, notes = splits_of(parts, 0.5, boundary)
+    assert "".join(train + val).encode() == text
+    assert notes == []
+    place = len("".join(train).encode())
+    assert b"\n" not in text[place:boundary]
+    if place < boundary:
+        assert text[place - 1 : place] == b"\n"
+    else:  # a character of two bytes is not cut
+        assert place == boundary + (text[boundary] & 0xC0 == 0x80)
 
 
 def test_the_boundary_lies_at_the_beginning_of_its_line():
@@ -68,63 +86,32 @@ def test_the_boundary_lies_at_the_beginning_of_its_line():
     # A line break belongs to the line that it ends.
     assert splits_of(["one\ntwo\nthree\nfour"], 0.4, 7)[:2] == (["one\n"], ["two\nthree\nfour"])
     assert splits_of(["one\ntwo\nthree\nfour"], 0.4, 8)[:2] == (["one\ntwo\n"], ["three\nfour"])
-
-
-@pytest.mark.parametrize(("n_bytes", "n_before"), [(1, 1), (2, 2), (3, 2), (4, 3), (6, 3)])
-def test_a_character_is_not_cut(n_bytes, n_before):
-    text = "a\u00e9\u65e5bc"
-    assert cut_at_line(text, n_bytes, longest=99) == (text[:n_before], text[n_before:])
-
-
-def test_a_line_that_is_too_long_is_cut():
+    # A line that is too long is cut.
     text = "title\n" + "x" * 100
     assert cut_at_line(text, 90, longest=99)[0] == "title\n"
     assert cut_at_line(text, 90, longest=50)[0] == text[:90]
 
 
-class Parts(Documents):
-    """A corpus of parts of documents."""
-
-    def documents(self):
-        yield from self.parts
-
-
 def test_a_document_in_parts_goes_where_its_first_part_says():
-    first = next(f"Part {i}." for i in range(999) if split_of(f"Part {i}.", 0.5) == "val")
-    other = next(f"Part {i}." for i in range(999) if split_of(f"Part {i}.", 0.5) == "train")
-    corpus = Parts(val_fraction=0.5)
-    corpus.parts = [
-        Document(None, first, ends=False),
-        Document(None, other, ends=True),
-        Document(None, other * 2, ends=True),
-        Document(None, first, ends=True),
+    held_out = next(text for text in map(str, range(999)) if first_byte(text) < 128)
+    other = next(text for text in map(str, range(999)) if first_byte(text) >= 128)
+    parts = [
+        Document(None, held_out, ends=False),
+        Document(None, other),
+        Document(None, other),
+        Document(None, held_out),
     ]
-    documents = list(SplitDocuments(corpus, Watcher()))
-    wanted = ["val", "val", split_of(other * 2, 0.5), "val"]
-    assert [document.split for document in documents] == wanted
-
-
-@pytest.mark.parametrize("boundary", range(1, 12))
-def test_the_document_before_the_boundary_ends_there(boundary):
-    corpus = Parts(val_fraction=0.5)
-    corpus.boundary = lambda: boundary
-    corpus.parts = [Document(None, part, ends=part == "ghij") for part in ("abc", "def", "ghij")]
-    corpus.parts.append(Document(None, "kl"))
-    documents = list(SplitDocuments(corpus, Watcher()))
-    for split, wanted in (("train", "abcdefghijkl"[:boundary]), ("val", "abcdefghijkl"[boundary:])):
-        assert "".join(d.text for d in documents if d.split == split) == wanted
-        assert [d.ends for d in documents if d.split == split][-1]
-    assert texts_of(corpus, "train")[0] == "abcdefghij"[:boundary]
+    documents = list(SplitDocuments(Parts(parts, 0.5), Watcher()))
+    assert [document.split for document in documents] == ["val", "val", "train", "val"]
 
 
 def test_documents_with_a_split_keep_it_and_do_not_count():
-    corpus = Parts(val_fraction=0.5)
-    corpus.parts = [
+    parts = [
         Document("val", "a" * 50),
         Document(None, "b" * 10),
         Document("train", "c" * 40),
     ]
-    assert build_from(list, SplitDocuments(corpus, Watcher())) == [
+    assert build_from(list, SplitDocuments(Parts(parts, 0.5), Watcher())) == [
         Document("val", "a" * 50),
         Document("train", "bbbbb"),
         Document("val", "bbbbb"),

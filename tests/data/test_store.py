@@ -1,10 +1,11 @@
-"""The token store: the files of data/README.md byte by byte, whole or not there, and never a stale one."""
+"""The token store: the files of data/README.md byte by byte, and never a stale or a damaged one."""
 
 import hashlib
 import json
 import os
 import pickle
 import re
+import shutil
 import struct
 import zlib
 from functools import partial
@@ -14,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import gptmini
 from gptmini import tokenizer
 from gptmini.data import prepare
 from gptmini.data.store import Shards, TokenStore
@@ -22,6 +22,11 @@ from gptmini.user_error import UserError
 from toys import Documents, canonical, change_meta, documents_of
 
 CORPUS = Documents(["h\u00e9llo", "", "abc<|endoftext|>"], ["\u65e5"])
+
+
+def sha256(value):
+    """The digest of a value, as data/README.md defines it."""
+    return hashlib.sha256(canonical(value)).hexdigest()
 
 
 def numbers(path, letter):
@@ -58,24 +63,10 @@ def test_files_hold_what_the_format_page_says(tmp_path):
     assert meta["source"] == {"corpus": "given", "texts": texts, "val_fraction": None}
     assert tokenizer.from_dict(meta["tokenizer"]).encode("\u00e9") == [0xC3, 0xA9]
 
-    made_of = {key: meta[key] for key in ("format", "source", "builder")}
-    assert meta["fingerprint"] == hashlib.sha256(canonical(made_of)).hexdigest()
-    assert meta.pop("digest") == hashlib.sha256(canonical(meta)).hexdigest()
-    assert store.folder == tmp_path / f"given-byte-{meta['fingerprint'][:12]}"
-
-
-def test_an_open_store_gives_the_same_numbers(tmp_path):
-    store, _ = prepare(CORPUS, tokenizer.byte, tmp_path)
-    tokens = store.tokens("train")
-
-    assert tokens.dtype == np.dtype("<u2")
-    assert tokens.tolist() == numbers(store.folder / "train.bin", "H")
-    assert store.document_ends("train").tolist() == [7, 8, 25]
-    assert (store.n_documents("train"), store.n_documents("val")) == (3, 1)
-    assert (store.n_tokens("train"), store.n_tokens("val")) == (25, 4)
-    assert (store.n_bytes("train"), store.n_bytes("val")) == (22, 3)
-    with pytest.raises(ValueError, match="read-only"):
-        tokens[0] = 1
+    fingerprint = sha256({key: meta[key] for key in ("format", "source", "builder")})
+    assert meta["fingerprint"] == fingerprint
+    assert store.folder.name == f"given-byte-{fingerprint[:12]}"
+    assert meta.pop("digest") == sha256(meta)
 
 
 @pytest.mark.parametrize(
@@ -111,23 +102,17 @@ def test_a_second_prepare_opens_what_the_first_wrote(tmp_path):
 
 
 def test_text_split_and_tokenizer_settings_each_make_a_folder_of_their_own(tmp_path):
-    builders = [
-        tokenizer.byte,
-        tokenizer.character,
-        partial(tokenizer.bpe, vocab_size=260),
-        partial(tokenizer.bpe, vocab_size=270),
+    bpe = partial(tokenizer.bpe, vocab_size=260)
+    variants = [
+        ("to be or not to be " * 9, 0.1, bpe),
+        ("to be or not to bee" * 9, 0.1, bpe),
+        ("to be or not to be " * 9, 0.2, bpe),
+        ("to be or not to be " * 9, 0.1, partial(tokenizer.bpe, vocab_size=270)),
+        ("to be or not to be " * 9, 0.1, tokenizer.byte),
     ]
-
-    folders = []
-    for text in ("to be or not to be " * 9, "to be or not to bee" * 9):
-        for fraction in (0.1, 0.2):
-            for build in builders:
-                corpus = Documents(undecided=[text], val_fraction=fraction)
-                store, _ = prepare(corpus, build, tmp_path / "data")
-                folders.append(store.folder)
-
-    assert len(set(folders)) == 16
-    assert set((tmp_path / "data").iterdir()) == set(folders)
+    for text, fraction, build in variants:
+        prepare(Documents(undecided=[text], val_fraction=fraction), build, tmp_path)
+    assert len(list(tmp_path.iterdir())) == len(variants)
 
 
 def edit(change):
@@ -148,23 +133,15 @@ def rewrite(name, change):
 
 DAMAGES = {
     "a count edited": edit(lambda meta: meta["val"].update(bytes=4)),
-    "the tokenizer edited": edit(lambda meta: meta["tokenizer"].update(pattern=r"\S")),
-    "the digest edited": edit(lambda meta: meta.update(digest="0" * 64)),
     "the digest gone": edit(lambda meta: meta.pop("digest")),
-    "a later format": edit(lambda meta: meta.update(format=4)),
     "the format of 0.2": edit(lambda meta: meta.update(format=2)),
     "meta.json cut short": rewrite("meta.json", lambda data: data[:-5]),
-    "meta.json a list": rewrite("meta.json", lambda data: b"[]"),
-    "meta.json not text": rewrite("meta.json", lambda data: b"\xff" + data),
     "meta.json gone": lambda folder: (folder / "meta.json").unlink(),
     "train.bin gone": lambda folder: (folder / "train.bin").unlink(),
-    "val.bin gone": lambda folder: (folder / "val.bin").unlink(),
-    "train.index gone": lambda folder: (folder / "train.index").unlink(),
     "one bit of val.index": rewrite("val.index", lambda data: bytes([data[0] ^ 1]) + data[1:]),
+    "one bit of val.bin": rewrite("val.bin", lambda data: bytes([data[0] ^ 1]) + data[1:]),
     "train.bin cut short": rewrite("train.bin", lambda data: data[:-2]),
     "train.bin longer": rewrite("train.bin", lambda data: data + b"\0\0"),
-    "val.bin empty": rewrite("val.bin", lambda data: b""),
-    "one bit of val.bin": rewrite("val.bin", lambda data: bytes([data[0] ^ 1]) + data[1:]),
 }
 
 
@@ -175,12 +152,21 @@ def test_a_damaged_folder_is_refused_by_name_and_left_as_it_is(tmp_path, damage)
     before = {path: path.read_bytes() for path in folder.iterdir()}
 
     wanted = rf"^.*delete {re.escape(str(folder))} to prepare it again\Z"
-    with pytest.raises(ValueError, match=wanted):
+    with pytest.raises(UserError, match=wanted):
         prepare(CORPUS, tokenizer.byte, tmp_path)
-
-    with pytest.raises(ValueError, match=rf"^{re.escape(str(folder))}"):
+    with pytest.raises(UserError, match=rf"^{re.escape(str(folder))}"):
         TokenStore(folder)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_that_was_renamed_is_not_taken_for_another(tmp_path):
+    other = Documents(["other"], ["text"])
+    one = prepare(CORPUS, tokenizer.byte, tmp_path)[0].folder
+    two = prepare(other, tokenizer.byte, tmp_path)[0].folder
+    shutil.rmtree(two)
+    one.rename(two)
+    with pytest.raises(UserError, match="holds the tokens of another text or tokenizer; delete"):
+        prepare(other, tokenizer.byte, tmp_path)
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
@@ -192,11 +178,9 @@ def test_an_id_beyond_the_vocabulary_is_refused_although_the_digest_is_right(tmp
     file.write_bytes(file.read_bytes()[:-2] + struct.pack("<H", 300))
     crc32 = zlib.crc32(file.read_bytes())
     change_meta(store.folder, lambda meta: meta[split].update(crc32=[crc32], largest_id=300))
-
     changed = TokenStore(store.folder)
     changed.check_vocabulary(301)
-    wanted = rf"{split}\.bin must hold ids below 257, which is .*, got 300; delete "
-    with pytest.raises(UserError, match=wanted):
+    with pytest.raises(UserError, match=rf"{split}\.bin must hold ids below 257, .*, got 300; del"):
         changed.check_vocabulary(257)
 
 
@@ -206,8 +190,8 @@ def test_a_file_that_was_cut_short_is_refused_before_it_is_read(tmp_path):
     os.truncate(store.folder / "train.bin", 10)
 
     store.check_size("val")
-    wanted = r"train\.bin must stay as it is while it is read, got 10 bytes where there were 50; "
-    with pytest.raises(UserError, match=wanted):
+    said = r"train\.bin must stay as it is while it is read, got 10 bytes where there were 50; "
+    with pytest.raises(UserError, match=said):
         store.check_size("train")
 
     # A file that was deleted or replaced is read to its end, because the system keeps what is mapped.
@@ -218,77 +202,57 @@ def test_a_file_that_was_cut_short_is_refused_before_it_is_read(tmp_path):
 
 
 def test_ids_that_changed_since_they_were_prepared_are_noticed_where_they_are_read(tmp_path):
-    store, _ = prepare(Documents(["abc" * 9], ["xyz"]), tokenizer.byte, tmp_path)
+    store, _ = prepare(CORPUS, tokenizer.byte, tmp_path)
     store.check_ids("train", np.array([[97, 98], [99, 256]]))
-    with pytest.raises(
-        UserError, match=r"train\.bin must hold ids up to 256, .*, got 300; delete "
-    ):
+    with pytest.raises(UserError, match=r"train\.bin must hold ids up to 256, .*, got 300; delete"):
         store.check_ids("train", np.array([[97, 300]]))
 
 
-def blocks_of_a_kilobyte(monkeypatch):
-    """Let a checksum stand for 1,024 bytes, so that a small store has many."""
+@pytest.mark.parametrize("n", [1024, 5000])
+def test_each_block_has_its_checksum_and_verify_compares_all(tmp_path, monkeypatch, n):
     monkeypatch.setattr("gptmini.data.store.BLOCK", 1024)
-
-
-@pytest.mark.parametrize("n", [1023, 1024, 1025, 5000])
-def test_each_block_has_its_checksum(tmp_path, monkeypatch, n):
-    blocks_of_a_kilobyte(monkeypatch)
     texts = [chr(97 + i % 26) * (i % 7) for i in range(n)]
     store, _ = prepare(Documents(texts, ["held out"]), tokenizer.byte, tmp_path)
-
     for name, key in (("train.bin", "crc32"), ("train.index", "index_crc32")):
         data = (store.folder / name).read_bytes()
         blocks = [data[i : i + 1024] for i in range(0, len(data), 1024)]
-        assert len(blocks) > 1
+        assert len(blocks) > 2
         assert store.meta["train"][key] == [zlib.crc32(block) for block in blocks]
 
-
-def test_opening_reads_the_first_and_last_block_and_verify_reads_all(tmp_path, monkeypatch):
-    blocks_of_a_kilobyte(monkeypatch)
-    store, _ = prepare(Documents(["text " * 999], ["held out"]), tokenizer.byte, tmp_path)
+    # Opening reads the first and the last block alone.
+    store.verify()
     file = store.folder / "train.bin"
     sound = file.read_bytes()
-    store.verify()
-
-    for place, is_seen in ((0, True), (3000, False), (len(sound) - 1, True)):
+    for place, is_seen_when_opened in ((0, True), (3000, False), (len(sound) - 1, True)):
         file.write_bytes(sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :])
-        if is_seen:
-            with pytest.raises(UserError, match=r"train\.bin does not hold what meta\.json"):
-                TokenStore(store.folder)
-        else:
-            with pytest.raises(UserError, match=r"train\.bin does not hold what meta\.json"):
-                TokenStore(store.folder).verify()
+        if not is_seen_when_opened:
+            TokenStore(store.folder)
+        with pytest.raises(UserError, match=r"train\.bin does not hold what meta\.json"):
+            TokenStore(store.folder) if is_seen_when_opened else store.verify()
 
 
-def test_a_store_hands_out_its_tokenizer_and_goes_to_another_process(tmp_path):
-    corpus = Documents(["Owls and rain. " * 50], ["held out"])
-    store, _ = gptmini.prepare(corpus, tokenizer.byte, tmp_path)
-    ids = store.tokens("train")[:8].tolist()
-    assert store.tokenizer.decode(ids) == "Owls and"
+def test_a_store_goes_to_another_process_with_its_tokenizer(tmp_path):
+    store, _ = prepare(CORPUS, tokenizer.byte, tmp_path)
+    ids = store.tokens("train")[:6].tolist()
+    assert store.tokenizer.decode(ids) == "h\u00e9llo"
 
     copy = pickle.loads(pickle.dumps(store))
     assert copy.tokens("train").tolist() == store.tokens("train").tolist()
-    assert copy.tokenizer.decode(ids) == "Owls and"
+    assert copy.tokenizer.decode(ids) == "h\u00e9llo"
 
 
 @given(lengths=st.lists(st.integers(0, 9), min_size=1), data=st.data())
 def test_shards_give_what_their_concatenation_gives(lengths, data):
     whole = np.arange(sum(lengths), dtype=np.uint16)
     shards = Shards(np.split(whole, np.cumsum(lengths)[:-1]))
-    assert len(shards) == len(whole)
-    assert shards.dtype == whole.dtype
+    assert (len(shards), shards.dtype) == (len(whole), whole.dtype)
 
     start = data.draw(st.integers(0, 90))
     stop = data.draw(st.integers(0, 90))
     assert shards[start:stop].tolist() == whole[start:stop].tolist()
-    assert shards[:stop].dtype == whole.dtype
     if len(whole):
         places = data.draw(st.lists(st.integers(0, len(whole) - 1), min_size=6, max_size=6))
         places = np.array(places).reshape(2, 3)
         assert shards[places].tolist() == whole[places].tolist()
-
-
-def test_a_position_behind_the_end_is_an_error():
     with pytest.raises(IndexError):
-        Shards([np.arange(3)])[np.array([3])]
+        shards[np.array([len(whole)])]
