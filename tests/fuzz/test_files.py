@@ -1,0 +1,223 @@
+"""Broken files of every kind that gptmini reads: refused in one line, or read as what they say."""
+
+import gzip
+import io
+import json
+import os
+import pickle
+from dataclasses import MISSING, asdict, fields
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+import gptmini
+from fuzz.inputs import DAMAGE, PICKLED, broken, damaged, fuzz, outcome, same
+from gptmini import tokenizer
+from gptmini.checkpoint.file import header, read_checkpoint, write_checkpoint
+from gptmini.data import TextCorpus, TokenFiles, TokenStore, prepare
+from gptmini.model import GPTConfig, new_gpt
+from gptmini.runs import find_training_state
+from sizes import TALKATIVE
+from toys import Documents, documents_of, lines
+
+pytestmark = pytest.mark.slow  # together they take half a minute
+
+# It is written and read hundreds of times. Every optional field has its default, which is what a configuration means
+# that leaves the field out.
+CONFIG = GPTConfig(**TALKATIVE | {"context_length": 5, "d_model": 4, "n_layers": 1, "n_heads": 2})
+DEFAULTS = {
+    field.name: field.default for field in fields(GPTConfig) if field.default is not MISSING
+}
+CHECKPOINT = {
+    "gptmini": header(
+        CONFIG, tokenizer.CharTokenizer("abcdefghijk", end_of_text=False).to_dict(), step=7
+    ),
+    "state_dict": {
+        f"model.{name}": tensor for name, tensor in new_gpt(CONFIG, seed=1).state_dict().items()
+    },
+}
+
+
+def load(path):
+    """Weights, configuration and tokenizer of a checkpoint that can be sampled from."""
+    model, tokens = gptmini.load(path)
+    model(torch.tensor([[3, 1, 4]]))
+    weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    return weights, asdict(model.config), tokens.to_dict()
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    """The place of a checkpoint in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "best.ckpt"
+
+
+@fuzz(60)
+@given(damage=DAMAGE)
+def test_a_checkpoint_of_damaged_bytes_is_refused_or_gives_the_same_model(path, damage):
+    write_checkpoint(CHECKPOINT, path)
+    own = CHECKPOINT["gptmini"]
+    whole = (CHECKPOINT["state_dict"], own["config"], own["tokenizer"])
+    assert same(load(path), whole)
+
+    path.write_bytes(damaged(path.read_bytes(), damage))
+    if loaded := outcome(load, path):
+        assert same(loaded, whole)
+        assert same(read_checkpoint(path), CHECKPOINT)
+
+
+@fuzz(300)
+@given(contents=broken(CHECKPOINT, PICKLED))
+def test_a_checkpoint_that_claims_junk_is_refused_or_gives_the_same_weights(path, contents):
+    torch.save(contents, path)
+    if loaded := outcome(load, path):
+        claimed = DEFAULTS | contents["gptmini"]["config"]  # which may leave out a field
+        # A whole number may stand for a float, and is one from then on.
+        for name, value in loaded[1].items():
+            if isinstance(value, float) and type(claimed[name]) is int:
+                claimed[name] = float(claimed[name])
+        whole = (CHECKPOINT["state_dict"], claimed, contents["gptmini"]["tokenizer"])
+        assert same(loaded, whole)
+
+
+class Payload:
+    """Unpickling this makes a folder."""
+
+    def __init__(self, *call):
+        self.call = call
+
+    def __reduce__(self):
+        return self.call
+
+
+PAYLOADS = [
+    Payload(os.mkdir, ("ran",)),
+    Payload(eval, ("__import__('os').mkdir('ran')",)),
+    Payload(Path.mkdir, (Path("ran"),)),
+    Payload(torch.save, (1, "ran")),
+]
+
+
+@fuzz(40)
+@given(
+    contents=broken(CHECKPOINT, PAYLOADS),
+    form=st.sampled_from(["zip", "old", "pickle"]),
+)
+def test_code_in_a_checkpoint_is_refused_and_never_runs(path, contents, form):
+    if form == "pickle":
+        path.write_bytes(pickle.dumps(contents))
+    else:
+        torch.save(contents, path, _use_new_zipfile_serialization=form == "zip")
+    assert outcome(read_checkpoint, path) is None
+    assert outcome(find_training_state, path) is None
+    assert not Path("ran").exists()
+
+
+TOKENIZERS = [
+    tokenizer.CharTokenizer("abc", end_of_text=True).to_dict(),
+    tokenizer.bpe(documents_of([lines(40)]), vocab_size=270).to_dict(),
+]
+FIELDS = [*PICKLED, "eA==", "eHg", "é", "aba", "ab\ud800", r"\S", r"[\s\S]"]
+
+
+@fuzz(300)
+@given(
+    state=broken(TOKENIZERS[0], FIELDS) | broken(TOKENIZERS[1], FIELDS) | st.sampled_from(FIELDS)
+)
+def test_a_tokenizer_of_junk_is_refused_or_encodes_without_loss(state):
+    if made := outcome(tokenizer.from_dict, state):
+        text = state["characters"] if made.kind == "char" else "a cab, é \n<|endoftext|>"
+        assert made.decode(made.encode(text)) == text
+
+
+def read_store(folder):
+    """Counts and tokens of both splits, and what else a run asks of them."""
+    store = TokenStore(folder)
+    splits = {}
+    for split in ("train", "val"):
+        ids = store.tokens(split)
+        ends = store.document_ends(split).tolist()
+        counts = (store.n_tokens(split), store.n_bytes(split), store.tokens_per_byte(split))
+        splits[split] = (str(ids.dtype), ids.tolist(), ends, *counts)
+    return splits, store.tokenizer_state, store.fingerprint
+
+
+@fuzz(80)
+@given(number=st.integers(0, 4), damage=DAMAGE)
+def test_a_damaged_prepared_folder_is_refused_or_gives_the_same_tokens(
+    tmp_path_factory, number, damage
+):
+    corpus = Documents(["the lazy dog", "jumps"], ["over"])
+    folder = prepare(corpus, tokenizer.character, tmp_path_factory.mktemp("data"))[0].folder
+    whole = read_store(folder)
+    file = sorted(folder.iterdir())[number]
+    file.write_bytes(damaged(file.read_bytes(), damage))
+    if found := outcome(read_store, folder):
+        assert same(found, whole)
+
+
+TEXTS = ["A text of words, caf\u00e9.", "\u65e5\u672c and \U0001f600\r\n", "x" * 200, "the end"]
+JSON_LINES = "".join(f"{json.dumps({'text': text})}\n" for text in TEXTS).encode()
+TABLE = ("id,text\n" + "".join(f'{i},"{text}"\n' for i, text in enumerate(TEXTS))).encode()
+PARQUET = io.BytesIO()
+parquet.write_table(pyarrow.table({"text": TEXTS}), PARQUET, compression="zstd")
+FILES = {
+    "a.txt": "|".join(TEXTS).encode(),
+    "a16.txt": "|".join(TEXTS).encode("utf-16"),
+    "a.jsonl": JSON_LINES,
+    "a.csv": TABLE,
+    "a.parquet": PARQUET.getvalue(),
+    "a.jsonl.gz": gzip.compress(JSON_LINES),
+}
+
+
+def read_texts(path, on_error):
+    """The texts of a file, as UTF-8."""
+    corpus = TextCorpus(path, 0.5, separator="|", on_error=on_error)
+    corpus.boundary()
+    return b"".join(document.text.encode() for document in corpus.documents())
+
+
+@fuzz(300)
+@given(name=st.sampled_from([*FILES]), damage=DAMAGE, on_error=st.sampled_from(["fail", "skip"]))
+def test_broken_texts_are_refused_in_one_line_or_give_unicode(
+    tmp_path_factory, name, damage, on_error
+):
+    file = tmp_path_factory.mktemp("texts") / name
+    file.write_bytes(FILES[name])
+    sound = read_texts(file, on_error)
+    assert sound.startswith(b"A text of words")
+
+    file.write_bytes(damaged(FILES[name], damage))
+    found = outcome(read_texts, file, on_error)
+    if found is not None and name.endswith(".gz"):
+        # Packed bytes have a checksum; what was added behind them may be more packed bytes.
+        assert found.startswith(sound)
+
+
+HEADER = np.array([20240520, 1, 300] + [0] * 253, dtype="<i4").tobytes()
+IDS = np.arange(300, dtype="<u2").tobytes()
+
+
+@fuzz(150)
+@given(content=st.sampled_from([IDS, HEADER + IDS]), damage=DAMAGE, in_header=st.booleans())
+def test_broken_token_files_are_refused_in_one_line_or_are_as_long_as_they_say(
+    tmp_path_factory, content, damage, in_header
+):
+    path = tmp_path_factory.mktemp("tokens") / "a.bin"
+    damage = [(kind, at % 12 if in_header else at, some) for kind, at, some in damage]
+    path.write_bytes(damaged(content, damage))
+
+    def read_tokens():
+        (file,) = TokenFiles(str(path), None, 0.5).files
+        return file.skip + 2 * len(file.ids().tolist())
+
+    found = outcome(read_tokens)
+    assert found is None or found == path.stat().st_size
