@@ -248,7 +248,7 @@ class Words(Corpus):
         return {}
 
     def documents(self):
-        for i in range(150):
+        for i in range(100):
             yield Document(None, "".join(f"{i * j} caf\\u00e9\\n" for j in range(300)))
 
 prepare(Words(), tokenizer.character, sys.argv[1], n_workers=2)
@@ -266,7 +266,7 @@ def test_kills_at_random_instants_change_nothing(tmp_path):
     wanted = files_of(folder)
 
     n_kills = 0
-    while n_kills < 8:
+    while n_kills < 6:
         for path in folder.iterdir():
             path.unlink()
         folder.rmdir()
