@@ -117,8 +117,8 @@ class Hub(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         prefix = f"/datasets/someone/stories/resolve/{COMMIT}/"
         body = None
-        if path.startswith("/api/datasets/someone/stories"):
-            siblings = [{"rfilename": name} for name in ("README.md", *TEXTS)]
+        if path in self.server.names:
+            siblings = [{"rfilename": name} for name in self.server.names[path]]
             body = json.dumps({"id": "someone/stories", "sha": COMMIT, "siblings": siblings})
             body = body.encode()
         elif path.startswith(prefix):
@@ -143,6 +143,7 @@ def hub(dataset, monkeypatch):
     """A server that is the hub to huggingface_hub, and keeps in .asked what it was asked for."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     server.root = dataset
+    server.names = {}
     server.asked = []
     address = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setattr(huggingface_hub, "HfApi", partial(huggingface_hub.HfApi, address))
@@ -152,7 +153,13 @@ def hub(dataset, monkeypatch):
     server.server_close()
 
 
-def test_a_dataset_is_downloaded_once(hub, tmp_path):
+API = "/api/datasets/someone/stories"
+
+
+# The second is the branch of the Parquet files that the hub makes of files of other formats.
+@pytest.mark.parametrize("address", [API, f"{API}/revision/refs%2Fconvert%2Fparquet"])
+def test_a_dataset_is_downloaded_once(hub, tmp_path, address):
+    hub.names = {API: ["README.md"], address: ["README.md", *TEXTS]}
     for _ in range(2):
         corpus = text_of("someone/stories", tmp_path / "downloads")
         assert by_split(corpus) == {"train": ["one", "two", "three"], "val": ["held out"]}

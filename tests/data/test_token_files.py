@@ -61,8 +61,9 @@ def test_files_are_read_in_their_order_and_counted(tmp_path, write):
 
 
 def test_ids_of_four_bytes_are_known_by_their_version_and_the_end_is_held_out(tmp_path):
-    as_llm_c_writes(tmp_path / "a.bin", IDS, magic=20240801, version=7, dtype=np.uint32)
-    store, _ = prepared(tmp_path / "a.bin", val_fraction=0.25)
+    for name, ids in (("a.bin", IDS[:9]), ("b.bin", IDS[9:])):
+        as_llm_c_writes(tmp_path / name, ids, magic=20240801, version=7, dtype=np.uint32)
+    store, _ = prepared(tmp_path / "*.bin", val_fraction=0.25)
     n_train = int(len(IDS) * 0.75)
     assert store.tokens("train")[:].tolist() == IDS[:n_train]
     assert store.tokens("val")[:].tolist() == IDS[n_train:]
