@@ -51,6 +51,7 @@ def test_files_are_read_in_their_order_and_counted(tmp_path, write):
     assert (store.n_tokens("train"), store.n_bytes("train")) == (len(IDS), n_bytes)
     assert (store.n_documents("train"), store.n_documents("val")) == (len(TEXTS), 1)
     assert store.n_bytes("val") == len("held out")
+    assert (store.largest_id("train"), store.largest_id("val")) == (256, 256)
     store.check_size("train")
     store.verify()
     assert [path.name for path in store.folder.iterdir()] == ["meta.json"]  # nothing is copied
@@ -147,7 +148,7 @@ MISTAKES = {
         r"a\.bin must hold ids of 2 bytes, and looks like ids of four or eight bytes",
     ),
     "another tokenizer": (
-        lambda path: as_nanogpt_writes(path, [1, 257]),
+        lambda path: as_nanogpt_writes(path, [257, 1, 2, 3]),
         r"a\.bin must hold ids below 257, .*, got 257; is it of another tokenizer\?",
     ),
     "characters": (
