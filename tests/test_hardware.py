@@ -16,6 +16,8 @@ from gptmini.user_error import UserError
 def without_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    # A torch that was built for CUDA may say so without a GPU.
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
 
 
 @pytest.fixture
