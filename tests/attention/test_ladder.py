@@ -1,7 +1,5 @@
 """Each rung of the ladder equals the next where both apply, and keeps the properties of attention."""
 
-import shutil
-
 import pytest
 import torch
 from torch import nn
@@ -248,15 +246,6 @@ def test_half_precision_is_close_to_full(name, dtype):
     torch.testing.assert_close(got.float(), expected, atol=tolerance, rtol=0.05)
 
 
-@pytest.mark.parametrize("name", MAKE)
-def test_autocast_is_close_to_full_precision(name):
-    module = make(name)
-    arguments = inputs(name, B)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        got = module(*arguments)
-    torch.testing.assert_close(got.float(), module(*arguments), atol=0.3, rtol=0.05)
-
-
 @pytest.mark.parametrize("name", CONTEXT_BOUND)
 def test_a_sequence_longer_than_the_context_is_refused(name):
     with pytest.raises(ValueError, match=f"input must fit context_length={CONTEXT} tokens, got 7"):
@@ -270,30 +259,6 @@ def test_heads_that_do_not_divide_the_width_are_refused():
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_moves_with_to_device(name):
-    module = make(name).to("meta")
-    tensors = [*module.parameters(), *module.buffers()]
-    assert {tensor.device.type for tensor in tensors} == {"meta"}
-    assert module(*(x.to("meta") for x in inputs(name, B))).device.type == "meta"
-
-
-@pytest.mark.parametrize(
-    "name", ["SelfAttention", "MultiHeadAttention", "CrossAttention", "CausalMultiHeadAttention"]
-)
-def test_compiled_graph_equals_eager(name):
-    torch.compiler.reset()
-    module = make(name)
-    arguments = inputs(name, B)
-    compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(*arguments), module(*arguments))
-
-
-@pytest.mark.slow
-def test_inductor_equals_eager():
-    if not (shutil.which("g++") or shutil.which("clang++")):
-        pytest.skip("inductor needs a C++ compiler on a CPU")
-    module = make("CausalMultiHeadAttention")
-    arguments = inputs("CausalMultiHeadAttention", B)
-
-    compiled = torch.compile(module)
-    torch.testing.assert_close(compiled(*arguments), module(*arguments), atol=1e-5, rtol=1e-4)
+def test_every_tensor_is_a_parameter_or_a_buffer_and_moves_with_the_module(name):
+    for module in make(name).modules():
+        assert not any(isinstance(value, torch.Tensor) for value in vars(module).values())
