@@ -21,12 +21,6 @@ MEMORY = 80e9  # bytes of a GPU
 VOCABULARY = 50257
 
 
-def mesh_of_ranks():
-    """The devices; to be called outside of FakeTensorMode, because a mesh computes with numbers."""
-    dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
-    return init_device_mesh("cpu", (RANKS,))
-
-
 def built(mesh, optimizer):
     """The model xl as the first of 64 processes has it, and its optimizer."""
     config, _ = compose("train", ["model=xl", f"optimizer={optimizer}"])
@@ -35,17 +29,15 @@ def built(mesh, optimizer):
     return model, build_part(config.optimizer).build(model)
 
 
-def losses_of(model, n_sequences):
-    ids = torch.zeros(n_sequences, model.config.context_length, dtype=torch.int64)
-    return training_loss(model, ids, ids)
-
-
 def bytes_of_states(optimizer_name):
     """Number of parameters, and the bytes of weights, gradients and moments that one process keeps after a step."""
-    mesh = mesh_of_ranks()
+    # A mesh computes with numbers, and so is made before they are fake.
+    dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
+    mesh = init_device_mesh("cpu", (RANKS,))
     with FakeTensorMode():
         model, optimizer = built(mesh, optimizer_name)
-        losses_of(model, 1).backward()
+        ids = torch.zeros(1, model.config.context_length, dtype=torch.int64)
+        training_loss(model, ids, ids).backward()
         optimizer.step()
 
     n_bytes = 0
@@ -58,6 +50,7 @@ def bytes_of_states(optimizer_name):
     return model.n_parameters, n_bytes
 
 
+@pytest.mark.slow  # traces a step of 32 blocks
 @pytest.mark.parametrize(
     ("optimizer", "bytes_a_parameter"),
     [("adamw", 16), ("muon", 12)],  # AdamW's two moments; Muon's one, of nearly all

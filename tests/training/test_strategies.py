@@ -17,6 +17,10 @@ from gptmini.training.distributed import gathered
 from gptmini.training.moments import whole_moments
 
 N_STEPS = 6
+# In float64 the order in which gradients are added up does not show.
+EXACT = {"dtype": torch.float64, "max_steps": N_STEPS}
+
+assert_close = partial(torch.testing.assert_close, atol=1e-11, rtol=0)
 
 
 class Losses(L.Callback):
@@ -47,80 +51,96 @@ def trained(train, n_ranks, **settings):
     return losses.train, losses.val, weights
 
 
-@pytest.mark.parametrize("n_micro_steps", [1, 2])
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-@pytest.mark.parametrize(
-    ("strategy", "n_ranks"), [("ddp", 2), ("ddp", 4), ("fsdp2", 2), ("fsdp2", 4)]
-)
+def weights_of_one_process(train, folder, optimizer):
+    """Losses, validation losses and weights of six steps by one process; its checkpoint is in the folder."""
+    return trained(train, 1, folder=folder, optimizer=optimizer, **EXACT)
+
+
+# Both strategies by two and four processes, and both optimizers, with and without accumulation.
+CASES = [
+    ("adamw", "ddp", 2, 2),
+    ("adamw", "fsdp2", 2, 1),
+    ("adamw", "ddp", 4, 1),
+    ("adamw", "fsdp2", 4, 2),
+    ("muon", "ddp", 2, 1),
+    ("muon", "fsdp2", 2, 2),
+    ("muon", "ddp", 4, 2),
+    ("muon", "fsdp2", 4, 1),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("optimizer", "strategy", "n_ranks", "n_micro_steps"), CASES)
 def test_every_strategy_trains_what_one_process_trains(
     train, tmp_path, optimizer, strategy, n_ranks, n_micro_steps
 ):
-    # In float64 the order in which gradients are added up does not show.
-    options = {"optimizer": optimizer, "dtype": torch.float64, "max_steps": N_STEPS}
-    alone = trained(train, 1, folder=tmp_path / "alone", **options)
-    assert len(alone[0]) == N_STEPS
+    expected = weights_of_one_process(train, tmp_path / "alone", optimizer)
+    assert len(expected[0]) == N_STEPS
 
-    batch_size = 8 // n_ranks // n_micro_steps
     together = partial(
         trained,
         train,
         n_ranks,
         folder=tmp_path / "together",
         strategy=strategy,
-        batch_size=batch_size,
-        **options,
+        batch_size=8 // n_ranks // n_micro_steps,
+        optimizer=optimizer,
+        **EXACT,
     )
     for losses, val_losses, weights in in_processes(n_ranks, together, folder=tmp_path):
-        torch.testing.assert_close(losses, alone[0], atol=1e-12, rtol=0)
-        torch.testing.assert_close(val_losses, alone[1], atol=1e-12, rtol=0)
-        assert weights.keys() == alone[2].keys()
-        for name, weight in weights.items():
-            torch.testing.assert_close(weight, alone[2][name], atol=1e-11, rtol=0)
+        torch.testing.assert_close(losses, expected[0], atol=1e-12, rtol=0)
+        torch.testing.assert_close(val_losses, expected[1], atol=1e-12, rtol=0)
+        assert_close(weights, expected[2])
 
     # The checkpoint holds the same names, and numbers that differ as little.
     of_one = read_checkpoint(tmp_path / "alone" / "checkpoints" / "last.ckpt")
     path = tmp_path / "together" / "checkpoints" / "last.ckpt"
     of_many = read_checkpoint(path)
-    torch.testing.assert_close(of_many["state_dict"], of_one["state_dict"], atol=1e-11, rtol=0)
-    (moments,), (expected,) = of_many["optimizer_states"], of_one["optimizer_states"]
-    torch.testing.assert_close(moments["state"], expected["state"], atol=1e-11, rtol=0)
+    assert_close(of_many["state_dict"], of_one["state_dict"])
+    (moments,), (of_alone,) = of_many["optimizer_states"], of_one["optimizer_states"]
+    assert_close(moments["state"], of_alone["state"])
     assert TrainingState.parse(of_many, path).step == N_STEPS
 
 
-def continued(train, n_ranks, path, **settings):
+def stopping_after(step):
+    """Let a module end its run after a step."""
+
+    def watch(module):
+        end = module.on_train_batch_end
+
+        def on_train_batch_end(*arguments):
+            end(*arguments)
+            module.trainer.should_stop |= module.trainer.global_step >= step
+
+        module.on_train_batch_end = on_train_batch_end
+
+    return watch
+
+
+def continued(train, n_ranks, *, path, **settings):
     """Go on from a checkpoint as one process of a run; return the weights."""
     state = TrainingState.parse(read_checkpoint(path), path)
     return trained(train, n_ranks, state=state, **settings)[2]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_moves_between_strategies_and_numbers_of_processes(train, tmp_path):
     """Two steps by one process, two by four of FSDP2, two by two of DDP: the weights of six steps by one."""
-    options = {"optimizer": "muon", "dtype": torch.float64, "max_steps": 6}
-    _, _, expected = trained(train, 1, folder=tmp_path / "alone", **options)
+    _, _, expected = weights_of_one_process(train, tmp_path / "alone", "muon")
 
     # The run is as long, and stops early: its schedule is that of six steps.
-    folder = tmp_path / "moved"
-    trained(train, 1, folder=folder, watch=stopping_after(2), **options)
-    path = folder / "checkpoints" / "last.ckpt"
-    first = partial(
-        continued,
-        train,
-        4,
-        path,
-        folder=folder,
-        strategy="fsdp2",
-        watch=stopping_after(4),
-        **options,
-    )
-    (tmp_path / "first").mkdir()
-    in_processes(4, first, folder=tmp_path / "first")
+    options = {"folder": tmp_path / "moved", "optimizer": "muon"} | EXACT
+    trained(train, 1, watch=stopping_after(2), **options)
+    path = tmp_path / "moved" / "checkpoints" / "last.ckpt"
+    continue_by = partial(continued, train, path=path, **options)
+
+    first = partial(continue_by, 4, strategy="fsdp2", watch=stopping_after(4))
+    in_processes(4, first, folder=tmp_path / "alone")
     assert read_checkpoint(path)["global_step"] == 4
 
-    second = partial(continued, train, 2, path, folder=folder, strategy="ddp", **options)
-    (tmp_path / "second").mkdir()
-    for weights in in_processes(2, second, folder=tmp_path / "second"):
-        for name, weight in weights.items():
-            torch.testing.assert_close(weight, expected[name], atol=1e-11, rtol=0)
+    second = partial(continue_by, 2, strategy="ddp")
+    for weights in in_processes(2, second, folder=tmp_path / "moved"):
+        assert_close(weights, expected)
 
 
 def held(train, **settings):
@@ -147,49 +167,6 @@ def test_the_first_process_alone_holds_the_whole_of_a_checkpoint(train, tmp_path
     # Of the moments, a number of steps alone is no share of anything.
     assert second[1] == []
     assert set(second[2].values()) == {1}
-
-
-class Interrupting(L.Callback):
-    """Ends a run inside a validation."""
-
-    def on_validation_batch_end(self, *batch):
-        raise KeyError("amid a validation")
-
-
-def compiled_after_an_error(train, **settings):
-    """How often torch compiles a new function in a process of FSDP2 whose run has ended inside a validation."""
-    as_rank()
-    with pytest.raises(KeyError):
-        train("modern", devices=2, strategy="fsdp2", callbacks=[Interrupting()], **settings)
-
-    compiled = []
-
-    def backend(graph, inputs):
-        compiled.append(graph)
-        return graph.forward
-
-    torch.compile(lambda x: x + 1, backend=backend)(torch.ones(3))
-    return len(compiled)
-
-
-def test_an_error_inside_a_validation_leaves_compiling_on(train, tmp_path):
-    run = partial(compiled_after_an_error, train, folder=tmp_path)
-    assert list(in_processes(2, run, folder=tmp_path)) == [1, 1]
-
-
-def stopping_after(step):
-    """Let a module end its run after a step."""
-
-    def watch(module):
-        end = module.on_train_batch_end
-
-        def on_train_batch_end(*arguments):
-            end(*arguments)
-            module.trainer.should_stop |= module.trainer.global_step >= step
-
-        module.on_train_batch_end = on_train_batch_end
-
-    return watch
 
 
 class Traffic(L.Callback):
@@ -232,6 +209,7 @@ def sizes(sent, name, n_dims):
     return [math.prod(shape) for kind, shape in sent if kind == name and len(shape) == n_dims]
 
 
+@pytest.mark.slow
 def test_ddp_sends_gradients_once_and_each_shape_of_matrices_once(train, tmp_path):
     settings = {"folder": tmp_path, "strategy": "ddp", "batch_size": 1}  # four micro-steps
     step = partial(traffic, train, 2, **settings)
@@ -244,6 +222,7 @@ def test_ddp_sends_gradients_once_and_each_shape_of_matrices_once(train, tmp_pat
         assert sum(sizes(sent, "all_gather", 3)) == n_matrices // 2
 
 
+@pytest.mark.slow
 def test_fsdp2_reduces_gradients_once_and_exchanges_each_shape_of_matrices_twice(train, tmp_path):
     settings = {"folder": tmp_path, "strategy": "fsdp2", "batch_size": 1}  # four micro-steps
     step = partial(traffic, train, 2, **settings)
