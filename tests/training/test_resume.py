@@ -1,5 +1,6 @@
 """Bit for bit: N steps straight equal N steps with any number of kills and resumes between them."""
 
+import itertools
 import math
 import shutil
 
@@ -7,7 +8,6 @@ import lightning as L
 import pytest
 import torch
 
-from gptmini.checkpoint.file import read_checkpoint
 from gptmini.runs import adopt, find_training_state
 from gptmini.training.checkpoints import RunCheckpoints, Stop
 from gptmini.training.monitoring.samples import Samples
@@ -17,23 +17,16 @@ from training.watchers import Kill, KillAfter, Seen
 STEPS = 11
 
 
-class KillInValidation(L.Callback):
-    """Ends the run inside its first validation."""
+class InValidation(L.Callback):
+    """Ends the run inside the validation of a step: killed, or asked to stop as by a signal."""
 
-    def on_validation_batch_end(self, *hook):
-        raise Kill
+    def __init__(self, step, error):
+        self.step = step
+        self.error = error
 
-
-class Record:
-    """Everything that a run logs, reads and samples, however often it is killed."""
-
-    def __init__(self):
-        self.seen = Seen()
-        self.kept = {}
-
-    def assert_same(self, other):
-        assert self.seen.points == other.seen.points
-        assert self.kept == other.kept
+    def on_validation_batch_end(self, trainer, *hook):
+        if trainer.global_step == self.step:
+            raise self.error
 
 
 class Texts(L.Callback):
@@ -51,34 +44,51 @@ class Texts(L.Callback):
         self.kept["sample", trainer.global_step] = self.samples.texts
 
 
-def go(train, folder, record, *, kill=None, save_every=2, **options):
-    """Start or resume the run in folder; returns the trainer, or None if it was killed."""
-    state, warnings = find_training_state(folder)
-    assert not warnings
-    record.seen.resume(state.step if state else -1)
-    if state:
-        adopt(state.path, state.step, folder)
+class Run:
+    """A run that begins or goes on in its folder, and everything that it logs, reads and samples meanwhile."""
 
-    samples = Samples(prompts=["The"], seed=3, max_new_tokens=5, temperature=0.8, top_k=20)
-    callbacks = [
-        Scalars(every_steps=1),
-        samples,
-        Texts(samples, record.kept),
-        RunCheckpoints(every_steps=save_every),
-    ]
-    if kill:
-        callbacks.append(kill)
+    def __init__(self, train, folder, *, save_every=2, **options):
+        folder.mkdir()
+        (folder / "config.yaml").write_text("")  # makes it a run folder
+        self.train = train
+        self.folder = folder
+        self.save_every = save_every
+        self.options = options
+        self.seen = Seen()
+        self.kept = {}
 
-    try:
-        return train(
-            callbacks=callbacks, loggers=[record.seen], folder=folder, state=state, **options
-        )
-    except Kill:
-        return None
+    def go(self, *ends):
+        """Train from the newest checkpoint on, until a callback ends the run; return whether it came to its end."""
+        state, warnings = find_training_state(self.folder)
+        assert not warnings
+        self.seen.resume(state.step if state else -1)
+        if state:
+            adopt(state.path, state.step, self.folder)
+
+        samples = Samples(prompts=["The"], seed=3, max_new_tokens=5, temperature=0.8, top_k=20)
+        callbacks = [
+            Scalars(every_steps=1),
+            samples,
+            Texts(samples, self.kept),
+            RunCheckpoints(every_steps=self.save_every),
+            *ends,
+        ]
+        where = {"loggers": [self.seen], "folder": self.folder, "state": state}
+        try:
+            self.trainer = self.train(callbacks=callbacks, **where, **self.options)
+        except (Kill, Stop):
+            return False
+        return True
 
 
-def assert_same(one, other):
-    """Every weight and every number of the optimizer is equal, bit for bit."""
+def assert_same(run, other):
+    """Weights, numbers of the optimizer, evaluation, curves, batches and samples are equal, bit for bit."""
+    assert run.seen.points == other.seen.points
+    assert run.kept == other.kept
+    one = run.trainer
+    other = other.trainer
+    assert one.global_step == other.global_step == run.options["max_steps"]
+    assert one.lightning_module.evaluation == other.lightning_module.evaluation
     weights = one.lightning_module.model.state_dict()
     other_weights = other.lightning_module.model.state_dict()
     assert weights.keys() == other_weights.keys()
@@ -100,39 +110,34 @@ def assert_same(one, other):
 
 CASES = {
     "plain": {},
-    "dropout": {"dropout": 0.3},
-    "accumulation": {"batch_size": 2, "dropout": 0.1},
-    "no clipping": {"gradient_clip": None},
-    "hard clipping": {"gradient_clip": 0.01},
-    "bf16": {"precision": "bf16", "dropout": 0.2},
-    "often validated": {"val_every_steps": 1},
+    "accumulation": {"batch_size": 2, "dropout": 0.1, "gradient_clip": None},
+    "bf16": {"precision": "bf16", "dropout": 0.2, "gradient_clip": 0.01},
+    "often validated": {"val_every_steps": 1, "dropout": 0.3},
     "rarely validated": {"val_every_steps": 50},
     "muon": {"optimizer": "muon", "batch_size": 4},
     "an optimizer of one's own": {"optimizer": "sgd"},
 }
 
+# Each case with one of the two models on one thread, and one on two; the plain case stays among the quick tests.
+KINDS = itertools.cycle(["gpt2", "modern"])
+CASES_AND_THREADS = [
+    pytest.param(case, kind, 1, marks=[] if case == "plain" else pytest.mark.slow)
+    for case, kind in zip(CASES, KINDS, strict=False)
+]
+CASES_AND_THREADS.append(pytest.param("accumulation", "gpt2", 2, marks=pytest.mark.slow))
+
 
 @pytest.fixture
-def run_folder(tmp_path):
-    def make(name):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "config.yaml").write_text("")  # makes it a run folder
-        return folder
-
-    return make
+def threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
 
 
-# Every case on one thread, and one case on two; the plain case stays among the quick tests.
-CASES_AND_THREADS = [
-    pytest.param(case, 1, marks=pytest.mark.slow) for case in CASES if case != "plain"
-]
-CASES_AND_THREADS += [("plain", 1), pytest.param("accumulation", 2, marks=pytest.mark.slow)]
-
-
-@pytest.mark.parametrize(("case", "threads"), CASES_AND_THREADS)
-@pytest.mark.parametrize("kind", ["gpt2", "modern"])
-def test_kills_and_resumes_change_no_bit(train, run_folder, kind, case, threads):
+@pytest.mark.parametrize(("case", "kind", "threads"), CASES_AND_THREADS, indirect=["threads"])
+@pytest.mark.usefixtures("threads")
+def test_kills_and_resumes_change_no_bit(train, tmp_path, case, kind):
     options = {"val_every_steps": 3} | CASES[case] | {"kind": kind, "max_steps": STEPS}
     micro_steps = 8 // options.get("batch_size", 8)
     kills = [
@@ -141,114 +146,63 @@ def test_kills_and_resumes_change_no_bit(train, run_folder, kind, case, threads)
         KillAfter(3 * micro_steps - micro_steps // 2),
     ]
     if options["val_every_steps"] == 3:  # at step 6, which is saved when its validation is done
-        kills.append(KillInValidation())
+        kills.append(InValidation(6, Kill()))
 
-    expected = Record()
-    record = Record()
-    folder = run_folder("killed")
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        straight = go(train, run_folder("straight"), expected, **options)
-        for kill in kills:
-            assert go(train, folder, record, kill=kill, **options) is None
-        resumed = go(train, folder, record, **options)
-    finally:
-        torch.set_num_threads(before)
-
-    assert straight.global_step == resumed.global_step == STEPS
-    assert_same(straight, resumed)
-    record.assert_same(expected)
-    assert straight.lightning_module.evaluation == resumed.lightning_module.evaluation
+    straight = Run(train, tmp_path / "straight", **options)
+    assert straight.go()
+    killed = Run(train, tmp_path / "killed", **options)
+    for kill in kills:
+        assert not killed.go(kill)
+    assert killed.go()
+    assert_same(straight, killed)
 
 
 @pytest.mark.slow
-def test_kills_and_resumes_change_no_bit_when_compiled(train, run_folder):
+def test_kills_and_resumes_change_no_bit_when_compiled(train, tmp_path):
     if not (shutil.which("g++") or shutil.which("clang++")):
         pytest.skip("inductor needs a C++ compiler on a CPU")
-    options = {"kind": "modern", "max_steps": 5, "compile": True, "dropout": 0.2}
-    expected = Record()
-    record = Record()
-    folder = run_folder("killed")
-
-    straight = go(train, run_folder("straight"), expected, **options)
-    assert go(train, folder, record, kill=KillAfter(3), **options) is None
-    torch.compiler.reset()  # as in a new process
-    resumed = go(train, folder, record, **options)
-
-    assert_same(straight, resumed)
-    assert record.seen.points == expected.seen.points
-
-
-def test_a_resume_at_every_single_step_changes_no_bit(train, run_folder):
     options = {
         "kind": "modern",
-        "max_steps": STEPS,
-        "dropout": 0.3,
-        "val_every_steps": 4,
-        "save_every": 1,
+        "sizes": {"n_layers": 1},  # half the time of compiling
+        "max_steps": 5,
+        "compile": True,
+        "dropout": 0.2,
     }
-    expected = Record()
-    record = Record()
-    folder = run_folder("killed")
+    straight = Run(train, tmp_path / "straight", **options)
+    assert straight.go()
+    killed = Run(train, tmp_path / "killed", **options)
+    assert not killed.go(KillAfter(3))
+    torch.compiler.reset()  # as in a new process
+    assert killed.go()
+    assert_same(straight, killed)
 
-    straight = go(train, run_folder("straight"), expected, **options)
+
+@pytest.mark.slow
+def test_a_resume_at_every_single_step_changes_no_bit(train, tmp_path):
+    options = {"kind": "modern", "max_steps": STEPS, "dropout": 0.3, "val_every_steps": 4}
+    straight = Run(train, tmp_path / "straight", save_every=1, **options)
+    assert straight.go()
+    killed = Run(train, tmp_path / "killed", save_every=1, **options)
     for _ in range(STEPS - 1):  # killed in the step after the one that is saved
-        assert go(train, folder, record, kill=KillAfter(2), **options) is None
-    resumed = go(train, folder, record, **options)
+        assert not killed.go(KillAfter(2))
+    assert killed.go()
 
-    assert_same(straight, resumed)
-    record.assert_same(expected)
-    assert math.isfinite(expected.seen.points["val/loss", STEPS])
-
-
-class StopInValidation(L.Callback):
-    """Asks to stop amid the validation that follows a step, as a signal does."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def on_validation_batch_end(self, trainer, *hook):
-        if trainer.global_step == self.step:
-            raise Stop(143, "SIGTERM")
+    assert_same(straight, killed)
+    assert math.isfinite(straight.seen.points["val/loss", STEPS])
 
 
 @pytest.mark.parametrize("step", [4, 6])  # 6 is the last step
-def test_a_validation_that_a_signal_ended_is_done_first_by_the_resumed_run(train, run_folder, step):
-    options = {"max_steps": 6, "val_every_steps": 4, "save_every": 5, "dropout": 0.3}
-    expected = Record()
-    record = Record()
-    folder = run_folder("stopped")
-    straight = go(train, run_folder("straight"), expected, **options)
+def test_a_validation_that_a_signal_ended_is_done_first_by_the_resumed_run(train, tmp_path, step):
+    options = {"max_steps": 6, "val_every_steps": 4, "dropout": 0.3}
+    straight = Run(train, tmp_path / "straight", save_every=5, **options)
+    assert straight.go()
 
-    with pytest.raises(SystemExit):
-        go(train, folder, record, kill=StopInValidation(step), **options)
-    state, _ = find_training_state(folder)
+    stopped = Run(train, tmp_path / "stopped", save_every=5, **options)
+    assert not stopped.go(InValidation(step, Stop(143, "SIGTERM")))
+    state, _ = find_training_state(stopped.folder)
     assert state.step == step
 
-    resumed = go(train, folder, record, **options)
-    assert_same(straight, resumed)
-    record.assert_same(expected)
-    state, _ = find_training_state(folder)
+    assert stopped.go()
+    assert_same(straight, stopped)
+    state, _ = find_training_state(stopped.folder)
     assert state.validated_step == 6
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda checkpoint: checkpoint.pop("optimizer_states"),
-        # Files of the version before resuming did not have this number.
-        lambda checkpoint: checkpoint["gptmini"].pop("validated_step"),
-    ],
-)
-def test_a_file_that_lacks_part_of_the_training_state_is_refused(train, run_folder, change):
-    folder = run_folder("one")
-    train(max_steps=4, callbacks=[RunCheckpoints(every_steps=4)], folder=folder)
-    path = folder / "checkpoints" / "last.ckpt"
-    checkpoint = read_checkpoint(path)
-    change(checkpoint)
-    torch.save(checkpoint, path)
-
-    wanted = r"last\.ckpt holds no training state that this version can go on from"
-    with pytest.raises(ValueError, match=wanted):
-        find_training_state(path)
