@@ -24,10 +24,15 @@ def late(request, monkeypatch):
     return is_late
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-@pytest.mark.parametrize("kind", ["loss", "gradient"])
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("clip", [1.0, None])
+@pytest.mark.parametrize(
+    ("optimizer", "kind", "value", "clip"),
+    [
+        ("adamw", "loss", math.nan, 1.0),
+        ("adamw", "gradient", math.inf, None),
+        ("muon", "loss", math.inf, None),
+        ("muon", "gradient", math.nan, 1.0),
+    ],
+)
 def test_a_bad_step_is_not_applied_but_counted_logged_and_named_with_its_batch(
     train, store, late, optimizer, kind, value, clip
 ):
@@ -81,13 +86,6 @@ def test_bad_steps_survive_a_resume(train, tmp_path, late):
 
     assert trainer.lightning_module.outcomes.bad_steps == 3
     assert trainer.lightning_module.outcomes.bad_steps_in_a_row == 0
-
-
-def test_a_bad_last_step_is_told_before_the_run_ends(train, late):
-    said = Said()
-    trainer = train(max_steps=4, callbacks=[Poison({3}), Stopping(None, 3)], loggers=[said])
-    assert said.points["train/bad_steps", 4] == 1
-    assert trainer.lightning_module.outcomes.bad_steps == 1
 
 
 def test_a_stop_tells_the_bad_step_before_it_and_counts_it(train, tmp_path, late):

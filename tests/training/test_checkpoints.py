@@ -14,7 +14,6 @@ from gptmini.checkpoint.file import read_checkpoint, step_of
 from gptmini.runs import RunState, checkpoints_in, read_state, write_state
 from gptmini.training.checkpoints import AtomicCheckpointIO, RunCheckpoints, Stop
 from training.test_strategies import trained
-from training.watchers import Said
 
 
 class StopAtTheEnd(L.Callback):
@@ -65,17 +64,6 @@ def test_the_state_is_written_after_each_checkpoint_and_names_its_step(
     assert read_state(tmp_path) == RunState(state="running", step=7)
 
 
-def test_a_state_that_cannot_be_written_is_told_and_the_run_goes_on(train, tmp_path, monkeypatch):
-    def fail(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("gptmini.training.checkpoints.write_state", fail)
-    told = Said()
-    train(callbacks=[RunCheckpoints(every_steps=2)], loggers=[told], max_steps=2)
-    assert set(told.lines) == {"state not written at step 2: No space left on device"}
-    assert read_checkpoint(tmp_path / "checkpoints" / "last.ckpt")["global_step"] == 2
-
-
 def test_a_checkpoint_alone_is_the_model_and_its_tokenizer(train, tmp_path, checkpoints):
     trainer = train("modern", callbacks=[checkpoints])
     model, tokenizer = gptmini.load(tmp_path)
@@ -118,10 +106,10 @@ def trained_on_a_full_disk(train, n_ranks, *, failing, **settings):
     return None
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("failing", "told", "last"),
-    [({2, 4}, None, 6), ({6}, "No space left on device", 4)],
+    ("strategy", "failing", "told", "last"),
+    [("ddp", {2, 4}, None, 6), ("fsdp2", {6}, "No space left on device", 4)],
     ids=["amid the run", "at the end"],
 )
 def test_every_rank_learns_of_a_save_that_fails(train, tmp_path, strategy, failing, told, last):
