@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+import yaml
 
 from gptmini.data import prepare
+from gptmini.files import CONFIGS
 from gptmini.model import GPTConfig
 from gptmini.optim import AdamWSettings, CosineSchedule, MuonSettings
 from gptmini.tokenizer import byte
@@ -41,27 +43,19 @@ OPTIMIZERS = {
     ),
 }
 
-SETTINGS = {
+SETTINGS = yaml.safe_load((CONFIGS / "trainer" / "default.yaml").read_text()) | {
     "max_steps": 6,
-    "max_time": None,
     "max_bad_steps": 3,
     "global_batch_size": 8,
-    "batch_size": "auto",
-    "gradient_clip": 1.0,
     "val_every_steps": 3,
     "val_tokens": None,
     "device": "cpu",
     "devices": 1,
     "num_nodes": 1,
-    "strategy": "auto",
-    "checkpoint_activations": False,
-    "timeout": 600,
-    "requeue": False,
     "precision": "fp32",
     "compile": False,
-    "threads": None,
 }
-
+del SETTINGS["_target_"]
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 20
 HELD_OUT = "A lazy fox jumps. " * 9

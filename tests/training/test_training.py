@@ -38,32 +38,37 @@ def assert_close(first, second, atol):
         torch.testing.assert_close(first[name], second[name], atol=atol, rtol=0)
 
 
-class Losses:
-    """The loss of each micro-step of the module that is watched, which no logger needs to keep."""
+class Figures(L.Callback):
+    """Keeps loss and gradient norm of every step, and at which steps a validation was done."""
 
     def __init__(self):
-        self.values = []
+        self.losses = []
+        self.norms = []
+        self.validated = []
 
-    def __call__(self, module):
-        end = module.on_train_batch_end
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            self.losses.append(module.step_loss.item())
+            self.norms.append(module.grad_norm.item())
 
-        def record(outputs, batch, batch_idx):
-            end(outputs, batch, batch_idx)
-            self.values.append(module.step_loss.item())
-
-        module.on_train_batch_end = record
+    def on_validation_end(self, trainer, module):
+        self.validated.append(trainer.global_step)
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "modern"])
-def test_a_run_equals_a_loop_written_out(train, store, kind):
+@pytest.mark.parametrize(
+    ("kind", "batch_size", "clip"), [("gpt2", 8, 1.0), ("modern", 1, 0.01), ("modern", 4, None)]
+)
+def test_a_run_equals_a_loop_written_out(train, store, kind, batch_size, clip):
     initial = {}
-    losses = Losses()
-
-    def watch(module):
-        initial.update(copy.deepcopy(module.model.state_dict()))
-        losses(module)
-
-    trainer = train(kind, watch=watch, dtype=torch.float64)
+    figures = Figures()
+    trainer = train(
+        kind,
+        batch_size=batch_size,
+        gradient_clip=clip,
+        callbacks=[figures],
+        watch=lambda module: initial.update(copy.deepcopy(module.model.state_dict())),
+        dtype=torch.float64,
+    )
 
     model = GPT(trainer.lightning_module.model.config).double()
     model.load_state_dict(initial)
@@ -75,8 +80,10 @@ def test_a_run_equals_a_loop_written_out(train, store, kind):
 
     data = store.tokens("train")
     schedule = CosineSchedule(warmup_steps=2, final_fraction=0.1)
-    expected = []
+    losses = []
+    norms = []
     for step in range(6):
+        # The whole batch at once, however many micro-steps the run has made of it.
         sequences = step_sequences(step, 0, global_batch_size=8, batch_size=8, rank=0, n_ranks=1)
         starts = window_starts(sequences, n_tokens=len(data), context_length=5, seed=1)
         tokens, targets = gather(data, starts, 5)
@@ -84,26 +91,17 @@ def test_a_run_equals_a_loop_written_out(train, store, kind):
         loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip or math.inf)
 
         for group in optimizer.param_groups:
             group["lr"] = 0.01 * schedule(step, max_steps=6)
         optimizer.step()
-        expected.append(loss.item())
+        losses.append(loss.item())
+        norms.append(norm.item())
 
-    assert losses.values == pytest.approx(expected, abs=1e-10)
+    assert figures.losses == pytest.approx(losses, abs=1e-10)
+    assert figures.norms == pytest.approx(norms, abs=1e-9)
     assert_close(weights(trainer), dict(model.state_dict()), atol=1e-9)
-
-
-def test_accumulating_eight_micro_steps_equals_one_batch_of_eight(train):
-    whole = Losses()
-    parts = Losses()
-
-    at_once = weights(train("modern", watch=whole, dtype=torch.float64, batch_size=8))
-    in_parts = weights(train("modern", watch=parts, dtype=torch.float64, batch_size=1))
-
-    assert_close(at_once, in_parts, atol=1e-10)
-    assert parts.values[7::8] == pytest.approx(whole.values, abs=1e-12)
 
 
 def test_dropout_acts_and_follows_from_the_seed_however_often_it_is_evaluated(train):
@@ -149,52 +147,15 @@ def test_validation_is_weighed_by_token_over_the_whole_split(train, store):
     assert evaluation.bits_per_byte == pytest.approx(bits)
 
 
-def test_clipping_bounds_the_gradient_and_keeps_its_norm(train):
-    seen = []
-
-    def watch(module):
-        clip = module.configure_gradient_clipping
-
-        def norm():
-            gradients = [parameter.grad.flatten() for parameter in module.model.parameters()]
-            return torch.cat(gradients).norm().item()
-
-        def record(optimizer, *arguments, **keywords):
-            before = norm()
-            clip(optimizer, *arguments, **keywords)
-            seen.append((before, norm(), module.grad_norm.item()))
-
-        module.configure_gradient_clipping = record
-
-    train(gradient_clip=0.01, watch=watch)
-    for before, after, kept in seen:
-        assert kept == pytest.approx(before, rel=1e-5)
-        assert before > 0.01
-        assert after == pytest.approx(0.01, rel=1e-3)
-
-    seen.clear()
-    train(gradient_clip=None, watch=watch)
-    assert all(after == before == pytest.approx(kept, rel=1e-5) for before, after, kept in seen)
-
-
-def test_a_validation_follows_the_last_step_and_none_is_done_twice(train):
-    steps = []
-
-    def watch(module):
-        end = module.on_validation_epoch_end
-
-        def record():
-            end()
-            steps.append(module.trainer.global_step)
-
-        module.on_validation_epoch_end = record
-
-    train(max_steps=7, val_every_steps=3, batch_size=4, watch=watch)
-    assert steps == [3, 6, 7]
-
-    steps.clear()
-    train(max_steps=6, val_every_steps=3, watch=watch)
-    assert steps == [3, 6]
+@pytest.mark.parametrize(
+    ("max_steps", "batch_size", "expected"), [(7, 4, [3, 6, 7]), (6, 8, [3, 6])]
+)
+def test_a_validation_follows_the_last_step_and_none_is_done_twice(
+    train, max_steps, batch_size, expected
+):
+    figures = Figures()
+    train(max_steps=max_steps, val_every_steps=3, batch_size=batch_size, callbacks=[figures])
+    assert figures.validated == expected
 
 
 @pytest.mark.slow
