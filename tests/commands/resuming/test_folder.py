@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from commands.resuming.kills import KILLS, killed
+from commands.resuming.kills import EACH, KILLS, LONG, killed
 from commands.resuming.readings import assert_refused, assert_same, curves, rows, snapshot
 from gptmini.runs import find_run, locked
+from gptmini.training.monitoring.samples import Samples
 from run_folders import config_of, last, newest
 
 pytestmark = pytest.mark.slow  # together they take a minute
@@ -22,24 +23,9 @@ def train_x(begin):
     return lambda *overrides: begin("folder=runs/x", *overrides)
 
 
-@pytest.mark.parametrize("exists", [False, True])
-def test_a_run_begins_in_a_folder_that_is_absent_or_empty_and_goes_on_there(
-    straight, train_x, exists
-):
-    reference = straight()
-    if exists:
-        X.mkdir(parents=True)
-    with killed(2, "on_train_batch_end"):
-        train_x()
-    # Before its first checkpoint it had logged validations and samples, which are logged again.
-    result = train_x()
-    assert result.code == 0
-    assert "resume   nothing was saved yet: from the first step\n" in result.out
-    assert_same(X, reference)
-
-
 def test_any_number_of_kills_change_nothing(straight, train_x):
     reference = straight()
+    X.mkdir(parents=True)  # the folder may be absent or empty
     for kill in KILLS.values():
         with killed(*kill):
             train_x()
@@ -49,26 +35,46 @@ def test_any_number_of_kills_change_nothing(straight, train_x):
     assert newest() == X.resolve()
 
 
-def test_curves_of_a_run_killed_before_its_first_checkpoint_are_emptied(train_x):
-    with killed(1, "on_train_batch_end"):
+def test_a_run_killed_before_its_first_checkpoint_begins_again_with_empty_curves(straight, train_x):
+    reference = straight()
+    with killed(2, "on_train_batch_end"):
         train_x()
-    assert [step for step, _ in curves(X)["train/loss"]] == [1]
-
+    assert [step for step, _ in curves(X)["train/loss"]] == [1, 2]
     with killed(0):
         train_x()
     assert "train/loss" not in curves(X)
     assert rows(X).keys() == {"setup/config", "setup/data", "setup/model"}
 
+    assert "resume   nothing was saved yet: from the first step\n" in train_x().out
+    assert_same(X, reference)
 
-def test_a_finished_run_says_so_and_goes_further_when_it_is_asked_to(begin, train_x, complete):
+
+def test_pictures_of_a_resumed_run_are_drawn_once_and_equal(
+    script, watched, resume, tmp_path_factory
+):
+    assert script("train", *watched, *LONG, *EACH).code == 0
+    reference = shutil.copytree(newest(), tmp_path_factory.mktemp("watched") / "run")
+
+    with killed(6, "on_validation_end", Samples):
+        script("train", *watched, *LONG, *EACH)
+    assert resume().code == 0
+
+    seen = curves(newest())
+    assert seen == curves(reference)
+    assert rows(newest()) == rows(reference)
+    assert [step for step, _ in seen["zoom/attention"]] == [3, 6, 7]
+    assert [step for step, _ in seen["zoom/mispredicted/text_summary"]] == [3, 6, 7]
+
+
+def test_a_finished_run_says_so_and_goes_further_when_it_is_asked_to(begin, train_x):
     assert train_x().code == 0
     before = snapshot(X)
-    result = train_x()
-    assert (result.code, result.err) == (0, "")
-    assert result.out == (
-        "done     runs/x is complete at step 7; trainer.max_steps= goes further\n"
-        "next     gptmini sample runs/x\n"
-    )
+    for result in (train_x(), begin("resume=runs/x")):
+        assert (result.code, result.err) == (0, "")
+        assert result.out == (
+            "done     runs/x is complete at step 7; trainer.max_steps= goes further\n"
+            "next     gptmini sample runs/x\n"
+        )
     assert snapshot(X) == before
 
     # What was typed once need not be typed again, and what says how far a run goes may change.
@@ -80,16 +86,15 @@ def test_a_finished_run_says_so_and_goes_further_when_it_is_asked_to(begin, trai
     assert "folder=runs/x" not in typed
 
 
-def test_only_typed_keys_are_compared_with_those_of_the_run(interrupted, script, short, tmp_path):
+def test_only_typed_keys_are_compared_with_those_of_the_run(interrupted, script):
     interrupted("seed=3")
     folder = newest().relative_to(Path.cwd())
     config = (folder / "config.yaml").read_text()
 
-    # The run was begun when another learning rate was the default, with a callback and a prompt of that time.
+    # The run was begun when another learning rate was the default.
     assert "lr: 0.03" in config
     (folder / "config.yaml").write_text(config.replace("lr: 0.03", "lr: 0.029"))
-    result = script("train", f"folder={folder}", "data=text", "data.path=my.txt")
-    assert result.code == 0, result.err
+    assert script("train", f"folder={folder}", "data=text", "data.path=my.txt").code == 0
     assert config_of(folder)["optimizer"]["lr"] == 0.029
     assert config_of(folder)["seed"] == 3
 
@@ -102,12 +107,10 @@ def test_the_weights_that_a_run_began_with_are_not_read_again(complete, script, 
     base = newest().relative_to(Path.cwd())
     tuned = (*short, f"init_from={base}", "folder=runs/tuned", "trainer.max_steps=2")
     assert script("train", *tuned, "trainer.max_time=1e-9").code == 0
-    tuned_config = config_of(Path("runs/tuned"))
-    assert tuned_config["init_from"] == f"{base}/checkpoints/best.ckpt"
+    assert config_of(Path("runs/tuned"))["init_from"] == f"{base}/checkpoints/best.ckpt"
 
     shutil.rmtree(base)
-    result = script("train", *tuned, "trainer.max_time=null")
-    assert result.code == 0, result.err
+    assert script("train", *tuned, "trainer.max_time=null").code == 0
     assert last(Path("runs/tuned"))["global_step"] == 2
 
 
@@ -121,14 +124,14 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("typed", REFUSED)
-def test_a_folder_that_cannot_be_that_of_a_run_is_refused(once, train_x, begin, typed):
-    once("a run in runs/x", train_x)
+def test_a_folder_that_cannot_be_that_of_a_run_is_refused(train_x, begin):
+    train_x("trainer.max_steps=1")
     Path("holds").mkdir()
     Path("holds/mine.txt").touch()
     before = snapshot(Path())
 
-    assert_refused(begin(*typed.split()), REFUSED[typed])
+    for typed, said in REFUSED.items():
+        assert_refused(begin(*typed.split()), said)
     assert snapshot(Path()) == before
     assert sorted(path.name for path in Path("runs").iterdir()) == ["latest", "x"]
 
