@@ -14,7 +14,9 @@ import torch
 import gptmini
 from checkpoint.checkpoints import LEARNED, ROTARY, make, small
 from gptmini.checkpoint.file import read_checkpoint, step_of, write_checkpoint
+from gptmini.checkpoint.training_state import TrainingState
 from gptmini.model import new_gpt
+from gptmini.user_error import UserError
 
 TOKENS = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
 
@@ -54,36 +56,42 @@ def test_load_gives_the_model_and_the_tokenizer_ready_to_sample(path, config):
 
 
 def no_room(*_):
-    raise OSError("no room")
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def half_a_save(checkpoint, file):
     file.write(b"PK")
-    raise OSError("no room")
+    no_room()
+
+
+def torchs_writer(checkpoint, file):
+    """torch's writer raises without a cause, so that the error of the system is its context alone."""
+    try:
+        half_a_save(checkpoint, file)
+    except OSError:
+        raise RuntimeError("unexpected pos 64 vs 0")  # noqa: B904
 
 
 @pytest.mark.parametrize(
-    ("patched", "checkpoint", "error"),
+    ("owner", "name", "fault"),
     [
-        ((torch, "save", half_a_save), small(), OSError),
-        ((os, "fsync", no_room), small(), OSError),
-        ((Path, "replace", no_room), small(), OSError),
-        (None, small(unwritable=lambda: None), Exception),
+        (torch, "save", half_a_save),
+        (torch, "save", torchs_writer),
+        (os, "fsync", no_room),
+        (Path, "replace", no_room),
     ],
-    ids=["save", "flush", "rename", "lambda"],
+    ids=["save", "torch's save", "flush", "rename"],
 )
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(
-    path, monkeypatch, patched, checkpoint, error
-):
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(path, monkeypatch, owner, name, fault):
     write_checkpoint(small(step=1), path)
     old = path.read_bytes()
-    if patched:
-        monkeypatch.setattr(*patched)
+    monkeypatch.setattr(owner, name, fault)
 
-    with pytest.raises(error):
-        write_checkpoint(checkpoint, path)
+    with pytest.raises(OSError, match="No space left on device") as refused:
+        write_checkpoint(small(), path)
 
     monkeypatch.undo()
+    assert refused.value.filename == str(path)
     assert path.read_bytes() == old
     assert list(path.parent.iterdir()) == [path]
 
@@ -97,26 +105,6 @@ def test_a_write_replaces_the_old_file_by_another_one(path):
         assert reader.read() == old
 
     assert read_checkpoint(path)["step"] == 2
-    assert list(path.parent.iterdir()) == [path]
-
-
-def test_a_full_disk_under_torchs_writer_names_the_file_and_keeps_the_old_one(path, monkeypatch):
-    write_checkpoint(small(), path)
-    before = path.read_bytes()
-
-    # torch's writer raises without a cause, so that the error of the system is its context alone.
-    def fail(*_):
-        try:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        except OSError:
-            raise RuntimeError("unexpected pos 64 vs 0")  # noqa: B904
-
-    monkeypatch.setattr(torch, "save", fail)
-    with pytest.raises(OSError, match="No space left on device") as refused:
-        write_checkpoint(small(), path)
-
-    assert refused.value.filename == str(path)
-    assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -170,6 +158,32 @@ def test_a_kill_at_any_moment_of_a_save_leaves_whole_checkpoints(tmp_path):
     between = {"previous": 2}
     after = {"previous": 2, "last": 3}
     assert [steps for steps, _ in itertools.groupby(found)] == [before, between, after]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda checkpoint: checkpoint.pop("optimizer_states"),
+        lambda checkpoint: checkpoint["gptmini"].pop("validated_step"),
+    ],
+)
+def test_a_training_state_that_lacks_a_part_is_refused(path, change):
+    own = {
+        "data": {"folder": "data/mine", "fingerprint": "abc"},
+        "max_steps": 9,
+        "validated_step": 5,
+        "bad_steps": [2, 1],
+    }
+    checkpoint = make() | {"optimizer_states": [{"state": {}}], "callbacks": {}, "global_step": 7}
+    checkpoint["gptmini"] |= own
+    state = TrainingState.parse(checkpoint, path)
+    assert (state.step, state.max_steps, state.validated_step) == (7, 9, 5)
+    assert (state.bad_steps, state.bad_steps_in_a_row) == (2, 1)
+
+    change(checkpoint)
+    wanted = r"best\.ckpt holds no training state that this version can go on from"
+    with pytest.raises(UserError, match=wanted):
+        TrainingState.parse(checkpoint, path)
 
 
 PROBE = """

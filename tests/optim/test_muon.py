@@ -9,7 +9,6 @@ from torch import nn
 from gptmini.model import GPTConfig, new_gpt, next_token_loss
 from gptmini.optim import MuonSettings, set_learning_rate
 from gptmini.optim.muon import MuonAdamW, momentum_at, orthogonalize
-from refusals import refused_keys
 from sizes import GPT2, G
 
 SETTINGS = {
@@ -86,10 +85,7 @@ def test_orthogonalized_matrices_keep_their_singular_vectors_and_come_near_one()
     torch.testing.assert_close(turned, torch.diag_embed(singular), atol=1e-5, rtol=0)
     # The method promises "roughly 0.7 to 1.2" for values that do not start near 0.
     assert 0.5 < singular.min() < singular.max() < 1.5
-
-
-def test_a_matrix_of_zeros_stays_one():
-    assert orthogonalize(torch.zeros(2, 3, 4), 5).equal(torch.zeros(2, 3, 4))
+    assert not orthogonalize(torch.zeros(2, 3, 4), 5).any()
 
 
 def test_momentum_rises_by_the_step():
@@ -194,17 +190,16 @@ def test_every_parameter_is_in_the_group_that_is_meant_and_in_no_other():
     assert others[1] == ("adamw", 0.01, ["unembedding.weight"])
     assert others[2][:2] == ("adamw", 0.005)
 
+    for group in optimizer.param_groups:
+        # Where torch's load_state_dict puts the counts of steps: for its fused kernel, on the weights' device.
+        assert group.get("fused", False) == (group["kind"] == "adamw")
+
 
 def test_a_tied_matrix_learns_as_an_unembedding():
     optimizer = MuonSettings(**SETTINGS).build(new_gpt(GPTConfig(**GPT2), 1))
     _, embeddings, unembeddings, *_ = optimizer.param_groups
     assert (len(embeddings["params"]), embeddings["peak_lr"]) == (1, 0.03)
     assert (len(unembeddings["params"]), unembeddings["peak_lr"]) == (1, 0.01)
-
-
-def test_a_loaded_state_goes_to_the_weights_device_where_the_kernel_reads_it():
-    for group in small()[1].param_groups:  # what torch's load_state_dict goes by
-        assert group.get("fused", False) == (group["kind"] == "adamw")
 
 
 def test_a_frozen_matrix_and_one_without_a_gradient_stay_as_they_are():
@@ -263,38 +258,3 @@ def test_a_saved_state_goes_on_bit_for_bit():
             own.step()
 
     assert all(p.equal(q) for p, q in zip(model.parameters(), twin.parameters(), strict=True))
-
-
-def test_step_runs_a_closure_and_returns_its_loss():
-    parameter = nn.Parameter(torch.ones(2, 3))
-    optimizer = MuonAdamW([hidden_group([parameter])])
-
-    def closure():
-        loss = parameter.square().sum()
-        loss.backward()
-        return loss
-
-    assert optimizer.step(closure).item() == 6
-    assert parameter.max() < 1
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("lr", -1),
-        ("embedding_lr", 1e39),  # beyond float32
-        ("unembedding_lr", float("nan")),
-        ("scalar_lr", "0.1"),
-        ("momentum", 0.95),
-        ("momentum.1", [0.85, 1.0]),
-        ("momentum_warmup_steps", -1),
-        ("ns_steps", 2.5),
-        ("ns_steps", 0),
-        ("cautious", 1),
-        ("lr_scale.heads", {"heads": 1.0}),
-        ("lr_scale.matrices", {"matrices": -1.0}),
-    ],
-)
-def test_a_setting_of_a_wrong_type_or_range_is_refused_by_its_key(key, value):
-    name = key.split(".")[0]
-    assert refused_keys(MuonSettings, **SETTINGS | {name: value}) == {key}
