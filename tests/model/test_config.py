@@ -1,10 +1,8 @@
-"""GPTConfig refuses a wrong type, a value out of range and values at odds by the key; defaults change nothing."""
+"""GPTConfig refuses values at odds with each other, and its defaults change nothing."""
 
-import copy
-import pickle
 import subprocess
 import sys
-from dataclasses import FrozenInstanceError, asdict, fields
+from dataclasses import asdict, fields
 from typing import get_args
 
 import pytest
@@ -19,45 +17,6 @@ from sizes import GPT2 as LEARNED
 from sizes import C, D, H
 
 ROTARY = LEARNED | {"position": "rotary", "rotary_base": 100.0}
-NAN = float("nan")
-INF = float("inf")
-
-
-@pytest.mark.parametrize(
-    ("key", "values"),
-    [
-        ("vocab_size", [0, 2**32 + 1, True, None]),
-        ("context_length", [0, -4, 1.0]),
-        ("d_model", [0, "ninety", None]),
-        ("n_layers", [0, 10_001, 10_000_000]),
-        ("n_heads", [0, 6.0]),
-        ("n_kv_heads", [0, False]),
-        ("d_ff", [0, "40"]),
-        ("smear", [-1, 65]),
-        ("mlp_smear", [-1, 65, None]),
-        ("norm", [1, "batchnorm"]),
-        ("position", [None, "alibi"]),
-        ("mlp", ["swiglu"]),
-        ("init", ["xavier"]),
-        ("bias", [1, "true"]),
-        ("tie_embeddings", [0]),
-        ("qk_norm", [None]),
-        ("embedding_norm", [1]),
-        ("dropout", [-0.1, 1.0, NAN, "0.1", True, None]),
-        ("rotary_base", [0.0, INF, "100"]),
-        ("attention_scale", [-1.0, NAN, False]),
-        ("logit_softcap", [0, 10**400, [15.0]]),
-        ("d_modle", [24]),
-    ],
-)
-def test_a_value_of_a_wrong_type_or_range_is_refused_by_its_key(key, values):
-    for value in values:
-        assert refused_keys(GPTConfig, **ROTARY | {key: value}) == {key}, value
-
-
-def test_an_int_will_do_for_a_float():
-    config = GPTConfig(**ROTARY | {"rotary_base": 100, "dropout": 0, "logit_softcap": 15})
-    assert (config.rotary_base, config.dropout, config.logit_softcap) == (100, 0, 15)
 
 
 @pytest.mark.parametrize(
@@ -113,10 +72,6 @@ def test_a_configuration_needs_no_torch():
     assert subprocess.run(command, capture_output=True, text=True).stdout == "False\n"
 
 
-def test_an_odd_head_width_is_fine_where_nothing_rotates():
-    assert GPTConfig(**LEARNED | {"d_model": 18}).d_head == 3
-
-
 def test_what_is_not_neutral_has_no_default():
     assert refused_keys(GPTConfig) == set(LEARNED)
 
@@ -125,7 +80,6 @@ def test_settings_and_a_vocabulary_are_a_config():
     settings = {key: value for key, value in ROTARY.items() if key != "vocab_size"}
     config = ModelSettings(**settings).with_vocab_size(11)
     assert config == GPTConfig(**ROTARY)
-    assert copy.deepcopy(config) == pickle.loads(pickle.dumps(config)) == config
     assert GPTConfig(**asdict(config)) == config
 
 
@@ -167,12 +121,6 @@ def test_leaving_a_default_changes_the_model(change):
     tokens = torch.arange(11).unsqueeze(0)  # (1, 11)
 
     assert not torch.allclose(plain(tokens), changed(tokens), atol=1e-5, rtol=0)
-
-
-def test_a_config_cannot_be_changed():
-    config = GPTConfig(**LEARNED)
-    with pytest.raises(FrozenInstanceError):
-        config.d_model = 48
 
 
 @pytest.mark.parametrize(("vocab_size", "padded"), [(1, 64), (64, 64), (65, 128), (50257, 50304)])

@@ -7,7 +7,6 @@ import torch
 
 from gptmini.model import GPT, GPTConfig, new_gpt, next_token_loss
 from model.tiny import B, draw, make, wide
-from refusals import refused_keys
 from sizes import CONTEXT as T
 from sizes import GPT2, MODERN, PRESETS, SMEARED, C, D, F, G, H, N, V
 
@@ -153,8 +152,3 @@ def test_first_weights_follow_from_the_seed_alone(preset):
     for name, parameter in first.named_parameters():
         assert torch.equal(parameter, again.get_parameter(name)), name
     assert not torch.equal(first.embedding.weight, other.embedding.weight)
-
-
-@pytest.mark.parametrize("seed", [-1, 2**63, 1.0, True, "1", None])
-def test_a_seed_that_is_no_such_number_is_refused(seed):
-    assert refused_keys(new_gpt, config=GPTConfig(**GPT2), seed=seed) == {"seed"}
