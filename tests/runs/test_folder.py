@@ -55,26 +55,12 @@ def test_a_folder_of_ones_own_may_be_absent_or_empty_and_nothing_else(tmp_path):
         runs.make_run_folder("runs", None, str(own / "inner"))
 
 
-@pytest.mark.parametrize("kind", ["link", "file", "folder of files"])
-def test_a_latest_that_is_not_ours_is_left_as_it_is(tmp_path, kind):
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "config.yaml").write_text("precious")
-    latest = tmp_path / "latest"
-    if kind == "link":
-        latest.symlink_to("old")
-    elif kind == "file":
-        latest.write_text("precious")
-    else:
-        (tmp_path / "old").rename(latest)
-
-    before = sorted(tmp_path.rglob("*"))
+def test_a_latest_that_is_not_ours_is_left_as_it_is(tmp_path):
+    (tmp_path / "latest").write_text("precious")
     wanted = "latest must be absent or a folder of links that an earlier run made"
     with pytest.raises(ValueError, match=wanted):
         begin(tmp_path, folder=str(tmp_path / "new"))
-
-    (tmp_path / "new" / "config.yaml").unlink()
-    (tmp_path / "new").rmdir()
-    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "latest").read_text() == "precious"
 
 
 def test_durations_read_as_people_say_them():
@@ -119,7 +105,7 @@ def test_a_run_of_a_version_that_stores_the_same_goes_on(tmp_path, version):
 
 @pytest.mark.parametrize(
     ("version", "named"),
-    [(None, "0.1.0"), ("0.2.0", "0.2.0"), ("0.4.0", "0.4.0"), ("1.0.0", "1.0.0"), (0.2, "0.2")],
+    [(None, "0.1.0"), ("0.2.0", "0.2.0"), ("0.4.0", "0.4.0"), (0.2, "0.2")],
 )
 def test_a_run_of_another_version_is_refused_and_the_version_named(tmp_path, version, named):
     wanted = rf"was begun by gptmini {named}, which \S+ cannot go on with; install"

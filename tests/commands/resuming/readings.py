@@ -1,7 +1,6 @@
-"""What a run folder holds, and whether two runs are the same or a run was refused."""
+"""What a run folder holds, and whether two runs are the same."""
 
 import json
-import re
 
 import numpy as np
 import torch
@@ -88,13 +87,6 @@ def snapshot(folder):
         if path.is_file() and path.name not in ("train.log", ".lock"):
             content[path.relative_to(folder)] = path.read_bytes()
     return content
-
-
-def assert_refused(result, *said, code=2):
-    """The command ended in one line that says all this, and with this exit code."""
-    assert result.code == code
-    assert re.fullmatch(r"error: [^\n]+\n", result.err)
-    assert all(text in result.err for text in said), result.err
 
 
 def assert_whole(folder):

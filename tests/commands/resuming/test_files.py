@@ -12,7 +12,6 @@ from tensorboard.summary.writer import record_writer
 import gptmini
 from commands.resuming.kills import EACH, killed, when
 from commands.resuming.readings import (
-    assert_refused,
     assert_same,
     curves,
     rows,
@@ -99,7 +98,7 @@ def test_when_all_are_damaged_nothing_is_written(interrupted, resume):
     before = snapshot(newest())
 
     said = ("no checkpoint to resume from: ", "last.ckpt", "previous.ckpt", "best.ckpt")
-    assert_refused(resume(), *said)
+    resume().assert_refused(*said)
     assert snapshot(newest()) == before
 
 
@@ -119,24 +118,30 @@ def test_curves_that_end_amid_a_line_or_an_event_are_made_good(straight, begin, 
     assert list(newest().rglob("*.tmp")) == []
 
 
-def test_a_save_that_fails_is_said_and_training_goes_on_from_the_old_file(
-    straight, begin, monkeypatch
-):
-    reference = straight(*EACH)
+@pytest.fixture
+def full(monkeypatch):
+    """Let the disk be full while the checkpoints of some steps are written, until full.clear()."""
     save = AtomicCheckpointIO.save_checkpoint
-    kept = []
+    failing = set()
 
     def half(checkpoint, file):
         file.write(b"the beginning")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def failing(self, checkpoint, path, storage_options=None):
+    def save_checkpoint(self, checkpoint, path, storage_options=None):
         with pytest.MonkeyPatch.context() as patch:
-            if checkpoint["global_step"] in (4, 5):
+            if checkpoint["global_step"] in failing:
                 patch.setattr(torch, "save", half)
             save(self, checkpoint, path)
 
-    monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", failing)
+    monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", save_checkpoint)
+    return failing
+
+
+def test_a_save_that_fails_is_said_and_training_goes_on(straight, begin, full):
+    reference = straight(*EACH)
+    full |= {4, 5}
+    kept = []
     with when(5, lambda: kept.append(last(newest())["global_step"])):
         result = begin(*EACH)
 
@@ -147,7 +152,20 @@ def test_a_save_that_fails_is_said_and_training_goes_on_from_the_old_file(
     assert_same(newest(), reference)
 
 
-def test_a_last_save_that_fails_ends_the_run_in_one_line(begin):
+def test_a_last_save_that_fails_ends_the_run_in_one_line(straight, begin, resume, full):
+    reference = straight(*EACH)
+    full.add(7)
+    result = begin(*EACH)
+    assert result.code == 1
+    assert re.fullmatch(r"error: [^\n]*No space left on device\n", result.err)
+    assert last(newest())["global_step"] == 6
+
+    full.clear()
+    assert resume().code == 0
+    assert_same(newest(), reference)
+
+
+def test_a_run_whose_every_save_fails_has_no_checkpoint_and_says_so(begin):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     # The limit is between the size of the tokens and that of a checkpoint, which is 170 kB.
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
@@ -156,7 +174,7 @@ def test_a_last_save_that_fails_ends_the_run_in_one_line(begin):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
-    assert_refused(result, "last.ckpt: File too large")
+    result.assert_refused("last.ckpt: File too large")
     for name, step in (("best", 2), ("last", 3), ("best", 4), ("last", 6), ("last", 7)):
         said = f"{name}.ckpt not saved at step {step}: File too large; nothing is saved yet\n"
         assert said in result.out

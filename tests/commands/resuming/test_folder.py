@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from commands.resuming.kills import EACH, KILLS, LONG, killed
-from commands.resuming.readings import assert_refused, assert_same, curves, rows, snapshot
+from commands.resuming.readings import assert_same, curves, rows, snapshot
 from gptmini.runs import find_run, locked
 from gptmini.training.monitoring.samples import Samples
 from run_folders import config_of, last, newest
@@ -99,7 +99,7 @@ def test_only_typed_keys_are_compared_with_those_of_the_run(interrupted, script)
     assert config_of(folder)["seed"] == 3
 
     said = f"optimizer.lr=0.03 would change the past of {folder}; init_from={folder} begins a new"
-    assert_refused(script("train", f"folder={folder}", "optimizer.lr=0.03"), said)
+    script("train", f"folder={folder}", "optimizer.lr=0.03").assert_refused(said)
 
 
 def test_the_weights_that_a_run_began_with_are_not_read_again(complete, script, short):
@@ -131,7 +131,7 @@ def test_a_folder_that_cannot_be_that_of_a_run_is_refused(train_x, begin):
     before = snapshot(Path())
 
     for typed, said in REFUSED.items():
-        assert_refused(begin(*typed.split()), said)
+        begin(*typed.split()).assert_refused(said)
     assert snapshot(Path()) == before
     assert sorted(path.name for path in Path("runs").iterdir()) == ["latest", "x"]
 
@@ -151,8 +151,8 @@ def test_a_run_that_another_process_trains_is_refused_and_the_process_named(inte
     before = snapshot(folder)
     with locked(folder):
         said = f"is being trained by process {os.getpid()}; stop it first"
-        assert_refused(begin(f"folder={folder}"), said)
-        assert_refused(begin("resume=runs/latest"), said)
+        begin(f"folder={folder}").assert_refused(said)
+        begin("resume=runs/latest").assert_refused(said)
     assert snapshot(folder) == before
 
 

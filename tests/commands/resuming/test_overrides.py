@@ -9,7 +9,7 @@ import torch
 import yaml
 
 from commands.resuming.kills import killed
-from commands.resuming.readings import assert_refused, curves, snapshot, steps
+from commands.resuming.readings import curves, snapshot, steps
 from gptmini.commands.resumed import RESUMABLE
 from gptmini.optim import TrapezoidSchedule
 from gptmini.runs import curves_of, read_lines
@@ -59,9 +59,9 @@ def test_an_override_that_would_change_the_past_is_refused_and_nothing_changes(c
     complete()
     before = snapshot(newest())
     for override, said in REFUSED.items():
-        assert_refused(resume(override), said)
+        resume(override).assert_refused(said)
     # Also where the configuration is only shown.
-    assert_refused(resume("seed=2", "--cfg", "job"), "seed=2 would change the past of ")
+    resume("seed=2", "--cfg", "job").assert_refused("seed=2 would change the past of ")
     assert snapshot(newest()) == before
 
 
@@ -160,13 +160,13 @@ def test_a_new_limit_of_bad_steps_is_the_one_that_counts(interrupted, resume, mo
         return logits.sum() * math.nan
 
     monkeypatch.setattr("gptmini.model.loss.next_token_loss", no_number)
-    assert_refused(resume("trainer.max_bad_steps=2"), "2 steps in a row, to step 6, ")
+    resume("trainer.max_bad_steps=2").assert_refused("2 steps in a row, to step 6, ")
 
 
 def test_a_callback_can_be_turned_off_and_one_that_a_run_lacks_has_no_interval(begin, resume):
     begin("~callbacks.scalars")
     before = snapshot(newest())
-    assert_refused(resume("callbacks.scalars.every_steps=1"), "callbacks.scalars")
+    resume("callbacks.scalars.every_steps=1").assert_refused("callbacks.scalars")
     assert snapshot(newest()) == before
 
     assert resume("~callbacks.samples", "trainer.max_steps=8").code == 0
