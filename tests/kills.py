@@ -1,13 +1,11 @@
-"""Kill a pretended sweep again and again: python tests/kills.py SAMPLER KILLS SEED says what came of it."""
+"""Kill a pretended sweep again and again, and look at what came of it."""
 
 import csv
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -86,13 +84,3 @@ def table_of(folder):
     """The rows of a sweep's table, without times and the places of runs."""
     with (folder / "table.csv").open() as file:
         return [row | {"seconds": "", "run": ""} for row in csv.DictReader(file)]
-
-
-if __name__ == "__main__":
-    root = Path(tempfile.mkdtemp())
-    sampler, n_kills, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    undisturbed = kill_often(root / "undisturbed", sampler, 0, random.Random(0))
-    killed = kill_often(root / "killed", sampler, n_kills, random.Random(seed))
-    check(root / "killed", 6)
-    same = table_of(root / "killed") == table_of(root / "undisturbed")
-    print(sampler, killed, "the same table" if same else "another table", root)
