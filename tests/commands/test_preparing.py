@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import numpy as np
-import pytest
 
 
 def test_prepare_takes_the_overrides_of_train_and_prepares_its_very_tokens(script, short):
@@ -38,25 +37,6 @@ def test_a_changed_text_or_share_is_prepared_anew(script, prepared, tmp_path):
     (tmp_path / "my.txt").write_text((tmp_path / "my.txt").read_text() + "More.")
     third = re.match(r"(\S+), prepared now\n", script("prepare", *prepared).out)
     assert len({first, second[1], third[1]}) == 3
-
-
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        ("num_workers=0", "num_workers must be greater than 0 or 'auto', got 0"),
-        ("num_workers=1.5", "num_workers must be a valid integer or 'auto', got 1.5"),
-        ("inspect=maybe", "inspect must be a valid boolean, got 'maybe'"),
-        ("verify=1", "verify must be a valid boolean, got 1"),
-        ("trainer.max_step=3", "trainer.max_step is no key; the nearest is trainer.max_steps"),
-        (
-            "resume=runs/latest",
-            "gptmini prepare begins no run and goes on with none, got resume=runs/latest",
-        ),
-    ],
-)
-def test_preparing_refuses(script, prepared, tmp_path, typed, said):
-    script("prepare", *prepared, typed).assert_refused(said)
-    assert not (tmp_path / "data").exists()
 
 
 def test_inspect_shows_what_is_in_the_folder(script, tmp_path):
