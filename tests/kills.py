@@ -16,8 +16,11 @@ SWEEP = Path(__file__).with_name("pretended_sweep.py")
 WHOM = ("the sweep", "a run", "everything")
 
 
-def kill_often(folder, sampler, n_kills, chance):
-    """Kill a sweep in a folder n_kills times, each time it or a run of it or all; returns how often each was."""
+def kill_often(folder, sampler, n_kills, chance, most_seconds=3):
+    """Kill a sweep in a folder n_kills times, each time it or a run of it or all; returns how often each was.
+
+    It is killed at most so many seconds after its first run has begun.
+    """
     by_whom = dict.fromkeys(WHOM, 0)
     while True:
         process = subprocess.Popen(
@@ -29,7 +32,7 @@ def kill_often(folder, sampler, n_kills, chance):
             while not runs_in(folder) and process.poll() is None:
                 time.sleep(0.02)
             with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=chance.uniform(0, 3))
+                process.wait(timeout=chance.uniform(0, most_seconds))
                 break
             whom = chance.choice(WHOM)
             runs = runs_in(folder)

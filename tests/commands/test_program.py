@@ -1,6 +1,11 @@
-"""The program gptmini, and the same from Python."""
+"""The program gptmini, a run from its first step to its report, and the same from Python.
+
+The other commands go from beginning to end in their own files.
+"""
 
 import gc
+import io
+import json
 import logging
 import os
 import re
@@ -16,9 +21,10 @@ import torch
 
 import gptmini
 from gptmini.commands import COMMANDS, MODULES, main, start_up
-from run_folders import last, newest
+from run_folders import config_of, last, newest
 
-# Runs a program, and sends it a Ctrl-C while it imports a module.
+COMMAND_FILES = {path.stem for path in (Path(gptmini.__file__).parent / "commands").glob("*.py")}
+# Runs gptmini, and sends it a Ctrl-C while it imports a module.
 INTERRUPTED = """
 import os, runpy, signal, sys
 
@@ -30,15 +36,15 @@ class Interrupting:
 wanted = sys.argv[1]
 sys.argv = sys.argv[2:]
 sys.meta_path.insert(0, Interrupting())
-if sys.argv[0] == "gptmini":
-    runpy.run_module("gptmini", run_name="__main__")
-else:
-    runpy.run_path(sys.argv[0], run_name="__main__")
+runpy.run_module("gptmini", run_name="__main__")
 """
-SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
-COMMAND_FILES = {path.stem for path in (Path(gptmini.__file__).parent / "commands").glob("*.py")}
-
-
+# Runs gptmini, and prints at its end which modules it has loaded.
+PROBE = """
+import atexit, json, runpy, sys
+atexit.register(lambda: print(json.dumps(sorted(sys.modules))))
+sys.argv[0] = "gptmini"
+runpy.run_module("gptmini", run_name="__main__")
+"""
 # A rank that ends by a bug. What is registered before the program begins is called when Python is taken down.
 FAILING_RANK = """
 import atexit
@@ -71,6 +77,14 @@ def program(monkeypatch, capsys):
     return run
 
 
+@pytest.fixture
+def trained(script, short, once):
+    """A trained run in the working folder, which has validated on the whole held-out text; what it has said."""
+    result = once("trained", lambda: script("train", *short, "trainer.val_tokens=null")).result
+    assert result.code == 0, result.err
+    return result.out
+
+
 def test_alone_it_lists_its_commands_a_line_each(program):
     code, out, _ = program()
     assert code == 0
@@ -81,13 +95,8 @@ def test_alone_it_lists_its_commands_a_line_each(program):
 
 def test_it_names_its_version(program):
     assert program("--version") == (0, f"{gptmini.__version__}\n", "")
-
-
-def test_an_unknown_command_is_told_in_one_line(program):
-    code, out, err = program("trian")
-    known = "train, sweep, runs, prepare, sample, evaluate, export, import, report"
-    assert (code, out) == (2, "")
-    assert err == f"error: gptmini has no command trian; it has {known}; the nearest is train\n"
+    command = [sys.executable, "-m", "gptmini", "--version"]
+    assert subprocess.check_output(command, text=True) == f"{gptmini.__version__}\n"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -98,48 +107,80 @@ def test_each_command_explains_itself(program, command):
     assert program(command, "--help") == (0, out, "")
 
 
-def test_it_trains_resumes_samples_evaluates_and_reports(script, short, prepared, program):
-    assert program("train", *short)[0] == 0
+def test_a_run_folder_holds_what_it_should(trained, tmp_path):
+    kinds = {"events" if "tfevents" in path.name else path.name for path in newest().iterdir()}
+    assert kinds == {"config.yaml", "checkpoints", "train.log", "events", "metrics.jsonl", "state"}
+    config = config_of(newest())
+    assert config["trainer"]["max_steps"] == 4
+    assert "hydra" not in config
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "my.txt", "runs"]
 
-    code, out, _ = program("train", "resume=runs/latest", "trainer.max_steps=6")
-    assert code == 0
-    assert re.search(r"^next     gptmini sample runs/smoke/\S+$", out, re.MULTILINE)
-    assert program("sample", "runs/latest", "--max-new-tokens", "3")[0] == 0
-    assert "bits per byte" in program("evaluate", "runs/latest")[1]
-    assert program("report", "runs/latest")[0] == 0
 
-    # The folder of all runs of a name stands for the newest run, and the program says for which.
+def test_evaluate_repeats_the_loss_that_training_saw_from_any_folder(
+    script, prepared, trained, tmp_path, monkeypatch
+):
+    loss, bits = re.search(r"val loss (\S+), (\S+) bits per byte", trained).groups()
+    measured = script("evaluate", "runs/latest", "--batch-size", "5").out
+    assert re.search(rf"^loss +{loss} nats per token  \[", measured, re.MULTILINE)
+    assert re.search(rf"^bits per byte +{bits}  \[", measured, re.MULTILINE)
+
+    # The tokens lie where they lay beside the run.
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    there = script("evaluate", "../runs/latest", "--batch-size", "5")
+    assert (there.code, there.err) == (0, "")
+    assert there.out.partition("\n")[2] == measured.partition("\n")[2]
+
+    monkeypatch.chdir(tmp_path)
+    assert script("prepare", *prepared, "tokenizer=char").code == 0
+    (other,) = tmp_path.glob("data/text-char*")
+    said = "got those of another"
+    script("evaluate", "runs/latest", "--data", str(other)).assert_refused(said)
+
+
+def test_samples_depend_on_prompt_seed_and_number_alone(script, trained, tmp_path, monkeypatch):
+    (tmp_path / "prompt.txt").write_text("Line 7\n")  # an editor ends the last line
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Line 7\n")))
+
+    def sample(*arguments):
+        return script("sample", "runs/latest", "--max-new-tokens", "20", *arguments).out
+
+    typed = sample("--prompt", "Line 7")
+    assert typed.startswith("Line 7")
+    assert sample("--prompt-file", "prompt.txt") == sample("--prompt", "-") == typed
+
+    three = sample("--num-samples", "3", "--seed", "5")
+    assert three.startswith(sample("--num-samples", "2", "--seed", "5"))
+    assert len(set(re.split(r"--- sample \d\n", three))) == 4
+    assert sample("--num-samples", "3", "--seed", "6") != three
+
+
+def test_the_name_of_runs_means_the_newest_one_and_says_so(program, trained):
+    assert program("train", "resume=runs/latest", "trainer.max_steps=6")[0] == 0
     newest_run = newest().relative_to(Path.cwd())
     said = f"runs/smoke means its newest run, {newest_run}\n"
     assert program("sample", "runs/smoke", "--max-new-tokens", "3")[::2] == (0, said)
     code, out, err = program("evaluate", "runs/smoke")
     assert (code, err) == (0, said)
     assert out.startswith(f"{newest_run}/checkpoints/best.ckpt on val")
-    said = f"done     {newest_run} is complete at step 6; trainer.max_steps= goes further\n"
-    assert said in program("train", "resume=runs/smoke")[1]
-    assert "prepared before" in program("prepare", *prepared)[1]
+    complete = f"done     {newest_run} is complete at step 6; trainer.max_steps= goes further\n"
+    assert complete in program("train", "resume=runs/smoke")[1]
 
 
-def test_completion_finds_every_public_name():
-    assert set(gptmini.__all__) <= set(dir(gptmini))
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["sample", "evaluate"])
+def test_sampling_and_evaluating_load_neither_lightning_nor_hydra(trained, command):
+    typed = [sys.executable, "-c", PROBE, command, "runs/latest"]
+    printed = subprocess.check_output(typed, text=True)
+    loaded = {module.partition(".")[0] for module in json.loads(printed.splitlines()[-1])}
+    assert "torch" in loaded
+    assert not loaded & {"lightning", "hydra", "omegaconf", "tensorboard"}
 
 
-def test_flags_of_the_command_are_refused_in_python():
-    with pytest.raises(gptmini.UserError, match="KEY=VALUE or GROUP=NAME, got '--config-dir'"):
-        gptmini.train("--config-dir", "mine")
-
-
-def test_python_dash_m_is_the_same_program():
-    command = [sys.executable, "-m", "gptmini", "--version"]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert result.stdout == f"{gptmini.__version__}\n"
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "called"),
     [
-        ("gptmini.commands.sample", ["gptmini", "sample", "absent"]),
-        ("gptmini.commands.sample", [str(SCRIPTS / "sample.py"), "absent"]),
         ("torch._C", ["gptmini", "sample", "absent"]),
         ("lightning.pytorch.trainer", ["gptmini", "train", "experiment=smoke"]),
     ],
@@ -174,17 +215,34 @@ def test_importing_it_sets_how_threads_wait_unless_the_user_has(monkeypatch, cho
     assert said == f"{expected}\n"
 
 
-def test_training_from_python_is_the_command(script, short):
-    run = gptmini.train(*short)
-    assert script("train", *short).code == 0
+def test_completion_finds_every_public_name():
+    assert set(gptmini.__all__) <= set(dir(gptmini))
 
-    one = last(run.folder, "best")
-    two = last(newest(), "best")
-    for name, weight in one["state_dict"].items():
-        assert torch.equal(weight, two["state_dict"][name]), name
 
-    best = two["callbacks"]["RunCheckpoints"]["best"]
-    assert (run.best.loss, run.best.bits_per_byte, run.best.step) == tuple(best.values())
+def test_training_from_python_is_the_command_and_leaves_the_process_as_it_was(
+    trained, short, tmp_path
+):
+    def settings():
+        hooks = (sys.excepthook, threading.excepthook, warnings.showwarning)
+        loggers = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero")
+        levels = [logging.getLogger(name).level for name in loggers]
+        signals = [signal.getsignal(number) for number in signal.valid_signals()]
+        return hooks, list(warnings.filters), levels, signals, list(sys.argv), dict(os.environ)
+
+    typed = newest()
+    # What Lightning sets when it is imported is set.
+    threading.excepthook = threading.__excepthook__
+    logging.getLogger("lightning.pytorch").setLevel(logging.INFO)
+    before = settings()
+    run = gptmini.train(*short, "trainer.val_tokens=null", "name=python")
+    assert settings() == before
+
+    best = last(typed, "best")
+    torch.testing.assert_close(
+        last(run.folder, "best")["state_dict"], best["state_dict"], rtol=0, atol=0
+    )
+    of_command = best["callbacks"]["RunCheckpoints"]["best"]
+    assert (run.best.loss, run.best.bits_per_byte, run.best.step) == tuple(of_command.values())
     assert (run.steps, run.stopped_by, run.exit_code) == (4, None, 0)
 
     model, tokenizer = gptmini.load(run.folder)
@@ -197,37 +255,6 @@ def test_a_run_that_python_stopped_says_so_and_goes_on(script, short):
 
     run = gptmini.train(f"resume={run.folder}", "trainer.max_time=null")
     assert (run.steps, run.stopped_by) == (4, None)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["optimizer.lr=1,2"], "optimizer.lr=1,2 stands for several runs; gptmini sweep and -m"),
-        (["trainer.devices=2"], "trainer.devices must be 1 in gptmini.train, got 2"),
-        (["trainer.max_steps=["], "trainer.max_steps=[ is no list or mapping that Hydra can read"),
-        (["model.n_heads=3"], "d_model must be a multiple of n_heads, got d_model=16 and n_heads"),
-        ([7], "gptmini.train takes settings as KEY=VALUE or GROUP=NAME, got 7"),
-    ],
-)
-def test_a_mistake_in_python_is_an_error_of_one_kind(script, short, overrides, said):
-    with pytest.raises(gptmini.UserError, match=re.escape(said)):
-        gptmini.train(*short, *overrides)
-
-
-def test_training_from_python_leaves_the_process_as_it_was(script, short):
-    def settings():
-        hooks = (sys.excepthook, threading.excepthook, warnings.showwarning)
-        loggers = ("lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero")
-        levels = [logging.getLogger(name).level for name in loggers]
-        signals = [signal.getsignal(number) for number in signal.valid_signals()]
-        return hooks, list(warnings.filters), levels, signals, list(sys.argv), dict(os.environ)
-
-    gptmini.train(*short, "trainer.max_steps=1")  # what Lightning sets when it is imported is set
-    threading.excepthook = threading.__excepthook__
-    logging.getLogger("lightning.pytorch").setLevel(logging.INFO)
-    before = settings()
-    gptmini.train(*short, "trainer.max_steps=1")
-    assert settings() == before
 
 
 def test_the_collector_is_off_while_a_command_imports_and_on_again_when_it_trains(
@@ -245,9 +272,9 @@ def test_the_collector_is_off_while_a_command_imports_and_on_again_when_it_train
         monkeypatch.setattr(gptmini.commands.train, name, note)
 
     noting("build_settings")
-    noting("fit")
-    assert script("train", *short).code == 0
-    assert seen == [("build_settings", False), ("fit", True)]
+    noting("assemble")
+    script("train", *short, "data.val_fraction=0.001").assert_refused("the val split must hold")
+    assert seen == [("build_settings", False), ("assemble", True)]
     assert script("train", "trainer.max_step=1").code == 2
     assert gc.isenabled()
 

@@ -60,13 +60,26 @@ def test_a_run_says_what_it_trains_and_what_came_of_it_line_by_line(script, shor
     )
 
 
-@pytest.mark.parametrize("logger", ["none", "csv"])
-def test_without_events_tensorboard_is_not_named_but_a_report_is(script, short, logger):
-    result = script("train", *short, f"logger={logger}")
+def test_tokens_are_prepared_once(script, short):
+    assert "prepared now" in script("train", *short, "trainer.max_steps=1").out
+    assert "prepared before" in script("train", *short, "trainer.max_steps=1").out
+
+
+def test_without_events_tensorboard_is_not_named_but_a_report_is(script, short):
+    result = script("train", *short, "logger=none")
     assert result.code == 0, result.err
     assert "tensorboard" not in result.out
     assert "gptmini sample" in result.out
     assert "gptmini report" in result.out
+
+
+def test_a_run_that_diverges_stops_and_names_the_steps_that_were_left_out(script, short, tmp_path):
+    wild = ("optimizer=adamw", "optimizer.lr=1e30", "schedule.warmup_steps=0")
+    result = script("train", *short, *wild, "name=wild", "trainer.max_bad_steps=2")
+    reason = "2 steps in a row, to step 3, had a loss or gradient that is not finite"
+    result.assert_refused(f"error: {reason}")
+    (folder,) = (tmp_path / "runs" / "wild").iterdir()
+    assert "step 2 not applied: loss" in (folder / "train.log").read_text()
 
 
 def test_a_text_that_is_trained_on_too_often_is_warned_of_unless_time_ends_the_run(script, short):
