@@ -62,7 +62,6 @@ def main(overrides):
         with notes.open("a") as file:
             file.write(json.dumps(facts) + "\n")
 
-    time.sleep(SECONDS_OF_STEP * 5)  # a run imports its libraries before it locks its folder
     variables = [name for name in os.environ if name.startswith(("SLURM", "RANK", "MASTER"))]
     note(
         start=overrides,
@@ -70,6 +69,7 @@ def main(overrides):
         gpus=os.environ.get("CUDA_VISIBLE_DEVICES"),
         session=os.getsid(0) == os.getpid(),
     )
+    time.sleep(SECONDS_OF_STEP * 5)  # a run imports its libraries before it locks its folder
     folder.mkdir(exist_ok=True)
     lock = FileLock(folder / ".lock")
     try:

@@ -48,9 +48,10 @@ def test_a_journal_that_is_cut_anywhere_goes_on_to_the_same_trials(tmp_path, sam
     assert len(whole) == 6
     journal = (tmp_path / "whole" / "journal.log").read_bytes()
 
-    # Every end of a line, and places inside of lines.
+    # Every end of a line, and places inside of lines; a few of them where the sampler is slow.
     ends = [i + 1 for i, byte in enumerate(journal) if byte == ord("\n")]
-    for cut in sorted({*ends, *range(1, len(journal), 97)}):
+    cuts = sorted({*ends, *range(1, len(journal), 97)})
+    for cut in cuts if sampler == "grid" else cuts[::8]:
         folder = tmp_path / str(cut)
         folder.mkdir()
         (folder / "journal.log").write_bytes(journal[:cut])
