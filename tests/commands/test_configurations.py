@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import signal
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from gptmini.commands.compose import compose
 from gptmini.commands.settings import build_part
 from gptmini.model import GPT
 from gptmini.sweep import SweepSettings
-from gptmini.training import Scalars
 from run_folders import config_of, last, newest
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
@@ -62,10 +60,13 @@ def test_every_option_composes_and_fits_its_class(group, option):
         assert isinstance(build_part(config.sweep), SweepSettings)
         return
 
-    config, typed = compose("train", [f"{group}={option}", *NEEDED.get(option, [])])
+    chosen = [f"{group}={option}", *NEEDED.get(option, [])]
+    config, typed = compose("train", chosen)
     assert typed.choices[group] == option
     for part in ("model", "optimizer", "schedule", "trainer", "tokenizer"):
         build_part(config[part])
+    if group == "experiment":
+        assert compose("train", [*chosen, "callbacks=none", "data=text"])[0].callbacks == {}
 
 
 @pytest.mark.parametrize(
@@ -83,12 +84,6 @@ def test_experiments_have_nanogpts_sizes(experiment, vocab_size, nanogpt):
     with torch.device("meta"):
         model = GPT(build_part(config.model).with_vocab_size(vocab_size))
     assert model.n_parameters == pytest.approx(nanogpt, rel=0.05)
-
-
-def test_no_callbacks_means_none_in_every_experiment():
-    for experiment in (option for group, option in OPTIONS if group == "experiment"):
-        overrides = [f"experiment={experiment}", "callbacks=none", "data=text"]
-        assert compose("train", overrides)[0].callbacks == {}
 
 
 def test_files_of_ones_own_choose_each_other_and_change_values(write):
@@ -199,27 +194,6 @@ def test_a_callback_of_a_run_folder_is_called_only_if_it_is_typed_again(script, 
     typed = script("train", "resume=runs/latest", f"+callbacks.stop={STOP}")
     assert typed.code == 0
     assert "early    at step 6 of 8: " in typed.out
-    assert last(newest())["global_step"] == 6
-
-
-def test_a_stop_before_a_validation_does_not_hide_it_from_early_stopping(
-    script, short, monkeypatch
-):
-    patient = f"+callbacks.stop={STOP.replace('patience: 1', 'patience: 2')}"
-    before = Scalars.on_train_batch_end
-
-    def stopping(self, trainer, *rest):
-        before(self, trainer, *rest)
-        if trainer.global_step == 4:
-            signal.raise_signal(signal.SIGTERM)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Scalars, "on_train_batch_end", stopping)
-        assert script("train", *short, *LONG, patient).code == 143
-
-    # Without the stop, the second validation in vain is at step 6 too.
-    resumed = script("train", "resume=runs/latest", patient)
-    assert "early    at step 6 of 8: " in resumed.out
     assert last(newest())["global_step"] == 6
 
 

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 import gptmini
-from gptmini.commands import COMMANDS, MODULES, main, start_up
+from gptmini.commands import COMMANDS, MODULES, main, start_up, train
 from run_folders import config_of, last, newest
 
 COMMAND_FILES = {path.stem for path in (Path(gptmini.__file__).parent / "commands").glob("*.py")}
@@ -202,17 +202,17 @@ def test_a_rank_that_a_bug_ends_fails_without_taking_python_down():
         assert done.stderr.endswith("RuntimeError: a bug\n")
 
 
-@pytest.mark.parametrize(
-    ("chosen", "expected"),
-    [({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "passive"}, "None")],
-)
-def test_importing_it_sets_how_threads_wait_unless_the_user_has(monkeypatch, chosen, expected):
+def test_importing_it_sets_how_threads_wait_unless_the_user_has(monkeypatch):
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
-    for name, value in chosen.items():
-        monkeypatch.setenv(name, value)
     probe = "import os, gptmini; print(os.environ.get('GOMP_SPINCOUNT'))"
-    said = subprocess.check_output([sys.executable, "-c", probe], text=True)
-    assert said == f"{expected}\n"
+    for chosen, expected in (
+        ({}, "3000"),
+        ({"GOMP_SPINCOUNT": "7"}, "7"),
+        ({"OMP_WAIT_POLICY": "passive"}, "None"),
+    ):
+        environment = os.environ | chosen
+        said = subprocess.check_output([sys.executable, "-c", probe], text=True, env=environment)
+        assert said == f"{expected}\n"
 
 
 def test_completion_finds_every_public_name():
@@ -261,20 +261,20 @@ def test_the_collector_is_off_while_a_command_imports_and_on_again_when_it_train
     script, short, monkeypatch
 ):
     seen = []
+    build_settings = train.build_settings
 
-    def noting(name):
-        function = getattr(gptmini.commands.train, name)
+    def building(config):
+        seen.append(gc.isenabled())
+        return build_settings(config)
 
-        def note(*arguments, **keywords):
-            seen.append((name, gc.isenabled()))
-            return function(*arguments, **keywords)
+    def assembling(*arguments):
+        seen.append(gc.isenabled())
+        raise gptmini.UserError("enough")
 
-        monkeypatch.setattr(gptmini.commands.train, name, note)
-
-    noting("build_settings")
-    noting("assemble")
-    script("train", *short, "data.val_fraction=0.001").assert_refused("the val split must hold")
-    assert seen == [("build_settings", False), ("assemble", True)]
+    monkeypatch.setattr(train, "build_settings", building)
+    monkeypatch.setattr(train, "assemble", assembling)
+    script("train", *short).assert_refused("enough")
+    assert seen == [False, True]
     assert script("train", "trainer.max_step=1").code == 2
     assert gc.isenabled()
 

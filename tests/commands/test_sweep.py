@@ -162,6 +162,7 @@ def test_gpus_are_shared_in_turn():
     assert command._gpus_of(1, four) == {"CUDA_VISIBLE_DEVICES": "2,3"}
 
 
+@pytest.mark.slow
 def test_tasks_of_srun_are_workers_of_one_sweep(sweep, short, tmp_path):
     code = "import sys; from gptmini.commands import sweep; sweep.TRAIN = sys.argv[1:3]; sweep.main(sys.argv[3:])"
     tasks = []

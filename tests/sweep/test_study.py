@@ -133,16 +133,6 @@ def test_what_is_given_up_is_tried_again_by_the_next_start_alone(tmp_path):
     assert sweep_in(tmp_path, dimensions=[LISTED]).take().number == 0
 
 
-def test_another_sweep_is_refused_under_the_same_name(tmp_path):
-    sweep_in(tmp_path).describe(DESCRIPTION)
-    sweep_in(tmp_path).describe(DESCRIPTION)
-    message = "is a sweep with optimizer.lr=0.01,0.03, got 0.1,0.2; name=OTHER begins another sweep"
-    with pytest.raises(UserError, match=message):
-        sweep_in(tmp_path).describe(DESCRIPTION | {"optimizer.lr": "0.1,0.2", "sweep.seed": 2})
-    with pytest.raises(UserError, match=r"is a sweep with model\.n_layers=None, got 1,2"):
-        sweep_in(tmp_path).describe(DESCRIPTION | {"model.n_layers": "1,2"})
-
-
 def test_a_file_that_is_no_journal_is_refused(tmp_path):
     (tmp_path / "journal.log").write_text('{"a": 1}\nno journal\nat all\n')
     with pytest.raises(UserError, match="is not the journal of a sweep"):

@@ -144,17 +144,20 @@ def wait_for(condition, seconds=60):
         time.sleep(0.02)
 
 
-def test_a_signal_saves_the_runs_and_the_same_command_goes_on(tmp_path):
+@pytest.mark.slow
+def test_a_signal_saves_the_runs_and_the_same_command_typed_twice_goes_on(tmp_path):
     folder = tmp_path / "sweep"
-    sweep = begin(folder)
+    sweep = begin(folder, "0.2")
     wait_for(lambda: (folder / "1" / "step.txt").exists())
     sweep.send_signal(signal.SIGTERM)
-    assert sweep.wait(timeout=30) == 128 + signal.SIGTERM
+    assert sweep.wait(timeout=60) == 128 + signal.SIGTERM
     assert runs_in(folder) == []
     before = {trial: (folder / trial / "step.txt").read_text() for trial in ("0", "1")}
     assert {trial.state.name for trial in trials_of(folder)} == {"RUNNING"}
 
-    assert begin(folder, "0.01").wait(timeout=60) == 0
+    # Both commands train what is left, and wait for each other's runs.
+    both = [begin(folder, "0.05"), begin(folder, "0.05")]
+    assert [sweep.wait(timeout=120) for sweep in both] == [0, 0]
     check(folder, 6)
     for trial, step in before.items():
         later = notes_of(folder, trial)
@@ -162,6 +165,7 @@ def test_a_signal_saves_the_runs_and_the_same_command_goes_on(tmp_path):
         assert len([fact for fact in later if "start" in fact]) == 2
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_a_sweep_at_once(tmp_path):
     folder = tmp_path / "sweep"
     sweep = begin(folder, "2")
@@ -187,10 +191,3 @@ def test_kills_at_random_instants_lose_and_double_nothing(tmp_path, sampler, mon
     monkeypatch.setenv("SECONDS_OF_STEP", "0.001")
     kill_often(tmp_path / "undisturbed", sampler, 0, random.Random(0))
     assert table_of(tmp_path / "killed") == table_of(tmp_path / "undisturbed")
-
-
-def test_two_commands_share_a_sweep(tmp_path):
-    folder = tmp_path / "sweep"
-    both = [begin(folder, "0.05"), begin(folder, "0.05")]
-    assert [sweep.wait(timeout=60) for sweep in both] == [0, 0]
-    check(folder, 6)
