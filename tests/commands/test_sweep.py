@@ -197,7 +197,7 @@ def test_tasks_of_srun_are_workers_of_one_sweep(sweep, short, tmp_path):
 
 @pytest.mark.slow
 def test_real_runs_are_trained_as_their_values_say(script, short):
-    result = script("sweep", *short, *SPACE, "--jobs", "2")
+    result = script("sweep", *short, RATES, "--jobs", "2")
     assert result.code == 0, result.err
     best = min(rows(), key=lambda row: float(row["loss"]))
 
