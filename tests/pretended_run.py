@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -50,6 +51,15 @@ def save(folder, step, best):
     (folder / "step.txt").write_text(str(step))
 
 
+def holds(file):
+    """Whether this process has inherited an open file, as Linux lists them."""
+    found = set()
+    for descriptor in Path("/proc/self/fd").glob("*"):
+        with suppress(OSError):
+            found.add(descriptor.readlink())
+    return file.absolute() in found
+
+
 def main(overrides):
     signal.signal(signal.SIGTERM, lambda number, frame: ASKED.append(number))
     values = dict(line.lstrip("+").split("=", 1) for line in overrides if "=" in line)
@@ -68,6 +78,7 @@ def main(overrides):
         variables=variables,
         gpus=os.environ.get("CUDA_VISIBLE_DEVICES"),
         session=os.getsid(0) == os.getpid(),
+        holds_lock=holds(place.parent / ".locks" / folder.name),
     )
     time.sleep(SECONDS_OF_STEP * 5)  # a run imports its libraries before it locks its folder
     folder.mkdir(exist_ok=True)

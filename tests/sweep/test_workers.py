@@ -54,7 +54,13 @@ def test_a_run_is_told_its_values_and_its_figures_are_written_down(tmp_path):
     work(tmp_path, variables={"CUDA_VISIBLE_DEVICES": "3"})
     (start,) = [fact for fact in notes_of(tmp_path, 1) if "start" in fact]
     values = ["seed=1", "optimizer.lr=0.03", "trainer.threads=1", f"folder={tmp_path}/1"]
-    assert start == {"start": values, "variables": [], "gpus": "3", "session": True}
+    assert start == {
+        "start": values,
+        "variables": [],
+        "gpus": "3",
+        "session": True,
+        "holds_lock": True,
+    }
 
     # The figures are those of the run's checkpoint.
     trial = trials_of(tmp_path)[1]
