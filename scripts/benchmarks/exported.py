@@ -217,7 +217,7 @@ def loss_of_transformers(arguments: argparse.Namespace, folder: Path, file: Path
 
     model, tokenizer = gptmini.load(arguments.run)
     text = TextFiles([file], "text", max_tokens=None)
-    (stream,) = text.streams(tokenizer).streams
+    (stream,) = text.streams(tokenizer)
     length = model.config.context_length
     windows = []
     for start in range(0, len(stream.ids) - 1, length):
