@@ -53,20 +53,16 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def new_folder(path: Path, *, is_locked: bool = False, must_be_new: bool = False) -> Iterator[Path]:
+def new_folder(path: Path) -> Iterator[Path]:
     """Make a folder that takes the name path when the block ends: the folder is complete or absent.
 
-    Yields the folder under its temporary name. If another process has made path meanwhile, that folder stays; with
-    must_be_new this is an OSError. When the block raises, the new folder is removed. A temporary folder that a killed
-    process left is removed by the next call for the same path: at once where the caller holds a lock for the path, else
-    when nothing was written in it for an hour. The block itself flushes the files to disk.
+    Yields the folder under its temporary name. When the block raises, the new folder is removed. One that a killed
+    process left is removed by the next call for the same path, when nothing was written in it for an hour. The block
+    itself flushes the files to disk. Raises OSError: there is something at path when the block ends.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for left_over in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-        if is_locked:
-            shutil.rmtree(left_over, ignore_errors=True)
-        else:
-            _remove_if_abandoned(left_over)
+        _remove_if_abandoned(left_over)
 
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
     try:
@@ -75,12 +71,7 @@ def new_folder(path: Path, *, is_locked: bool = False, must_be_new: bool = False
         # drive, and has no folders that only their owner can read.
         with suppress(PermissionError):
             temporary.chmod(0o755)
-        try:
-            temporary.rename(path)
-        except OSError:
-            # If path exists, another process has made the same folder first, and this one is not needed.
-            if must_be_new or not path.exists():
-                raise
+        temporary.rename(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

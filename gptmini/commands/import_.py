@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
     model, tokenizer = read_model(options.source, options.meta)
     state = {f"model.{name}": weight for name, weight in model.state_dict().items()}
     checkpoint = {"gptmini": header(model.config, tokenizer.to_dict()), "state_dict": state}
-    with new_folder(folder.absolute(), must_be_new=True) as temporary:
+    with new_folder(folder.absolute()) as temporary:
         (temporary / "checkpoints").mkdir()
         write_checkpoint(checkpoint, temporary / "checkpoints" / "best.ckpt")
         _describe(temporary, options.source, model.config)

@@ -50,7 +50,7 @@ def write_folder(
     config["dtype"] = str(DTYPES[dtype]).removeprefix("torch.")
     chosen = config["model_type"]
 
-    with new_folder(path, must_be_new=True) as folder:
+    with new_folder(path) as folder:
         _write_json(folder / "config.json", config)
         _write_weights(folder, config, state, DTYPES[dtype])
         write_tokenizer(tokenizer, folder, context_length=model.config.context_length)

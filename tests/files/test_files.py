@@ -93,7 +93,7 @@ def test_a_link_takes_the_place_of_a_file(path):
 
 
 def make(folder):
-    with new_folder(folder, must_be_new=True) as made:
+    with new_folder(folder) as made:
         (made / "file").touch()
         assert not folder.exists()
 
@@ -114,7 +114,7 @@ def test_a_folder_is_complete_or_not_there(tmp_path):
 
 def test_of_two_who_make_a_folder_the_first_one_stays(tmp_path):
     def make_second():
-        with new_folder(tmp_path / "made", must_be_new=True) as folder:
+        with new_folder(tmp_path / "made") as folder:
             (folder / "mine").touch()
             make(tmp_path / "made")
 
