@@ -1,5 +1,8 @@
 """Causal multi-head attention as the GPT trains and samples with it."""
 
+from typing import Literal
+
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -30,7 +33,7 @@ class CausalMultiHeadAttention(nn.Module):
 
     context = concat_h(softmax(scale * Q_h K_h^T + causal mask) V_h) W_out, with one fused projection for Q, K and V.
     Source: Vaswani et al. 2017, section 3.2.2; grouped heads: Ainslie et al. 2023; query-key norm: Henry et al. 2020,
-    without its learned gain, and after the rotation.
+    without its learned gain, and after the rotation; with gains, as Qwen 3 has it, before the rotation.
     """
 
     def __init__(
@@ -39,39 +42,48 @@ class CausalMultiHeadAttention(nn.Module):
         n_heads: int,
         *,
         n_kv_heads: int | None = None,
-        bias: bool = False,
+        d_head: int | None = None,
+        bias: bool | Literal["qkv"] = False,
         dropout: float = 0.0,
-        qk_norm: bool = False,
+        qk_norm: bool | Literal["gain"] = False,
+        qk_norm_eps: float = QK_NORM_EPS,
         scale: float | None = None,
     ) -> None:
         """Create the two projections.
 
         Args:
             d_model: C, width of input and output.
-            n_heads: H, query heads, each D = C / H wide.
+            n_heads: H, query heads.
             n_kv_heads: G, key and value heads, each of which serves H / G query heads; None for H.
-            bias: whether both projections have one.
+            d_head: D, width of each head; None for C / H.
+            bias: whether both projections have one; qkv: the first one alone.
             dropout: probability of dropping an attention weight, in training only.
-            qk_norm: whether each query and key is RMS-normalised.
+            qk_norm: whether each query and key is RMS-normalised; gain: times D learned gains that all heads share.
+            qk_norm_eps: what that norm adds to the mean square.
             scale: factor on the scores; None for 1 / sqrt(D).
 
-        Raises UserError: H does not divide C, or G does not divide H.
+        Raises UserError: H does not divide C where d_head is None, or G does not divide H.
         """
         super().__init__()
         if n_kv_heads is None:
             n_kv_heads = n_heads
-        check_heads(d_model, n_heads, n_kv_heads)
+        d_heads = d_model if d_head is None else n_heads * d_head  # width of all query heads
+        check_heads(d_heads, n_heads, n_kv_heads)
 
         self.d_model = d_model
         self.n_heads = n_heads
         self.n_kv_heads = n_kv_heads
-        self.d_head = d_model // n_heads
+        self.d_head = d_heads // n_heads
         self.dropout = dropout
         self.qk_norm = qk_norm
+        self.qk_norm_eps = qk_norm_eps
         self.scale = scale
 
-        self.qkv = Linear(d_model, (n_heads + 2 * n_kv_heads) * self.d_head, bias=bias)
-        self.output = Linear(d_model, d_model, bias=bias)
+        self.qkv = Linear(d_model, (n_heads + 2 * n_kv_heads) * self.d_head, bias=bool(bias))
+        self.output = Linear(d_heads, d_model, bias=bias is True)
+        if qk_norm == "gain":
+            self.query_gain = nn.Parameter(torch.ones(self.d_head))
+            self.key_gain = nn.Parameter(torch.ones(self.d_head))
 
     def forward(
         self, x: Tensor, *, rotary: Rotary | None = None, cache: LayerCache | None = None
@@ -129,11 +141,20 @@ class CausalMultiHeadAttention(nn.Module):
             sizes = (self.n_heads, self.n_kv_heads, self.n_kv_heads)
             return heads.split(sizes, dim=2)  # (B, T, H or G, D)
 
-        # Queries and keys are rotated and normalised together, in one operation for both.
+        # Queries and keys are rotated and normalised together, in one operation for both. Without gains the order of
+        # the two makes no difference, because a rotation keeps the length of a vector.
         qk, values = heads.split((n_qk_heads, self.n_kv_heads), dim=2)  # (B, T, H + G or G, D)
+        if self.qk_norm == "gain":
+            qk = F.rms_norm(qk, (self.d_head,), eps=self.qk_norm_eps) * self.qk_gains().to(qk.dtype)
         if rotary is not None:
             qk = rotate(qk, rotary)
-        if self.qk_norm:
-            qk = F.rms_norm(qk, (self.d_head,), eps=QK_NORM_EPS)
+        if self.qk_norm is True:
+            qk = F.rms_norm(qk, (self.d_head,), eps=self.qk_norm_eps)
         queries, keys = qk.split((self.n_heads, self.n_kv_heads), dim=2)
         return queries, keys, values  # (B, T, H or G, D)
+
+    def qk_gains(self) -> Tensor:
+        """The gains of the norm of each query and key head, (H + G, D), where qk_norm is gain."""
+        queries = self.query_gain.expand(self.n_heads, -1)  # (H, D)
+        keys = self.key_gain.expand(self.n_kv_heads, -1)  # (G, D)
+        return torch.cat((queries, keys))  # (H + G, D)

@@ -1,5 +1,7 @@
 """Rotary position embedding: a query and a key meet at an angle that depends on their distance alone."""
 
+import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -13,21 +15,49 @@ class Rotary(NamedTuple):
     sin: Tensor  # the shape of cos
 
 
-def rotary_table(length: int, d_head: int, base: float) -> Rotary:
+def rotary_table(
+    length: int, d_head: int, base: float, scaling: Mapping[str, float] | None = None
+) -> Rotary:
     """Cosines and sines of the angles position / base^(2i / d_head), for each position and each pair of channels i.
 
     Args:
         length: number of positions, from 0 on.
         d_head: D, even.
         base: the slowest pair turns once in about 2 pi base tokens.
+        scaling: the arguments of lowered; None leaves the frequencies as they are.
 
     Returns float32 tables on the CPU, (length, D / 2) each, of which a call takes the rows that it needs.
     """
     channels = torch.arange(0, d_head, 2, dtype=torch.float32, device="cpu")  # (D/2)
     frequencies = float(base) ** -(channels / d_head)  # (D/2)
+    if scaling is not None:
+        frequencies = lowered(frequencies, **scaling)
     positions = torch.arange(length, dtype=torch.float32, device="cpu")  # (length)
     angles = torch.outer(positions, frequencies)  # (length, D/2)
     return Rotary(angles.cos(), angles.sin())
+
+
+def lowered(
+    frequencies: Tensor,
+    factor: float,
+    low_freq_factor: float | None = None,
+    high_freq_factor: float | None = None,
+    original_context_length: float | None = None,
+) -> Tensor:
+    """Frequencies (D/2) for a context that is longer than the one of the first training, in radians a token.
+
+    Each is divided by the factor. Where the other three are given, as Llama 3 has it, one that makes at least
+    high_freq_factor turns within the original context stays, one that makes at most low_freq_factor turns is divided,
+    and those between are mixed of both. Source: Grattafiori et al. 2024, in the code of Llama 3.1.
+    """
+    divided = frequencies / factor  # (D/2)
+    if low_freq_factor is None or high_freq_factor is None or original_context_length is None:
+        return divided
+
+    turns = original_context_length * frequencies / (2 * math.pi)  # (D/2)
+    kept = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor)
+    kept = kept.clamp(0, 1)  # (D/2), share of the frequency as it is
+    return (1 - kept) * divided + kept * frequencies
 
 
 def rotate(x: Tensor, rotary: Rotary) -> Tensor:

@@ -48,7 +48,7 @@ def to_apertus(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tensor]
     for i in range(config.n_layers):
         for projection in ("q_proj", "k_proj"):
             name = f"model.layers.{i}.self_attn.{projection}.weight"
-            exported[name] = _with_halves_exchanged(state[name], config.d_head)
+            exported[name] = _with_halves_exchanged(state[name], config.head_width)
         for name, value in XIELU.items():
             exported[f"model.layers.{i}.mlp.act_fn.{name}"] = value.to(dtype).clone()
     return exported
@@ -76,7 +76,7 @@ def from_apertus(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tenso
         shared[down] = shared[down].float() * F.softplus(numbers["alpha_p"])
         for projection in ("q_proj", "k_proj"):
             name = f"{prefix}self_attn.{projection}.weight"
-            shared[name] = _with_halves_exchanged(shared[name], config.d_head)
+            shared[name] = _with_halves_exchanged(shared[name], config.head_width)
     return shared
 
 
@@ -91,7 +91,7 @@ def extra_names(config: GPTConfig) -> set[str]:
 def _width_of(name: str, config: GPTConfig) -> int:
     """Gains of a norm of Apertus."""
     is_of_head = name.endswith(("q_norm.weight", "k_norm.weight"))
-    return config.d_head if is_of_head else config.d_model
+    return config.head_width if is_of_head else config.d_model
 
 
 def _norm_names(config: GPTConfig) -> list[str]:

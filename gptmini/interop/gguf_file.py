@@ -126,7 +126,7 @@ def _add_sizes(writer: "gguf.GGUFWriter", model: GPT, kind: str) -> None:
     assert config.rotary_base is not None
     writer.add_head_count_kv(config.n_kv_heads or config.n_heads)
     writer.add_layer_norm_rms_eps(RMS_NORM_EPS)
-    writer.add_rope_dimension_count(config.d_head)
+    writer.add_rope_dimension_count(config.head_width)
     writer.add_rope_freq_base(config.rotary_base)
 
 

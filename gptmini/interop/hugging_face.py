@@ -130,7 +130,7 @@ def to_hugging_face(
             weight = weight[: config.vocab_size]  # (V, C), without the rows of padding
         parts = (weight,)
         if len(their_names) == 3:  # queries, keys and values: (H D, C), (G D, C), (G D, C)
-            d_keys = (config.n_kv_heads or config.n_heads) * config.d_head
+            d_keys = (config.n_kv_heads or config.n_heads) * config.head_width
             parts = weight.split([config.d_model, d_keys, d_keys])
         for their_name, part in zip(their_names, parts, strict=True):
             state[their_name] = _transpose_conv1d(their_name, part).clone()

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from gptmini.attention import CausalMultiHeadAttention, LayerCache, Rotary
 from gptmini.model.config import GPTConfig
-from gptmini.model.layers import MLP, NORM
+from gptmini.model.layers import MLP, RMS_NORM_EPS, new_norm
 from gptmini.model.smear import Smear, SmearHistory
 
 
@@ -17,18 +17,20 @@ class Block(nn.Module):
     def __init__(self, config: GPTConfig) -> None:
         """Create attention and MLP, each with a norm before it."""
         super().__init__()
-        self.attention_norm = NORM[config.norm](config.d_model, config.bias)
+        self.attention_norm = new_norm(config)
         self.attention = CausalMultiHeadAttention(
             config.d_model,
             config.n_heads,
             n_kv_heads=config.n_kv_heads,
-            bias=config.bias,
+            d_head=config.d_head,
+            bias=config.bias if config.attention_bias is None else config.attention_bias,
             dropout=config.dropout,
             qk_norm=config.qk_norm,
+            qk_norm_eps=config.norm_eps or RMS_NORM_EPS,
             scale=config.attention_scale,
         )
 
-        self.mlp_norm = NORM[config.norm](config.d_model, config.bias)
+        self.mlp_norm = new_norm(config)
         self.mlp_smear = None
         if config.mlp_smear > 0:
             self.mlp_smear = Smear(config.mlp_smear, config.d_model)

@@ -4,10 +4,11 @@ This module imports no torch, so that a command tells a wrong value before torch
 """
 
 from dataclasses import asdict
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NotRequired, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator, with_config
 from pydantic.dataclasses import dataclass
+from typing_extensions import TypedDict  # which pydantic takes before Python 3.12
 
 from gptmini.settings import STRICT, BelowOne, first_mistake
 from gptmini.user_error import UserError
@@ -26,6 +27,19 @@ Smeared = Annotated[int, Field(ge=0, le=64)]
 PositiveFactor = Annotated[float, Field(gt=0)]
 
 
+@with_config(STRICT)
+class RotaryScaling(TypedDict):
+    """How a model whose context was lengthened turns more slowly: as Llama 3 does, or by the factor alone.
+
+    Where the last three are given, pairs that turn fast keep their frequency: see gptmini.attention.rotary_table.
+    """
+
+    factor: PositiveFactor  # what frequencies are divided by
+    low_freq_factor: NotRequired[PositiveFactor]
+    high_freq_factor: NotRequired[PositiveFactor]
+    original_context_length: NotRequired[Size]  # tokens, before it was lengthened
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ModelSettings:
     """Sizes and alternatives of one GPT but for its vocabulary, neutral by default.
@@ -41,19 +55,26 @@ class ModelSettings:
     norm: Literal["layernorm", "rmsnorm"]
     # learned is a vector for each position; with rotary, queries and keys turn.
     position: Literal["learned", "rotary"]
-    # gelu is the tanh form of GPT-2, gelu_exact that of nanoGPT, relu2 the squared ReLU.
-    mlp: Literal["gelu", "gelu_exact", "relu2"]
+    # gelu is the tanh form of GPT-2, gelu_exact that of nanoGPT, relu2 the squared ReLU, swiglu the gated MLP of Llama.
+    mlp: Literal["gelu", "gelu_exact", "relu2", "swiglu"]
     bias: bool  # whether projections and layer norms have a bias
     tie_embeddings: bool  # whether the unembedding is the token embedding
     # gpt2: normal 0.02, output projections 0.02 / sqrt(2 N). zero_projections: output projections and unembedding 0.
     init: Literal["gpt2", "zero_projections"]
     n_kv_heads: Size | None = None  # G, key and value heads; divides H; None for H
+    d_head: Size | None = None  # D, width of one head; None for C / H
     d_ff: Size | None = None  # F, width inside the MLP; None for 4 C
+    # Whether the projections of attention have a bias; qkv: that of queries, keys and values alone; None as bias.
+    attention_bias: bool | Literal["qkv"] | None = None
+    norm_gain: bool = False  # whether an rmsnorm has learned gains
+    norm_eps: PositiveFactor | None = None  # added to the mean square; None for that of the norm
     # Probability, in training, of dropping a number of attention weights, a block's two outputs and the embedding.
     dropout: BelowOne = 0.0
     # Period of the slowest turn in tokens, over 2 pi; set for position=rotary, None otherwise.
     rotary_base: PositiveFactor | None = None
-    qk_norm: bool = False  # RMS-normalise queries and keys
+    rotary_scaling: RotaryScaling | None = None  # None for the frequencies as they are
+    # RMS-normalise queries and keys; gain: with learned gains, and before they turn.
+    qk_norm: bool | Literal["gain"] = False
     attention_scale: PositiveFactor | None = None  # factor on the scores; None for 1 / sqrt(D)
     embedding_norm: bool = False  # normalise the embedding before the first block
     # K, number of previous tokens whose embeddings each position adds, each channel times a learned gain.
@@ -67,7 +88,7 @@ class ModelSettings:
     def _check_together(self) -> Self:
         """Raise ValueError unless the heads fit the width, and the rotary table the heads and the context."""
         widths = f"d_model={self.d_model} and n_heads={self.n_heads}"
-        if self.d_model % self.n_heads:
+        if self.d_head is None and self.d_model % self.n_heads:
             raise ValueError(f"d_model must be a multiple of n_heads, got {widths}")
         if self.n_heads % (self.n_kv_heads or self.n_heads):
             raise ValueError(
@@ -81,19 +102,28 @@ class ModelSettings:
                 "rotary_base must be set when position=rotary and null otherwise, "
                 f"got position={self.position} and rotary_base={self.rotary_base}"
             )
-        if is_rotary and self.d_head % 2:
-            raise ValueError(f"d_model / n_heads must be even when position=rotary, got {widths}")
-        if is_rotary and self.context_length * self.d_head > LARGEST_TABLE:
+        if is_rotary and self.head_width % 2:
             raise ValueError(
-                f"context_length * d_model / n_heads must be at most {LARGEST_TABLE} "
-                f"when position=rotary, got context_length={self.context_length}, {widths}"
+                f"d_head, which is d_model / n_heads where it is null, must be even when position=rotary, "
+                f"got d_head={self.head_width}"
+            )
+        if is_rotary and self.context_length * self.head_width > LARGEST_TABLE:
+            raise ValueError(
+                f"context_length * d_head must be at most {LARGEST_TABLE} when position=rotary, "
+                f"got context_length={self.context_length}, d_head={self.head_width}"
+            )
+
+        if self.rotary_scaling is not None and len(self.rotary_scaling) not in (1, 4):
+            raise ValueError(
+                "rotary_scaling must have factor alone, or low_freq_factor, high_freq_factor and "
+                f"original_context_length too, got {', '.join(self.rotary_scaling)}"
             )
         return self
 
     @property
-    def d_head(self) -> int:
+    def head_width(self) -> int:
         """D, width of one head."""
-        return self.d_model // self.n_heads
+        return self.d_head or self.d_model // self.n_heads
 
     def with_vocab_size(self, vocab_size: int) -> "GPTConfig":
         """The configuration of a GPT of these settings for a vocabulary of so many tokens."""

@@ -14,7 +14,7 @@ from gptmini.attention import CausalMultiHeadAttention, Rotary, Slots, rotary_ta
 from gptmini.model.block import Block
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt_cache import GPTCache
-from gptmini.model.layers import NORM, Linear
+from gptmini.model.layers import Linear, new_norm
 from gptmini.model.smear import Smear
 from gptmini.settings import STRICT, Seed
 
@@ -40,19 +40,24 @@ class GPT(nn.Module):
             self.position_embedding = nn.Embedding(config.context_length, config.d_model)
         else:
             assert config.rotary_base is not None
-            table = rotary_table(config.context_length, config.d_head, config.rotary_base)
+            table = rotary_table(
+                config.context_length,
+                config.head_width,
+                config.rotary_base,
+                cast("dict[str, float] | None", config.rotary_scaling),
+            )
             self.register_buffer("rotary_cos", table.cos, persistent=False)  # (context_length, D/2)
             self.register_buffer("rotary_sin", table.sin, persistent=False)  # (context_length, D/2)
         self.embedding_norm: nn.Module = nn.Identity()
         if config.embedding_norm:
-            self.embedding_norm = NORM[config.norm](config.d_model, config.bias)
+            self.embedding_norm = new_norm(config)
         self.dropout = nn.Dropout(config.dropout)
 
         # Torch's ModuleList does not say what its modules are, so the cast does.
         blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
         self.blocks = cast("Sequence[Block]", blocks)
 
-        self.norm = NORM[config.norm](config.d_model, config.bias)
+        self.norm = new_norm(config)
         if not config.tie_embeddings:
             self.unembedding = Linear(config.d_model, config.padded_vocab_size, bias=False)
         self._initialise()
@@ -175,7 +180,7 @@ class GPT(nn.Module):
 
     @property
     def flops_per_token(self) -> int:
-        """Floating-point operations to train on one token of a full context: 6 a matrix weight, 12 N C T attention.
+        """Floating-point operations to train on one token of a full context: 6 a matrix weight, 12 N H D T attention.
 
         Source: Chowdhery et al. 2022, appendix B; embedding look-ups are free, the unembedding is not.
         """
@@ -184,7 +189,8 @@ class GPT(nn.Module):
         for block in self.blocks:
             blocks += sum(p.numel() for p in block.parameters() if p.ndim == 2)
         unembedding = config.vocab_size * config.d_model
-        attention = 12 * config.n_layers * config.d_model * config.context_length
+        d_queries = config.n_heads * config.head_width
+        attention = 12 * config.n_layers * d_queries * config.context_length
         return 6 * (blocks + unembedding) + attention
 
     def _initialise(self) -> None:

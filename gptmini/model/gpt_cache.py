@@ -20,7 +20,7 @@ class GPTCache:
             config.n_layers,
             slots,
             n_kv_heads=config.n_kv_heads or config.n_heads,
-            d_head=config.d_head,
+            d_head=config.head_width,
             dtype=dtype,
         )
 

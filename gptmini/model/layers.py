@@ -7,7 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gptmini.attention import Linear
+from gptmini.model.config import ModelSettings
 
+LAYER_NORM_EPS = 1e-5  # GPT-2's
 RMS_NORM_EPS = 1e-6  # nanochat's
 
 
@@ -17,7 +19,7 @@ def relu2(x: Tensor) -> Tensor:
 
 
 class LayerNorm(nn.LayerNorm):
-    """Layer norm in the dtype of its input, whose gain and offset are rounded to that dtype at each use."""
+    """Layer norm (Ba et al. 2016) in the dtype of its input, whose gain and offset are rounded to it at each use."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., C) to (..., C)."""
@@ -25,39 +27,52 @@ class LayerNorm(nn.LayerNorm):
         return F.layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), bias, self.eps)
 
 
-def layernorm(d_model: int, bias: bool) -> LayerNorm:
-    """Layer norm with a learned gain, and a learned offset where bias is true (Ba et al. 2016)."""
-    return LayerNorm(d_model, bias=bias)
+class RMSNorm(nn.RMSNorm):
+    """RMS norm (Zhang and Sennrich 2019, section 4) in the dtype of its input, its gain rounded to it at each use."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., C) to (..., C)."""
+        gain = None if self.weight is None else self.weight.to(x.dtype)  # (C,)
+        return F.rms_norm(x, self.normalized_shape, gain, self.eps)
 
 
-def rmsnorm(d_model: int, bias: bool) -> nn.RMSNorm:
-    """RMS norm without any weights, whatever bias says (Zhang and Sennrich 2019, section 4, without the gain)."""
-    return nn.RMSNorm(d_model, eps=RMS_NORM_EPS, elementwise_affine=False)
+def new_norm(settings: ModelSettings) -> nn.Module:
+    """The norm of a residual stream; an rmsnorm never has an offset, and a layernorm always has a gain."""
+    if settings.norm == "layernorm":
+        eps = settings.norm_eps or LAYER_NORM_EPS
+        return LayerNorm(settings.d_model, eps=eps, bias=settings.bias)
+    eps = settings.norm_eps or RMS_NORM_EPS
+    return RMSNorm(settings.d_model, eps=eps, elementwise_affine=settings.norm_gain)
 
 
-NORM: dict[str, Callable[[int, bool], nn.Module]] = {
-    "layernorm": layernorm,
-    "rmsnorm": rmsnorm,
-}
 ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
     # The tanh form, which GPT-2's weights were trained with.
     "gelu": partial(F.gelu, approximate="tanh"),
     # nanoGPT's form; on a CPU it takes a third of the time of the tanh form.
     "gelu_exact": F.gelu,
     "relu2": relu2,
+    # Shazeer 2020, "GLU variants improve transformer": of the gate, which is multiplied with the input.
+    "swiglu": F.silu,
 }
+GATED = ("swiglu",)
 
 
 class MLP(nn.Module):
-    """Two projections with a nonlinearity between them, at each position alone."""
+    """Two projections with a nonlinearity between them, at each position alone; a gated one has a third, the gate."""
 
     def __init__(self, d_model: int, d_ff: int, *, activation: str, bias: bool) -> None:
         """Create C -> F -> C; activation is a key of ACTIVATION."""
         super().__init__()
+        self.gate = Linear(d_model, d_ff, bias=bias) if activation in GATED else None
         self.input = Linear(d_model, d_ff, bias=bias)
         self.output = Linear(d_ff, d_model, bias=bias)
         self.activation = ACTIVATION[activation]
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (B, T, C) to (B, T, C)."""
-        return self.output(self.activation(self.input(x)))  # (B, T, F) inside
+        hidden = self.input(x)  # (B, T, F)
+        if self.gate is None:
+            hidden = self.activation(hidden)
+        else:
+            hidden = self.activation(self.gate(x)) * hidden
+        return self.output(hidden)
