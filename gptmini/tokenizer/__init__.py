@@ -10,6 +10,7 @@ from gptmini.tokenizer.byte_pairs import gpt2 as gpt2
 from gptmini.tokenizer.characters import CharTokenizer as CharTokenizer
 from gptmini.tokenizer.characters import character as character
 from gptmini.tokenizer.learning import bpe as bpe
+from gptmini.tokenizer.library import LibraryTokenizer as LibraryTokenizer
 from gptmini.tokenizer.pieces import SPLIT_PATTERN as SPLIT_PATTERN
 from gptmini.tokenizer.settings import BytePairSettings as BytePairSettings
 from gptmini.tokenizer.settings import ByteSettings as ByteSettings

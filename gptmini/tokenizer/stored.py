@@ -4,6 +4,7 @@ import base64
 
 from gptmini.tokenizer.byte_pairs import BytePairTokenizer
 from gptmini.tokenizer.characters import CharTokenizer
+from gptmini.tokenizer.library import LibraryTokenizer
 from gptmini.tokenizer.tokenizer import Tokenizer
 from gptmini.user_error import UserError
 
@@ -21,9 +22,14 @@ def from_dict(state: dict) -> Tokenizer:
                 raise UserError(f"ranks must be distinct, and some of {len(ranks)} are given twice")
             decoded = [base64.b64decode(token, validate=True) for token in ranks]
             return BytePairTokenizer(state["pattern"], decoded)
-        raise UserError(
-            f"tokenizer kind must be {CharTokenizer.kind} or {BytePairTokenizer.kind}, got {kind!r}"
-        )
+        if kind == LibraryTokenizer.kind:
+            return LibraryTokenizer(
+                state["json"],
+                n_vocab=state["n_vocab"],
+                end_of_text=state["end_of_text"],
+            )
+        kinds = (CharTokenizer.kind, BytePairTokenizer.kind, LibraryTokenizer.kind)
+        raise UserError(f"tokenizer kind must be one of {', '.join(kinds)}, got {kind!r}")
     except ValueError as error:  # a UserError of the tokenizer, or an error of base64
         raise UserError(" ".join(str(error).split())) from None
     except Exception as error:  # of any class: the fields may come from a stranger's file

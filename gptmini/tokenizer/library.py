@@ -1,0 +1,127 @@
+"""Any tokenizer.json, run by the library tokenizers: what a model of another program was trained with."""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from gptmini.tokenizer.byte_pairs import GROUP, in_groups
+from gptmini.tokenizer.letters import in_bytes
+from gptmini.tokenizer.tokenizer import REPLACEMENT
+from gptmini.user_error import UserError
+
+SPACE = "\u2581"  # by which SentencePiece's vocabularies write a space
+# Settings of byte pairs of other models than these. The first makes ids random, and with one of the others some files
+# make the library end the whole process.
+REFUSED = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
+
+
+class LibraryTokenizer:
+    """A tokenizer.json as it stands. The strings of its special tokens are text where they stand in a text."""
+
+    kind = "tokenizers"
+
+    def __init__(self, text: str, *, n_vocab: int, end_of_text: int | None) -> None:
+        """Take the content of tokenizer.json.
+
+        Args:
+            text: the file's content, which is kept to the letter.
+            n_vocab: ids of the model that the tokenizer belongs to; a model may have more than its tokenizer.
+            end_of_text: id between documents; None for none.
+
+        Raises UserError: the library does not read it, its ids are random, or it has more ids than the model.
+        """
+        import tokenizers
+
+        try:
+            tree = json.loads(text)
+            odd = [name for name in REFUSED if tree["model"].get(name)]
+            self._tokenizer = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # the library raises bare Exceptions
+            raise UserError(
+                f"tokenizer.json must be one of the library tokenizers ({error})"
+            ) from None
+        if odd:
+            raise UserError(
+                f"tokenizer.json must have no {odd[0]}, got {tree['model'][odd[0]]!r:.80}"
+            )
+
+        # A file keeps what its last user has set, and cuts texts in silence.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = True
+
+        self.text = text
+        self.n_vocab = n_vocab
+        self.end_of_text = end_of_text
+        self._bytes_of = _bytes_of_ids(self._tokenizer, tree)
+        ids = [*self._bytes_of, *([] if end_of_text is None else [end_of_text])]
+        if max(ids, default=0) >= n_vocab:
+            raise UserError(
+                f"the ids of tokenizer.json must be below the {n_vocab} of the model, got {max(ids)}"
+            )
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text, without those that the file puts around it; UserError for a lone surrogate."""
+        return next(self.encode_batch([text])).tolist()
+
+    def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
+        """Ids of each text, uint32; short texts are read ahead, and encoded together."""
+        for group in in_groups(texts, GROUP):
+            try:
+                encoded = self._tokenizer.encode_batch_fast(group, add_special_tokens=False)
+            except (TypeError, UnicodeEncodeError):  # of a text that is no Unicode
+                raise UserError("text must be Unicode without lone surrogates") from None
+            for one in encoded:
+                yield np.array(one.ids, dtype=np.uint32)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of ids, byte by byte, so that texts of parts are the parts of the text; an unknown id becomes U+FFFD."""
+        unknown = REPLACEMENT.encode()
+        joined = b"".join([self._bytes_of.get(i, unknown) for i in ids])
+        return joined.decode("utf-8", errors="replace")
+
+    def byte_lengths(self) -> np.ndarray:
+        """Bytes of each id, int64 (n_vocab,); 0 for end-of-text and for ids that only the model has."""
+        lengths = np.zeros(self.n_vocab, dtype=np.int64)
+        for i, token in self._bytes_of.items():
+            lengths[i] = 0 if i == self.end_of_text else len(token)
+        return lengths
+
+    def to_dict(self) -> dict:
+        """Everything that from_dict needs, in plain JSON types."""
+        return {
+            "kind": self.kind,
+            "json": self.text,
+            "n_vocab": self.n_vocab,
+            "end_of_text": self.end_of_text,
+        }
+
+
+def _bytes_of_ids(tokenizer: Any, tree: dict) -> dict[int, bytes]:
+    """The bytes that each id stands for, as the file's decoder says: letters, SentencePiece's signs, or plain text."""
+    added = {token["id"]: token["content"] for token in tree.get("added_tokens") or []}
+    decoder = json.dumps(tree.get("decoder"))
+    is_in_letters = '"ByteLevel"' in decoder
+    has_byte_tokens = '"ByteFallback"' in decoder
+
+    found = {}
+    for token, i in tokenizer.get_vocab(with_added_tokens=True).items():
+        if has_byte_tokens and len(token) == 6 and token.startswith("<0x"):
+            found[i] = bytes([int(token[3:5], 16)])
+        elif i in added:
+            found[i] = added[i].encode()
+        elif is_in_letters:
+            found[i] = _from_letters(token)
+        else:
+            found[i] = token.replace(SPACE, " ").encode()
+    return found
+
+
+def _from_letters(token: str) -> bytes:
+    """The bytes of a token in letters; a token with other characters is text."""
+    try:
+        return in_bytes(token)
+    except KeyError:
+        return token.encode()
