@@ -1,4 +1,6 @@
-"""The models of Hugging Face that compute what a GPT computes: GPT-2, NanoChat and Apertus, as tables of names.
+"""The models of Hugging Face that compute what a GPT computes, as tables of names.
+
+They are GPT-2, NanoChat, Apertus, and those of Llama's form: Llama, Mistral, Qwen 2 and Qwen 3.
 
 Hugging Face's models are "theirs" in this room, and GPT and GPTConfig are "ours".
 """
@@ -22,6 +24,7 @@ class Architecture:
     # Those of their_values that a config must have, because GPT does not compute the default.
     needed: tuple[str, ...] = ()
     settings: dict[str, str]  # our name of each setting that may have any value, to theirs
+    any_value: tuple[str, ...] = ()  # settings of GPTConfig that are translated one by one
     activation: str  # their name of the setting for the activation in an MLP
     activations: dict[str, str]  # our name of each activation that they can have, to theirs
     block_prefix: str  # their names of a block's weights begin with this and the block's number
@@ -44,7 +47,8 @@ class Architecture:
     def check_computes(self, config: GPTConfig, kind: str) -> None:
         """Raise UserError unless every setting that the model type fixes has the value that it stands for."""
         # First weights no longer matter after training.
-        free = {*self.settings, "dropout", "init", "mlp", "rotary_base", "tie_embeddings"}
+        free = {*self.settings, *self.any_value}
+        free |= {"dropout", "init", "mlp", "rotary_base", "tie_embeddings"}
         for field in fields(config):
             if field.name in free:
                 continue
@@ -120,12 +124,9 @@ _ROTARY_SETTINGS = {
     "n_kv_heads": "num_key_value_heads",
     "d_ff": "intermediate_size",
 }
+_QKV = ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight")
 _ROTARY_ATTENTION = {
-    "attention.qkv.weight": (
-        "self_attn.q_proj.weight",
-        "self_attn.k_proj.weight",
-        "self_attn.v_proj.weight",
-    ),
+    "attention.qkv.weight": _QKV,
     "attention.output.weight": ("self_attn.o_proj.weight",),
 }
 
@@ -177,13 +178,63 @@ _APERTUS = Architecture(
 )
 
 
+def _of_llamas_form(class_name: str, **our_values: Any) -> Architecture:
+    """One of the models of Llama's form; the file llama.py says how their settings and weights differ from ours."""
+    return Architecture(
+        class_name=class_name,
+        our_values={"norm": "rmsnorm", "norm_gain": True, "position": "rotary", **our_values},
+        their_values={},
+        settings=_ROTARY_SETTINGS,
+        any_value=("d_head", "norm_eps", "rotary_scaling"),
+        activation="hidden_act",
+        activations={"swiglu": "silu"},
+        block_prefix="model.layers.",
+        weights_outside_blocks={
+            "embedding.weight": ("model.embed_tokens.weight",),
+            "norm.weight": ("model.norm.weight",),
+        },
+        weights_of_a_block={
+            "attention_norm.weight": ("input_layernorm.weight",),
+            "attention.qkv.weight": _QKV,
+            "attention.qkv.bias": tuple(name.replace("weight", "bias") for name in _QKV),
+            "attention.query_gain": ("self_attn.q_norm.weight",),
+            "attention.key_gain": ("self_attn.k_norm.weight",),
+            "attention.output.weight": ("self_attn.o_proj.weight",),
+            "attention.output.bias": ("self_attn.o_proj.bias",),
+            "mlp_norm.weight": ("post_attention_layernorm.weight",),
+            "mlp.gate.weight": ("mlp.gate_proj.weight",),
+            "mlp.gate.bias": ("mlp.gate_proj.bias",),
+            "mlp.input.weight": ("mlp.up_proj.weight",),
+            "mlp.input.bias": ("mlp.up_proj.bias",),
+            "mlp.output.weight": ("mlp.down_proj.weight",),
+            "mlp.output.bias": ("mlp.down_proj.bias",),
+        },
+    )
+
+
+_LLAMA = _of_llamas_form("LlamaForCausalLM", bias=(False, True), attention_bias=(None, False, True))
+_MISTRAL = _of_llamas_form("MistralForCausalLM", bias=False, attention_bias=(None, False))
+_QWEN2 = _of_llamas_form("Qwen2ForCausalLM", bias=False, attention_bias="qkv")
+_QWEN3 = _of_llamas_form(
+    "Qwen3ForCausalLM", bias=False, attention_bias=(None, False, True), qk_norm="gain"
+)
+
+
 def is_conv1d(name: str, n_axes: int) -> bool:
     """Whether a weight of this name in transformers is a matrix of GPT-2's blocks: a Conv1D, stored as (in, out)."""
     return name.startswith(_GPT2.block_prefix) and n_axes == 2
 
 
 # By their model_type.
-ARCHITECTURES = {"gpt2": _GPT2, "apertus": _APERTUS, "nanochat": _NANOCHAT}
+ARCHITECTURES = {
+    "gpt2": _GPT2,
+    "llama": _LLAMA,
+    "mistral": _MISTRAL,
+    "qwen2": _QWEN2,
+    "qwen3": _QWEN3,
+    "apertus": _APERTUS,
+    "nanochat": _NANOCHAT,
+}
 
 
 def choose_architecture(config: GPTConfig, kind: str | None = None) -> str:
@@ -199,9 +250,18 @@ def choose_architecture(config: GPTConfig, kind: str | None = None) -> str:
 
     if config.norm == "layernorm":
         kind = "gpt2"
+    elif config.mlp == "swiglu":
+        kind = _of_its_attention(config)
     elif config.logit_softcap is None:
         kind = "apertus"
     else:
         kind = "nanochat"
     ARCHITECTURES[kind].check_computes(config, kind)
     return kind
+
+
+def _of_its_attention(config: GPTConfig) -> str:
+    """The model type of Llama's form that has the attention of a GPT."""
+    if config.qk_norm:
+        return "qwen3"
+    return "qwen2" if config.attention_bias == "qkv" else "llama"

@@ -1,4 +1,4 @@
-"""To and from Hugging Face's GPT2LMHeadModel, NanoChatForCausalLM and ApertusForCausalLM, as plain dicts.
+"""To and from the models of Hugging Face that compute what a GPT computes, as plain dicts.
 
 transformers is not needed. Hugging Face's models are "theirs" in this file, and GPT and GPTConfig are "ours".
 """
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gptmini.interop import llama
 from gptmini.interop.apertus import extra_names, from_apertus, to_apertus
 from gptmini.interop.architectures import (
     ARCHITECTURES,
@@ -24,14 +25,14 @@ from gptmini.user_error import UserError
 OTHER_NAMES = {"gelu_new": "gelu_pytorch_tanh"}
 # Settings that configs of the hub leave out where a model has the usual width inside an MLP.
 OPTIONAL = ("n_inner",)
-NEVER_SET = {"quantization_config": None, "rope_scaling": None}
+NEVER_SET = ("quantization_config", "rope_scaling")
 # What rope_parameters may say besides their base, because it changes nothing.
 PLAIN_ROPE = {"rope_type": "default", "partial_rotary_factor": 1}
 SHOWN = 5  # names that an error gives
 
 
 def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
-    """Build the GPT that computes the same logits as a Hugging Face model of type gpt2, nanochat or apertus.
+    """Build the GPT that computes the same logits as a Hugging Face model of a type in ARCHITECTURES.
 
     Args:
         config: the to_dict() of the Hugging Face model's config.
@@ -47,8 +48,13 @@ def gpt_of(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
 
     Raises UserError: a weight is missing, left over or misshapen.
     """
-    names = _names_in(state, config, kind)
+    # Before a config that claims millions of layers makes millions of names.
+    if config.n_layers > len(state):
+        raise UserError(
+            f"the config claims {config.n_layers} layers, and there are {len(state)} tensors in all"
+        )
     model = gpt_of_shapes(config)
+    names = _names_in(state, model, kind)
     # Beyond vocab_size, rows of GPT's weights are padding, which Hugging Face's models do not have.
     n_padding = config.padded_vocab_size - config.vocab_size
 
@@ -56,6 +62,8 @@ def gpt_of(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
     try:
         if kind == "apertus":
             state = from_apertus(state, config)
+        elif kind in llama.KINDS:
+            state = llama.turned(state, config)
         for name, their_names in names.items():
             parts = [_transpose_conv1d(part, state[part]) for part in their_names]
             weights[name] = torch.cat(parts).float()
@@ -68,16 +76,12 @@ def gpt_of(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
     return model
 
 
-def _names_in(state: dict[str, Tensor], config: GPTConfig, kind: str) -> dict[str, list[str]]:
+def _names_in(state: dict[str, Tensor], model: GPT, kind: str) -> dict[str, list[str]]:
     """Our name of each weight, and the names of its parts in a state; UserError unless these are all there is."""
-    # Before a config that claims millions of layers makes millions of names.
-    if config.n_layers > len(state):
-        raise UserError(
-            f"the config claims {config.n_layers} layers, and there are {len(state)} tensors in all"
-        )
+    config = model.config
+    ours = model.state_dict()
     names = dict(ARCHITECTURES[kind].weight_names(config))
-    if not config.bias:
-        names = {name: theirs for name, theirs in names.items() if not name.endswith(".bias")}
+    names = {name: theirs for name, theirs in names.items() if name in ours}
     wanted = {their_name for their_names in names.values() for their_name in their_names}
     if kind == "apertus":
         wanted |= extra_names(config)
@@ -113,7 +117,7 @@ def to_hugging_face(
         model: the GPT to translate.
         end_of_text: id that begins and ends a document, from the model's tokenizer; None if its vocabulary has none, so
             that no token ends a text.
-        kind: gpt2, nanochat or apertus; None for the most widely known that computes what the GPT does.
+        kind: a key of ARCHITECTURES; None for the most widely known that computes what the GPT does.
 
     Returns keyword arguments of the Hugging Face config, with model_type among them, and the state dict.
     Raises UserError: no model type, or not the one asked for, computes what this GPT does; the setting that differs is
@@ -125,13 +129,16 @@ def to_hugging_face(
     state = {}
     weights = model.state_dict()
     for name, their_names in ARCHITECTURES[kind].weight_names(config):
+        if name not in weights and kind in llama.KINDS:
+            continue  # a bias or a gain that not every model of this type has
         weight = _weight_or_zeros(weights, name)
         if name in VOCABULARY:
             weight = weight[: config.vocab_size]  # (V, C), without the rows of padding
         parts = (weight,)
         if len(their_names) == 3:  # queries, keys and values: (H D, C), (G D, C), (G D, C)
+            d_queries = config.n_heads * config.head_width
             d_keys = (config.n_kv_heads or config.n_heads) * config.head_width
-            parts = weight.split([config.d_model, d_keys, d_keys])
+            parts = weight.split([d_queries, d_keys, d_keys])
         for their_name, part in zip(their_names, parts, strict=True):
             state[their_name] = _transpose_conv1d(their_name, part).clone()
 
@@ -139,6 +146,8 @@ def to_hugging_face(
         state["lm_head.weight"] = state[_embedding_name(kind)]
     if kind == "apertus":
         state = to_apertus(state, config)
+    elif kind in llama.KINDS:
+        state = llama.turned(state, config)
     return _their_config(config, kind, end_of_text), state
 
 
@@ -173,7 +182,8 @@ def our_config(config: dict) -> GPTConfig:
     absent = [name for name in needed if name not in config and name not in OPTIONAL]
     if absent:
         raise UserError(f"the config of a model of type {kind} must have {', '.join(absent)}")
-    for name, value in {**architecture.their_values, **NEVER_SET}.items():
+    never_set = ("quantization_config",) if kind in llama.KINDS else NEVER_SET
+    for name, value in {**architecture.their_values, **dict.fromkeys(never_set)}.items():
         if config.get(name, value) != value:
             _refuse(name, value, kind, config[name])
 
@@ -183,10 +193,12 @@ def our_config(config: dict) -> GPTConfig:
     for name, value in architecture.our_values.items():
         settings[name] = value[0] if isinstance(value, tuple) else value
     settings["mlp"] = _our_activation(config, kind, architecture)
-    settings["init"] = "gpt2" if kind == "gpt2" else "zero_projections"
-    # transformers ties GPT-2's embeddings unless the config says otherwise, and those of the other two only if it does.
+    settings["init"] = "zero_projections" if kind in ("apertus", "nanochat") else "gpt2"
+    # transformers ties GPT-2's embeddings unless the config says otherwise, and those of the others only if it does.
     settings["tie_embeddings"] = config.get("tie_word_embeddings", kind == "gpt2")
-    if kind != "gpt2":
+    if kind in llama.KINDS:
+        settings |= llama.settings_of(config, kind)
+    elif kind != "gpt2":
         settings["rotary_base"] = _rotary_base(config.get("rope_parameters"), kind)
     return config_from_file(settings)
 
@@ -240,11 +252,13 @@ def _their_config(config: GPTConfig, kind: str, end_of_text: int | None) -> dict
         exported["attn_pdrop"] = config.dropout
         return exported
 
-    # The configs of the other two have no null that stands for the usual size.
+    # The configs of the others have no null that stands for the usual size.
     exported["num_key_value_heads"] = config.n_kv_heads or config.n_heads
     exported["intermediate_size"] = config.d_ff or 4 * config.d_model
-    exported["rope_parameters"] = {"rope_type": "default", "rope_theta": config.rotary_base}
     exported["attention_dropout"] = config.dropout
+    if kind in llama.KINDS:
+        return exported | llama.their_settings(config, kind)
+    exported["rope_parameters"] = {"rope_type": "default", "rope_theta": config.rotary_base}
     if kind == "apertus":
         # With a norm folded into it, the embedding is no longer the unembedding.
         exported["tie_word_embeddings"] = config.tie_embeddings and not config.embedding_norm

@@ -1,0 +1,142 @@
+"""The models of Llama's form: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM.
+
+All four are a GPT with RMS norms that have gains, rotary positions and a gated MLP. Qwen 2 has biases in its
+projections of queries, keys and values; Qwen 3 has gains in a norm of queries and keys. Sources: transformers 5.23,
+modeling_llama.py, modeling_mistral.py, modeling_qwen2.py, modeling_qwen3.py and modeling_rope_utils.py.
+
+Hugging Face's models are "theirs" in this file, and GPT and GPTConfig are "ours".
+"""
+
+from typing import Any
+
+from torch import Tensor
+
+from gptmini.model.config import GPTConfig
+from gptmini.model.layers import RMS_NORM_EPS
+from gptmini.user_error import UserError
+
+KINDS = ("llama", "mistral", "qwen2", "qwen3")
+# Ends of names of what is turned by positions: theirs turn by the angle of a position, and ours by minus the angle.
+TURNED = tuple(
+    f".{part}.{kind}"
+    for part in ("q_proj", "k_proj", "q_norm", "k_norm")
+    for kind in ("weight", "bias")
+)
+MISTRALS_WINDOW = 4096  # where a config names none
+SCALINGS = {  # of frequencies, by their rope_type: our name of each number, to theirs
+    "default": {},
+    "linear": {"factor": "factor"},
+    "llama3": {
+        "factor": "factor",
+        "low_freq_factor": "low_freq_factor",
+        "high_freq_factor": "high_freq_factor",
+        "original_context_length": "original_max_position_embeddings",
+    },
+}
+
+
+def settings_of(config: dict, kind: str) -> dict[str, Any]:
+    """What a config says beyond the sizes that all architectures share, as settings of GPTConfig.
+
+    Raises UserError: a setting that GPT does not compute.
+    """
+    _check(config, kind, "hidden_act", "silu")
+    _check(config, kind, "partial_rotary_factor", 1)
+    _check_windows(config, kind)
+    if kind == "qwen3" and config.get("head_dim") is None:
+        raise UserError("the config of a model of type qwen3 must have head_dim")
+
+    bias = kind == "llama" and config.get("mlp_bias", False)
+    attention_bias = "qkv" if kind == "qwen2" else config.get("attention_bias", False)
+    return {
+        "d_head": config.get("head_dim"),
+        "norm_eps": config.get("rms_norm_eps", RMS_NORM_EPS),
+        "bias": bias,
+        "attention_bias": attention_bias if attention_bias != bias else None,
+        "qk_norm": "gain" if kind == "qwen3" else False,
+        **_rotary(config, kind),
+    }
+
+
+def their_settings(config: GPTConfig, kind: str) -> dict[str, Any]:
+    """What a config says beyond the sizes, in the spellings of transformers 4, which MLX needs, and of 5."""
+    scaling: dict[str, Any] = dict(config.rotary_scaling or {})
+    rope_type = {0: "default", 1: "linear", 4: "llama3"}[len(scaling)]
+    rope = {theirs: scaling[ours] for ours, theirs in SCALINGS[rope_type].items()}
+    rope["rope_type"] = rope_type
+
+    settings = {
+        "head_dim": config.head_width,
+        "rms_norm_eps": config.norm_eps or RMS_NORM_EPS,
+        "rope_theta": config.rotary_base,
+        "rope_scaling": rope if scaling else None,
+        "rope_parameters": {**rope, "rope_theta": config.rotary_base},
+    }
+    if kind == "llama":
+        has_bias = config.bias if config.attention_bias is None else config.attention_bias
+        settings |= {"attention_bias": has_bias, "mlp_bias": config.bias}
+    if kind == "mistral":
+        settings["sliding_window"] = None
+    if kind == "qwen3":
+        settings["attention_bias"] = bool(config.attention_bias)
+    if kind in ("qwen2", "qwen3"):
+        settings["use_sliding_window"] = False
+    return settings
+
+
+def turned(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tensor]:
+    """Weights in which the halves of each head of queries and keys are exchanged, from ours to theirs or back.
+
+    With the halves exchanged, a turn by an angle is a turn by minus the angle.
+    """
+    half = config.head_width // 2
+    exchanged = dict(state)
+    for name, weight in state.items():
+        if name.endswith(TURNED):
+            heads = weight.unflatten(0, (-1, 2, half))  # (H, 2, D/2, ...)
+            exchanged[name] = heads.flip(1).flatten(0, 2).contiguous()  # (H D, ...)
+    return exchanged
+
+
+def _rotary(config: dict, kind: str) -> dict[str, Any]:
+    """Base and scaling of rotary positions, which transformers 4 and 5 spell differently."""
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    rope_type = rope.get("rope_type", rope.get("type", "default"))
+    if rope_type not in SCALINGS:
+        raise UserError(
+            f"rope_type must be one of {', '.join(SCALINGS)} in a {kind} that GPT computes, got {rope_type!r:.80}"
+        )
+    names = SCALINGS[rope_type]
+    absent = [theirs for theirs in names.values() if theirs not in rope]
+    if absent:
+        raise UserError(f"rope_scaling of rope_type {rope_type} must have {', '.join(absent)}")
+
+    scaling = {ours: rope[theirs] for ours, theirs in names.items()}
+    return {
+        "rotary_base": rope.get("rope_theta", config.get("rope_theta", 10000.0)),
+        "rotary_scaling": scaling or None,
+    }
+
+
+def _check_windows(config: dict, kind: str) -> None:
+    """Raise UserError for a model whose queries see only some of the positions before them."""
+    if kind == "mistral":
+        window = config.get("sliding_window", MISTRALS_WINDOW)
+        if window is not None and window < config["max_position_embeddings"]:
+            raise UserError(
+                f"sliding_window must be null, or as long as the context, in a mistral that GPT computes, got {window}"
+            )
+    _check(config, kind, "use_sliding_window", False)
+    others = set(config.get("layer_types") or []) - {"full_attention"}
+    if others:
+        raise UserError(
+            f"layer_types must be full_attention alone in a model of type {kind} that GPT computes, got {min(others)}"
+        )
+
+
+def _check(config: dict, kind: str, name: str, value: object) -> None:
+    """Raise UserError unless a setting that may be absent has a value."""
+    if config.get(name, value) != value:
+        raise UserError(
+            f"{name} must be {value} in a model of type {kind} that GPT computes, got {config[name]!r:.80}"
+        )
