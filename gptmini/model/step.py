@@ -12,11 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gptmini.attention import CausalMultiHeadAttention
-from gptmini.attention.causal import QK_NORM_EPS
 from gptmini.model.block import Block
 from gptmini.model.gpt import GPT
 from gptmini.model.gpt_cache import GPTCache
-from gptmini.model.layers import RMS_NORM_EPS
 from gptmini.model.smear import Smear, SmearHistory
 
 Function = Callable[[Tensor], Tensor]
@@ -30,7 +28,8 @@ class BoundAttention(NamedTuple):
     heads: Tensor  # (B, H + 2 G, D), the result of qkv
     queries: Tensor  # (B, H, 1, D), the queries in heads
     keys_and_values: Tensor  # (B, 2 G, D), the keys and values in heads
-    output: Function  # (B, C) to (B, C)
+    gains: Tensor | None  # (H + G, D), of the norm of queries and keys
+    output: Function  # (B, H D) to (B, C)
 
 
 class DecodingStep:
@@ -42,6 +41,7 @@ class DecodingStep:
         self.room = cache.attention.room  # (N, B, capacity, 2 G, D), keys and values of all layers
         self.config = model.config
         self.n_kv_heads = model.config.n_kv_heads or model.config.n_heads
+        self.qk_norm_eps = model.blocks[0].attention.qk_norm_eps
 
         self.embedding = model.embedding.weight.detach()
         self.smear = _bind_smear(model.smear, cache.smear)
@@ -99,14 +99,14 @@ class DecodingStep:
             strict=True,
         )
 
-        turned = cos is not None or self.config.qk_norm
+        turned = cos is not None or bool(self.config.qk_norm)
         grouped = self.n_kv_heads != self.config.n_heads
         for attention, mlp, keys, values, slot in layers:
             attention.qkv(attention.norm(x))
             queries = attention.queries
             keys_and_values = attention.keys_and_values
             if turned:
-                queries, keys_and_values = self._turn(attention.heads, cos, sin)
+                queries, keys_and_values = self._turn(attention, cos, sin)
 
             if in_one_place:
                 slot.copy_(keys_and_values)  # (B, 2 G, D)
@@ -120,7 +120,7 @@ class DecodingStep:
                 scale=self.config.attention_scale,
                 enable_gqa=grouped,
             )  # (B, H, 1, D)
-            x.add_(attention.output(context.reshape(x.shape)))  # (B, C)
+            x.add_(attention.output(context.flatten(1)))  # (B, C)
             x.add_(mlp(x))
 
         logits = self.unembed(self.norm(x))[:, : self.config.vocab_size]  # (B, V)
@@ -147,6 +147,7 @@ class DecodingStep:
             heads=heads,
             queries=heads[:, : module.n_heads].unsqueeze(2),  # (B, H, 1, D)
             keys_and_values=heads[:, module.n_heads :],  # (B, 2 G, D)
+            gains=module.qk_gains().detach() if module.qk_norm == "gain" else None,
             output=output,
         )
 
@@ -156,6 +157,14 @@ class DecodingStep:
         first, _ = self._bind_linear(block.mlp.input.weight, block.mlp.input.bias)
         activation = block.mlp.activation
         last, _ = self._bind_linear(block.mlp.output.weight, block.mlp.output.bias)
+        if block.mlp.gate is not None:
+            gate, _ = self._bind_linear(block.mlp.gate.weight, block.mlp.gate.bias)
+
+            def gated(x: Tensor) -> Tensor:
+                x = smear(norm(x))  # (B, C)
+                return last(activation(gate(x)).mul_(first(x)))  # (B, F) inside
+
+            return gated
         return lambda x: last(activation(first(smear(norm(x)))))
 
     def _bind_linear(self, weight: Tensor, bias: Tensor | None = None) -> tuple[Function, Tensor]:
@@ -169,18 +178,23 @@ class DecodingStep:
         bias = bias.detach()
         return lambda x: torch.addmm(bias, x, transposed, out=output), output
 
-    def _turn(self, heads: Tensor, cos: Tensor | None, sin: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Queries (B, H, 1, D), and keys and values (B, 2 G, D), of heads (B, H + 2 G, D) as attention needs them."""
+    def _turn(
+        self, attention: BoundAttention, cos: Tensor | None, sin: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Queries (B, H, 1, D), and keys and values (B, 2 G, D), of a layer's heads as attention needs them."""
+        heads = attention.heads  # (B, H + 2 G, D)
         n_heads = self.config.n_heads
         n_qk_heads = n_heads + self.n_kv_heads
         qk = heads[:, :n_qk_heads]  # (B, H + G, D)
         values = heads[:, n_qk_heads:]  # (B, G, D)
 
+        if attention.gains is not None:
+            qk = torch.rms_norm(qk, qk.shape[-1:], None, self.qk_norm_eps) * attention.gains
         if cos is not None and sin is not None:
             swapped = qk.roll(qk.size(-1) // 2, -1)  # (B, H + G, D), second half first
             qk = torch.addcmul(qk * cos, swapped, sin)
-        if self.config.qk_norm:
-            qk = torch.rms_norm(qk, qk.shape[-1:], None, QK_NORM_EPS)
+        if self.config.qk_norm is True:
+            qk = torch.rms_norm(qk, qk.shape[-1:], None, self.qk_norm_eps)
 
         queries = qk[:, :n_heads].unsqueeze(2)  # (B, H, 1, D)
         return queries, torch.cat((qk[:, n_heads:], values), dim=1)  # (B, 2 G, D)
@@ -188,7 +202,10 @@ class DecodingStep:
 
 def _bind_norm(module: nn.Module) -> Function:
     if isinstance(module, nn.RMSNorm):
-        return lambda x: torch.rms_norm(x, x.shape[-1:], None, RMS_NORM_EPS)
+        shape = module.normalized_shape
+        weight = module.weight
+        eps = module.eps
+        return lambda x: torch.rms_norm(x, shape, weight, eps)
 
     if isinstance(module, nn.LayerNorm):
         shape = module.normalized_shape
