@@ -9,6 +9,7 @@ from gptmini.hub_errors import downloading
 # Files of a model on the hub that are read.
 PATTERNS = [
     "config.json",
+    "generation_config.json",
     "*.safetensors",
     "model.safetensors.index.json",
     "tokenizer.json",

@@ -55,13 +55,14 @@ def read_sizes(path: Path) -> tuple[GPTConfig, Tokenizer]:
 
 
 def _tokenizer_for(config: GPTConfig, path: Path) -> Tokenizer:
-    """The tokenizer of a folder; UserError unless it has as many ids as the model."""
-    tokenizer = read_tokenizer(path)
-    if tokenizer.n_vocab != config.vocab_size:
-        raise UserError(
-            f"{path}: the tokenizer's {tokenizer.n_vocab} ids must equal the model's vocab_size={config.vocab_size}"
-        )
-    return tokenizer
+    """The tokenizer of a folder for a model of these sizes; UserError if it has more ids than the model."""
+    end_of_text = None
+    for name in ("config.json", "generation_config.json"):
+        if end_of_text is None and (path / name).exists():
+            end_of_text = read_json(path / name).get("eos_token_id")
+    if isinstance(end_of_text, list):  # of a model for conversations, whose first ends a document
+        end_of_text = end_of_text[0]
+    return read_tokenizer(path, n_vocab=config.vocab_size, end_of_text=end_of_text)
 
 
 def _weights(path: Path) -> dict[str, Tensor]:

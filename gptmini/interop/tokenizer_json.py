@@ -14,10 +14,12 @@ from gptmini.tokenizer import (
     SPLIT_PATTERN,
     BytePairTokenizer,
     CharTokenizer,
+    LibraryTokenizer,
     Tokenizer,
 )
 from gptmini.tokenizer.byte_pairs import ALL_BYTES, BYTE_PATTERN
 from gptmini.tokenizer.letters import in_bytes, in_letters
+from gptmini.tokenizer.library import check_settings
 from gptmini.untrusted import read_json
 from gptmini.user_error import UserError
 
@@ -109,12 +111,15 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, *, context_length: int) 
     """Write tokenizer.json and tokenizer_config.json, which transformers reads as PreTrainedTokenizerFast.
 
     Args:
-        tokenizer: one of gptmini's own.
+        tokenizer: of any kind.
         folder: an existing folder.
         context_length: most tokens that the model takes.
     """
-    exported = to_tokenizers(tokenizer)
-    (folder / "tokenizer.json").write_text(exported.to_str(pretty=True), encoding="utf-8")
+    if isinstance(tokenizer, LibraryTokenizer):
+        text = tokenizer.text
+    else:
+        text = to_tokenizers(tokenizer).to_str(pretty=True)
+    (folder / "tokenizer.json").write_bytes(text.encode("utf-8"))
 
     config: dict[str, object] = {
         # Without this class, transformers 5 makes GPT-2's own tokenizer of the file and leaves ignore_merges out.
@@ -123,16 +128,24 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, *, context_length: int) 
         "clean_up_tokenization_spaces": False,
     }
     if tokenizer.end_of_text is not None:
-        config["bos_token"] = END_OF_TEXT
-        config["eos_token"] = END_OF_TEXT
+        name = tokenizer.decode([tokenizer.end_of_text])
+        config["bos_token"] = name
+        config["eos_token"] = name
     text = json.dumps(config, indent=2) + "\n"
     (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
 
 
-def read_tokenizer(path: Path) -> Tokenizer:
+def read_tokenizer(path: Path, *, n_vocab: int, end_of_text: int | None) -> Tokenizer:
     """The tokenizer of a folder with tokenizer.json, or as older ones of GPT-2 have it, with vocab.json and merges.txt.
 
-    Raises UserError: a file is damaged, or no tokenizer of gptmini gives the same ids; OSError: a file is missing.
+    It is one of gptmini's own where that gives the same ids, and else runs the file by the library tokenizers.
+
+    Args:
+        path: the folder.
+        n_vocab: ids of the model, which may have more than its tokenizer.
+        end_of_text: id between documents, as the model's config says; None for none.
+
+    Raises UserError: a file is damaged, or has more ids than the model; OSError: a file is missing.
     """
     file = path / "tokenizer.json"
     if not file.exists() and (path / "merges.txt").exists():
@@ -141,13 +154,14 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
     by_id = {i: token for token, i in theirs.get_vocab(with_added_tokens=True).items()}
     ours = _ours(theirs, [by_id[i] for i in sorted(by_id)])
-    if ours is None or sorted(by_id) != list(range(ours.n_vocab)):
-        raise UserError(
-            f"{file} must be byte pairs as GPT-2's, with {END_OF_TEXT} as the last token, or characters; gptmini has "
-            "no other tokenizer"
-        )
-    _check_same(file, theirs, ours)
-    return ours
+    if ours is not None and sorted(by_id) == list(range(n_vocab)) and _are_same(theirs, ours):
+        return ours
+
+    text = theirs.to_str() if file.name == "vocab.json" else file.read_text(encoding="utf-8")
+    try:
+        return LibraryTokenizer(text, n_vocab=n_vocab, end_of_text=end_of_text)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None
 
 
 def _read_theirs(file: Path) -> "tokenizers.Tokenizer":
@@ -162,16 +176,14 @@ def _read_theirs(file: Path) -> "tokenizers.Tokenizer":
             theirs = tokenizers.Tokenizer(model)
             theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
             return theirs
-        # With these, which byte pairs of GPT-2 do not have, the library can end the whole process.
-        if values["model"].get("continuing_subword_prefix") or values["model"].get("dropout"):
-            raise ValueError("it has a continuing_subword_prefix, or dropout")
+        check_settings(values)
         return tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exceptions
         raise UserError(f"{file} must be a tokenizer of the library tokenizers ({error})") from None
 
 
 def _ours(theirs: "tokenizers.Tokenizer", tokens: list[str]) -> Tokenizer | None:
-    """The tokenizer of gptmini with these tokens, in the order of their ids; None for a kind that it does not have."""
+    """The tokenizer of gptmini's own kinds with these tokens, in the order of their ids; None for another kind."""
     ends = tokens[-1:] == [END_OF_TEXT]
     plain = tokens[:-1] if ends else tokens
     kind = type(theirs.model).__name__
@@ -187,8 +199,8 @@ def _ours(theirs: "tokenizers.Tokenizer", tokens: list[str]) -> Tokenizer | None
     return BytePairTokenizer(pattern, ranks)
 
 
-def _check_same(file: Path, theirs: "tokenizers.Tokenizer", ours: Tokenizer) -> None:
-    """Raise UserError if the ids of the tokens themselves, of tokens side by side, or of random texts differ."""
+def _are_same(theirs: "tokenizers.Tokenizer", ours: Tokenizer) -> bool:
+    """Whether the ids of the tokens themselves, of tokens side by side, and of random texts are the same."""
     draw = random.Random(0)
     words = [*LATIN, *OTHERS, *SPACES]
     if isinstance(ours, CharTokenizer):
@@ -200,15 +212,7 @@ def _check_same(file: Path, theirs: "tokenizers.Tokenizer", ours: Tokenizer) -> 
     for some in (words, whole_tokens):
         texts += ["".join(draw.choices(some, k=draw.randrange(1, 12))) for _ in range(N_COMPARED)]
 
-    try:
-        batch = theirs.encode_batch(texts, add_special_tokens=False)
-    except Exception as error:  # the library raises bare Exceptions
-        raise UserError(f"{file} must encode any text ({error})") from None
-    for text, encoded in zip(texts, batch, strict=True):
-        if END_OF_TEXT in text:
-            continue
-        if encoded.ids != ours.encode(text):
-            raise UserError(
-                f"{file} cuts or merges in another way than GPT-2's tokenizer does, as {text!r} shows; gptmini has no "
-                "tokenizer for it"
-            )
+    texts = [text for text in texts if END_OF_TEXT not in text]
+    batch = theirs.encode_batch(texts, add_special_tokens=False)
+    expected = ours.encode_batch(texts)
+    return all(encoded.ids == ids.tolist() for encoded, ids in zip(batch, expected, strict=True))

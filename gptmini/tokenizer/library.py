@@ -12,8 +12,8 @@ from gptmini.tokenizer.tokenizer import REPLACEMENT
 from gptmini.user_error import UserError
 
 SPACE = "\u2581"  # by which SentencePiece's vocabularies write a space
-# Settings of byte pairs of other models than these. The first makes ids random, and with one of the others some files
-# make the library end the whole process.
+# Settings of byte pairs. The first makes ids random, and with one of the others some files make the library end the
+# whole process.
 REFUSED = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
 
 
@@ -36,16 +36,10 @@ class LibraryTokenizer:
 
         try:
             tree = json.loads(text)
-            odd = [name for name in REFUSED if tree["model"].get(name)]
+            check_settings(tree)
             self._tokenizer = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises bare Exceptions
-            raise UserError(
-                f"tokenizer.json must be one of the library tokenizers ({error})"
-            ) from None
-        if odd:
-            raise UserError(
-                f"tokenizer.json must have no {odd[0]}, got {tree['model'][odd[0]]!r:.80}"
-            )
+            raise UserError(f"it must be one of the library tokenizers ({error})") from None
 
         # A file keeps what its last user has set, and cuts texts in silence.
         self._tokenizer.no_truncation()
@@ -59,7 +53,7 @@ class LibraryTokenizer:
         ids = [*self._bytes_of, *([] if end_of_text is None else [end_of_text])]
         if max(ids, default=0) >= n_vocab:
             raise UserError(
-                f"the ids of tokenizer.json must be below the {n_vocab} of the model, got {max(ids)}"
+                f"the tokenizer's ids must be below the model's vocab_size={n_vocab}, got {max(ids)}"
             )
 
     def encode(self, text: str) -> list[int]:
@@ -97,6 +91,13 @@ class LibraryTokenizer:
             "n_vocab": self.n_vocab,
             "end_of_text": self.end_of_text,
         }
+
+
+def check_settings(tree: dict) -> None:
+    """Raise ValueError for settings of byte pairs that make ids random, or can make the library end the process."""
+    for name in REFUSED:
+        if tree["model"].get(name):
+            raise ValueError(f"it has {name}={tree['model'][name]!r:.80}")
 
 
 def _bytes_of_ids(tokenizer: Any, tree: dict) -> dict[int, bytes]:
