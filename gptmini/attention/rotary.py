@@ -28,36 +28,41 @@ def rotary_table(
 
     Returns float32 tables on the CPU, (length, D / 2) each, of which a call takes the rows that it needs.
     """
-    channels = torch.arange(0, d_head, 2, dtype=torch.float32, device="cpu")  # (D/2)
-    frequencies = float(base) ** -(channels / d_head)  # (D/2)
+    turns = frequencies(d_head, base)  # (D/2)
     if scaling is not None:
-        frequencies = lowered(frequencies, **scaling)
+        turns = lowered(turns, **scaling)
     positions = torch.arange(length, dtype=torch.float32, device="cpu")  # (length)
-    angles = torch.outer(positions, frequencies)  # (length, D/2)
+    angles = torch.outer(positions, turns)  # (length, D/2)
     return Rotary(angles.cos(), angles.sin())
 
 
+def frequencies(d_head: int, base: float) -> Tensor:
+    """base^(-2i / d_head) for each pair of channels i, float32 (D/2) on the CPU, in radians a token."""
+    channels = torch.arange(0, d_head, 2, dtype=torch.float32, device="cpu")  # (D/2)
+    return float(base) ** -(channels / d_head)  # (D/2)
+
+
 def lowered(
-    frequencies: Tensor,
+    plain: Tensor,
     factor: float,
     low_freq_factor: float | None = None,
     high_freq_factor: float | None = None,
     original_context_length: float | None = None,
 ) -> Tensor:
-    """Frequencies (D/2) for a context that is longer than the one of the first training, in radians a token.
+    """Frequencies (D/2) for a context that is longer than the one of the first training, from the plain ones (D/2).
 
     Each is divided by the factor. Where the other three are given, as Llama 3 has it, one that makes at least
     high_freq_factor turns within the original context stays, one that makes at most low_freq_factor turns is divided,
     and those between are mixed of both. Source: Grattafiori et al. 2024, in the code of Llama 3.1.
     """
-    divided = frequencies / factor  # (D/2)
+    divided = plain / factor  # (D/2)
     if low_freq_factor is None or high_freq_factor is None or original_context_length is None:
         return divided
 
-    turns = original_context_length * frequencies / (2 * math.pi)  # (D/2)
+    turns = original_context_length * plain / (2 * math.pi)  # (D/2)
     kept = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor)
     kept = kept.clamp(0, 1)  # (D/2), share of the frequency as it is
-    return (1 - kept) * divided + kept * frequencies
+    return (1 - kept) * divided + kept * plain
 
 
 def rotate(x: Tensor, rotary: Rotary) -> Tensor:

@@ -172,7 +172,7 @@ def in_order(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
     """Ids of a prompt; of an empty one what starts a document: end-of-text, or id 0 where there is none."""
-    return tokenizer.encode(prompt) or [tokenizer.end_of_text or 0]
+    return [*tokenizer.before, *tokenizer.encode(prompt)] or [tokenizer.end_of_text or 0]
 
 
 class TextStream:

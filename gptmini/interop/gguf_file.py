@@ -6,25 +6,37 @@ another text. The file names GPT-2's rule for pieces instead, which all byte pai
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
+from gptmini.attention.rotary import frequencies, lowered
 from gptmini.files import flush_file, naming, temporary_beside
 from gptmini.interop.architectures import ARCHITECTURES, is_conv1d
+from gptmini.interop.gguf_tokenizer import add_tokenizer
 from gptmini.interop.hugging_face import to_hugging_face
+from gptmini.interop.llama import TURNED
 from gptmini.interop.tokenizer_json import merges_of
+from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT
 from gptmini.model.layers import RMS_NORM_EPS
-from gptmini.tokenizer import END_OF_TEXT, BytePairTokenizer, Tokenizer
+from gptmini.tokenizer import END_OF_TEXT, BytePairTokenizer, LibraryTokenizer, Tokenizer
 from gptmini.tokenizer.letters import in_letters
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     import gguf
 
-KINDS = ("gpt2", "apertus")  # the model types that llama.cpp knows
+# The model types that llama.cpp knows, and its names of them.
+KINDS = {
+    "gpt2": "gpt2",
+    "apertus": "apertus",
+    "llama": "llama",
+    "mistral": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+}
 # The name of each dtype in the library gguf, of a tensor and of a file.
 DTYPES = {
     "fp32": ("F32", "ALL_F32"),
@@ -46,7 +58,7 @@ def write_gguf(path: Path, model: GPT, tokenizer: Tokenizer, *, name: str, dtype
     Args:
         path: the file; one that is there is replaced.
         model: the model, its weights in float32 on the CPU.
-        tokenizer: its tokenizer, of byte pairs.
+        tokenizer: its tokenizer, of byte pairs whose rule llama.cpp knows.
         name: of the model.
         dtype: of its matrices, a key of DTYPES; vectors and positions stay in float32.
 
@@ -60,7 +72,7 @@ def write_gguf(path: Path, model: GPT, tokenizer: Tokenizer, *, name: str, dtype
             "a GGUF file needs the library gguf; install it with pip install 'gptmini[gguf]'"
         ) from None
 
-    if not isinstance(tokenizer, BytePairTokenizer):
+    if not isinstance(tokenizer, BytePairTokenizer | LibraryTokenizer):
         raise UserError(
             f"a GGUF file must have a tokenizer of byte pairs, got one of the kind {tokenizer.kind}, which llama.cpp "
             "does not know; export a folder instead, or train with tokenizer=bpe or tokenizer=byte"
@@ -72,13 +84,16 @@ def write_gguf(path: Path, model: GPT, tokenizer: Tokenizer, *, name: str, dtype
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_beside(path)
-    writer = gguf.GGUFWriter(temporary, kind)
+    writer = gguf.GGUFWriter(temporary, KINDS[kind])
     try:
         writer.add_name(name)
         _add_sizes(writer, model, kind)
         if kind == "apertus":
             _add_activation(writer, model.config.n_layers, state)
-        _add_tokenizer(writer, tokenizer)
+        if isinstance(tokenizer, LibraryTokenizer):
+            add_tokenizer(writer, tokenizer)
+        else:
+            _add_tokenizer(writer, tokenizer)
         tensors = _tensors_of(model, kind, state)
         _add_tensors(writer, tensors, dtype)
 
@@ -108,10 +123,17 @@ def _check_kind(model: GPT, kind: str) -> None:
         ARCHITECTURES["apertus"].check_computes(model.config, "a GGUF file")
     if model.config.mlp == "gelu_exact":
         raise UserError("mlp must be gelu to export as a GGUF file, got mlp=gelu_exact")
+    scaling = model.config.rotary_scaling
+    if KINDS[kind] != "llama" and scaling is not None and len(scaling) > 1:
+        raise UserError(
+            f"rotary_scaling must be null or a factor alone in a GGUF file of type {kind}, got that of Llama 3"
+        )
 
 
 def _add_sizes(writer: "gguf.GGUFWriter", model: GPT, kind: str) -> None:
     """Add the sizes and settings of a model."""
+    import gguf
+
     config = model.config
     writer.add_context_length(config.context_length)
     writer.add_embedding_length(config.d_model)
@@ -125,9 +147,14 @@ def _add_sizes(writer: "gguf.GGUFWriter", model: GPT, kind: str) -> None:
 
     assert config.rotary_base is not None
     writer.add_head_count_kv(config.n_kv_heads or config.n_heads)
-    writer.add_layer_norm_rms_eps(RMS_NORM_EPS)
+    writer.add_layer_norm_rms_eps(config.norm_eps or RMS_NORM_EPS)
+    writer.add_key_length(config.head_width)
+    writer.add_value_length(config.head_width)
     writer.add_rope_dimension_count(config.head_width)
     writer.add_rope_freq_base(config.rotary_base)
+    if config.rotary_scaling is not None and len(config.rotary_scaling) == 1:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(config.rotary_scaling["factor"])
 
 
 def _add_activation(writer: "gguf.GGUFWriter", n_layers: int, state: dict[str, Tensor]) -> None:
@@ -163,10 +190,11 @@ def _tensors_of(model: GPT, kind: str, state: dict[str, Tensor]) -> dict[str, np
     """The weights in float32, under the names that llama.cpp has for them; UserError for one that is not finite."""
     import gguf
 
-    architecture = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == kind)
+    name_of = gguf.MODEL_ARCH_NAMES
+    architecture = next(arch for arch, name in name_of.items() if name == KINDS[kind])
     names = gguf.get_tensor_name_map(architecture, model.config.n_layers)
     # llama.cpp takes the embedding where there is no unembedding. That of apertus has a norm folded into it.
-    can_be_left_out = kind == "gpt2" and model.config.tie_embeddings
+    can_be_left_out = kind != "apertus" and model.config.tie_embeddings
 
     tensors = {}
     for their_name, weight in state.items():
@@ -179,8 +207,28 @@ def _tensors_of(model: GPT, kind: str, state: dict[str, Tensor]) -> dict[str, np
 
         is_transposed = is_conv1d(their_name, weight.ndim)
         values = (weight.T if is_transposed else weight).contiguous()
+        if KINDS[kind] == "llama" and their_name.endswith(TURNED):
+            values = _with_neighbours_paired(values, model.config.head_width)
         tensors[name] = values.numpy().astype(np.float32)
+    if model.config.rotary_scaling is not None and len(model.config.rotary_scaling) > 1:
+        tensors["rope_freqs.weight"] = _divisors(model.config)
     return tensors
+
+
+def _with_neighbours_paired(weight: Tensor, d_head: int) -> Tensor:
+    """Rows of queries or keys (H D, ...) as llama.cpp turns them: neighbours, where Hugging Face's pairs are D/2 apart.
+
+    Only its architecture llama does so. Source: llama.cpp, conversion/llama.py.
+    """
+    heads = weight.unflatten(0, (-1, 2, d_head // 2))  # (H, 2, D/2, ...)
+    return heads.transpose(1, 2).flatten(0, 2).contiguous()  # (H D, ...)
+
+
+def _divisors(config: GPTConfig) -> np.ndarray:
+    """What llama.cpp divides each frequency of rotary positions by, float32 (D/2), for a context as Llama 3 has it."""
+    plain = frequencies(config.head_width, config.rotary_base or 0.0)  # (D/2)
+    scaling: Any = config.rotary_scaling
+    return (plain / lowered(plain, **scaling)).numpy()
 
 
 def _add_tensors(writer: "gguf.GGUFWriter", tensors: dict[str, np.ndarray], dtype: str) -> None:

@@ -2,7 +2,7 @@
 
 import base64
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -24,6 +24,7 @@ class BytePairTokenizer:
     """Bytes, merged in the order of their ranks inside the pieces that the pattern cuts: a tiktoken encoding."""
 
     kind = "byte_pair"
+    before: Sequence[int] = ()
 
     def __init__(self, pattern: str, ranks: list[bytes]) -> None:
         """Take the pattern and the byte strings in order of their ranks; the rank after them ends a document.

@@ -1,7 +1,7 @@
 """Characters as tokens: an id for each character of a text."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -13,6 +13,7 @@ class CharTokenizer:
     """One id a character, in code-point order; the id after them ends a document where there are several."""
 
     kind = "char"
+    before: Sequence[int] = ()
 
     def __init__(self, characters: str, *, end_of_text: bool) -> None:
         """Take the characters in order of their ids; UserError for no character, or one given twice."""

@@ -1,7 +1,7 @@
 """Any tokenizer.json, run by the library tokenizers: what a model of another program was trained with."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,7 @@ class LibraryTokenizer:
         self.text = text
         self.n_vocab = n_vocab
         self.end_of_text = end_of_text
+        self.before: Sequence[int] = self._ids_before_a_text()
         self._bytes_of = _bytes_of_ids(self._tokenizer, tree)
         ids = [*self._bytes_of, *([] if end_of_text is None else [end_of_text])]
         if max(ids, default=0) >= n_vocab:
@@ -82,6 +83,15 @@ class LibraryTokenizer:
         for i, token in self._bytes_of.items():
             lengths[i] = 0 if i == self.end_of_text else len(token)
         return lengths
+
+    def _ids_before_a_text(self) -> list[int]:
+        """The ids that the file puts before a text, as Llama's files do."""
+        text = self._tokenizer.encode("a", add_special_tokens=False).ids
+        with_others = self._tokenizer.encode("a").ids
+        for i in range(len(with_others)):
+            if with_others[i : i + len(text)] == text:
+                return with_others[:i]
+        return []
 
     def to_dict(self) -> dict:
         """Everything that from_dict needs, in plain JSON types."""

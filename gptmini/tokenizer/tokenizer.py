@@ -1,6 +1,6 @@
 """What the program needs of a tokenizer, and what the builder of a tokenizer needs of a corpus."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -23,6 +23,7 @@ class Tokenizer(Protocol):
     kind: str  # which class from_dict rebuilds
     n_vocab: int  # ids, end-of-text included
     end_of_text: int | None  # id that separates documents; None for a tokenizer without one
+    before: Sequence[int]  # ids that a model expects before a text
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text; UserError names what cannot be encoded."""

@@ -1,0 +1,121 @@
+"""A tokenizer.json of another program as the tokenizer of a GGUF file, where llama.cpp has a rule that gives its ids.
+
+Source: llama.cpp, src/llama-vocab.cpp: the rules for pieces by their names, and SentencePiece's merging by scores.
+"""
+
+import json
+from typing import TYPE_CHECKING, NamedTuple
+
+from gptmini.tokenizer import LibraryTokenizer
+from gptmini.user_error import UserError
+
+if TYPE_CHECKING:
+    import gguf
+
+_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA3 = rf"{_WORDS}\p{{N}}{{1,3}}{_REST}"
+QWEN2 = rf"{_WORDS}\p{{N}}{_REST}"
+DIGITS = "digits"  # each by itself, before what follows
+# llama.cpp's name of each rule by the steps of a pre_tokenizer, whether ignore_merges is set, and the normalizer.
+RULES: dict[tuple, str] = {
+    (("ByteLevel",), False, None): "gpt-2",
+    ((DIGITS, "ByteLevel"), False, None): "smollm",
+    ((LLAMA3, "ByteLevel"), True, None): "llama-bpe",
+    ((QWEN2, "ByteLevel"), False, "NFC"): "qwen2",
+}
+NO_SCORE = -1e9  # of tokens that no merge makes
+
+
+class Vocabulary(NamedTuple):
+    """What a GGUF file says of each id."""
+
+    tokens: list[str]
+    types: list["gguf.TokenType"]
+    scores: list[float]  # of the merge that makes a token, higher for an earlier one
+
+
+def add_tokenizer(writer: "gguf.GGUFWriter", tokenizer: LibraryTokenizer) -> None:
+    """Add the vocabulary of a tokenizer.json, its merges or scores, and the ids around a text.
+
+    Raises UserError: llama.cpp has no rule that cuts texts as the tokenizer does.
+    """
+    tree = json.loads(tokenizer.text)
+    model = tree["model"]
+    if model.get("type") != "BPE":
+        raise UserError(f"a GGUF file must have byte pairs, got a tokenizer of {model.get('type')}")
+    merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
+    vocabulary = _vocabulary(tree, merges, tokenizer.n_vocab)
+
+    if model.get("byte_fallback"):
+        writer.add_tokenizer_model("llama")
+        writer.add_tokenizer_pre("default")
+        writer.add_token_scores(vocabulary.scores)
+        writer.add_add_space_prefix(True)
+    else:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre(_rule_of(tree))
+        writer.add_token_merges([f"{left} {right}" for left, right in merges])
+    writer.add_token_list(vocabulary.tokens)
+    writer.add_token_types(vocabulary.types)
+
+    # Without these ids, llama.cpp takes 11 for both in a vocabulary of byte pairs.
+    end = 0 if tokenizer.end_of_text is None else tokenizer.end_of_text
+    writer.add_bos_token_id(tokenizer.before[0] if tokenizer.before else end)
+    writer.add_eos_token_id(end)
+    writer.add_add_bos_token(bool(tokenizer.before))
+
+
+def _rule_of(tree: dict) -> str:
+    """llama.cpp's name of the rule by which a tokenizer cuts texts into pieces."""
+    pre_tokenizer = tree.get("pre_tokenizer") or {}
+    steps = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
+    normalizer = (tree.get("normalizer") or {}).get("type")
+    ignores_merges = bool(tree["model"].get("ignore_merges"))
+    rule = RULES.get((tuple(map(_name_of, steps)), ignores_merges, normalizer))
+    if rule is None:
+        raise UserError(
+            "a GGUF file names one of llama.cpp's rules for cutting texts, and none cuts as this tokenizer; "
+            "export a folder instead"
+        )
+    return rule
+
+
+def _name_of(step: dict) -> str:
+    """What RULES says of a step: a pattern, DIGITS or ByteLevel; else its JSON, which RULES does not have."""
+    plain = {key: value for key, value in step.items() if key != "trim_offsets"}
+    splits_by_itself = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+    if plain in (splits_by_itself, {**splits_by_itself, "use_regex": False}):
+        return "ByteLevel"
+    if plain == {"type": "Digits", "individual_digits": True}:
+        return DIGITS
+    if plain.get("type") == "Split" and (plain.get("behavior"), plain.get("invert")) == (
+        "Isolated",
+        False,
+    ):
+        return plain["pattern"].get("Regex", "")
+    return json.dumps(plain)
+
+
+def _vocabulary(tree: dict, merges: list[list[str]], n_vocab: int) -> Vocabulary:
+    """The tokens of all ids of a model; ids that its tokenizer does not have get names that no text gives."""
+    import gguf
+
+    rank_of = {f"{left}{right}": rank for rank, (left, right) in reversed([*enumerate(merges)])}
+    kind = gguf.TokenType
+    tokens = [f"[PAD{i}]" for i in range(n_vocab)]
+    types = [kind.UNUSED] * n_vocab
+    scores = [NO_SCORE] * n_vocab
+    for token, i in tree["model"]["vocab"].items():
+        tokens[i] = token
+        is_byte = len(token) == 6 and token.startswith("<0x") and token.endswith(">")
+        types[i] = kind.BYTE if is_byte else kind.NORMAL
+        if token in rank_of:
+            scores[i] = -float(rank_of[token])
+    for added in tree.get("added_tokens") or []:
+        tokens[added["id"]] = added["content"]
+        types[added["id"]] = kind.CONTROL if added["special"] else kind.USER_DEFINED
+    unknown = tree["model"].get("unk_token")
+    if unknown in tree["model"]["vocab"]:
+        types[tree["model"]["vocab"][unknown]] = kind.UNKNOWN
+    return Vocabulary(tokens, types, scores)
