@@ -45,6 +45,21 @@ MODERN = SIZES | {
     "logit_softcap": 15.0,
     "init": "zero_projections",
 }
+LLAMA = SIZES | {
+    "norm": "rmsnorm",
+    "norm_gain": True,
+    "norm_eps": 1e-5,
+    "position": "rotary",
+    "rotary_base": 100.0,
+    "mlp": "swiglu",
+    "d_head": 10,
+    "d_ff": F,
+    "bias": False,
+    "attention_bias": "qkv",
+    "qk_norm": "gain",
+    "tie_embeddings": False,
+    "init": "gpt2",
+}
 SMEARED = MODERN | {"smear": 3, "mlp_smear": 2}
 
 # A model for tests that read what it draws. No norm and no cap narrows its logits: with wide random weights, its text

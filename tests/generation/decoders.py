@@ -5,11 +5,13 @@ import torch
 
 from gptmini.generation import Decoder, Rules
 from gptmini.model import GPTConfig, new_gpt
-from sizes import GPT2, MODERN, SMEARED, G
+from sizes import GPT2, LLAMA, MODERN, SMEARED, G
 
 GROUPED = {"n_kv_heads": G}  # a cache then holds fewer heads than there are query heads
 PRESETS = pytest.mark.parametrize(
-    "preset", [GPT2, MODERN | GROUPED, SMEARED | GROUPED], ids=["gpt2", "modern", "smeared"]
+    "preset",
+    [GPT2, MODERN | GROUPED, SMEARED | GROUPED, LLAMA | GROUPED],
+    ids=["gpt2", "modern", "smeared", "llama"],
 )
 PROMPTS = [
     [3, 1, 4, 1, 5],
@@ -26,7 +28,7 @@ def make(preset=GPT2, **changes):
     model = new_gpt(GPTConfig(**preset | changes), seed=0).double().eval()
     torch.manual_seed(1)
     for name, parameter in model.named_parameters():
-        if parameter.ndim == 2 or "smear" in name:
+        if parameter.ndim == 2 or "smear" in name or "gain" in name:
             torch.nn.init.normal_(parameter, std=0.3)
     return model
 

@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 
 from gptmini.model import GPTConfig, ModelSettings, new_gpt
-from gptmini.model.layers import ACTIVATION, NORM
+from gptmini.model.layers import ACTIVATION
 from gptmini.settings import first_mistake
 from refusals import refused_keys
 from sizes import GPT2 as LEARNED
@@ -41,12 +41,17 @@ ROTARY = LEARNED | {"position": "rotary", "rotary_base": 100.0}
         ),
         (
             ROTARY | {"d_model": 18},
-            "d_model / n_heads must be even when position=rotary, got d_model=18 and n_heads=6",
+            "d_head, which is d_model / n_heads where it is null, must be even when position=rotary, got d_head=3",
         ),
         (
             ROTARY | {"context_length": 2**24 + 1},
-            "context_length * d_model / n_heads must be at most 67108864 when position=rotary, "
-            "got context_length=16777217, d_model=24 and n_heads=6",
+            "context_length * d_head must be at most 67108864 when position=rotary, "
+            "got context_length=16777217, d_head=4",
+        ),
+        (
+            ROTARY | {"rotary_scaling": {"factor": 8.0, "low_freq_factor": 1.0}},
+            "rotary_scaling must have factor alone, or low_freq_factor, high_freq_factor and original_context_length "
+            "too, got factor, low_freq_factor",
         ),
     ],
 )
@@ -56,10 +61,9 @@ def test_values_at_odds_are_refused(settings, message):
     assert first_mistake(caught.value) == message
 
 
-@pytest.mark.parametrize(("key", "table"), [("norm", NORM), ("mlp", ACTIVATION)])
-def test_the_alternatives_are_those_that_layers_have(key, table):
-    (field,) = (field for field in fields(ModelSettings) if field.name == key)
-    assert get_args(field.type) == tuple(table)
+def test_the_activations_are_those_that_layers_have():
+    (field,) = (field for field in fields(ModelSettings) if field.name == "mlp")
+    assert get_args(field.type) == tuple(ACTIVATION)
 
 
 def test_a_configuration_needs_no_torch():
@@ -87,7 +91,12 @@ def test_settings_and_a_vocabulary_are_a_config():
 def test_defaults_are_neutral(base):
     written_out = base | {
         "n_kv_heads": H,
+        "d_head": D,
         "d_ff": 4 * C,
+        "attention_bias": base["bias"],
+        "norm_gain": False,
+        "norm_eps": 1e-5,
+        "rotary_scaling": None,
         "attention_scale": D**-0.5,
         "dropout": 0.0,
         "qk_norm": False,
@@ -113,6 +122,11 @@ def test_defaults_are_neutral(base):
         {"attention_scale": 0.7},
         {"qk_norm": True},
         {"embedding_norm": True},
+        {"d_head": 6},
+        {"norm_eps": 0.5},
+        {"qk_norm": "gain"},
+        {"rotary_scaling": {"factor": 8.0}},
+        {"mlp": "swiglu"},
     ],
 )
 def test_leaving_a_default_changes_the_model(change):

@@ -1,0 +1,235 @@
+"""Llama, Mistral, Qwen 2 and Qwen 3 of transformers at odd tiny sizes: the same function both ways."""
+
+import json
+import os
+
+import pytest
+import torch
+
+from gptmini.interop import to_hugging_face, write_folder, write_gguf
+from gptmini.interop.card import Training
+from gptmini.interop.hugging_face import from_hugging_face
+from gptmini.interop.reading import read_folder
+from gptmini.tokenizer import LibraryTokenizer
+from gptmini.user_error import UserError
+from sizes import V
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+transformers = pytest.importorskip("transformers")
+
+CONTEXT = 300
+SIZES = {
+    "vocab_size": V,
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": CONTEXT,
+    "rms_norm_eps": 1e-5,
+}
+LLAMA_3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+LINEAR = {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}
+# The name in transformers, what differs from SIZES, and the model type that it is exported as.
+MODELS = {
+    "llama with wide heads": ("Llama", {"head_dim": 8}, "llama"),
+    "llama 3": ("Llama", {"rope_parameters": LLAMA_3, "tie_word_embeddings": True}, "llama"),
+    "llama, lengthened": ("Llama", {"rope_parameters": LINEAR, "attention_bias": True}, "llama"),
+    "llama with biases": ("Llama", {"attention_bias": True, "mlp_bias": True}, "llama"),
+    "mistral": ("Mistral", {"sliding_window": None}, "llama"),
+    "qwen2": ("Qwen2", {"tie_word_embeddings": True}, "qwen2"),
+    "qwen3": ("Qwen3", {"head_dim": 10}, "qwen3"),
+    "qwen3 with biases": ("Qwen3", {"head_dim": 10, "attention_bias": True}, "qwen3"),
+}
+
+
+def made(model):
+    """A random model in transformers, whose gains and biases differ from 1 and 0."""
+    name, changes, _ = MODELS[model]
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**SIZES | changes)
+    theirs = getattr(transformers, f"{name}ForCausalLM")(config)
+    for parameter in theirs.parameters():
+        if parameter.ndim == 1:
+            torch.nn.init.uniform_(parameter, 0.5, 1.5)
+        else:
+            torch.nn.init.normal_(parameter, std=0.2)
+    return theirs.eval()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_logits_and_gradients_equal_those_of_transformers_both_ways(model):
+    theirs = made(model)
+    ours = from_hugging_face(theirs.config.to_dict(), theirs.state_dict()).eval()
+    tokens = torch.randint(V, (2, CONTEXT))
+    expected = theirs(tokens).logits
+    got = ours(tokens)
+    largest = expected.abs().max()
+    assert (got - expected).abs().max() < 1e-5 * largest
+
+    expected.logsumexp(-1).sum().backward()
+    got.logsumexp(-1).sum().backward()
+    for ours_name, theirs_name in (("gate", "gate_proj"), ("input", "up_proj")):
+        wanted = theirs.get_parameter(f"model.layers.1.mlp.{theirs_name}.weight").grad
+        found = ours.get_parameter(f"blocks.1.mlp.{ours_name}.weight").grad
+        assert (found - wanted).abs().max() < 1e-4 * wanted.abs().max()
+
+    config, state = to_hugging_face(ours)
+    assert config["model_type"] == MODELS[model][2]
+    again = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.for_model(**config)
+    )
+    again.load_state_dict(state)
+    with torch.no_grad():
+        back = again.eval()(tokens).logits
+    assert (back - expected).abs().max() < 1e-5 * largest
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "said"),
+    [
+        ("mistral", {"sliding_window": 128}, "sliding_window must be null, or as long as the con"),
+        ("qwen2", {"use_sliding_window": True}, "use_sliding_window must be False in a model of "),
+        ("qwen3", {"layer_types": ["sliding_attention"]}, "layer_types must be full_attention a"),
+        ("qwen3", {"head_dim": None}, "the config of a model of type qwen3 must have head_dim"),
+        ("llama 3", {"hidden_act": "gelu"}, "hidden_act must be silu in a model of type llama"),
+        ("llama 3", {"partial_rotary_factor": 0.5}, "partial_rotary_factor must be 1 in a model"),
+        ("llama 3", {"rope_scaling": {"rope_type": "yarn"}}, "rope_type must be one of default, "),
+        ("llama 3", {"rope_scaling": {"type": "llama3", "factor": 8.0}}, "must have low_freq_fac"),
+    ],
+)
+def test_what_gpt_does_not_compute_is_refused_by_its_key(model, changes, said):
+    theirs = made(model)
+    with pytest.raises(UserError, match=said):
+        from_hugging_face(theirs.config.to_dict() | changes, theirs.state_dict())
+
+
+def test_the_spelling_of_transformers_4_is_read():
+    theirs = made("llama 3")
+    config = theirs.config.to_dict()
+    rope = config.pop("rope_parameters")
+    config["rope_theta"] = rope.pop("rope_theta")
+    rope["type"] = rope.pop("rope_type")
+    config["rope_scaling"] = rope
+    ours = from_hugging_face(config, theirs.state_dict()).eval()
+
+    tokens = torch.randint(V, (1, CONTEXT))
+    with torch.no_grad():
+        torch.testing.assert_close(ours(tokens), theirs(tokens).logits, atol=1e-4, rtol=1e-4)
+
+
+def tokenizer_json():
+    """Byte pairs that cut as those of SmolLM2, each digit alone, with a token that stands before each text."""
+    tokenizers = pytest.importorskip("tokenizers")
+    from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+
+    made = tokenizers.Tokenizer(models.BPE())
+    to_letters = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    first = pre_tokenizers.Digits(individual_digits=True)
+    made.pre_tokenizer = pre_tokenizers.Sequence([first, to_letters])
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["<s>", "</s>"],
+        show_progress=False,
+    )
+    made.train_from_iterator(["the cat sat on 12 mats and the other 345 cats"] * 9, trainer)
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", made.token_to_id("<s>"))]
+    )
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder of a Llama as transformers saves it, with a tokenizer.json, and the model itself."""
+    name, changes, _ = MODELS["llama 3"]
+    coder = tokenizer_json()
+    n_vocab = coder.get_vocab_size()
+    torch.manual_seed(0)
+    sizes = SIZES | changes | {"vocab_size": n_vocab + 5, "initializer_range": 0.2}
+    config = getattr(transformers, f"{name}Config")(**sizes, eos_token_id=[1, 0], bos_token_id=0)
+    theirs = transformers.LlamaForCausalLM(config).eval()
+    theirs.save_pretrained(tmp_path / "theirs")
+    coder.save(str(tmp_path / "theirs" / "tokenizer.json"))
+    return tmp_path / "theirs", theirs, coder
+
+
+def test_a_folder_is_read_and_written_with_its_tokenizer_to_the_letter(folder, tmp_path):
+    path, theirs, coder = folder
+    model, tokenizer = read_folder(path)
+    assert isinstance(tokenizer, LibraryTokenizer)
+    assert (tokenizer.end_of_text, list(tokenizer.before)) == (1, [0])
+
+    training = Training(
+        text=None, version=None, step=None, n_tokens=None, val_loss=None, bits_per_byte=None
+    )
+    write_folder(tmp_path / "out", model, tokenizer, training, sampling={})
+    written = (tmp_path / "out" / "tokenizer.json").read_bytes()
+    assert written == (path / "tokenizer.json").read_bytes()
+
+    back = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    prompt = coder.encode("the 12 cats").ids
+    expected = theirs.generate(torch.tensor([prompt]), max_new_tokens=64, do_sample=False)
+    got = back.generate(torch.tensor([prompt]), max_new_tokens=64, do_sample=False)
+    assert torch.equal(got, expected)
+    coder_again = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert coder_again("the 12 cats").input_ids == prompt
+
+
+def test_greedy_texts_are_those_of_transformers(folder):
+    import gptmini
+
+    path, theirs, coder = folder
+    model, tokenizer = read_folder(path)
+    prompt = coder.encode("the 12 cats").ids
+    expected = theirs.generate(
+        torch.tensor([prompt]), max_new_tokens=64, do_sample=False, eos_token_id=1
+    )
+    (got,) = gptmini.generate(
+        model, tokenizer, "the 12 cats", max_new_tokens=64, temperature=0, ignore_end_of_text=True
+    )
+    assert got == tokenizer.decode(expected[0, len(prompt) :].tolist())
+
+
+def test_a_gguf_file_names_the_rule_and_pairs_neighbours(folder, tmp_path):
+    gguf = pytest.importorskip("gguf")
+    path, theirs, _ = folder
+    model, tokenizer = read_folder(path)
+    write_gguf(tmp_path / "m.gguf", model, tokenizer, name="mine", dtype="fp32")
+    reader = gguf.GGUFReader(tmp_path / "m.gguf")
+    assert reader.get_field("tokenizer.ggml.pre").contents() == "smollm"
+    assert reader.get_field("llama.attention.layer_norm_rms_epsilon").contents() == pytest.approx(
+        1e-5
+    )
+    tensors = {tensor.name: torch.tensor(tensor.data.copy()) for tensor in reader.tensors}
+    assert "output.weight" not in tensors  # tied
+
+    # As llama.cpp's converter permutes rows: conversion/llama.py.
+    rows = theirs.get_parameter("model.layers.1.self_attn.k_proj.weight").detach()  # (G D, C)
+    expected = rows.reshape(2, 2, 2, 24).swapaxes(1, 2).reshape(8, 24)
+    torch.testing.assert_close(tensors["blk.1.attn_k.weight"], expected, atol=0, rtol=0)
+
+    # transformers' frequencies, which llama.cpp divides the plain ones for.
+    scaled, _ = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS["llama3"](theirs.config, "cpu")
+    plain = 500.0 ** -(torch.arange(0, 4, 2) / 4)
+    torch.testing.assert_close(plain / tensors["rope_freqs.weight"], scaled)
+
+
+def test_a_tokenizer_that_llama_cpp_has_no_rule_for_is_refused(folder, tmp_path):
+    pytest.importorskip("gguf")
+    path, _, _ = folder
+    tree = json.loads((path / "tokenizer.json").read_text())
+    tree["pre_tokenizer"]["pretokenizers"][0] = {"type": "Whitespace"}
+    (path / "tokenizer.json").write_text(json.dumps(tree))
+    model, tokenizer = read_folder(path)
+    with pytest.raises(UserError, match="none cuts as this tokenizer; export a folder instead"):
+        write_gguf(tmp_path / "m.gguf", model, tokenizer, name="mine", dtype="fp32")
