@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gptmini.model.gpt import GPT
 
 
-class Source(NamedTuple):
+class TrainedSource(NamedTuple):
     """A trained model whose weights are not read yet."""
 
     path: Path  # a checkpoint file, or an exported folder
@@ -80,7 +80,7 @@ def load_mapped(path: Path) -> "tuple[GPT, int | None]":
     return build_model(contents), contents.get("global_step")
 
 
-def find_source(path: str | Path) -> Source:
+def find_source(path: str | Path) -> TrainedSource:
     """Sizes and tokenizer of what load would load.
 
     Raises UserError: as load, but that damage to the weights is not noticed.
@@ -89,7 +89,7 @@ def find_source(path: str | Path) -> Source:
         from gptmini.interop.reading import read_sizes
 
         config, tokenizer = read_sizes(Path(path))
-        return Source(Path(path), config, tokenizer)
+        return TrainedSource(Path(path), config, tokenizer)
 
     from gptmini.checkpoint.file import config_of, read_header
 
@@ -98,7 +98,7 @@ def find_source(path: str | Path) -> Source:
     config = config_of(header)
     tokenizer = from_dict(header.get("tokenizer", {}))
     _check_same_ids(checkpoint, tokenizer, config)
-    return Source(checkpoint, config, tokenizer)
+    return TrainedSource(checkpoint, config, tokenizer)
 
 
 def of_model(documents: Iterable, *, path: str) -> Tokenizer:

@@ -15,7 +15,7 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:  # importing Lightning takes seconds
     from gptmini.checkpoint.training_state import TrainingState
     from gptmini.commands.compose import Typed
-    from gptmini.commands.settings import Settings
+    from gptmini.commands.parts import Settings
     from gptmini.data import TokenStore
     from gptmini.model import GPT, GPTConfig
     from gptmini.training import ConsoleLogger, GPTModule, TrainerSettings

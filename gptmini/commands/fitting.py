@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini.commands.announcements import Announcer, ended_by
-from gptmini.commands.settings import Settings
+from gptmini.commands.parts import Settings
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

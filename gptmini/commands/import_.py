@@ -100,7 +100,7 @@ def read_model(source: str, meta: Path | None) -> "tuple[GPT, Tokenizer]":
     Raises UserError: nothing there, or nothing that GPT computes.
     """
     from gptmini.interop import read_folder, read_nanogpt
-    from gptmini.interop.hub import download_model, is_hub_name
+    from gptmini.interop.hub_models import download_model, is_hub_name
 
     # A name on the hub is no path, though it looks like one: Path would take ./gpt2 and gpt2 for the same.
     path = Path(os.path.expanduser(source))  # noqa: PTH111, because an unknown ~user is left as it is

@@ -11,7 +11,7 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from gptmini.loading import Source
+    from gptmini.loading import TrainedSource
     from gptmini.model import GPT
 
 MODEL = "gptmini.model.ModelSettings"
@@ -49,9 +49,9 @@ def initial_model(path: str) -> "tuple[GPT, dict[str, Any]]":
     return model, {"path": path, "step": step}
 
 
-def _source_of(name: str) -> "Source":
+def _source_of(name: str) -> "TrainedSource":
     """The model that init_from names; UserError if there is none."""
-    from gptmini.interop.hub import download_model, is_hub_name
+    from gptmini.interop.hub_models import download_model, is_hub_name
     from gptmini.loading import find_source
     from gptmini.runs import named_run, seen_from_here
 
@@ -67,9 +67,9 @@ def _source_of(name: str) -> "Source":
     return source._replace(path=seen_from_here(source.path.resolve()))
 
 
-def _makes_tokenizer_of(source: "Source", part: "DictConfig") -> bool:
+def _makes_tokenizer_of(source: "TrainedSource", part: "DictConfig") -> bool:
     """Whether a part of a configuration makes the tokenizer of a model, whatever the text."""
-    from gptmini.commands.settings import build_part
+    from gptmini.commands.parts import build_part
 
     if part.get("_target_") not in NOT_LEARNED:
         return False
@@ -77,7 +77,7 @@ def _makes_tokenizer_of(source: "Source", part: "DictConfig") -> bool:
     return make([]).to_dict() == source.tokenizer.to_dict()
 
 
-def _sizes(config: "DictConfig", typed: Typed, source: "Source") -> dict[str, Any]:
+def _sizes(config: "DictConfig", typed: Typed, source: "TrainedSource") -> dict[str, Any]:
     """The settings of a model that begins with the weights of a source; UserError for one that cannot be."""
     sizes = asdict(source.config)
     del sizes["vocab_size"]

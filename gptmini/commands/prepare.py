@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gptmini.commands.compose import Typed
+from gptmini.commands.parts import PrepareSettings, text_settings
 from gptmini.commands.resumed import going_on
-from gptmini.commands.settings import PrepareSettings, text_settings
 from gptmini.commands.start_up import started
 from gptmini.commands.tokens import ProgressLine, open_tokens
 from gptmini.user_error import UserError

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gptmini.commands.compose import Typed
 from gptmini.commands.initial import take_from_source
 from gptmini.commands.overrides import key_of
-from gptmini.commands.settings import root_settings, run_name
+from gptmini.commands.parts import root_settings, run_name
 from gptmini.files import CONFIGS
 from gptmini.untrusted import check_targets, known_nodes, nodes, targets
 from gptmini.user_error import UserError

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gptmini.generation import Piece
+    from gptmini.generation import TextPiece
 
 # Seconds after the first Ctrl-C from which another one ends the program at once. One that comes sooner may belong to
 # the same press of the keys.
@@ -31,7 +31,7 @@ class Interruption:
     def __init__(self) -> None:
         self.came: float | None = None  # time of the first Ctrl-C, in seconds of time.monotonic
 
-    def heed(self, pieces: Iterator["Piece"]) -> Iterator["Piece"]:
+    def heed(self, pieces: Iterator["TextPiece"]) -> Iterator["TextPiece"]:
         """The pieces, up to the first Ctrl-C."""
         self.came = None
         before = signal.signal(signal.SIGINT, self._note)
@@ -52,7 +52,7 @@ class Interruption:
             raise KeyboardInterrupt
 
 
-def show_text(pieces: Iterable["Piece"], prompts: list[str], num_samples: int) -> None:
+def show_text(pieces: Iterable["TextPiece"], prompts: list[str], num_samples: int) -> None:
     """Print each prompt with its continuation as the pieces come, below a title if there are several samples.
 
     A terminal gets control characters as escapes; files and pipes get the text as it is. The pieces of a sample follow
@@ -76,7 +76,7 @@ def show_text(pieces: Iterable["Piece"], prompts: list[str], num_samples: int) -
 
 
 def show_jsonl(
-    pieces: Iterable["Piece"], prompts: list[str], num_samples: int, *, logprobs: bool
+    pieces: Iterable["TextPiece"], prompts: list[str], num_samples: int, *, logprobs: bool
 ) -> None:
     """Print a JSON object a line for each sample; its finish is null if an interruption cut the sample off."""
     for number, of_sample in groupby(pieces, key=lambda piece: piece.sample):

@@ -15,8 +15,8 @@ from gptmini.commands.compose import compose
 from gptmini.commands.errors import Parser, one_line_errors
 from gptmini.commands.help import show_help
 from gptmini.commands.overrides import as_override, key_of
+from gptmini.commands.parts import build_part, build_settings, usable_processors
 from gptmini.commands.resumed import going_on
-from gptmini.commands.settings import build_part, build_settings, usable_processors
 from gptmini.commands.start_up import started
 from gptmini.commands.sweep_said import Table, own_folder, say_ending, tell
 from gptmini.commands.sweep_space import is_own, space_of
@@ -26,7 +26,7 @@ from gptmini.untrusted import nodes
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
-    from gptmini.sweep.worker import Stopping, Worker
+    from gptmini.sweep.worker import Interruption, Worker
 
 TRAIN = (sys.executable, "-m", "gptmini", "train")  # what trains a run, before its overrides
 UNFINISHED = 1  # exit code of a sweep of which a trial has failed or was given up
@@ -121,19 +121,19 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 @dataclass(frozen=True)
-class Task:
+class SlurmTask:
     """Which task of srun this process is; without srun the only one."""
 
     number: int
     on_machine: int  # number among those of this machine
 
 
-def leave_launcher() -> Task:
+def leave_launcher() -> SlurmTask:
     """Say which task of srun this process is, and let it and its runs be programs of their own from now on.
 
     Otherwise each would take itself for a part of one run that all tasks train together.
     """
-    task = Task(
+    task = SlurmTask(
         number=int(os.environ.get("SLURM_PROCID", "0")),
         on_machine=int(os.environ.get("SLURM_LOCALID", "0")),
     )
@@ -191,12 +191,12 @@ def _run(
     settings: SweepSettings,
     sampler: str,
     checked: Checked,
-    task: Task,
+    task: SlurmTask,
     options: argparse.Namespace,
 ) -> int:
     """Train what is left of a sweep whose values are checked; return the exit code."""
     from gptmini.sweep.study import Sweep
-    from gptmini.sweep.worker import Stopping, Worker
+    from gptmini.sweep.worker import Interruption, Worker
 
     folder = Path(checked.tree["runs_dir"]).expanduser() / checked.tree["name"]
     folder.mkdir(parents=True, exist_ok=True)
@@ -204,7 +204,7 @@ def _run(
     sweep.describe(_description(space, settings, sampler, checked))
 
     n_workers = options.jobs or 1
-    stopping = Stopping()
+    stopping = Interruption()
     table = Table()
     workers = [
         Worker(
@@ -233,7 +233,7 @@ def _run(
     return 0 if sweep.is_whole() else UNFINISHED
 
 
-def _work(workers: Sequence["Worker"], stopping: "Stopping") -> None:
+def _work(workers: Sequence["Worker"], stopping: "Interruption") -> None:
     """Let workers train in a thread each until all have ended, a signal has come, or one of them meets an error."""
     with ThreadPoolExecutor(len(workers)) as pool:
         futures = [pool.submit(worker.work) for worker in workers]

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from gptmini.commands.settings import TextSettings, build_part
+from gptmini.commands.parts import TextSettings, build_part
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

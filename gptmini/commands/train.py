@@ -19,8 +19,8 @@ from gptmini.commands.fitting import (
 )
 from gptmini.commands.initial import initial_model
 from gptmini.commands.launcher import start_ranks
+from gptmini.commands.parts import Settings, build_loggers, build_settings
 from gptmini.commands.resumed import going_on
-from gptmini.commands.settings import Settings, build_loggers, build_settings
 from gptmini.commands.start_up import started
 from gptmini.commands.tokens import ProgressLine, open_tokens
 from gptmini.world import this_world

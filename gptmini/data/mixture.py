@@ -34,7 +34,7 @@ OPTIONS = {"character": "char"}
 
 
 @with_config(STRICT)
-class Source(TypedDict):
+class SourceSettings(TypedDict):
     """What a configuration says of a source; besides path and weight, the arguments of TextCorpus."""
 
     path: Paths  # a prepared folder, or text
@@ -62,7 +62,7 @@ class Mixture(Corpus):
     @validate_call(config=STRICT)
     def __init__(
         self,
-        sources: Annotated[dict[FileName, Source], Field(min_length=1)],
+        sources: Annotated[dict[FileName, SourceSettings], Field(min_length=1)],
         val_fraction: HeldOut,
         name: FileName = "mixture",
     ) -> None:
@@ -207,7 +207,7 @@ class Mixture(Corpus):
         ]
 
 
-def _part(name: str, source: Source, defaults: dict[str, Any]) -> Part:
+def _part(name: str, source: SourceSettings, defaults: dict[str, Any]) -> Part:
     """A source from what is said of it, and of all texts."""
     key = f"data.sources.{name}"
     options: dict[str, Any] = dict(source)

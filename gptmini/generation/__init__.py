@@ -3,7 +3,7 @@
 from gptmini.generation.decoding import Decoder, store_by_column, uniforms
 from gptmini.generation.rules import Rules, choose
 from gptmini.generation.text import (
-    Piece,
+    TextPiece,
     TextStream,
     generate,
     generate_stream,
@@ -13,8 +13,8 @@ from gptmini.generation.text import (
 
 __all__ = [
     "Decoder",
-    "Piece",
     "Rules",
+    "TextPiece",
     "TextStream",
     "choose",
     "generate",

@@ -13,7 +13,7 @@ from gptmini.user_error import UserError
 MOST_SAMPLES = 1_000_000
 
 
-class Piece(NamedTuple):
+class TextPiece(NamedTuple):
     """What one more token adds to a sample."""
 
     sample: int  # number of the sample: those of the first prompt, then those of the second
@@ -37,7 +37,7 @@ def generate_stream(
     log_probabilities: bool = False,
     compile: bool = False,
     **rules: Any,
-) -> Generator[Piece, None, None]:
+) -> Generator[TextPiece, None, None]:
     """Continue prompts; the pieces of up to batch_size samples come in turns.
 
     Args:
@@ -105,7 +105,7 @@ def generate_stream(
                 if finish is not None:
                     decoder.end(sample)
                     del streams[sample]
-                yield Piece(
+                yield TextPiece(
                     sample=sample,
                     text=text,
                     token=token,
@@ -149,13 +149,13 @@ def generate(
     return texts
 
 
-def in_order(pieces: Iterable[Piece]) -> Iterator[Piece]:
+def in_order(pieces: Iterable[TextPiece]) -> Iterator[TextPiece]:
     """The pieces of one sample after another, from a stream in which several samples take turns.
 
     The pieces of the earliest sample that has not ended are passed on at once, and the pieces of later samples wait.
     """
     current = 0  # number of the earliest sample that has not ended
-    held: dict[int, list[Piece]] = {}  # pieces that wait, by the number of their sample
+    held: dict[int, list[TextPiece]] = {}  # pieces that wait, by the number of their sample
     for piece in pieces:
         held.setdefault(piece.sample, []).append(piece)
         while current in held:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gptmini.optim.groups import leave_out, set_learning_rate
+    from gptmini.optim.optimizers import AdamWSettings, MuonSettings
     from gptmini.optim.schedules import CosineSchedule, LinearSchedule, TrapezoidSchedule
-    from gptmini.optim.settings import AdamWSettings, MuonSettings
 
 _HOMES = {
-    "AdamWSettings": "gptmini.optim.settings",
+    "AdamWSettings": "gptmini.optim.optimizers",
     "CosineSchedule": "gptmini.optim.schedules",
     "LinearSchedule": "gptmini.optim.schedules",
-    "MuonSettings": "gptmini.optim.settings",
+    "MuonSettings": "gptmini.optim.optimizers",
     "TrapezoidSchedule": "gptmini.optim.schedules",
     "leave_out": "gptmini.optim.groups",
     "set_learning_rate": "gptmini.optim.groups",

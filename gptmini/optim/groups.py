@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gptmini.optim.muon import MuonAdamW
-from gptmini.optim.settings import AdamWSettings, MuonSettings
+from gptmini.optim.optimizers import AdamWSettings, MuonSettings
 
 # Kinds of weights, each with a learning rate of its own: matrices in the blocks; embeddings of tokens and positions;
 # the unembedding, also where it is the embedding; gains, biases and everything else.

@@ -4,6 +4,10 @@ A builder (character, byte, bpe, gpt2) makes a tokenizer for the documents of a 
 class of settings, which a configuration names.
 """
 
+from gptmini.tokenizer.builders import BytePairSettings as BytePairSettings
+from gptmini.tokenizer.builders import ByteSettings as ByteSettings
+from gptmini.tokenizer.builders import CharacterSettings as CharacterSettings
+from gptmini.tokenizer.builders import GPT2Settings as GPT2Settings
 from gptmini.tokenizer.byte_pairs import BytePairTokenizer as BytePairTokenizer
 from gptmini.tokenizer.byte_pairs import byte as byte
 from gptmini.tokenizer.byte_pairs import gpt2 as gpt2
@@ -12,10 +16,6 @@ from gptmini.tokenizer.characters import character as character
 from gptmini.tokenizer.learning import bpe as bpe
 from gptmini.tokenizer.library import LibraryTokenizer as LibraryTokenizer
 from gptmini.tokenizer.pieces import SPLIT_PATTERN as SPLIT_PATTERN
-from gptmini.tokenizer.settings import BytePairSettings as BytePairSettings
-from gptmini.tokenizer.settings import ByteSettings as ByteSettings
-from gptmini.tokenizer.settings import CharacterSettings as CharacterSettings
-from gptmini.tokenizer.settings import GPT2Settings as GPT2Settings
 from gptmini.tokenizer.stored import from_dict as from_dict
 from gptmini.tokenizer.tokenizer import END_OF_TEXT as END_OF_TEXT
 from gptmini.tokenizer.tokenizer import REPLACEMENT as REPLACEMENT

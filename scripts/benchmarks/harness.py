@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import lightning as L
     from omegaconf import DictConfig
 
-    from gptmini.commands.settings import Settings
+    from gptmini.commands.parts import Settings
     from gptmini.data import TokenStore
     from gptmini.training import GPTModule
 
@@ -336,8 +336,8 @@ def subject_of(
         adapt: changes the composed configuration.
     """
     from gptmini.commands.compose import compose
+    from gptmini.commands.parts import build_settings
     from gptmini.commands.resumed import going_on
-    from gptmini.commands.settings import build_settings
     from gptmini.commands.tokens import open_tokens
     from gptmini.commands.train import prepare_process
 

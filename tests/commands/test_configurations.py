@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gptmini.commands.compose import compose
-from gptmini.commands.settings import build_part
+from gptmini.commands.parts import build_part
 from gptmini.model import GPT
 from gptmini.sweep import SweepSettings
 from run_folders import config_of, last, newest

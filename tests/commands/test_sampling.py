@@ -16,7 +16,7 @@ import torch
 from gptmini import load
 from gptmini.checkpoint.file import header, write_checkpoint
 from gptmini.commands.sample_output import show_text
-from gptmini.generation import Piece, generate
+from gptmini.generation import TextPiece, generate
 from gptmini.tokenizer import CharTokenizer
 from sizes import TALKATIVE
 from toys import wide_gpt
@@ -249,7 +249,7 @@ def test_what_a_system_encoding_lacks_is_written_all_the_same(checkpoint):
 def test_a_terminal_is_shown_control_characters_as_escapes(monkeypatch, capsys, is_terminal):
     text = "a\tb\n\x1b]0;title\x07\x9b2J\x7fé\r"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
-    show_text([Piece(0, text, 1, None, "length")], ["\x1b[2J"], 1)
+    show_text([TextPiece(0, text, 1, None, "length")], ["\x1b[2J"], 1)
 
     shown = r"\x1b[2Ja" + "\tb\n" + r"\x1b]0;title\x07\x9b2J\x7fé\x0d" + "\n"
     assert capsys.readouterr().out == (shown if is_terminal else f"\x1b[2J{text}\n")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from fuzz.inputs import PACKAGE, broken, fuzz, same
 from gptmini.commands.compose import compose
 from gptmini.commands.errors import one_line_errors
+from gptmini.commands.parts import build_settings
 from gptmini.commands.resumed import going_on
-from gptmini.commands.settings import build_settings
 from gptmini.commands.train import train
 from toys import lines
 

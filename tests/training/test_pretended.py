@@ -12,7 +12,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from forked import forked
 from gptmini.commands.compose import compose
-from gptmini.commands.settings import build_part
+from gptmini.commands.parts import build_part
 from gptmini.model import GPT, training_loss
 from gptmini.training.distributed import shard
 

@@ -14,7 +14,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from gptmini.commands.compose import compose
-from gptmini.commands.settings import build_settings
+from gptmini.commands.parts import build_settings
 from gptmini.commands.train import assemble, prepare_process
 from gptmini.data import TokenStore
 from gptmini.hardware import peak_flops, peak_memory
