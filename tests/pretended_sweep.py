@@ -36,11 +36,11 @@ def main(folder, jobs, sampler):
     from concurrent.futures import ThreadPoolExecutor
 
     from gptmini.sweep.study import Sweep
-    from gptmini.sweep.worker import Interruption, Worker
+    from gptmini.sweep.worker import SweepEnd, Worker
 
     folder.mkdir(exist_ok=True, parents=True)
     space = Space(SPACES[sampler], ["seed=1"])
-    stopping = Interruption()
+    stopping = SweepEnd()
 
     def work(number):
         worker = Worker(

@@ -26,7 +26,7 @@ from gptmini.untrusted import nodes
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
-    from gptmini.sweep.worker import Interruption, Worker
+    from gptmini.sweep.worker import SweepEnd, Worker
 
 TRAIN = (sys.executable, "-m", "gptmini", "train")  # what trains a run, before its overrides
 UNFINISHED = 1  # exit code of a sweep of which a trial has failed or was given up
@@ -196,7 +196,7 @@ def _run(
 ) -> int:
     """Train what is left of a sweep whose values are checked; return the exit code."""
     from gptmini.sweep.study import Sweep
-    from gptmini.sweep.worker import Interruption, Worker
+    from gptmini.sweep.worker import SweepEnd, Worker
 
     folder = Path(checked.tree["runs_dir"]).expanduser() / checked.tree["name"]
     folder.mkdir(parents=True, exist_ok=True)
@@ -204,7 +204,7 @@ def _run(
     sweep.describe(_description(space, settings, sampler, checked))
 
     n_workers = options.jobs or 1
-    stopping = Interruption()
+    stopping = SweepEnd()
     table = Table()
     workers = [
         Worker(
@@ -233,7 +233,7 @@ def _run(
     return 0 if sweep.is_whole() else UNFINISHED
 
 
-def _work(workers: Sequence["Worker"], stopping: "Interruption") -> None:
+def _work(workers: Sequence["Worker"], stopping: "SweepEnd") -> None:
     """Let workers train in a thread each until all have ended, a signal has come, or one of them meets an error."""
     with ThreadPoolExecutor(len(workers)) as pool:
         futures = [pool.submit(worker.work) for worker in workers]

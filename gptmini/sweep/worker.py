@@ -25,7 +25,7 @@ SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 LONGEST_REASON = 300  # characters of why a trial has failed
 
 
-class Interruption:
+class SweepEnd:
     """Keeps the first signal that asks a sweep to end; a second one ends the sweep at once."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Worker:
     """
 
     sweep: Sweep
-    stopping: Interruption
+    stopping: SweepEnd
     say: Callable[[str, str], None]  # tells the user: a topic, and a text beside it
     on_end: Callable[[Sweep], object]  # is called when a trial has ended or was given up
     extra: Sequence[str] = ()  # overrides of this worker's runs beside those of the trial

@@ -15,7 +15,7 @@ import pytest
 
 from gptmini.sweep import Dimension, Space
 from gptmini.sweep.study import Sweep
-from gptmini.sweep.worker import Interruption, Worker
+from gptmini.sweep.worker import SweepEnd, Worker
 from kills import check, kill_often, runs_in, table_of
 from pretended_sweep import LISTED, TRAIN, settings
 from sweep_journals import trials_of
@@ -34,7 +34,7 @@ def work(folder, dimensions=(LISTED,), fixed=("seed=1",), command=TRAIN, variabl
     said = Said()
     worker = Worker(
         sweep=Sweep(folder, Space(list(dimensions), list(fixed)), settings(**changes)),
-        stopping=Interruption(),
+        stopping=SweepEnd(),
         say=said,
         on_end=lambda sweep: None,
         extra=["trainer.threads=1"],
