@@ -58,8 +58,9 @@ def new_folder(path: Path) -> Iterator[Path]:
 
     Yields the folder under its temporary name. When the block raises, the new folder is removed. One that a killed
     process left is removed by the next call for the same path, when nothing was written in it for an hour. The block
-    itself flushes the files to disk. Raises OSError: there is something at path when the block ends.
+    itself flushes the files to disk. Raises OSError: there is something else than an empty folder at path.
     """
+    path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     for left_over in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         _remove_if_abandoned(left_over)
@@ -71,6 +72,8 @@ def new_folder(path: Path) -> Iterator[Path]:
         # drive, and has no folders that only their owner can read.
         with suppress(PermissionError):
             temporary.chmod(0o755)
+        if path.is_dir():
+            path.rmdir()  # empty, and free for the new folder only on some systems
         temporary.rename(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

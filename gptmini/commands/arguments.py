@@ -1,6 +1,7 @@
-"""What the commands without Hydra share: a type of argument, and the run that a folder of runs stands for."""
+"""What several commands take: a number, the run that a folder of runs stands for, and a model of the hub."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -20,3 +21,19 @@ def say_which(typed: Path, run: Path) -> None:
     """Say on stderr which run was taken where a folder of runs was typed; to be called once nothing can fail."""
     if run.absolute().parent == typed.absolute() and sys.stderr is not None:
         print(f"{typed} means its newest run, {run}", file=sys.stderr, flush=True)
+
+
+def local_path(name: str) -> Path:
+    """The path that a user names, or of a model of the hub, where it was downloaded to, which is said on stderr.
+
+    Raises UserError: the hub cannot be reached, or has no such model.
+    """
+    from gptmini.interop.hub_models import download_model, is_hub_name
+
+    # A name on the hub is no path, though it looks like one: Path would take ./gpt2 and gpt2 for the same.
+    path = Path(os.path.expanduser(name))  # noqa: PTH111, because an unknown ~user is left as it is
+    if path.exists() or not is_hub_name(name):
+        return path
+    folder = download_model(name)
+    print(f"read {name} of the Hugging Face hub", file=sys.stderr)
+    return folder

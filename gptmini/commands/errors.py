@@ -159,6 +159,8 @@ def _sentence(error: BaseException, key: str = "") -> str | None:
     # Python says so of a whole number of thousands of digits, which nobody means.
     is_told |= isinstance(error, ValueError) and text.startswith("Exceeds the limit")
     is_told |= isinstance(error, RecursionError)
+    # Python says so of a path that begins with ~ and the name of nobody.
+    is_told |= text == "Could not determine home directory."
     return text if is_told else None
 
 

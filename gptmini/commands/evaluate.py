@@ -254,7 +254,10 @@ def lines_of(report: dict[str, Any]) -> Iterator[str]:
         difference = {"value": comparison["bits_per_byte"], "interval": comparison["interval"]}
         yield line("second - first", difference, "+.4f", "bits per byte")
         if share_won is None:
-            yield f"{'no interval':15} two tokenizers cut one document into different blocks; give several documents"
+            yield (
+                f"{'no interval':15} the text has one part, or two tokenizers cut it into different ones; "
+                "give several documents"
+            )
         else:
             yield f"{'first is lower':15} in {share_won:.0%} of the {intervals['part']}"
 

@@ -1,14 +1,12 @@
 """Make a run of a model that another program has trained: gptmini import SOURCE RUN [options]."""
 
 import argparse
-import json
-import os
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gptmini.commands.arguments import local_path
 from gptmini.commands.errors import Parser, one_line_errors, path_argument
 from gptmini.commands.say import command_line, say
 from gptmini.commands.start_up import started
@@ -28,8 +26,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
     parser.add_argument(
         "source",
-        help="folder of a GPT-2 (safetensors, and tokenizer.json or vocab.json with merges.txt) or of what gptmini "
-        "export wrote, nanoGPT's ckpt.pt, or the name of a model on the Hugging Face hub, as openai-community/gpt2",
+        help="folder of a GPT-2, Llama, Mistral or Qwen (safetensors, and tokenizer.json or vocab.json with "
+        "merges.txt) or of what gptmini export wrote, nanoGPT's ckpt.pt, or the name of a model on the Hugging Face "
+        "hub, as openai-community/gpt2",
     )
 
     parser.add_argument("run", type=path_argument, help="run folder to write, as runs/gpt2")
@@ -58,12 +57,10 @@ def main(arguments: list[str] | None = None) -> None:
     model, tokenizer = read_model(options.source, options.meta)
     state = {f"model.{name}": weight for name, weight in model.state_dict().items()}
     checkpoint = {"gptmini": header(model.config, tokenizer.to_dict()), "state_dict": state}
-    with new_folder(folder.absolute()) as temporary:
+    with new_folder(folder) as temporary:
         (temporary / "checkpoints").mkdir()
         write_checkpoint(checkpoint, temporary / "checkpoints" / "best.ckpt")
         _describe(temporary, options.source, model.config)
-        if folder.is_dir():
-            folder.rmdir()  # empty, and free for the new folder only on some systems
 
     print(
         f"{folder}, {model.n_parameters:,} parameters, {tokenizer.n_vocab:,} ids, context "
@@ -84,14 +81,14 @@ def _describe(folder: Path, source: str, sizes: "GPTConfig") -> None:
 
     from gptmini.report.tables import config_table
     from gptmini.runs import RunState, write_state
-    from gptmini.runs.metrics import FILE
+    from gptmini.runs.metrics import FILE, STEP, TIME, line_of
     from gptmini.runs.run_folder import write_config
 
     config = {"init_from": source, "model": asdict(sizes), "trainer": {"max_steps": 0}}
     write_config(yaml.safe_dump(config, sort_keys=False), folder, [f"init_from={source}"])
     write_state(folder, RunState(state="done", step=0))
-    line = {"step": 0, "time": time.time(), "setup/config": config_table(config)}
-    (folder / FILE).write_text(json.dumps(line) + "\n", encoding="utf-8")
+    line = line_of({STEP: 0, TIME: time.time(), "setup/config": config_table(config)})
+    (folder / FILE).write_bytes(line)
 
 
 def read_model(source: str, meta: Path | None) -> "tuple[GPT, Tokenizer]":
@@ -100,22 +97,16 @@ def read_model(source: str, meta: Path | None) -> "tuple[GPT, Tokenizer]":
     Raises UserError: nothing there, or nothing that GPT computes.
     """
     from gptmini.interop import read_folder, read_nanogpt
-    from gptmini.interop.hub_models import download_model, is_hub_name
 
-    # A name on the hub is no path, though it looks like one: Path would take ./gpt2 and gpt2 for the same.
-    path = Path(os.path.expanduser(source))  # noqa: PTH111, because an unknown ~user is left as it is
+    path = local_path(source)
     if path.is_file() and path.suffix == ".safetensors":
         raise UserError(f"{path} is read with the files beside it; name its folder")
     if path.is_file():
         return read_nanogpt(path, meta)
     if meta is not None:
         raise UserError(f"--meta belongs to a ckpt.pt of nanoGPT, got {source}")
-    if path.is_dir():
-        return read_folder(path)
-    if not is_hub_name(source):
+    if not path.exists():
         raise UserError(
             f"{source} must be a folder, a file, or a name on the hub, and does not exist"
         )
-    folder = download_model(source)
-    print(f"read {source} of the Hugging Face hub", file=sys.stderr)
-    return read_folder(folder)
+    return read_folder(path)

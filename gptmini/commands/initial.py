@@ -1,11 +1,12 @@
 """A run that begins with trained weights: what its configuration takes from their model, and what it may change."""
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gptmini.commands.arguments import local_path
 from gptmini.commands.compose import Typed
+from gptmini.model.config import NORM_EPS
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -51,18 +52,12 @@ def initial_model(path: str) -> "tuple[GPT, dict[str, Any]]":
 
 def _source_of(name: str) -> "TrainedSource":
     """The model that init_from names; UserError if there is none."""
-    from gptmini.interop.hub_models import download_model, is_hub_name
     from gptmini.loading import find_source
     from gptmini.runs import named_run, seen_from_here
 
     if not name:
         raise UserError("init_from must name a run, a folder or a model, got ''")
-    place = Path(name).expanduser()
-    if not place.exists() and is_hub_name(name):
-        folder = download_model(name)
-        print(f"read {name} of the Hugging Face hub", file=sys.stderr)
-        return find_source(folder)
-    source = find_source(named_run(place))
+    source = find_source(named_run(local_path(name)))
     # The link runs/latest will lead elsewhere as soon as this run begins.
     return source._replace(path=seen_from_here(source.path.resolve()))
 
@@ -84,7 +79,18 @@ def _sizes(config: "DictConfig", typed: Typed, source: "TrainedSource") -> dict[
     as_in = f"as in the model of init_from={source.path}"
 
     # What null stands for.
-    usual = {"n_kv_heads": source.config.n_heads, "d_ff": 4 * source.config.d_model}
+    model = source.config
+    usual = {
+        "n_kv_heads": model.n_heads,
+        "d_head": model.d_model // model.n_heads,
+        "d_ff": 4 * model.d_model,
+        "attention_bias": model.bias,
+        "norm_eps": NORM_EPS[model.norm],
+    }
+
+    def meant(name: str, value: object) -> object:
+        return usual.get(name) if value is None else value
+
     for name, given in sizes.items():
         if not _asks_for(f"model.{name}", typed):
             continue
@@ -92,7 +98,7 @@ def _sizes(config: "DictConfig", typed: Typed, source: "TrainedSource") -> dict[
         wanted = config.model.get(name)
         if name in ADAPTABLE:
             sizes[name] = wanted
-        elif (wanted or usual.get(name, wanted)) != (given or usual.get(name, given)):
+        elif meant(name, wanted) != meant(name, given):
             raise UserError(
                 f"model.{name} must be {given}, {as_in}, got {wanted}; only {' and '.join(ADAPTABLE)} may change"
             )

@@ -30,7 +30,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "run",
         type=path_argument,
-        help="run folder (its best checkpoint) or checkpoint file, as in runs/latest; "
+        help="run folder (its best checkpoint), checkpoint file or exported folder, as in runs/latest; "
         "runs/NAME for its newest run",
     )
 

@@ -22,10 +22,10 @@ class Interval(NamedTuple):
 class Comparison(NamedTuple):
     """How sure it is that one model predicts a text better than another.
 
-    Both are None where the models' tokenizers cut the text into different parts.
+    Both are None where the models' tokenizers cut the text into different parts, and for a text of one part.
     """
 
-    # Of the bits per byte of the second less those of the first; None for a text of one part.
+    # Of the bits per byte of the second less those of the first.
     interval: Interval | None
     share_won: float | None  # of the parts, by the first: those of lower bits
 
@@ -47,7 +47,7 @@ def compare(first: Sums, second: Sums) -> Comparison:
         first: of one model.
         second: of another, on the same text.
     """
-    if not np.array_equal(first.n_bytes, second.n_bytes):
+    if len(first.n_bytes) < 2 or not np.array_equal(first.n_bytes, second.n_bytes):
         return Comparison(interval=None, share_won=None)
     bits = (second.nats - first.nats) / np.log(2)
     return Comparison(

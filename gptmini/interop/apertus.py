@@ -48,7 +48,7 @@ def to_apertus(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tensor]
     for i in range(config.n_layers):
         for projection in ("q_proj", "k_proj"):
             name = f"model.layers.{i}.self_attn.{projection}.weight"
-            exported[name] = _with_halves_exchanged(state[name], config.head_width)
+            exported[name] = with_halves_exchanged(state[name], config.head_width)
         for name, value in XIELU.items():
             exported[f"model.layers.{i}.mlp.act_fn.{name}"] = value.to(dtype).clone()
     return exported
@@ -76,7 +76,7 @@ def from_apertus(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tenso
         shared[down] = shared[down].float() * F.softplus(numbers["alpha_p"])
         for projection in ("q_proj", "k_proj"):
             name = f"{prefix}self_attn.{projection}.weight"
-            shared[name] = _with_halves_exchanged(shared[name], config.head_width)
+            shared[name] = with_halves_exchanged(shared[name], config.head_width)
     return shared
 
 
@@ -108,7 +108,7 @@ def _norm_names(config: GPTConfig) -> list[str]:
     return names
 
 
-def _with_halves_exchanged(weight: Tensor, d_head: int) -> Tensor:
-    """Exchange the two halves of the rows of each head of a projection, (H D, C)."""
-    heads = weight.unflatten(0, (-1, 2, d_head // 2))  # (H, 2, D/2, C)
-    return heads.flip(1).flatten(0, 2).contiguous()  # (H D, C)
+def with_halves_exchanged(weight: Tensor, d_head: int) -> Tensor:
+    """Exchange the two halves of the rows of each head of a projection, (H D, ...)."""
+    heads = weight.unflatten(0, (-1, 2, d_head // 2))  # (H, 2, D/2, ...)
+    return heads.flip(1).flatten(0, 2).contiguous()  # (H D, ...)

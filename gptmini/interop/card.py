@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from gptmini import __version__
 from gptmini.interop.architectures import ARCHITECTURES
 from gptmini.model.gpt import GPT
-from gptmini.tokenizer import END_OF_TEXT, Tokenizer
+from gptmini.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +109,10 @@ def _notes(tokenizer: Tokenizer, kind: str) -> list[str]:
     if tokenizer.end_of_text is None:
         notes.append("- The vocabulary has no token that ends a text; say how many tokens to draw.")
     else:
+        name = tokenizer.decode([tokenizer.end_of_text])
         notes.append(
-            f"- `{END_OF_TEXT}` in a text is read as the token that ends a document. In gptmini these characters are "
-            "plain text."
+            f"- `{name}` in a text is read as the token that ends a document. In gptmini these characters are plain "
+            "text."
         )
     if kind == "apertus":
         notes.append(

@@ -13,7 +13,7 @@ from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.interop.reading import GPT2_PREFIX
 from gptmini.interop.tokenizer_json import write_tokenizer
 from gptmini.model.gpt import GPT
-from gptmini.tokenizer import Tokenizer
+from gptmini.tokenizer import Tokenizer, beginning_of
 from gptmini.user_error import UserError
 
 LARGEST_FILE = "5GB"  # of weights; more are divided among several files, as on the hub
@@ -46,7 +46,12 @@ def write_folder(
     """
     path = Path(path).absolute()
     check_is_free(path)
-    config, state = to_hugging_face(model, end_of_text=tokenizer.end_of_text, kind=kind)
+    config, state = to_hugging_face(
+        model,
+        end_of_text=tokenizer.end_of_text,
+        beginning=beginning_of(tokenizer),
+        kind=kind,
+    )
     config["dtype"] = str(DTYPES[dtype]).removeprefix("torch.")
     chosen = config["model_type"]
 
@@ -64,8 +69,6 @@ def write_folder(
             file.chmod(mode)
             with file.open("rb+") as opened:
                 flush_file(opened)
-        if path.is_dir():
-            path.rmdir()  # empty, and free for the new folder only on some systems
     return chosen
 
 
@@ -79,7 +82,7 @@ def check_is_free(path: Path) -> None:
 
 def _generation(tokenizer: Tokenizer, sampling: Mapping[str, object]) -> dict:
     """The settings of generation_config.json."""
-    ids = {"bos_token_id": tokenizer.end_of_text, "eos_token_id": tokenizer.end_of_text}
+    ids = {"bos_token_id": beginning_of(tokenizer), "eos_token_id": tokenizer.end_of_text}
     return {**ids, **sampling}
 
 

@@ -6,7 +6,8 @@ Source: llama.cpp, src/llama-vocab.cpp: the rules for pieces by their names, and
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
-from gptmini.tokenizer import LibraryTokenizer
+from gptmini.tokenizer import LibraryTokenizer, beginning_of
+from gptmini.tokenizer.library import SPACE
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ RULES: dict[tuple, str] = {
     ((QWEN2, "ByteLevel"), False, "NFC"): "qwen2",
 }
 NO_SCORE = -1e9  # of tokens that no merge makes
+NO_RULE = (
+    "a GGUF file names one of llama.cpp's rules for cutting texts, and none cuts as this tokenizer; "
+    "export a folder instead"
+)
 
 
 class Vocabulary(NamedTuple):
@@ -48,6 +53,7 @@ def add_tokenizer(writer: "gguf.GGUFWriter", tokenizer: LibraryTokenizer) -> Non
     vocabulary = _vocabulary(tree, merges, tokenizer.n_vocab)
 
     if model.get("byte_fallback"):
+        _check_spaces(tree)
         writer.add_tokenizer_model("llama")
         writer.add_tokenizer_pre("default")
         writer.add_token_scores(vocabulary.scores)
@@ -60,10 +66,19 @@ def add_tokenizer(writer: "gguf.GGUFWriter", tokenizer: LibraryTokenizer) -> Non
     writer.add_token_types(vocabulary.types)
 
     # Without these ids, llama.cpp takes 11 for both in a vocabulary of byte pairs.
-    end = 0 if tokenizer.end_of_text is None else tokenizer.end_of_text
-    writer.add_bos_token_id(tokenizer.before[0] if tokenizer.before else end)
-    writer.add_eos_token_id(end)
+    writer.add_bos_token_id(beginning_of(tokenizer) or 0)
+    writer.add_eos_token_id(tokenizer.end_of_text or 0)
     writer.add_add_bos_token(bool(tokenizer.before))
+
+
+def _check_spaces(tree: dict) -> None:
+    """Raise UserError unless a tokenizer writes spaces as SentencePiece does, with one before each text."""
+    prepend = {"type": "Prepend", "prepend": SPACE}
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    is_llamas = tree.get("normalizer") == {"type": "Sequence", "normalizers": [prepend, replace]}
+    step = tree.get("pre_tokenizer")
+    if not is_llamas or step is not None:
+        raise UserError(NO_RULE)
 
 
 def _rule_of(tree: dict) -> str:
@@ -74,10 +89,7 @@ def _rule_of(tree: dict) -> str:
     ignores_merges = bool(tree["model"].get("ignore_merges"))
     rule = RULES.get((tuple(map(_name_of, steps)), ignores_merges, normalizer))
     if rule is None:
-        raise UserError(
-            "a GGUF file names one of llama.cpp's rules for cutting texts, and none cuts as this tokenizer; "
-            "export a folder instead"
-        )
+        raise UserError(NO_RULE)
     return rule
 
 

@@ -109,7 +109,11 @@ def _some(names: list[str]) -> str:
 
 
 def to_hugging_face(
-    model: GPT, *, end_of_text: int | None = None, kind: str | None = None
+    model: GPT,
+    *,
+    end_of_text: int | None = None,
+    beginning: int | None = None,
+    kind: str | None = None,
 ) -> tuple[dict, dict[str, Tensor]]:
     """Config and state dict of the model in transformers that computes the same logits as a GPT.
 
@@ -117,6 +121,7 @@ def to_hugging_face(
         model: the GPT to translate.
         end_of_text: id that begins and ends a document, from the model's tokenizer; None if its vocabulary has none, so
             that no token ends a text.
+        beginning: id that stands before a text; None for end_of_text.
         kind: a key of ARCHITECTURES; None for the most widely known that computes what the GPT does.
 
     Returns keyword arguments of the Hugging Face config, with model_type among them, and the state dict.
@@ -148,7 +153,7 @@ def to_hugging_face(
         state = to_apertus(state, config)
     elif kind in llama.KINDS:
         state = llama.turned(state, config)
-    return _their_config(config, kind, end_of_text), state
+    return _their_config(config, kind, end_of_text, beginning), state
 
 
 def _embedding_name(kind: str) -> str:
@@ -197,7 +202,10 @@ def our_config(config: dict) -> GPTConfig:
     # transformers ties GPT-2's embeddings unless the config says otherwise, and those of the others only if it does.
     settings["tie_embeddings"] = config.get("tie_word_embeddings", kind == "gpt2")
     if kind in llama.KINDS:
-        settings |= llama.settings_of(config, kind)
+        try:
+            settings |= llama.settings_of(config, kind)
+        except (TypeError, AttributeError) as error:  # a value of another type
+            raise UserError(f"the config of a model of type {kind} is damaged ({error})") from None
     elif kind != "gpt2":
         settings["rotary_base"] = _rotary_base(config.get("rope_parameters"), kind)
     return config_from_file(settings)
@@ -230,7 +238,9 @@ def _our_activation(config: dict, kind: str, architecture: Architecture) -> str:
     _refuse(architecture.activation, " or ".join(architecture.activations.values()), kind, theirs)
 
 
-def _their_config(config: GPTConfig, kind: str, end_of_text: int | None) -> dict:
+def _their_config(
+    config: GPTConfig, kind: str, end_of_text: int | None, beginning: int | None
+) -> dict:
     """Translate a GPTConfig that choose_architecture let pass."""
     architecture = ARCHITECTURES[kind]
     exported = {theirs: getattr(config, ours) for ours, theirs in architecture.settings.items()}
@@ -241,7 +251,7 @@ def _their_config(config: GPTConfig, kind: str, end_of_text: int | None) -> dict
     exported["tie_word_embeddings"] = config.tie_embeddings
 
     # The three ids are exported even where they are None: Hugging Face's defaults end a text at an ordinary token.
-    exported["bos_token_id"] = end_of_text
+    exported["bos_token_id"] = end_of_text if beginning is None else beginning
     exported["eos_token_id"] = end_of_text
     exported["pad_token_id"] = None
 

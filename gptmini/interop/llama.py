@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from gptmini.interop.apertus import with_halves_exchanged
 from gptmini.model.config import GPTConfig
 from gptmini.model.layers import RMS_NORM_EPS
 from gptmini.user_error import UserError
@@ -40,7 +41,6 @@ def settings_of(config: dict, kind: str) -> dict[str, Any]:
 
     Raises UserError: a setting that GPT does not compute.
     """
-    _check(config, kind, "hidden_act", "silu")
     _check(config, kind, "partial_rotary_factor", 1)
     _check_windows(config, kind)
     if kind == "qwen3" and config.get("head_dim") is None:
@@ -89,18 +89,17 @@ def turned(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tensor]:
 
     With the halves exchanged, a turn by an angle is a turn by minus the angle.
     """
-    half = config.head_width // 2
     exchanged = dict(state)
     for name, weight in state.items():
         if name.endswith(TURNED):
-            heads = weight.unflatten(0, (-1, 2, half))  # (H, 2, D/2, ...)
-            exchanged[name] = heads.flip(1).flatten(0, 2).contiguous()  # (H D, ...)
+            exchanged[name] = with_halves_exchanged(weight, config.head_width)
     return exchanged
 
 
 def _rotary(config: dict, kind: str) -> dict[str, Any]:
     """Base and scaling of rotary positions, which transformers 4 and 5 spell differently."""
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    _check(rope, kind, "partial_rotary_factor", 1)
     rope_type = rope.get("rope_type", rope.get("type", "default"))
     if rope_type not in SCALINGS:
         raise UserError(

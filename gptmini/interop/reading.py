@@ -61,7 +61,9 @@ def _tokenizer_for(config: GPTConfig, path: Path) -> Tokenizer:
         if end_of_text is None and (path / name).exists():
             end_of_text = read_json(path / name).get("eos_token_id")
     if isinstance(end_of_text, list):  # of a model for conversations, whose first ends a document
-        end_of_text = end_of_text[0]
+        end_of_text = next(iter(end_of_text), None)
+    if type(end_of_text) not in (int, type(None)):
+        raise UserError(f"{path}: eos_token_id must be an id, got {end_of_text!r:.80}")
     return read_tokenizer(path, n_vocab=config.vocab_size, end_of_text=end_of_text)
 
 

@@ -16,6 +16,7 @@ from gptmini.tokenizer import (
     CharTokenizer,
     LibraryTokenizer,
     Tokenizer,
+    beginning_of,
 )
 from gptmini.tokenizer.byte_pairs import ALL_BYTES, BYTE_PATTERN
 from gptmini.tokenizer.letters import in_bytes, in_letters
@@ -127,10 +128,12 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, *, context_length: int) 
         "model_max_length": context_length,
         "clean_up_tokenization_spaces": False,
     }
-    if tokenizer.end_of_text is not None:
-        name = tokenizer.decode([tokenizer.end_of_text])
-        config["bos_token"] = name
-        config["eos_token"] = name
+    for name, i in (
+        ("bos_token", beginning_of(tokenizer)),
+        ("eos_token", tokenizer.end_of_text),
+    ):
+        if i is not None:
+            config[name] = tokenizer.decode([i])
     text = json.dumps(config, indent=2) + "\n"
     (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
 

@@ -18,6 +18,9 @@ VOCAB_MULTIPLE = 64  # tile width at which GPU matrix products run at full speed
 # that claims a huge context_length would fill the memory.
 LARGEST_TABLE = 2**26
 
+# Added to the mean square in a norm, unless norm_eps says otherwise: GPT-2's, and nanochat's.
+NORM_EPS = {"layernorm": 1e-5, "rmsnorm": 1e-6}
+
 # Token ids are stored in 32 bits at most, and no other size comes near.
 Size = Annotated[int, Field(ge=1, le=2**32)]
 # Far beyond any real model. A million layers, typed by mistake, would fill the memory before the first of them is used.

@@ -7,10 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gptmini.attention import Linear
-from gptmini.model.config import ModelSettings
+from gptmini.model.config import NORM_EPS, ModelSettings
 
-LAYER_NORM_EPS = 1e-5  # GPT-2's
-RMS_NORM_EPS = 1e-6  # nanochat's
+RMS_NORM_EPS = NORM_EPS["rmsnorm"]
 
 
 def relu2(x: Tensor) -> Tensor:
@@ -38,10 +37,9 @@ class RMSNorm(nn.RMSNorm):
 
 def new_norm(settings: ModelSettings) -> nn.Module:
     """The norm of a residual stream; an rmsnorm never has an offset, and a layernorm always has a gain."""
+    eps = settings.norm_eps or NORM_EPS[settings.norm]
     if settings.norm == "layernorm":
-        eps = settings.norm_eps or LAYER_NORM_EPS
         return LayerNorm(settings.d_model, eps=eps, bias=settings.bias)
-    eps = settings.norm_eps or RMS_NORM_EPS
     return RMSNorm(settings.d_model, eps=eps, elementwise_affine=settings.norm_gain)
 
 

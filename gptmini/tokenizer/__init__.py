@@ -21,3 +21,4 @@ from gptmini.tokenizer.tokenizer import END_OF_TEXT as END_OF_TEXT
 from gptmini.tokenizer.tokenizer import REPLACEMENT as REPLACEMENT
 from gptmini.tokenizer.tokenizer import Document as Document
 from gptmini.tokenizer.tokenizer import Tokenizer as Tokenizer
+from gptmini.tokenizer.tokenizer import beginning_of as beginning_of

@@ -44,3 +44,8 @@ class Tokenizer(Protocol):
     def to_dict(self) -> dict:
         """Everything that from_dict needs, in plain JSON types."""
         ...
+
+
+def beginning_of(tokenizer: Tokenizer) -> int | None:
+    """The id that stands before a text for other programs: the tokenizer's own, or else the one between documents."""
+    return tokenizer.before[0] if tokenizer.before else tokenizer.end_of_text

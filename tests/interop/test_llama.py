@@ -100,6 +100,10 @@ def test_logits_and_gradients_equal_those_of_transformers_both_ways(model):
         ("qwen3", {"layer_types": ["sliding_attention"]}, "layer_types must be full_attention a"),
         ("qwen3", {"head_dim": None}, "the config of a model of type qwen3 must have head_dim"),
         ("llama 3", {"hidden_act": "gelu"}, "hidden_act must be silu in a model of type llama"),
+        ("llama 3", {"rope_scaling": "x"}, "the config of a model of type llama is damaged"),
+        ("mistral", {"max_position_embeddings": "a", "sliding_window": 5}, "is damaged"),
+        ("qwen3", {"layer_types": 5}, "the config of a model of type qwen3 is damaged"),
+        ("llama 3", {"rope_scaling": LINEAR | {"partial_rotary_factor": 0.5}}, "must be 1 in a"),
         ("llama 3", {"partial_rotary_factor": 0.5}, "partial_rotary_factor must be 1 in a model"),
         ("llama 3", {"rope_scaling": {"rope_type": "yarn"}}, "rope_type must be one of default, "),
         ("llama 3", {"rope_scaling": {"type": "llama3", "factor": 8.0}}, "must have low_freq_fac"),
@@ -181,6 +185,7 @@ def test_a_folder_is_read_and_written_with_its_tokenizer_to_the_letter(folder, t
     expected = theirs.generate(torch.tensor([prompt]), max_new_tokens=64, do_sample=False)
     got = back.generate(torch.tensor([prompt]), max_new_tokens=64, do_sample=False)
     assert torch.equal(got, expected)
+    assert (back.config.bos_token_id, back.config.eos_token_id) == (0, 1)
     coder_again = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert coder_again("the 12 cats").input_ids == prompt
 

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gptmini.report.tables import visible
+
 COSTLIEST = 25  # rows of the table of mispredicted tokens
 
 
@@ -29,8 +31,6 @@ def mispredicted(found: TokenLosses, label: Callable[[int], str]) -> list[list[s
         found: losses and predictions of the tokens of a validation.
         label: gives the text of an id.
     """
-    from gptmini.report.drawing import visible  # matplotlib takes half a second
-
     # Each array is indexed by id, up to the highest id among the targets: (highest id + 1,).
     n_times = np.bincount(found.targets)
     n_right = np.bincount(found.targets, weights=found.targets == found.likeliest)
