@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None) -> None:
     from gptmini.checkpoint.file import read_checkpoint
     from gptmini.interop import ARCHITECTURES, write_folder, write_gguf
     from gptmini.interop.folder import check_is_free
-    from gptmini.loading import model_and_tokenizer
+    from gptmini.loading import is_exported, model_and_tokenizer
     from gptmini.runs import find_checkpoint, named_run
 
     started()
@@ -87,6 +87,8 @@ def main(arguments: list[str] | None = None) -> None:
     if not is_gguf:
         check_is_free(out)
 
+    if is_exported(options.run):
+        raise UserError(f"{options.run} is exported already; gptmini import makes a run of it")
     run = named_run(options.run)
     checkpoint = find_checkpoint(run)
     contents = read_checkpoint(checkpoint, mapped=True)  # the optimizer's state stays in the file
@@ -107,10 +109,10 @@ def main(arguments: list[str] | None = None) -> None:
         )
         n_bytes = sum(file.stat().st_size for file in out.iterdir())
 
+    size = f"{n_bytes / 1e6:,.1f} MB" if n_bytes >= 1e6 else f"{n_bytes / 1e3:,.0f} kB"
     say_which(options.run, run)
     print(
-        f"{out}, {ARCHITECTURES[kind].class_name} in {options.dtype}: {model.n_parameters:,} parameters, "
-        f"{n_bytes / 1e6:,.1f} MB"
+        f"{out}, {ARCHITECTURES[kind].class_name} in {options.dtype}: {model.n_parameters:,} parameters, {size}"
     )
 
 

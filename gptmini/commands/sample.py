@@ -39,7 +39,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     source.add_argument(
         "--prompt",
         type=unescaped,
-        help=r"text to continue, as in 'one\ntwo'; - reads it from stdin (default: none)",
+        action="append",
+        help=r"text to continue, as in 'one\ntwo'; - reads it from stdin; may be given several times (default: none)",
     )
     source.add_argument(
         "--prompt-file",
@@ -241,9 +242,10 @@ def read_prompts(options: argparse.Namespace) -> list[str]:
         return prompts_from(options.prompts)
     if options.prompt_file is not None:
         return [prompt_from(options.prompt_file.read_bytes(), str(options.prompt_file))]
-    if options.prompt == "-":
-        return [prompt_from(sys.stdin.buffer.read(), "stdin")]
-    return [options.prompt or ""]
+    typed = options.prompt or [""]
+    return [
+        prompt_from(sys.stdin.buffer.read(), "stdin") if text == "-" else text for text in typed
+    ]
 
 
 def converse(

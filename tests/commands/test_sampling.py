@@ -71,6 +71,11 @@ def test_prompts_come_from_json_lines_stdin_and_escapes(script, checkpoint, tmp_
     assert script("sample", checkpoint, "--prompt", r"a\nb").out == f"a\nb{text}\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\nb\n")))
     assert script("sample", checkpoint, "--prompt", "-").out == f"a\nb{text}\n"
+    two = script("sample", checkpoint, "--prompt", "h", "--prompt", r"a\nb", "--format", "jsonl")
+    assert [(r["prompt"], r["text"]) for r in records(two)] == [
+        ("h", *expected("h")),
+        ("a\nb", text),
+    ]
 
     lines = '{"prompt": "a\\nb", "id": "\u2028"}\r\n\n{"prompt": "h"}\n'
     (tmp_path / "p.jsonl").write_text(lines)
