@@ -6,7 +6,7 @@ Source: llama.cpp, src/llama-vocab.cpp: the rules for pieces by their names, and
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
-from gptmini.tokenizer import LibraryTokenizer, beginning_of
+from gptmini.tokenizer import SPLIT_PATTERN, LibraryTokenizer, beginning_of
 from gptmini.tokenizer.library import SPACE
 from gptmini.user_error import UserError
 
@@ -21,6 +21,7 @@ DIGITS = "digits"  # each by itself, before what follows
 # llama.cpp's name of each rule by the steps of a pre_tokenizer, whether ignore_merges is set, and the normalizer.
 RULES: dict[tuple, str] = {
     (("ByteLevel",), False, None): "gpt-2",
+    ((SPLIT_PATTERN, "ByteLevel"), True, None): "gpt-2",  # gptmini's own byte pairs
     ((DIGITS, "ByteLevel"), False, None): "smollm",
     ((LLAMA3, "ByteLevel"), True, None): "llama-bpe",
     ((QWEN2, "ByteLevel"), False, "NFC"): "qwen2",
@@ -69,6 +70,8 @@ def add_tokenizer(writer: "gguf.GGUFWriter", tokenizer: LibraryTokenizer) -> Non
     writer.add_bos_token_id(beginning_of(tokenizer) or 0)
     writer.add_eos_token_id(tokenizer.end_of_text or 0)
     writer.add_add_bos_token(bool(tokenizer.before))
+    if tokenizer.chat is not None:
+        writer.add_chat_template(tokenizer.chat["chat_template"])
 
 
 def _check_spaces(tree: dict) -> None:

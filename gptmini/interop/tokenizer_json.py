@@ -33,6 +33,12 @@ LATIN = ("the", " The", " tokenizer", "'s", "'ll", "'", "é", " naïve", "a" * 3
 OTHERS = (" 1984", "3.14", "==", " (", ")", "_x", "日本", "🙂", "\u0301", "\u017f")
 SPACES = (" ", "  ", "\n", "\n\n    ", "\t", "\u3000", "\xa0")
 N_COMPARED = 2000  # texts
+NAMED_TOKENS = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "pad_token",
+)  # that a template for chats may use
 
 
 def to_tokenizers(tokenizer: Tokenizer) -> "tokenizers.Tokenizer":
@@ -134,6 +140,8 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, *, context_length: int) 
     ):
         if i is not None:
             config[name] = tokenizer.decode([i])
+    if isinstance(tokenizer, LibraryTokenizer) and tokenizer.chat is not None:
+        config |= tokenizer.chat
     text = json.dumps(config, indent=2) + "\n"
     (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
 
@@ -141,7 +149,8 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, *, context_length: int) 
 def read_tokenizer(path: Path, *, n_vocab: int, end_of_text: int | None) -> Tokenizer:
     """The tokenizer of a folder with tokenizer.json, or as older ones of GPT-2 have it, with vocab.json and merges.txt.
 
-    It is one of gptmini's own where that gives the same ids, and else runs the file by the library tokenizers.
+    It is one of gptmini's own where that gives the same ids and the folder has no template for chats, and else runs the
+    file by the library tokenizers.
 
     Args:
         path: the folder.
@@ -157,14 +166,39 @@ def read_tokenizer(path: Path, *, n_vocab: int, end_of_text: int | None) -> Toke
 
     by_id = {i: token for token, i in theirs.get_vocab(with_added_tokens=True).items()}
     ours = _ours(theirs, [by_id[i] for i in sorted(by_id)])
-    if ours is not None and sorted(by_id) == list(range(n_vocab)) and _are_same(theirs, ours):
+    chat = _chat_of(path)
+    is_whole = sorted(by_id) == list(range(n_vocab))
+    if ours is not None and chat is None and is_whole and _are_same(theirs, ours):
         return ours
 
     text = theirs.to_str() if file.name == "vocab.json" else file.read_text(encoding="utf-8")
     try:
-        return LibraryTokenizer(text, n_vocab=n_vocab, end_of_text=end_of_text)
+        return LibraryTokenizer(text, n_vocab=n_vocab, end_of_text=end_of_text, chat=chat)
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
+
+
+def _chat_of(path: Path) -> dict[str, str] | None:
+    """The chat template of a folder, as chat_template, and the names of tokens that it may use; None without one."""
+    file = path / "tokenizer_config.json"
+    config = read_json(file) if file.exists() else {}
+    template = config.get("chat_template")
+    if isinstance(template, list):  # several, each with its name
+        by_name = {one["name"]: one["template"] for one in template}
+        template = by_name.get("default")
+    if (path / "chat_template.jinja").exists():
+        template = (path / "chat_template.jinja").read_text(encoding="utf-8")
+    if not isinstance(template, str):
+        return None
+
+    chat = {"chat_template": template}
+    for name in NAMED_TOKENS:
+        token = config.get(name)
+        if isinstance(token, dict):  # with its settings, which tokenizer.json has too
+            token = token.get("content")
+        if isinstance(token, str):
+            chat[name] = token
+    return chat
 
 
 def _read_theirs(file: Path) -> "tokenizers.Tokenizer":

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,7 +12,14 @@ from gptmini.tokenizer.letters import in_bytes
 from gptmini.tokenizer.tokenizer import REPLACEMENT
 from gptmini.user_error import UserError
 
+if TYPE_CHECKING:
+    from gptmini.tokenizer.chat import ChatEncoder
+
 SPACE = "\u2581"  # by which SentencePiece's vocabularies write a space
+NO_TEMPLATE = (
+    "data.template=chat needs the tokenizer of a folder with a chat template (chat_template.jinja, or chat_template in "
+    "tokenizer_config.json), and this tokenizer has none; import the folder with one"
+)
 # Settings of byte pairs. The first makes ids random, and with one of the others some files make the library end the
 # whole process.
 REFUSED = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
@@ -22,13 +30,22 @@ class LibraryTokenizer:
 
     kind = "tokenizers"
 
-    def __init__(self, text: str, *, n_vocab: int, end_of_text: int | None) -> None:
+    def __init__(
+        self,
+        text: str,
+        *,
+        n_vocab: int,
+        end_of_text: int | None,
+        chat: dict[str, str] | None = None,
+    ) -> None:
         """Take the content of tokenizer.json.
 
         Args:
             text: the file's content, which is kept to the letter.
             n_vocab: ids of the model that the tokenizer belongs to; a model may have more than its tokenizer.
             end_of_text: id between documents; None for none.
+            chat: of tokenizer_config.json, chat_template and the names of tokens that it uses, as bos_token; None where
+                there is no template.
 
         Raises UserError: the library does not read it, its ids are random, or it has more ids than the model.
         """
@@ -49,6 +66,7 @@ class LibraryTokenizer:
         self.text = text
         self.n_vocab = n_vocab
         self.end_of_text = end_of_text
+        self.chat = chat
         self.before: Sequence[int] = self._ids_before_a_text()
         self._bytes_of = _bytes_of_ids(self._tokenizer, tree)
         ids = [*self._bytes_of, *([] if end_of_text is None else [end_of_text])]
@@ -70,6 +88,28 @@ class LibraryTokenizer:
                 raise UserError("text must be Unicode without lone surrogates") from None
             for one in encoded:
                 yield np.array(one.ids, dtype=np.uint32)
+
+    @cached_property
+    def chats(self) -> "ChatEncoder":
+        """Encodes chats by the template; UserError for a tokenizer without one, or with a damaged one."""
+        import tokenizers
+
+        from gptmini.tokenizer.chat import ChatEncoder
+
+        if self.chat is None:
+            raise UserError(NO_TEMPLATE)
+        with_special = tokenizers.Tokenizer.from_str(self.text)
+        with_special.no_truncation()
+        with_special.no_padding()
+        added = json.loads(self.text).get("added_tokens") or []
+        names = dict(self.chat)
+        return ChatEncoder(
+            names.pop("chat_template"),
+            names,
+            special=[token["content"] for token in added if token["special"]],
+            tokenizer=with_special,
+            plain=self._tokenizer,
+        )
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids, byte by byte, so that texts of parts are the parts of the text; an unknown id becomes U+FFFD."""
@@ -95,12 +135,13 @@ class LibraryTokenizer:
 
     def to_dict(self) -> dict:
         """Everything that from_dict needs, in plain JSON types."""
-        return {
+        state = {
             "kind": self.kind,
             "json": self.text,
             "n_vocab": self.n_vocab,
             "end_of_text": self.end_of_text,
         }
+        return state if self.chat is None else state | {"chat": self.chat}
 
 
 def check_settings(tree: dict) -> None:

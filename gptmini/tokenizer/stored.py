@@ -27,6 +27,7 @@ def from_dict(state: dict) -> Tokenizer:
                 state["json"],
                 n_vocab=state["n_vocab"],
                 end_of_text=state["end_of_text"],
+                chat=state.get("chat"),
             )
         kinds = (CharTokenizer.kind, BytePairTokenizer.kind, LibraryTokenizer.kind)
         raise UserError(f"tokenizer kind must be one of {', '.join(kinds)}, got {kind!r}")
