@@ -19,6 +19,8 @@ from gptmini.user_error import UserError
 
 # Of the Feistel network; four rounds make a permutation hard to tell from random (Luby and Rackoff 1988).
 ROUNDS = 6
+# Target that the loss does not count: the ignore_index of torch's cross_entropy, which gives it no loss.
+NOT_COUNTED = -100
 _U64 = np.uint64
 # Tells the keys of the order in a block from those of the passes of sources, whose numbers are small.
 BLOCK_ORDER = np.array([2**63], dtype=_U64)
@@ -198,8 +200,17 @@ def gather(data: Ids, starts: np.ndarray, context_length: int) -> tuple[Tensor, 
 
 def shifted(windows: np.ndarray) -> tuple[Tensor, Tensor]:
     """Make of windows (B, T + 1) tokens, and targets shifted by one, int64 (B, T) each."""
-    tokens = torch.from_numpy(windows.astype(np.int64))  # (B, T + 1)
-    return tokens[:, :-1], tokens[:, 1:]
+    return split_windows(torch.from_numpy(windows.astype(np.int64)))
+
+
+def split_windows(windows: Tensor) -> tuple[Tensor, Tensor]:
+    """Make of windows, int64 (B, T + 1), tokens, and targets shifted by one, int64 (B, T) each.
+
+    An id below 0 stands for the token ~id, which is NOT_COUNTED as a target.
+    """
+    tokens = torch.maximum(windows, ~windows)  # (B, T + 1)
+    targets = torch.where(windows < 0, NOT_COUNTED, windows)  # (B, T + 1)
+    return tokens[:, :-1], targets[:, 1:]
 
 
 def cut_windows(data: Ids, starts: np.ndarray, context_length: int) -> np.ndarray:

@@ -22,6 +22,9 @@ class Corpus(ABC):
     name: str  # begins the name of the prepared folder
     # The share that is held out of the documents that come without a split; None where each has one.
     val_fraction: float | None = None
+    # chat where each document is a chat, its messages in JSON, which stays whole; None for text.
+    template: str | None = None
+    loss_on: str = "all"  # or answers, for the loss on the assistant's answers in chats alone
 
     @abstractmethod
     def identity(self, digest_of: DigestOf) -> dict:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gptmini.data.store import TokenStore
+from gptmini.data.store import TokenStore, without_marks
 from gptmini.tokenizer import Tokenizer
 
 IDS_AT_ONCE = 2**20  # ids that are read or decoded at once
@@ -59,14 +59,14 @@ def inspect_split(
     ids = store.tokens(split)
     used = np.zeros(tokenizer.n_vocab, dtype=bool)
     for first in range(0, len(ids), IDS_AT_ONCE):
-        used[ids[first : first + IDS_AT_ONCE]] = True
+        used[without_marks(ids[first : first + IDS_AT_ONCE])] = True
 
     starts, ends = _documents(store, split, tokenizer)
     lengths = ends - starts
 
     def beginning(number: int) -> str:
         shown = ids[starts[number] : min(ends[number], starts[number] + n_shown)]
-        return tokenizer.decode(shown.tolist())
+        return tokenizer.decode(without_marks(shown).tolist())
 
     longest = np.argsort(-lengths, kind="stable")[:SHOWN].tolist()
     return SplitInspection(
@@ -96,7 +96,7 @@ def inspect_overlap(
     held_out = []
     for start, end in zip(starts[::every], ends[::every], strict=True):
         document = ids[start : min(end, start + MOST_COMPARED)]
-        grams = gram_hashes(tokenizer.decode(document.tolist()))
+        grams = gram_hashes(tokenizer.decode(without_marks(document).tolist()))
         if len(grams):
             held_out.append(grams)
 
@@ -105,7 +105,7 @@ def inspect_overlap(
     ids = store.tokens("train")
     for first in range(0, len(ids), IDS_AT_ONCE):
         some = ids[max(0, first - OVERLAP) : first + IDS_AT_ONCE]
-        grams = gram_hashes(tokenizer.decode(some.tolist()))
+        grams = gram_hashes(tokenizer.decode(without_marks(some).tolist()))
         found |= wanted.intersection(grams.tolist())
         on_share(min(1.0, (first + IDS_AT_ONCE) / len(ids)))
 
@@ -143,7 +143,8 @@ def _documents(
     else:
         found = []
         for first in range(0, len(ids), IDS_AT_ONCE):
-            is_end = ids[first : first + IDS_AT_ONCE] == tokenizer.end_of_text
+            some = without_marks(ids[first : first + IDS_AT_ONCE])
+            is_end = some == tokenizer.end_of_text
             found.append(first + 1 + np.flatnonzero(is_end))
         found.append(np.array([len(ids) + n_end]))  # as if end-of-text ended the last one too
         behind = np.concatenate(found)

@@ -14,7 +14,7 @@ from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
 from gptmini.data.opening import Encoding
 from gptmini.data.paths import Paths
 from gptmini.data.preparation import plan_recipe, prepare
-from gptmini.data.readers import FieldName, OnError, Separator
+from gptmini.data.readers import FieldName, LossOn, OnError, Separator, Template
 from gptmini.data.splits import BuildTokenizer, SplitDocuments, Watcher, build_from
 from gptmini.data.store import (
     SPLITS,
@@ -46,6 +46,8 @@ class SourceSettings(TypedDict):
     separator: NotRequired[Separator | None]
     encoding: NotRequired[Encoding]
     on_error: NotRequired[OnError]
+    template: NotRequired[Template | None]
+    loss_on: NotRequired[LossOn]
 
 
 class Part(NamedTuple):

@@ -10,7 +10,7 @@ import hashlib
 import json
 import shutil
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -40,10 +40,12 @@ from gptmini.data.store import (
     digest_of_json,
     is_prepared,
     remedy,
+    without_marks,
     write_meta,
 )
 from gptmini.files import flush_file, naming, replacing
-from gptmini.tokenizer import Tokenizer, from_dict
+from gptmini.tokenizer import LibraryTokenizer, Tokenizer, from_dict
+from gptmini.tokenizer.library import NO_TEMPLATE
 from gptmini.untrusted import read_json
 from gptmini.user_error import UserError
 
@@ -330,7 +332,7 @@ class _Preparation:
             path = part_path(self.parts, task.number)
             if path.exists():
                 return True
-            encode_task(task, tokenizer, path, is_over)
+            encode_task(task, tokenizer, path, is_over, self.corpus)
             return False
 
         tasks = self._counted(cut_tasks(self.documents.read()))
@@ -368,12 +370,13 @@ class _Preparation:
         )
 
         meta = self.recipe.contents | {
-            "dtype": dtype_of(tokenizer).name,
+            "dtype": dtype_of(tokenizer, self.corpus.loss_on).name,
             "tokenizer": tokenizer.to_dict(),
         }
+        byte_lengths = None if self.corpus.template is None else tokenizer.byte_lengths()
         for split in SPLITS:
-            meta[split] = join_split(split, self.parts, n_tasks, joined)
-            if not meta[split]["bytes"]:
+            meta[split] = join_split(split, self.parts, n_tasks, joined, byte_lengths)
+            if not meta[split].get("counted", meta[split]["bytes"]):
                 raise UserError(f"the {split} split must hold text, got none; give more text")
         write_meta(joined, meta)
 
@@ -430,12 +433,33 @@ class EncodedSplit:
         self.n_ids += len(ids)
 
 
-def encode_task(task: Task, tokenizer: Tokenizer, path: Path, is_over: Event) -> None:
+def encode_chats(chats: Iterable[str], tokenizer: Tokenizer, loss_on: str) -> Iterator[np.ndarray]:
+    """Ids of each chat, whose messages are given in JSON, int64; for answers, an id elsewhere is stored as ~id.
+
+    Raises UserError: the tokenizer has no chat template, or it does not fit.
+    """
+    if not isinstance(tokenizer, LibraryTokenizer):
+        raise UserError(NO_TEMPLATE)
+    for chat in chats:
+        ids, is_answer = tokenizer.chats.encode(json.loads(chat))
+        marked = ids.astype(np.int64)
+        yield np.where(is_answer, marked, ~marked) if loss_on == "answers" else marked
+
+
+def encode_task(
+    task: Task, tokenizer: Tokenizer, path: Path, is_over: Event, corpus: Corpus
+) -> None:
     """Encode a task and write its ids to a file, whole or not at all; nothing if the result is no longer wanted."""
     splits: dict[str | None, EncodedSplit] = {split: EncodedSplit() for split in SPLITS}
     end = np.array([tokenizer.end_of_text or 0], dtype=np.uint32)
     texts = (document.text for document in task.documents)
-    for document, ids in zip(task.documents, tokenizer.encode_batch(texts), strict=True):
+    if corpus.template is None:
+        all_ids = tokenizer.encode_batch(texts)
+    else:
+        all_ids = encode_chats(texts, tokenizer, corpus.loss_on)
+        end = end.astype(np.int64)
+        end = ~end if corpus.loss_on == "answers" else end
+    for document, ids in zip(task.documents, all_ids, strict=True):
         if is_over.is_set():
             return
         encoded = splits[document.split]
@@ -450,31 +474,42 @@ def encode_task(task: Task, tokenizer: Tokenizer, path: Path, is_over: Event) ->
     none = np.array([], dtype=np.uint32)
     for split, encoded in splits.items():
         ids = np.concatenate([none, *encoded.ids])
-        arrays[f"{split}_ids"] = ids.astype(dtype_of(tokenizer))
+        arrays[f"{split}_ids"] = ids.astype(dtype_of(tokenizer, corpus.loss_on))
         arrays[f"{split}_ends"] = np.array(encoded.ends, dtype=np.uint64)
         arrays[f"{split}_bytes"] = np.array(encoded.n_bytes)
     with replacing(path) as file:
         np.savez(file, **arrays)
 
 
-def join_split(split: str, parts: Path, n_tasks: int, folder: Path) -> dict:
-    """Write the ids of a split and the index of its documents; return what meta.json says of them."""
+def join_split(
+    split: str, parts: Path, n_tasks: int, folder: Path, byte_lengths: np.ndarray | None = None
+) -> dict:
+    """Write the ids of a split and the index of its documents; return what meta.json says of them.
+
+    byte_lengths, (n_vocab,), are those of the ids of chats, whose text is not that of their documents.
+    """
     n_documents = 0
     n_bytes = 0
     n_tokens = 0
     largest_id = 0
+    counted: Counter[str] = Counter()  # what the loss counts of chats
     paths = [folder / f"{split}.bin", folder / f"{split}.index"]
     with paths[0].open("wb") as ids_file, paths[1].open("wb") as index_file:
         for number in range(n_tasks):
             with np.load(part_path(parts, number)) as part:
                 ids = part[f"{split}_ids"]
                 ends = part[f"{split}_ends"]
-                n_bytes += int(part[f"{split}_bytes"])
+                n_bytes += int(part[f"{split}_bytes"]) if byte_lengths is None else 0
             ids_file.write(ids.tobytes())
             index_file.write((ends + np.uint64(n_tokens)).astype("<u8").tobytes())
             n_documents += len(ends)
             n_tokens += len(ids)
-            largest_id = max(largest_id, int(ids.max(initial=0)))
+            largest_id = max(largest_id, int(without_marks(ids).max(initial=0)))
+            if byte_lengths is not None:
+                n_bytes += int(byte_lengths[without_marks(ids)].sum())
+                answers = ids[ids >= 0]
+                counted["counted"] += len(answers)
+                counted["counted_bytes"] += int(byte_lengths[answers].sum())
         flush_file(ids_file)
         flush_file(index_file)
 
@@ -485,6 +520,7 @@ def join_split(split: str, parts: Path, n_tasks: int, folder: Path) -> dict:
         "largest_id": largest_id,
         "crc32": block_checksums(paths[0]),
         "index_crc32": block_checksums(paths[1]),
+        **counted,
     }
 
 
@@ -493,6 +529,8 @@ def part_path(parts: Path, number: int) -> Path:
     return parts / f"{number:06}.npz"
 
 
-def dtype_of(tokenizer: Tokenizer) -> np.dtype:
-    """Type of the ids in a file: two bytes where they suffice, else four."""
+def dtype_of(tokenizer: Tokenizer, loss_on: str = "all") -> np.dtype:
+    """Type of the ids in a file: two bytes where they suffice, else four; with a sign for the loss on answers alone."""
+    if loss_on == "answers":
+        return np.dtype("<i4")
     return np.dtype("<u2" if tokenizer.n_vocab <= 2**16 else "<u4")

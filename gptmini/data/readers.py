@@ -38,6 +38,8 @@ MOST_LISTED = 10_000  # records that are listed where they are left out; of more
 FieldName = Annotated[str, Field(min_length=1)]
 Separator = Annotated[str, Field(min_length=1)]
 OnError = Literal["fail", "skip"]
+Template = Literal["chat"]
+LossOn = Literal["all", "answers"]
 
 
 class Piece(NamedTuple):
@@ -61,6 +63,7 @@ class Reader:
         separator: str | None = None,
         encoding: str = "utf-8",
         on_error: OnError = "fail",
+        template: Template | None = None,
     ) -> None:
         """Take how files are read.
 
@@ -69,7 +72,10 @@ class Reader:
             separator: text between the documents of a file of plain text; None where a file is one document.
             encoding: of plain text, JSON, CSV and TSV, as Python names it; a byte order mark counts for more.
             on_error: fail, or skip to leave out the records that cannot be read.
+            template: chat for records whose field holds messages, a list of records with role and content. Each becomes
+                a document of these in JSON, in one piece.
         """
+        self.template = template
         self.field = field
         self.separator = separator
         self.encoding = encoding
@@ -97,6 +103,8 @@ class Reader:
             yield from in_pieces(self._parquet_texts(file), file)
             return
 
+        if self.template and kind != "jsonl":
+            raise UserError(f"{file} must be JSON lines or Parquet to hold chats, got {kind}")
         with opened(file, self.encoding) as text:
             if kind == "text":
                 parts = self._separated(decoded(text, file))
@@ -225,7 +233,16 @@ class Reader:
         yield from self._checked(value, where)
 
     def _checked(self, value: Any, where: str) -> Iterator[Piece]:
-        """A value as a document; none, and a record left out, where the value is no text."""
+        """A value as a document; none, and a record left out, where the value is no text, or no chat."""
+        if self.template:
+            chat = _as_json(value)
+            if chat is None:
+                self._leave_out(
+                    f"{where} must have a chat in the field {self.field}, a list of messages with role and content of "
+                    f"at most {PIECE:,} characters, got {value!r:.{SHOWN}}"
+                )
+                return
+            value = chat
         where = f"{where} must have text in the field {self.field}, got"
         if not isinstance(value, str):
             self._leave_out(f"{where} {value!r:.{SHOWN}}")
@@ -280,6 +297,17 @@ def in_pieces(parts: Iterator[Piece], file: Path) -> Iterator[Piece]:
             if pending:
                 yield Piece(pending, ends=True)
             pending = ""
+
+
+def _as_json(messages: Any) -> str | None:
+    """Role and content of messages in JSON; None for anything else, and for what is longer than a piece."""
+    try:
+        plain = [{"role": one["role"], "content": one["content"]} for one in messages]
+    except (TypeError, KeyError):
+        return None
+    are_texts = all(isinstance(text, str) for one in plain for text in one.values())
+    chat = json.dumps(plain, ensure_ascii=False)
+    return chat if plain and are_texts and len(chat) <= PIECE else None
 
 
 def _place_to_cut(text: str, start: int) -> int | None:

@@ -137,7 +137,7 @@ class SplitDocuments:
         raise BeginAgain
 
     def _by_place(self, boundary: int) -> Iterator[Document]:
-        """Documents before and behind the boundary; the one that lies across it becomes two."""
+        """Documents before and behind the boundary; a text that lies across it becomes two, a chat is trained on."""
         # A line may be so long that too much would be held out from its beginning on.
         n_held_out = boundary * self._val_fraction / (1 - self._val_fraction)
         longest = max(LINE, int(TOLERANCE * n_held_out))
@@ -153,7 +153,7 @@ class SplitDocuments:
             is_across = n_train < n_bytes or (n_train == n_bytes and not document.ends)
             if n_train <= 0:
                 yield document._replace(split="val")
-            elif not is_across:
+            elif not is_across or self.corpus.template:
                 yield document._replace(split="train")
             else:
                 first, rest = cut_at_line(document.text, n_train, longest)

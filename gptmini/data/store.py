@@ -28,12 +28,12 @@ class Shards:
     """Arrays of ids one after the other, without a copy: has a length, and is indexed by a slice or by positions."""
 
     def __init__(self, arrays: "Sequence[Ids]") -> None:
-        """Take at least one array, (n,) each, all of one type."""
+        """Take at least one array, (n,) each."""
         self._arrays = [array for array in arrays if len(array)]
         lengths = [len(array) for array in self._arrays]
         # Position of the first id behind each array.
         self._ends = np.cumsum(lengths, dtype=np.int64)
-        self.dtype = arrays[0].dtype
+        self.dtype = np.result_type(*(array.dtype for array in arrays))
 
     def __len__(self) -> int:
         """Number of ids."""
@@ -56,6 +56,11 @@ class Shards:
 
 # What a split's ids may be.
 Ids = np.ndarray | Shards
+
+
+def without_marks(ids: np.ndarray) -> np.ndarray:
+    """Ids of any shape as a model is given them: those that the loss does not count are stored as ~id, below 0."""
+    return np.maximum(ids, ~ids) if ids.dtype.kind == "i" else ids
 
 
 class Source(NamedTuple):
@@ -134,7 +139,10 @@ class TokenStore:
         ]
 
     def tokens(self, split: str) -> Ids:
-        """Ids of a split, (n_tokens,), uint16 or uint32, read-only and memory-mapped."""
+        """Ids of a split, (n_tokens,), uint16 or uint32, read-only and memory-mapped.
+
+        Where the loss counts answers alone they are int32, and without_marks gives the ids.
+        """
         if self._parts:
             return Shards([part.tokens(split) for part in self._parts])
         if self.has_index:
@@ -167,8 +175,24 @@ class TokenStore:
         return self.meta[split]["largest_id"]
 
     def tokens_per_byte(self, split: str) -> float:
-        """Ids for each byte of text, end-of-text included: what turns nats per token into bits per byte."""
-        return self.n_tokens(split) / self.n_bytes(split)
+        """Ids for each byte of text, end-of-text included: what turns nats per token into bits per byte.
+
+        Where the loss counts answers alone, both are those of answers.
+        """
+        counts = self.meta[split]
+        return counts.get("counted", counts["tokens"]) / counts.get(
+            "counted_bytes", counts["bytes"]
+        )
+
+    @property
+    def counted_share(self) -> float:
+        """Share of training tokens that the loss counts, in a mixture by its weights; 1 but for answers alone."""
+        counts = self.meta["train"]
+        if not self._parts:
+            return counts.get("counted", counts["tokens"]) / counts["tokens"]
+        weights = [source.weight for source in self.sources]
+        shares = [part.counted_share for part in self._parts]
+        return float(np.average(shares, weights=weights))
 
     def excerpts(self, split: str, max_tokens: int | None) -> list[Excerpt]:
         """What an evaluation on at most about max_tokens tokens of a split, or all for None, reads of each source.
@@ -210,6 +234,7 @@ class TokenStore:
     def check_ids(self, split: str, ids: np.ndarray) -> None:
         """Raise UserError for ids beyond the largest of the split: its file was changed since it was prepared."""
         largest = self.largest_id(split)
+        ids = without_marks(ids)
         if ids.size and ids.max() > largest:
             raise UserError(
                 f"{self._named(split)} must hold ids up to {largest}, as it was prepared, got {ids.max()}; "

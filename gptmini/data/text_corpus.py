@@ -10,7 +10,7 @@ from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
 from gptmini.data.escapes import unescaped
 from gptmini.data.opening import Encoding, format_of, opened
 from gptmini.data.paths import Paths, find_files, names_of, note_on, without_held_out
-from gptmini.data.readers import FieldName, OnError, Piece, Reader, Separator
+from gptmini.data.readers import FieldName, LossOn, OnError, Piece, Reader, Separator, Template
 from gptmini.settings import STRICT, FileName
 from gptmini.user_error import UserError
 
@@ -30,6 +30,8 @@ class TextCorpus(Corpus):
         separator: Separator | None = None,
         encoding: Encoding = "utf-8",
         on_error: OnError = "fail",
+        template: Template | None = None,
+        loss_on: LossOn = "all",
     ) -> None:
         """Find the files.
 
@@ -43,9 +45,19 @@ class TextCorpus(Corpus):
             separator: text between the documents of a file; \\n stands for a line break, as in Python.
             encoding: of files of text.
             on_error: fail, or skip for records that cannot be read.
+            template: chat for records with messages, in the field of this name unless `field` is another than text;
+                the tokenizer's template makes text of them.
+            loss_on: all tokens, or answers, the assistant's in chats, alone.
 
-        Raises pydantic.ValidationError: a value that does not fit. Raises UserError: a path with nothing to read.
+        Raises pydantic.ValidationError: a value that does not fit. Raises UserError: a path with nothing to read, or
+        answers without chats.
         """
+        if loss_on == "answers" and template is None:
+            raise UserError(
+                "data.loss_on=answers needs data.template=chat, which says where answers are"
+            )
+        self.template = template
+        self.loss_on = loss_on
         self.name = name
         self.val_fraction = val_fraction if val_path is None else None
         self._how: dict[str, Any] = {
@@ -54,6 +66,9 @@ class TextCorpus(Corpus):
             "encoding": encoding,
             "on_error": on_error,
         }
+        if template is not None:
+            self._how["template"] = template
+            self._how["field"] = "messages" if field == "text" else field
 
         found = find_files("data.path", path)
         self.files = found.files
@@ -79,7 +94,8 @@ class TextCorpus(Corpus):
 
     def identity(self, digest_of: DigestOf) -> dict:
         """The digest and the format of each file, in order, which of them are held out, and how they are read."""
-        return {
+        chats = {} if self.template is None else {"loss_on": self.loss_on}
+        return chats | {
             "corpus": self.name,
             "files": [self._identity_of(file, digest_of) for file in self.files],
             "val_files": [self._identity_of(file, digest_of) for file in self.val_files],

@@ -40,26 +40,29 @@ class Tally:
     """
 
     nats: Tensor | float = 0.0
-    n_tokens: int = 0
+    n_tokens: Tensor | int = 0
 
-    def add(self, losses: Tensor, n_tokens: int) -> None:
+    def add(self, losses: Tensor, n_tokens: Tensor | int) -> None:
         """Add losses in nats, of any shape, of which n_tokens are scored and the others zero.
 
         They are summed in float64, or in float32 on Apple's GPUs, which have no float64.
         """
         dtype = torch.float32 if losses.device.type == "mps" else torch.float64
         self.nats = self.nats + losses.sum(dtype=dtype)
-        self.n_tokens += n_tokens
+        self.n_tokens = self.n_tokens + n_tokens
 
     def evaluation(self, tokens_per_byte: float) -> Evaluation:
         """The figures of all tokens that were added, at least one; tokens_per_byte is that of the whole text.
 
         The first token of a split is never predicted. tokens_per_byte counts it, which charges it the mean loss.
         """
-        loss = float(self.nats) / self.n_tokens
+        n_tokens = int(self.n_tokens)
+        if not n_tokens:
+            raise UserError("an evaluation needs a token that counts, got none; give more text")
+        loss = float(self.nats) / n_tokens
         return Evaluation(
             loss=loss,
-            n_tokens=self.n_tokens,
+            n_tokens=n_tokens,
             bits_per_byte=loss / math.log(2) * tokens_per_byte,
         )
 
@@ -190,7 +193,7 @@ def _sums_of_parts(
         in_batch, sums_in_batch = _added_up(parts, np.stack((nats, np.ones(len(nats)), lengths)))
         numbers.append(in_batch)
         sums.append(sums_in_batch)
-        on_batch(tally.n_tokens)
+        on_batch(int(tally.n_tokens))
 
     _, totals = _added_up(np.concatenate(numbers), np.concatenate(sums, axis=1))
     return totals

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from gptmini.data import TextCorpus, TokenStore
-from gptmini.data.store import Excerpt
+from gptmini.data.store import Excerpt, without_marks
 from gptmini.tokenizer import Tokenizer, from_dict
 from gptmini.user_error import UserError
 
@@ -58,7 +58,7 @@ class PreparedText:
         for end in self._store.document_ends(self._split).tolist():
             if self._max_tokens is not None and n_tokens >= self._max_tokens:
                 return
-            document = np.asarray(ids[start:end]).astype(np.int64)
+            document = without_marks(np.asarray(ids[start:end])).astype(np.int64)
             start = end
             if tokenizer.end_of_text is not None:
                 document = document[document != tokenizer.end_of_text]

@@ -8,12 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gptmini.data.batches import validation_windows
-from gptmini.data.store import Excerpt, Ids
+from gptmini.data.batches import NOT_COUNTED, validation_windows
+from gptmini.data.store import Excerpt, Ids, without_marks
 from gptmini.user_error import UserError
 
-# Target in a place that is not scored: the ignore_index of torch's cross_entropy, which gives it no loss.
-NOT_SCORED = -100
+NOT_SCORED = NOT_COUNTED  # target in a place that is not scored
 # A text that is one document is divided into blocks for its interval: some sentences, so that neighbours are nearly
 # independent.
 BLOCK_BYTES = 512
@@ -108,6 +107,11 @@ def stream(
     if ends is not None:
         ends = ends.astype(np.int64) - 1  # the first id is not scored
     is_one = ends is None or bool(ends[0] >= n_tokens)
+    if excerpt.ids.dtype.kind == "i":  # some are not scored
+        is_scored = excerpt.ids[1 : n_tokens + 1] >= 0  # (n_tokens,)
+        n_before = np.cumsum(np.append(0, is_scored))  # (n_tokens + 1,)
+        n_tokens = int(n_before[-1])
+        ends = None if ends is None else n_before[np.minimum(ends, len(is_scored))]
     return Passage(
         convention=convention,
         batches=batches,
@@ -170,6 +174,7 @@ def in_batches(windows: Iterable[Window], size: int) -> Iterator[tuple[Tensor, T
 
         for row, window in enumerate(group):
             n = len(window.ids) - 1
-            tokens[row, :n] = window.ids[:-1]
-            targets[row, n - window.n_scored : n] = window.ids[-window.n_scored :]
+            tokens[row, :n] = without_marks(window.ids[:-1])
+            scored = window.ids[-window.n_scored :]
+            targets[row, n - window.n_scored : n] = np.where(scored < 0, NOT_SCORED, scored)
         yield torch.from_numpy(tokens), torch.from_numpy(targets)  # (B, T) each

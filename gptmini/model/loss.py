@@ -13,7 +13,12 @@ LOGITS_AT_ONCE = 2**24  # 64 MB in float32; a loss needs several times as much
 
 
 def training_loss(
-    model: GPT, tokens: Tensor, targets: Tensor, *, dtype: torch.dtype | None = None
+    model: GPT,
+    tokens: Tensor,
+    targets: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    counted_share: float = 1.0,
 ) -> Tensor:
     """Compute next_token_loss(model(tokens), targets) with at most LOGITS_AT_ONCE logits in memory.
 
@@ -22,7 +27,10 @@ def training_loss(
     Args:
         model: the GPT to train.
         tokens: int64 (B, T).
-        targets: int64 (B, T), tokens shifted by one.
+        targets: int64 (B, T), tokens shifted by one; -100 where they do not count.
+        counted_share: of all targets of the training text that count. The sum of the losses is divided by so many of
+            B * T, and not by the number that happen to be in this batch. So each counted token weighs the same,
+            however a step is divided into micro-batches, and a batch without any has the loss 0.
         dtype: of all activations. With bfloat16 every weight is rounded where it is used, while the loss, and in
             torch's kernels the statistics of norms and of the softmax, stay in float32. Gradients reach the weights in
             the weights' own dtype. None is the dtype of the weights, or what autocast chooses for each operation.
@@ -32,8 +40,12 @@ def training_loss(
     hidden = model.hidden(tokens, dtype=dtype)  # (B, T, C)
     n_logits = targets.numel() * model.config.vocab_size
     if n_logits <= LOGITS_AT_ONCE or torch.compiler.is_compiling():
-        return next_token_loss(model.unembed(hidden), targets)
-    return PiecewiseLoss.apply(hidden, model.unembedding_weight, targets, model)
+        if counted_share == 1:
+            return next_token_loss(model.unembed(hidden), targets)
+        nats = next_token_loss(model.unembed(hidden), targets, reduction="sum")
+        return nats / (targets.numel() * counted_share)
+    loss = PiecewiseLoss.apply(hidden, model.unembedding_weight, targets, model)
+    return loss / counted_share
 
 
 def row_pieces(model: GPT, hidden: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gptmini.data.batches import split_windows
+
 
 def batches_ahead(
     cut: Callable[[int, np.ndarray], None], shape: tuple[int, int], device: torch.device
@@ -55,7 +57,7 @@ def batches_ahead(
             number += 1
             filled = thread.submit(fill, number)
 
-            yield windows[:, :-1].long(), windows[:, 1:].long()  # (B, T) each
+            yield split_windows(windows.long())  # (B, T) each
     finally:
         # A Ctrl-C need not wait for the thread, which ends by itself after the micro-batch that it is cutting.
         thread.shutdown(wait=False, cancel_futures=True)

@@ -27,6 +27,7 @@ from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 from gptmini.checkpoint.file import header
 from gptmini.checkpoint.training_state import TrainingState
+from gptmini.data.batches import NOT_COUNTED
 from gptmini.data.store import TokenStore, tokens_per_byte_of
 from gptmini.evaluation import Evaluation, Tally, token_losses
 from gptmini.model import GPT, training_loss
@@ -119,12 +120,18 @@ class GPTModule(L.LightningModule):
         Only this function is compiled, for the one shape of the micro-batches. Validation and samples have other shapes
         and stay eager, so that nothing is compiled again for them.
         """
+        counted_share = self.store.counted_share
         if self.settings.strategy == "fsdp2":
             # Compiled block by block, with weights that are rounded where they are gathered: see distributed.shard.
-            return partial(training_loss, self.model)
+            return partial(training_loss, self.model, counted_share=counted_share)
 
         is_stream = self.precision == "bf16_stream"
-        loss = partial(training_loss, self.model, dtype=torch.bfloat16 if is_stream else None)
+        loss = partial(
+            training_loss,
+            self.model,
+            dtype=torch.bfloat16 if is_stream else None,
+            counted_share=counted_share,
+        )
         if self.compiles:
             # Torch keeps at most eight graphs of a function: those of earlier runs of this process are dropped.
             torch.compiler.reset()
@@ -276,7 +283,7 @@ class GPTModule(L.LightningModule):
                 return targets.float(), targets
             losses, likeliest = token_losses(self.model, tokens, targets)
 
-        self._tally.add(losses, losses.numel())
+        self._tally.add(losses, (targets != NOT_COUNTED).sum())
         return losses, likeliest
 
     def on_validation_epoch_end(self) -> None:
@@ -284,7 +291,9 @@ class GPTModule(L.LightningModule):
         distributed.after_validation(self.model)
         tally = self._tally
         if self.trainer.world_size > 1:
-            own = torch.tensor((float(tally.nats), tally.n_tokens), dtype=torch.float64)  # (2,)
+            own = torch.tensor(
+                (float(tally.nats), int(tally.n_tokens)), dtype=torch.float64
+            )  # (2,)
             of_all = self.trainer.strategy.reduce(own.to(self.device), reduce_op="sum")
             nats, n_tokens = of_all.tolist()
             tally = Tally(nats, int(n_tokens))

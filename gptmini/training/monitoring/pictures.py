@@ -10,6 +10,8 @@ import torch
 from pydantic import Field, PositiveInt, validate_call
 from torch import Tensor
 
+from gptmini.data.batches import NOT_COUNTED
+from gptmini.data.store import without_marks
 from gptmini.model import GPT, ModelSettings
 from gptmini.report.tables import visible
 from gptmini.settings import STRICT
@@ -106,12 +108,13 @@ class Pictures(L.Callback):
 
         losses, likeliest = outputs  # (B, T) each
         _, targets = batch  # (B, T)
+        is_scored = (targets != NOT_COUNTED).cpu()  # (B, T)
         positions = torch.arange(losses.size(1)).expand(losses.shape)  # (B, T)
         kept = TokenLosses(
-            losses=losses.flatten().cpu().numpy(),  # (B * T,), like the others
-            positions=positions.flatten().numpy(),
-            targets=targets.flatten().cpu().numpy(),
-            likeliest=likeliest.flatten().cpu().numpy(),
+            losses=losses.cpu()[is_scored].numpy(),  # (n,), like the others
+            positions=positions[is_scored].numpy(),
+            targets=targets.cpu()[is_scored].numpy(),
+            likeliest=likeliest.cpu()[is_scored].numpy(),
         )
         self._batches.append(kept)
 
@@ -169,7 +172,7 @@ class Pictures(L.Callback):
         n_tokens = min(self.max_tokens, model.config.context_length)
         ids = self.ids
         if ids is None:
-            ids = pl_module.store.tokens("val")[:n_tokens].tolist()
+            ids = without_marks(pl_module.store.tokens("val")[:n_tokens]).tolist()
         ids = ids[:n_tokens]
 
         layers = self.layers or range(model.config.n_layers)

@@ -1,0 +1,239 @@
+"""Chats by the template of a folder: ids, answers and losses are those of transformers."""
+
+import gzip
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+import gptmini
+from gptmini.data import TextCorpus, prepare
+from gptmini.data.batches import shifted
+from gptmini.data.store import without_marks
+from gptmini.interop.hugging_face import from_hugging_face
+from gptmini.interop.tokenizer_json import read_tokenizer, write_tokenizer
+from gptmini.model import training_loss
+from gptmini.tokenizer import byte, from_dict
+from gptmini.user_error import UserError
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+transformers = pytest.importorskip("transformers")
+
+CHATML = """{{ bos_token }}{% for message in messages %}
+{% if message['role'] == 'assistant' %}
+<|im_start|>assistant
+{% generation %}
+{{ message['content'] }}<|im_end|>
+{% endgeneration %}
+{% else %}
+{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] | trim + '<|im_end|>\\n' }}
+{%- endif %}
+{% endfor %}
+{% if add_generation_prompt %}
+<|im_start|>assistant
+{% endif %}"""
+PLAIN = (
+    "{% for message in messages %}{{ message.role | capitalize }}: {{ message.content }}\n"
+    "{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+# As Qwen 3's: only the last answer has what stands before it when it is generated.
+LAST = (
+    "{% for message in messages %}{% if message.role == 'assistant' and loop.last %}<think>{% endif %}"
+    "{{ message.content }}{% endfor %}"
+)
+CHAT = [
+    {"role": "system", "content": "  Be brief. "},
+    {"role": "user", "content": "Where is the cat?\n\nOn 12 mats?"},
+    {"role": "assistant", "content": "On the mat, naïvely 🙂."},
+    {"role": "user", "content": "And the other cats"},
+    {"role": "assistant", "content": " Nowhere\n"},
+]
+WORDS = "the cat sat on 12 mats, where is it? system user assistant Be brief. And nowhere"
+
+
+def folder_with(path, template, *, as_file=False):
+    """A folder with a tokenizer.json whose texts begin with <s>, and a chat template."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["<s>", "</s>", "<|im_start|>", "<|im_end|>"],
+        show_progress=False,
+    )
+    made.train_from_iterator([WORDS] * 9, trainer)
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 0)]
+    )
+    path.mkdir(exist_ok=True)
+    made.save(str(path / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<s>",
+        "eos_token": {"__type": "AddedToken", "content": "</s>"},
+    }
+    if as_file:
+        (path / "chat_template.jinja").write_text(template)
+    elif template is not None:
+        config["chat_template"] = template
+    (path / "tokenizer_config.json").write_text(json.dumps(config))
+    return path
+
+
+def read(path):
+    return read_tokenizer(path, n_vocab=300, end_of_text=1)
+
+
+@pytest.mark.parametrize("as_file", [True, False])
+@pytest.mark.parametrize("template", [CHATML, PLAIN])
+def test_ids_and_answers_are_those_of_transformers(tmp_path, template, as_file):
+    path = folder_with(tmp_path, template, as_file=as_file)
+    theirs = transformers.AutoTokenizer.from_pretrained(path)
+    expected = theirs.apply_chat_template(
+        CHAT, return_dict=True, return_assistant_tokens_mask=template == CHATML
+    )
+    tokenizer = from_dict(read(path).to_dict())
+    ids, is_answer = tokenizer.chats.encode(CHAT)
+    assert ids.tolist() == expected["input_ids"]
+    if template == CHATML:
+        assert is_answer.tolist() == [bool(i) for i in expected["assistant_masks"]]
+    else:
+        said = theirs.decode(ids[is_answer])
+        assert said == " On the mat, naïvely 🙂.\n  Nowhere\n\n"
+
+    write_tokenizer(tokenizer, tmp_path / "..", context_length=64)
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "..")
+    assert again.apply_chat_template(CHAT)["input_ids"] == expected["input_ids"]
+    assert (again.bos_token, again.eos_token) == ("<s>", "</s>")
+
+
+def test_special_tokens_that_a_message_holds_are_text(tmp_path):
+    tokenizer = read(folder_with(tmp_path, CHATML))
+    typed = [{"role": "user", "content": "the cat<|im_end|> sat </s>\ufdd0<s> on"}]
+    ids, _ = tokenizer.chats.encode(typed)
+    plain, _ = tokenizer.chats.encode([{"role": "user", "content": "the cat"}])
+    special = [i for i in ids.tolist() if i < 4]
+    assert special == [i for i in plain.tolist() if i < 4]
+    assert "the cat<|im_end|> sat </s><s> on<|im_end|>" in tokenizer.decode(ids.tolist())
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        (LAST, "must render the beginning of a chat as it does in the whole, and changes the answ"),
+        ("{{ raise_exception('roles must alternate') }}", "refuses a chat: roles must alternate"),
+        ("{% if %}", "a chat template must be in Jinja, got: Expected an expression"),
+        ("{{ messages.__class__.__mro__ }}", "refuses a chat: access to attribute '__class__'"),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_told(tmp_path, template, said):
+    tokenizer = read(folder_with(tmp_path, template))
+    with pytest.raises(UserError, match=said):
+        tokenizer.chats.encode(CHAT)
+
+
+@pytest.fixture
+def chats(tmp_path):
+    """A file of 300 chats of different lengths, packed, and the chats."""
+    made = [[CHAT[1] | {"content": f"cat {i} " * (i % 7)}, CHAT[2]] for i in range(300)]
+    lines = [json.dumps({"id": i, "messages": chat}) for i, chat in enumerate(made)]
+    (tmp_path / "chats.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    return tmp_path / "chats.jsonl.gz", made
+
+
+def prepared(tmp_path, file, tokenizer, **how):
+    def of_model(documents):
+        return tokenizer
+
+    return prepare(TextCorpus(file, 0.2, template="chat", **how), of_model, tmp_path / "data")[0]
+
+
+def test_a_store_of_chats_marks_what_the_loss_does_not_count(tmp_path, chats):
+    file, made = chats
+    path = folder_with(tmp_path / "theirs", CHATML)
+    theirs = transformers.AutoTokenizer.from_pretrained(path)
+    store = prepared(tmp_path, file, read(path), loss_on="answers")
+    whole = prepared(tmp_path, file, read(path))
+    assert whole.tokens("val").dtype == np.uint16
+    assert whole.counted_share == 1
+
+    expected = {}
+    for chat in made:
+        one = theirs.apply_chat_template(chat, return_dict=True, return_assistant_tokens_mask=True)
+        labels = np.where(one["assistant_masks"], one["input_ids"], -100)
+        expected[(*one["input_ids"], 1)] = [*labels.tolist(), -100]  # 1 is end-of-text
+
+    for split in ("train", "val"):
+        ids = store.tokens(split)
+        assert without_marks(ids).tolist() == whole.tokens(split).tolist()
+        for document in np.split(ids, store.document_ends(split).astype(int)[:-1]):
+            labels = expected[tuple(without_marks(document).tolist())]
+            assert np.where(document < 0, -100, document).tolist() == labels
+
+        answers = ids[ids >= 0]
+        n_bytes = len(theirs.decode(answers).encode())
+        assert store.tokens_per_byte(split) == pytest.approx(len(answers) / n_bytes)
+    ids = store.tokens("train")
+    assert store.counted_share == (ids >= 0).sum() / len(ids)
+
+
+def test_the_loss_is_that_of_transformers_with_labels(tmp_path, chats, monkeypatch):
+    file, _ = chats
+    path = folder_with(tmp_path / "theirs", CHATML)
+    store = prepared(tmp_path, file, read(path), loss_on="answers")
+    tokens, targets = next(gptmini.batches(store, batch_size=4, context_length=40, seed=1))
+    assert tokens.min() >= 0
+    assert (targets == -100).any()
+
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=300,
+        hidden_size=24,
+        intermediate_size=40,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        initializer_range=0.3,
+    )
+    theirs = transformers.LlamaForCausalLM(config)
+    ours = from_hugging_face(config.to_dict(), theirs.state_dict())
+    # Of windows, transformers takes all tokens, of which it shifts the labels itself.
+    inputs = torch.cat([tokens, tokens[:, -1:]], dim=1)
+    labels = torch.cat([torch.full((4, 1), -100), targets], dim=1)
+    expected = theirs(inputs, labels=labels).loss
+    expected.backward()
+    wanted = theirs.model.layers[0].mlp.up_proj.weight.grad
+
+    share = (targets != -100).double().mean().item()  # of this batch
+    for logits_at_once in (2**24, 300 * 7):
+        monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE", logits_at_once)
+        ours.zero_grad()
+        loss = training_loss(ours, tokens, targets, counted_share=share)
+        loss.backward()
+        torch.testing.assert_close(loss, expected)
+        torch.testing.assert_close(ours.blocks[0].mlp.input.weight.grad, wanted)
+
+    nothing, _ = shifted(np.full((2, 9), -5))
+    loss = training_loss(ours, nothing, torch.full((2, 8), -100), counted_share=share)
+    assert loss == 0
+
+
+def test_what_holds_no_chats_is_told(tmp_path, chats):
+    file, _ = chats
+    with pytest.raises(UserError, match=r"needs data\.template=chat, which says where answers are"):
+        TextCorpus(file, 0.2, loss_on="answers")
+    with pytest.raises(UserError, match="and this tokenizer has none"):
+        prepare(TextCorpus(file, 0.2, template="chat"), byte, tmp_path / "data")
+    with pytest.raises(UserError, match="and this tokenizer has none"):
+        prepared(tmp_path, file, read(folder_with(tmp_path / "bare", None)))
+
+    (tmp_path / "text.txt").write_text("no chats")
+    tokenizer = read(folder_with(tmp_path / "theirs", PLAIN))
+    with pytest.raises(UserError, match=r"text\.txt must be JSON lines or Parquet to hold chats"):
+        prepared(tmp_path, tmp_path / "text.txt", tokenizer)
+    (tmp_path / "bad.jsonl").write_text('{"messages": [{"role": "user", "content": null}]}')
+    with pytest.raises(UserError, match=r"line 1.* must have a chat in the field messages, a list"):
+        prepared(tmp_path, tmp_path / "bad.jsonl", tokenizer)
