@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hydra._internal.hydra import Hydra
 
 from toys import lines
 
@@ -16,6 +17,17 @@ WATCHED = ("experiment=smoke", "data=text", "data.path=my.txt")
 SHORT = (*WATCHED, "callbacks.pictures=null")  # drawing the pictures takes longer than the run
 # The same text and tokenizer for prepare.py, which has no experiments.
 PREPARED = ("data=text", "data.path=my.txt", "tokenizer=byte")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def composed_once():
+    """Let Hydra compose once, not twice: the first time it only asks for hydra.mode, which nothing here sets.
+
+    It is a quarter of a tiny run's time. Commands in processes of their own compose as ever.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Hydra, "get_mode", lambda *arguments, **options: None)
+        yield
 
 
 @dataclass
