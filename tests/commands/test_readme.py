@@ -9,7 +9,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +28,8 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINKING = [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "data" / "README.md"]
 # How a line begins that the tests type. Those of python -m and pytest have tests of their own, and so have benchmarks.
 TYPED = ("gptmini", "tensorboard ", "echo ")
+# The processes of a launcher import torch for seconds each; test_multirun.py trains in them.
+TYPED_ELSEWHERE = "hydra/launcher=joblib"
 
 
 def blocks(document, language):
@@ -40,7 +44,9 @@ def commands_of(documents):
     for document in documents:
         for line in "".join(blocks(document, "bash")).splitlines():
             command = line.partition(" #")[0].strip()
-            if command.startswith(TYPED) and command not in commands:
+            if not command.startswith(TYPED) or TYPED_ELSEWHERE in command:
+                continue
+            if command not in commands:
                 commands.append(command)
     return commands
 
@@ -50,9 +56,10 @@ SHORTENED = {
     "train": [
         "trainer.max_steps=4",
         "trainer.global_batch_size=4",
-        "trainer.val_every_steps=4",  # once: to draw the pictures of a validation takes a second
+        "trainer.val_every_steps=4",
         "trainer.val_tokens=256",
         "callbacks.samples.max_new_tokens=4",
+        "callbacks.pictures=null",  # the first run draws them, and so do test_watching.py's
     ],
     "sample": ["--max-new-tokens", "4"],
     "sweep": ["trainer.max_steps=4"],  # of pretended runs
@@ -78,7 +85,24 @@ def add_data_of_others(folder, text):
 
 
 @pytest.fixture(scope="module")
-def stranger(tmp_path_factory):
+def short_documentation(tmp_path_factory):
+    """Let data=pydoc read the help topics alone in this process: to learn merges from two megabytes takes 8 seconds.
+
+    tests/data/test_pydoc.py holds what it reads of a whole library.
+    """
+    library = tmp_path_factory.mktemp("library")
+    (library / "pydoc_data").mkdir()
+    topics = Path(sysconfig.get_path("stdlib"), "pydoc_data", "topics.py")
+    shutil.copy(topics, library / "pydoc_data")
+    (library / "this.py").write_text('"""The module this prints the Zen of Python."""\n')
+    with pytest.MonkeyPatch.context() as patch:
+        fake = SimpleNamespace(get_path=lambda name: str(library))
+        patch.setattr("gptmini.data.pydoc.sysconfig", fake)
+        yield
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory, short_documentation):
     """A folder as after the main job in a clone, cut short: the scripts, a text of the user's own, a first run."""
     folder = tmp_path_factory.mktemp("clone")
     (folder / "scripts").symlink_to(ROOT / "scripts")
@@ -102,7 +126,7 @@ def stranger(tmp_path_factory):
 
     write_nanogpt(folder, characters="".join(sorted(set(text))))  # which docs/exporting.md imports
     for name, arguments in (
-        ("train", SHORTENED["train"]),
+        ("train", [key for key in SHORTENED["train"] if "pictures" not in key]),
         ("export", ["runs/pydoc", "gpt2-folder"]),
     ):
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
@@ -181,9 +205,6 @@ def test_the_documented_commands_run(stranger, type_command, command):
         pytest.skip("TIKTOKEN_CACHE_DIR does not name a folder with tiktoken's two files of gpt2")
 
     program, *arguments = shlex.split(command)
-    if "hydra/launcher=joblib" in arguments:
-        plugin = "hydra_plugins.hydra_joblib_launcher"
-        pytest.importorskip(plugin, reason="pip install 'gptmini[launchers]'")
     if program == "tensorboard":
         arguments.append("--inspect")  # reads the same events, then ends
         inspect = [sys.executable, "-m", "tensorboard.main", *arguments]
@@ -196,6 +217,8 @@ def test_the_documented_commands_run(stranger, type_command, command):
         resumed = any(argument.startswith("resume=") for argument in arguments)
         shortened = SHORTENED.get(arguments[0], [])
         arguments += ["trainer.max_steps=6"] if resumed else shortened
+        if "tokenizer=gpt2" in arguments and arguments[0] == "train":
+            arguments.append("model.d_model=32")  # of 50,257 token ids
 
     typed = typed.removeprefix('echo "').removesuffix('"') or "Return\n"  # what --interactive reads
     code, out, err = type_command(*arguments, stdin=typed)
