@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from gptmini.runs import RunState, read_state
 from run_folders import config_of, last, newest
@@ -97,8 +98,14 @@ def tasks_of_srun(start, *command, **variables):
     return tasks
 
 
+def folder_of(name):
+    """The folder of the only run of a name."""
+    (folder,) = Path("runs", name).iterdir()
+    return folder
+
+
 def test_torchrun_and_srun_train_the_weights_of_one_process(script, short, start, tmp_path):
-    """torchrun on two pretended machines, under FSDP2, and srun; each makes one run folder."""
+    """torchrun on two pretended machines, under FSDP2, and srun with the weights of a run; each makes one folder."""
     alone = script("train", *short, "name=straight").out
     weights = last(newest())["state_dict"]
 
@@ -111,15 +118,15 @@ def test_torchrun_and_srun_train_the_weights_of_one_process(script, short, start
     sample = r"^sample .*"
     assert re.findall(sample, both, re.M) == re.findall(sample, alone, re.M) != []
 
-    first, second = printed_by(*tasks_of_srun(start, *PROGRAM, *short, "name=srun"))
-    assert "done     4 steps" in first
+    tuned = (*short, f"init_from={folder_of('straight')}", "trainer.max_steps=2")
+    assert script("train", *tuned, "name=tuned").code == 0
+    first, second = printed_by(*tasks_of_srun(start, *PROGRAM, *tuned, "name=srun"))
+    assert "done     2 steps" in first
     assert second == ""
 
-    for name in ("torchrun", "srun"):
-        (run,) = (tmp_path / "runs" / name).iterdir()
-        assert last(run)["global_step"] == 4
-        for key, tensor in last(run)["state_dict"].items():
-            torch.testing.assert_close(tensor, weights[key], atol=1e-6, rtol=0)
+    for name, expected in (("torchrun", weights), ("srun", last(folder_of("tuned"))["state_dict"])):
+        for key, tensor in last(folder_of(name))["state_dict"].items():
+            torch.testing.assert_close(tensor, expected[key], atol=1e-6, rtol=0)
 
 
 def test_a_mistake_is_told_once_and_every_process_ends(short, start):
@@ -176,23 +183,13 @@ def assert_gone(process):
 
 
 @NEEDS_PROC
-@pytest.mark.parametrize(
-    ("number", "said"),
-    [
-        (
-            signal.SIGKILL,
-            "error: rank 1 was ended by SIGKILL; the newest checkpoint is what is left",
-        ),
-        (signal.SIGSTOP, "error: another rank is gone, or did not answer within trainer.timeout"),
-    ],
-    ids=["killed", "hangs"],
-)
-def test_a_run_that_loses_a_rank_ends_and_says_so(short, start, number, said):
+def test_a_run_of_which_a_rank_hangs_ends_and_says_so(short, start):
     # One rank begins up to 3 seconds after the other one, which must wait for it.
     run = start(*PROGRAM, *short, *ENDLESS, TWO, "trainer.timeout=5")
     first_step(run)
     lost = ranks_of(run)[1]
-    os.kill(lost, number)
+    os.kill(lost, signal.SIGSTOP)
+    said = "error: another rank is gone, or did not answer within trainer.timeout"
     printed = ""
     for line in run.stdout:
         printed += line
@@ -209,6 +206,30 @@ def test_a_run_that_loses_a_rank_ends_and_says_so(short, start, number, said):
     assert_gone(lost)
 
 
+def test_the_launcher_hands_on_all_signals_and_a_rank_that_was_killed_is_named(
+    script, short, monkeypatch
+):
+    """torch's launcher is a pretended one here: it is given its settings, and tells of a lost rank."""
+    settings = []
+
+    def launcher(config, entrypoint):
+        settings.append(config)
+
+        def launch(*arguments):
+            killed = ProcessFailure(local_rank=1, pid=1, exitcode=-signal.SIGKILL, error_file="")
+            raise ChildFailedError("gptmini", {1: killed})
+
+        return launch
+
+    monkeypatch.setattr("torch.distributed.launcher.api.elastic_launch", launcher)
+    result = script("train", *short, TWO)
+    assert result.code == 1
+    said = "error: rank 1 was ended by SIGKILL; the newest checkpoint is what is left\n"
+    assert result.err == said
+    names = {"SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2"}
+    assert names <= set(settings[0].signals_to_handle.split(","))
+
+
 @NEEDS_PROC
 def test_ranks_whose_launcher_is_killed_save_and_end(short, start):
     run = start(*PROGRAM, *short, *ENDLESS, TWO)
@@ -221,20 +242,19 @@ def test_ranks_whose_launcher_is_killed_save_and_end(short, start):
         assert_gone(rank)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])
-def test_a_signal_to_the_command_saves_the_run_of_all_ranks(short, start, number):
+def test_a_signal_to_the_command_saves_the_run_of_all_ranks(short, start):
     run = start(*PROGRAM, *short, *ENDLESS, TWO)
     first_step(run)
-    run.send_signal(number)
+    run.send_signal(signal.SIGINT)
     printed = run.communicate(timeout=PATIENCE)[0]
-    assert run.returncode == 128 + number
-    found = re.search(rf"^stopped  by {number.name} at step (\d+); saved as", printed, re.MULTILINE)
+    assert run.returncode == 128 + signal.SIGINT
+    found = re.search(r"^stopped  by SIGINT at step (\d+); saved as", printed, re.MULTILINE)
     assert last(newest())["global_step"] == int(found[1])
     told = [line.split()[0] for line in printed.splitlines() if not line.startswith("step ")]
     assert told == ["stopped", "next"], printed
 
 
-def test_a_run_goes_on_with_more_processes_and_then_with_fewer(script, short, start):
+def test_a_run_goes_on_with_more_processes_and_then_with_fewer(script, short):
     def state_of_run():
         run = last(newest())
         return run["global_step"], config_of(newest())["trainer"]["batch_size"]
@@ -249,7 +269,8 @@ def test_a_run_goes_on_with_more_processes_and_then_with_fewer(script, short, st
     assert state_of_run() == (1, 4)
 
     # A batch size that does not divide the share of a device is lowered, and the user is told.
-    (with_more,) = printed_by(start(*PROGRAM, "resume=runs/latest", TWO))
+    assert script("train", "resume=runs/latest", TWO).code == 0
+    with_more = (newest() / "train.log").read_text()
     assert "trainer.batch_size=4 does not divide the 2 sequences of each of 2 devices" in with_more
     assert "2 processes" in with_more
     assert "stopped  by the time limit at step 2; saved as" in with_more

@@ -235,18 +235,6 @@ def test_a_text_is_prepared_with_the_tokenizer_of_a_model(script, base, tmp_path
     assert "prepared before" in again.out
 
 
-@pytest.mark.slow
-def test_every_process_of_a_run_begins_with_the_same_weights(script, base, tmp_path):
-    processes = ("trainer.devices=2", "trainer.device=cpu")
-    runs = []
-    for arguments in (["init_from=runs/latest", *processes], [f"init_from={base}"]):
-        assert script("train", *TUNE, "trainer.max_steps=2", *arguments).code == 0
-        runs.append(newest(tmp_path))
-    both = [last_of(run) for run in runs]
-    for name, weight in both[0]["state_dict"].items():
-        torch.testing.assert_close(weight, both[1]["state_dict"][name], atol=1e-5, rtol=1e-4)
-
-
 @pytest.fixture
 def overfitted(tmp_path):
     """Overrides of a run on a text of random letters, which can only be learned by heart."""
