@@ -179,7 +179,7 @@ def test_tasks_of_srun_are_workers_of_one_sweep(sweep, short, tmp_path):
         tasks.append(
             subprocess.Popen(
                 [sys.executable, "-c", code, *PRETENDED, *short, *SPACE],
-                env=os.environ | variables | {"SECONDS_OF_STEP": "0.1"},
+                env=os.environ | variables | {"SECONDS_OF_STEP": "0.05"},
                 stdout=subprocess.PIPE,
                 text=True,
             )
@@ -196,10 +196,16 @@ def test_tasks_of_srun_are_workers_of_one_sweep(sweep, short, tmp_path):
 
 
 @pytest.mark.slow
-def test_real_runs_are_trained_as_their_values_say(script, short):
-    result = script("sweep", *short, RATES, "--jobs", "2")
+def test_real_runs_are_trained_as_their_values_say_and_pruned_where_they_do_worse(script, short):
+    steps = ("trainer.max_steps=20", "trainer.val_every_steps=5", "optimizer=adamw")
+    pruner = ("sweep.pruner=median", "sweep.pruner_startup=1", "callbacks.samples=null")
+    result = script("sweep", *short, "optimizer.lr=0.03,1e-9", *steps, *pruner)
     assert result.code == 0, result.err
-    best = min(rows(), key=lambda row: float(row["loss"]))
+    assert states() == ["COMPLETE", "PRUNED"]
+    best, pruned = rows()
+    assert best["trial"] == "0"
+    # The run is saved where it was ended.
+    assert last(Path(pruned["run"]))["global_step"] < 20
 
     # The command that the sweep recommends trains the same weights.
     (line,) = [line for line in result.out.splitlines() if line.startswith("train ")]
@@ -211,15 +217,4 @@ def test_real_runs_are_trained_as_their_values_say(script, short):
     # Its folder is compared whole.
     assert script("report", "--compare", "runs/sweep").code == 0
     listed = script("runs", "runs/sweep", "--sort", "loss").out.splitlines()
-    assert listed[1].startswith(f"runs/sweep/{best['trial']} ")
-
-
-@pytest.mark.slow
-def test_a_pruner_ends_a_real_run_that_does_worse(script, short):
-    steps = ("trainer.max_steps=100", "trainer.val_every_steps=5", "optimizer=adamw")
-    pruner = ("sweep.pruner=median", "sweep.pruner_startup=1", "callbacks.samples=null")
-    result = script("sweep", *short, "optimizer.lr=0.03,1e-9", *steps, *pruner)
-    assert result.code == 0, result.err
-    assert states() == ["COMPLETE", "PRUNED"]
-    # The run is saved where it was ended.
-    assert last(Path(rows()[1]["run"]))["global_step"] < 100
+    assert listed[1].startswith("runs/sweep/0 ")
