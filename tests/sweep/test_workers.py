@@ -185,15 +185,12 @@ def test_a_second_signal_ends_a_sweep_at_once(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampler", ["grid", "tpe"])
-def test_kills_at_random_instants_lose_and_double_nothing(tmp_path, sampler, monkeypatch):
+def test_kills_at_random_instants_lose_and_double_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("SECONDS_OF_STEP", "0.05")
-    kill_often(tmp_path / "killed", sampler, 3, random.Random(1), most_seconds=1.0)
+    kill_often(tmp_path / "killed", "grid", 3, random.Random(1), most_seconds=1.0)
     check(tmp_path / "killed", 6)
-    if sampler == "tpe":
-        return
 
     # The table is that of a sweep which nothing has disturbed.
     monkeypatch.setenv("SECONDS_OF_STEP", "0.001")
-    kill_often(tmp_path / "undisturbed", sampler, 0, random.Random(0))
+    kill_often(tmp_path / "undisturbed", "grid", 0, random.Random(0))
     assert table_of(tmp_path / "killed") == table_of(tmp_path / "undisturbed")
