@@ -81,14 +81,14 @@ def test_the_end_of_a_document_has_the_same_id(both):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_ten_thousand_random_texts_have_the_same_ids(kind):
+def test_three_thousand_random_texts_have_the_same_ids(kind):
     ours = made(kind)
-    assert_same((ours, to_tokenizers(ours)), random_texts(10_000, seed=6))
+    assert_same((ours, to_tokenizers(ours)), random_texts(3_000, seed=6))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_thirty_thousand_texts_of_cut_and_joined_tokens_have_the_same_ids(kind):
+def test_ten_thousand_texts_of_cut_and_joined_tokens_have_the_same_ids(kind):
     ours = made(kind)
     draw = random.Random(7)
 
@@ -98,7 +98,7 @@ def test_thirty_thousand_texts_of_cut_and_joined_tokens_have_the_same_ids(kind):
         cut = [token[draw.randrange(len(token)) :] for token in tokens]
         return b"".join(draw.choice([tokens, cut])).decode(errors="ignore")
 
-    assert_same((ours, to_tokenizers(ours)), [joined() for _ in range(30_000)])
+    assert_same((ours, to_tokenizers(ours)), [joined() for _ in range(10_000)])
 
 
 @pytest.mark.slow
