@@ -33,6 +33,13 @@ def curve(folder, tag):
     return {event.step: event.value for event in events.Scalars(tag)}
 
 
+@pytest.fixture
+def expected(script, short, once):
+    """Validation loss by step of a run with the default logger, as TensorBoard's own reader has it."""
+    once("with the default logger", lambda: script("train", *short))
+    return curve(newest(), "val/loss")
+
+
 def validations(path):
     """Validation loss by step, of a file of Lightning's CSV logger."""
     with path.open() as file:
@@ -40,8 +47,7 @@ def validations(path):
     return {int(row["step"]): float(row["val/loss"]) for row in rows}
 
 
-def test_lightnings_csv_logger_keeps_what_tensorboard_keeps(run):
-    expected = curve(run(), "val/loss")
+def test_lightnings_csv_logger_keeps_what_tensorboard_keeps(run, expected):
     folder = run("logger=csv")
     kept = folder / "csv" / "version_0"
 
@@ -51,8 +57,7 @@ def test_lightnings_csv_logger_keeps_what_tensorboard_keeps(run):
     assert described["trainer"]["max_steps"] == 4
 
 
-def test_without_a_logger_a_run_keeps_its_curves_all_the_same(run, script):
-    expected = curve(run(), "val/loss")
+def test_without_a_logger_a_run_keeps_its_curves_all_the_same(run, script, expected):
     folder = run("logger=none")
     kept = {"checkpoints", "config.yaml", "metrics.jsonl", "state", "train.log"}
     assert {path.name for path in folder.iterdir()} == kept
