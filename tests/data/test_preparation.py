@@ -266,7 +266,7 @@ def test_kills_at_random_instants_change_nothing(tmp_path):
     wanted = files_of(folder)
 
     n_kills = 0
-    while n_kills < 6:
+    while n_kills < 3:
         for path in folder.iterdir():
             path.unlink()
         folder.rmdir()

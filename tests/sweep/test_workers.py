@@ -153,7 +153,7 @@ def wait_for(condition, seconds=60):
 @pytest.mark.slow
 def test_a_signal_saves_the_runs_and_the_same_command_typed_twice_goes_on(tmp_path):
     folder = tmp_path / "sweep"
-    sweep = begin(folder, "0.2")
+    sweep = begin(folder, "0.1")
     wait_for(lambda: (folder / "1" / "step.txt").exists())
     sweep.send_signal(signal.SIGTERM)
     assert sweep.wait(timeout=60) == 128 + signal.SIGTERM
