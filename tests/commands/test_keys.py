@@ -271,6 +271,9 @@ TRIED_ELSEWHERE = {
     "data.split",
     "data.val_split",
     "data.revision",
+    # In tests/interop/test_chat.py.
+    "data.template",
+    "data.loss_on",
     # Of packages that are imitated in test_loggers.py.
     "logger.wandb.project",
     "logger.wandb.entity",
