@@ -72,22 +72,6 @@ def test_a_checkpoint_alone_is_the_model_and_its_tokenizer(train, tmp_path, chec
     assert torch.equal(model(tokens), expected)
 
 
-def test_compiled_checkpoint_has_the_same_keys(train, tmp_path, monkeypatch):
-    # The names of the weights do not depend on the backend.
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-
-    def keys(compile):
-        train(
-            callbacks=[RunCheckpoints(every_steps=1)],
-            compile=compile,
-            max_steps=1,
-            val_every_steps=1,
-        )
-        return list(read_checkpoint(tmp_path / "checkpoints" / "last.ckpt")["state_dict"])
-
-    assert keys(compile=True) == keys(compile=False)
-
-
 def trained_on_a_full_disk(train, n_ranks, *, failing, **settings):
     """Train as one process of a run whose disk is full at some steps; return the error that ends it, or None."""
     write = AtomicCheckpointIO.save_checkpoint

@@ -22,6 +22,25 @@ class KillAfter(L.Callback):
             raise Kill
 
 
+class Figures(L.Callback):
+    """Keeps loss and gradient norm of every step, and the loss of every validation, by the number of the step."""
+
+    def __init__(self):
+        self.losses = {}
+        self.norms = {}
+        self.validations = {}
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            self.losses[trainer.global_step] = module.step_loss.item()
+            self.norms[trainer.global_step] = module.grad_norm.item()
+
+    def on_validation_end(self, trainer, module):
+        step = trainer.global_step
+        assert step not in self.validations, f"step {step} validated twice"
+        self.validations[step] = module.newest_evaluation.loss
+
+
 class Seen(Logger):
     """Keeps everything that is logged, by tag and step. A resumed run drops what is later than its checkpoint."""
 
@@ -31,16 +50,14 @@ class Seen(Logger):
     def __init__(self):
         super().__init__()
         self.points = {}
-        self.batches = {}
 
     def log_hyperparams(self, *arguments, **keywords):
         pass
 
     def log_metrics(self, metrics, step):
         for tag, value in metrics.items():
-            if not tag.startswith("work/"):  # time is not part of the run
-                assert (tag, step) not in self.points, f"{tag} logged twice at step {step}"
-                self.points[tag, step] = value
+            assert (tag, step) not in self.points, f"{tag} logged twice at step {step}"
+            self.points[tag, step] = value
 
     def resume(self, step):
         self.points = {key: value for key, value in self.points.items() if key[1] <= step}
@@ -48,6 +65,13 @@ class Seen(Logger):
     def values(self, tag):
         """Every value of a tag, by its step."""
         return {step: value for (name, step), value in self.points.items() if name == tag}
+
+    def tags(self):
+        return {tag for tag, _ in self.points}
+
+    def same_every_time(self):
+        """What a run logs again if it is repeated: everything but the time that its work takes."""
+        return {key: value for key, value in self.points.items() if not key[0].startswith("work/")}
 
 
 class Poison(L.Callback):
