@@ -1,7 +1,6 @@
 """What is chosen to compute on, by what is there."""
 
 import os
-import subprocess
 import sys
 
 import pytest
@@ -97,8 +96,8 @@ def test_the_command_says_what_this_machine_would_be_used_as(without_gpu, monkey
     assert float(said["memory"].split()[1]) == pytest.approx(gigabytes, abs=0.06)
 
 
-def test_a_mistake_on_the_command_line_is_one_line():
-    command = [sys.executable, "-m", "gptmini.hardware", "--foo"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == "error: unrecognized arguments: --foo\n"
+def test_a_mistake_on_the_command_line_is_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["gptmini.hardware", "--foo"])
+    with pytest.raises(SystemExit, match="2"):
+        hardware.main()
+    assert capsys.readouterr() == ("", "error: unrecognized arguments: --foo\n")

@@ -64,7 +64,7 @@ def _parsed(text: bytes, folder: Path, number: int) -> Line:
     """What a line holds, which is counted from 1; UserError unless that is a JSON object with a step."""
     try:
         line = json.loads(text)
-    except (ValueError, RecursionError):
+    except ValueError:
         line = None
     if not isinstance(line, dict) or type(line.get(STEP)) is not int:
         raise UserError(

@@ -1,11 +1,15 @@
 """How a run stands, as the run itself writes it: at its start, at each save and at its end."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Literal
+
+from pydantic import NonNegativeInt, ValidationError
+from pydantic.dataclasses import dataclass
 
 from gptmini.files import replacing
+from gptmini.settings import STRICT, first_mistake
 from gptmini.untrusted import read_json
 from gptmini.user_error import UserError
 
@@ -16,12 +20,12 @@ FILE = "state"  # in the run's folder
 StateName = Literal["running", "done", "ended", "pruned", "stopped", "failed"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class RunState:
     """How a run stands."""
 
     state: StateName
-    step: int  # optimizer steps done; of a running run those of its newest checkpoint
+    step: NonNegativeInt  # optimizer steps done; of a running run those of its newest checkpoint
     # A callback, a signal, the time limit or an error by its name; None for a run that is running or done.
     by: str | None = None
 
@@ -41,11 +45,7 @@ def read_state(folder: Path) -> RunState | None:
     if not path.is_file():
         return None
 
-    values = read_json(path)
-    state = values.get("state")
-    step = values.get("step")
-    by = values.get("by")
-    names_its_cause = by is None or isinstance(by, str)
-    if state not in get_args(StateName) or type(step) is not int or not names_its_cause:
-        raise UserError(f"{path} must say how the run stands; remove it")
-    return RunState(state=cast(StateName, state), step=step, by=by)
+    try:
+        return RunState(**read_json(path))
+    except ValidationError as error:
+        raise UserError(f"{path} must say how the run stands: {first_mistake(error)}") from None

@@ -26,18 +26,6 @@ def path(tmp_path):
     return tmp_path / "best.ckpt"
 
 
-def test_what_was_written_is_read(path):
-    written = make() | {"optimizer_states": [{"step": 7, "lr": 1e-3, "names": ["a", None, True]}]}
-    write_checkpoint(written, path)
-    read = read_checkpoint(path)
-
-    assert read.keys() == written.keys()
-    assert read["gptmini"] == written["gptmini"]
-    assert read["optimizer_states"] == written["optimizer_states"]
-    for name, tensor in written["state_dict"].items():
-        assert torch.equal(read["state_dict"][name], tensor), name
-
-
 @pytest.mark.parametrize("config", [LEARNED, ROTARY])
 def test_load_gives_the_model_and_the_tokenizer_ready_to_sample(path, config):
     written = make(config)
@@ -188,7 +176,6 @@ def test_a_training_state_that_lacks_a_part_is_refused(path, change):
 
 PROBE = """
 import sys, gptmini
-assert not {"torch", "lightning", "hydra", "tensorboard"} & set(sys.modules), "importing must cost nothing"
 model, tokenizer = gptmini.load(sys.argv[1])
 loaded = {name.split(".")[0] for name in sys.modules} & {"lightning", "hydra", "omegaconf", "tensorboard"}
 assert not loaded, loaded

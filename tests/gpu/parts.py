@@ -1,14 +1,12 @@
-"""A model with wide weights, its tokens, and callbacks that note what a run on a GPU does."""
+"""A model with wide weights, and its tokens."""
 
 import os
 
-import lightning as L
 import pytest
 import torch
 
 from gptmini.model import GPTConfig, new_gpt
 from sizes import TRAINED
-from training.watchers import Seen
 
 # On a CPU the checks prove only that their lines run.
 TRY_ON_CPU = os.environ.get("GPTMINI_GPU_CHECKS") == "cpu"
@@ -34,23 +32,6 @@ def drawn(model):
     return torch.randint(257, (B, model.config.context_length + 1))
 
 
-class Losses(L.Callback):
-    """The loss of every step, by its number."""
-
-    def __init__(self):
-        self.of = {}
-
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
-            self.of[trainer.global_step] = module.step_loss.item()
-
-
-class Work(Seen):
-    """Keeps the newest point of every tag, also of those under work/, which differ from run to run."""
-
-    def __init__(self):
-        super().__init__()
-        self.newest = {}
-
-    def log_metrics(self, metrics, step):
-        self.newest.update(metrics)
+def newest(seen, tag):
+    """The last point of a tag."""
+    return list(seen.values(tag).values())[-1]

@@ -8,8 +8,8 @@ import torch
 
 from gptmini.generation import Decoder, Rules
 from gptmini.model import training_loss
-from gptmini.training.monitoring.samples import Samples
-from gpu.parts import KINDS, OPTIMIZERS, TRY_ON_CPU, Losses, drawn, model_of
+from gpu.parts import KINDS, OPTIMIZERS, TRY_ON_CPU, drawn, model_of
+from training.watchers import Figures
 
 pytestmark = pytest.mark.gpu
 
@@ -71,24 +71,13 @@ def test_a_run_on_the_gpu_is_that_of_the_cpu(run, kind, optimizer):
 @KINDS
 @pytest.mark.parametrize("precision", ["fp32", "bf16_stream"])
 def test_compiled_equals_eager(run, kind, precision):
-    eager = Losses()
-    compiled = Losses()
+    eager = Figures()
+    compiled = Figures()
     run(kind, precision=precision, callbacks=[eager])
     run(kind, precision=precision, callbacks=[compiled], compile=True)
 
     tolerance = {"fp32": 1e-4, "bf16_stream": 0.05}[precision]
-    assert compiled.of == pytest.approx(eager.of, abs=tolerance)
-
-
-def test_the_loss_is_compiled_once_whatever_validation_and_samples_do(run):
-    torch._dynamo.reset()
-    counters = torch._dynamo.utils.counters
-    counters.clear()
-    samples = Samples(prompts=["fox"], seed=1, max_new_tokens=3)
-    run(compile=True, precision="bf16", max_steps=5, val_every_steps=2, callbacks=[samples])
-
-    assert counters["stats"]["unique_graphs"] == 1
-    assert not counters["graph_break"]
+    assert compiled.losses == pytest.approx(eager.losses, abs=tolerance)
 
 
 @KINDS
@@ -118,8 +107,8 @@ class Agreeing(L.Callback):
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_one_rank_of_several_equals_none(run, strategy):
-    plain = Losses()
-    one_rank = Losses()
+    plain = Figures()
+    one_rank = Figures()
     run(callbacks=[plain])
 
     try:
@@ -128,4 +117,4 @@ def test_one_rank_of_several_equals_none(run, strategy):
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
 
-    assert one_rank.of == pytest.approx(plain.of, abs=1e-5)
+    assert one_rank.losses == pytest.approx(plain.losses, abs=1e-5)

@@ -9,8 +9,8 @@ from gptmini.runs import find_training_state
 from gptmini.training.checkpoints import RunCheckpoints
 from gptmini.training.monitoring.scalars import Scalars
 from gptmini.training.stopping import Stopping
-from gpu.parts import OPTIMIZERS, TRY_ON_CPU, Losses
-from training.watchers import Kill, KillAfter, Poison, Said
+from gpu.parts import OPTIMIZERS, TRY_ON_CPU
+from training.watchers import Figures, Kill, KillAfter, Poison, Said
 
 pytestmark = pytest.mark.gpu
 
@@ -24,7 +24,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(run, tmp_path, compile)
         "optimizer": "muon",
         "compile": compile,
     }
-    straight = [Losses() for _ in range(2 if TRY_ON_CPU else 3)]
+    straight = [Figures() for _ in range(2 if TRY_ON_CPU else 3)]
     for i, losses in enumerate(straight):
         run(
             callbacks=[losses, RunCheckpoints(every_steps=4)],
@@ -42,9 +42,9 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(run, tmp_path, compile)
     state, _ = find_training_state(folder)
     assert state.step == 4
 
-    resumed = Losses()
+    resumed = Figures()
     run(callbacks=[resumed, RunCheckpoints(every_steps=4)], folder=folder, state=state, **options)
-    assert sorted(resumed.of) == [5, 6, 7, 8, 9]
+    assert sorted(resumed.losses) == [5, 6, 7, 8, 9]
 
     apart = largest_difference(resumed, straight[0])
     pairs = combinations(straight, 2)
@@ -59,7 +59,10 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(run, tmp_path, compile)
 
 
 def largest_difference(ours, theirs):
-    return max(abs(ours.of[step] - theirs.of[step]) for step in ours.of.keys() & theirs.of.keys())
+    return max(
+        abs(ours.losses[step] - theirs.losses[step])
+        for step in ours.losses.keys() & theirs.losses.keys()
+    )
 
 
 @OPTIMIZERS

@@ -10,7 +10,8 @@ from gptmini.training.batch_size import choose_batch_size
 from gptmini.training.checkpoints import RunCheckpoints
 from gptmini.training.monitoring.scalars import Scalars
 from gptmini.training.stopping import Stopping
-from gpu.parts import OPTIMIZERS, SIZES, TRY_ON_CPU, Work, model_of
+from gpu.parts import OPTIMIZERS, SIZES, TRY_ON_CPU, model_of, newest
+from training.watchers import Seen
 
 pytestmark = pytest.mark.gpu
 
@@ -55,7 +56,7 @@ def test_the_host_never_waits_in_steps_that_are_not_logged(run, optimizer, compi
 
 
 def test_utilisation_is_a_hand_count_over_the_makers_peak(run, device):
-    seen = Work()
+    seen = Seen()
     peak = None if torch.cuda.is_available() else 1.0
     run(
         "gpt2",
@@ -63,7 +64,7 @@ def test_utilisation_is_a_hand_count_over_the_makers_peak(run, device):
         callbacks=[Scalars(every_steps=2, peak_tflops=peak)],
         loggers=[seen],
     )
-    if "work/mfu" not in seen.newest:
+    if "work/mfu" not in seen.tags():
         pytest.skip(f"no maker's peak is known of {torch.cuda.get_device_name()}")
 
     # Six operations a weight and token, for 12 C^2 weights in each of N blocks and V C to unembed; and 12 N C T in
@@ -75,7 +76,7 @@ def test_utilisation_is_a_hand_count_over_the_makers_peak(run, device):
     in_weights = 6 * (n_layers * 12 * d_model**2 + n_vocab * d_model)
     in_attention = 12 * n_layers * d_model * context_length
     flops = in_weights + in_attention
-    implied = seen.newest["work/tokens_per_second"] * flops / seen.newest["work/mfu"]
+    implied = newest(seen, "work/tokens_per_second") * flops / newest(seen, "work/mfu")
 
     if TRY_ON_CPU:
         expected = 1e12
@@ -113,7 +114,7 @@ def test_the_parts_of_a_step_add_up_to_its_wall_time(run):
     if TRY_ON_CPU:
         large = SIZES
         batch_size = 8
-    seen = Work()
+    seen = Seen()
     wall = Walled()
 
     # Only the last step is logged, so that no logging falls into it. The wall is read before Scalars computes its own.
@@ -128,7 +129,7 @@ def test_the_parts_of_a_step_add_up_to_its_wall_time(run):
         callbacks=[wall, Scalars(every_steps=12)],
         loggers=[seen],
     )
-    parts = sum(value for tag, value in seen.newest.items() if tag.startswith("work/ms/"))
+    parts = sum(newest(seen, tag) for tag in seen.tags() if tag.startswith("work/ms/"))
     print(f"parts {parts:.2f} ms, wall {wall.spent:.2f} ms")
     if not TRY_ON_CPU:
         assert parts == pytest.approx(wall.spent, rel=0.05)

@@ -8,7 +8,12 @@ import time
 import pytest
 from rich.console import Console
 
-from gptmini.training.monitoring.console import ConsoleLogger, sparkline
+from gptmini.training.monitoring.console import (
+    ConsoleLogger,
+    LastingConsole,
+    duration,
+    sparkline,
+)
 
 LOSSES = (5.25, 4.75, 4.875, 4.5)  # of validations after 10, 20, 30 and 40 steps
 TRAINED = {"train/loss": 4.4375, "work/tokens_per_second": 12345.6, "train/tokens": 1_234_567_890}
@@ -140,21 +145,32 @@ def test_validations_of_the_past_have_what_was_logged_last_before_them(monkeypat
     ]
 
 
-class Full(io.StringIO):
-    """A file on a full disk."""
+class Failing(io.StringIO):
+    """A file that takes nothing, as on a full disk."""
+
+    def __init__(self, error=None):
+        super().__init__()
+        self.error = error or OSError(28, "No space left on device")
 
     def write(self, text):
-        raise OSError(28, "No space left on device")
+        raise self.error
 
 
 def test_a_line_is_kept_on_one_of_console_and_log_if_the_other_is_on_a_full_disk():
     kept = io.StringIO()
-    ConsoleLogger(Console(file=Full()), Console(file=kept), 9).say("a line")
+    ConsoleLogger(Console(file=Failing()), Console(file=kept), 9).say("a line")
     assert kept.getvalue() == "a line\n"
 
     shown = io.StringIO()
-    ConsoleLogger(Console(file=shown), Console(file=Full()), 9).say("a line")
+    ConsoleLogger(Console(file=shown), Console(file=Failing()), 9).say("a line")
     assert shown.getvalue() == "a line\n"
+
+
+def test_a_reader_that_leaves_does_not_end_the_run():
+    lasting = LastingConsole(file=Failing(BrokenPipeError()))
+    lasting.print("to nobody")
+    lasting.print("still here")
+    assert lasting.quiet
 
 
 def test_what_a_model_writes_does_nothing_to_a_terminal():
@@ -187,3 +203,7 @@ def test_lines_and_the_bar_fit_into_80_columns(monkeypatch, terminal):
 )
 def test_a_sparkline_goes_from_the_lowest_to_the_highest(values, expected):
     assert sparkline(values) == expected
+
+
+def test_durations_read_as_people_say_them():
+    assert [duration(s) for s in (4.4, 185, 3720)] == ["4 s", "3 min 05 s", "1 h 02 min"]

@@ -109,7 +109,12 @@ def assert_same(run, other):
 
 CASES = {
     "accumulation": {"kind": "modern", "batch_size": 2, "dropout": 0.1, "gradient_clip": None},
-    "bf16, rarely validated": {"precision": "bf16", "gradient_clip": 0.01, "val_every_steps": 50},
+    "bf16, rarely validated": {
+        "precision": "bf16",
+        "dropout": 0.2,
+        "gradient_clip": 0.01,
+        "val_every_steps": 50,
+    },
     "often validated": {"kind": "modern", "val_every_steps": 1, "dropout": 0.3},
     "muon": {"kind": "modern", "optimizer": "muon", "batch_size": 4},
     "an optimizer of one's own": {"optimizer": "sgd"},

@@ -1,4 +1,4 @@
-"""What a run shows: events, console, log, samples, and the files it leaves."""
+"""What a run logs: each figure against what the run did, and samples by their seed."""
 
 import re
 import time
@@ -7,37 +7,10 @@ from itertools import pairwise
 import pytest
 import torch
 from lightning import Callback
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from gptmini.training import EventLogger, Samples, Scalars
+from gptmini.training import Samples, Scalars
+from training.watchers import Figures, Seen
 
-# Tags of the classic model, whose embedding is tied, by when they are logged.
-TRAINING = {
-    "train/loss",
-    "train/lr/matrices",
-    "train/lr/embedding",
-    "train/lr/unembedding",
-    "train/lr/scalars",
-    "train/tokens",
-    "train/passes",
-    "weights/grad_norm",
-    "weights/clipped",
-    "weights/norm/embedding",
-    "weights/norm/attention",
-    "weights/norm/mlp",
-    "weights/norm/norm",
-    "weights/update_ratio/embedding",
-    "weights/update_ratio/attention",
-    "weights/update_ratio/mlp",
-    "weights/update_ratio/norm",
-    "work/memory_gb",
-    "work/tokens_per_second",
-    "work/ms/data",
-    "work/ms/forward",
-    "work/ms/backward",
-    "work/ms/optimizer",
-}
-VALIDATION = {"val/loss", "val/bits_per_byte", "val/gap"}
 SAMPLING = {
     "prompts": [""],
     "max_new_tokens": 9,
@@ -48,58 +21,35 @@ SAMPLING = {
 }
 
 
-def values(read, tag):
-    return [event.value for event in read.Scalars(tag)]
+def test_figures_are_logged_at_some_optimizer_steps_and_losses_are_means_since_the_last(train):
+    seen = Seen()
+    figures = Figures()
+    trainer = train(callbacks=[Scalars(every_steps=2), figures], loggers=[seen], batch_size=4)
 
+    for tag in seen.tags():
+        is_of_validation = tag.startswith("val/")
+        assert list(seen.values(tag)) == ([3, 6] if is_of_validation else [1, 2, 4, 6])
 
-def events(folder):
-    return EventAccumulator(str(folder)).Reload()
+    losses = figures.losses
+    means = {
+        1: losses[1],
+        2: losses[2],
+        4: (losses[3] + losses[4]) / 2,
+        6: (losses[5] + losses[6]) / 2,
+    }
+    assert seen.values("train/loss") == pytest.approx(means, rel=1e-6)
 
-
-def test_events_hold_the_documented_tags_at_optimizer_steps(train, tmp_path):
-    samples = Samples(**SAMPLING)
-    losses = []
-
-    def watch(module):
-        step = module.training_step
-
-        def record(batch, batch_idx):
-            losses.append(step(batch, batch_idx))
-            return losses[-1]
-
-        module.training_step = record
-
-    logger = EventLogger(str(tmp_path))
-    trainer = train(
-        callbacks=[Scalars(every_steps=2), samples], loggers=[logger], batch_size=4, watch=watch
-    )
-    read = events(tmp_path)
-
-    # Each tag comes at the steps at which it is logged.
-    assert set(read.Tags()["scalars"]) == TRAINING | VALIDATION
-    assert read.Tags()["tensors"] == ["samples/text_summary"]
-    for tag in TRAINING:
-        assert [event.step for event in read.Scalars(tag)] == [1, 2, 4, 6]
-    for tag in VALIDATION:
-        assert [event.step for event in read.Scalars(tag)] == [3, 6]
-
-    # A point of the loss is the mean of the steps since the last point; a step has two micro-steps.
-    means = [(losses[i] + losses[i + 1]).item() / 2 for i in range(0, 12, 2)]
-    shown = [means[0], means[1], sum(means[2:4]) / 2, sum(means[4:6]) / 2]
-    assert values(read, "train/loss") == pytest.approx(shown, rel=1e-6)
-
+    # A step has eight windows of five tokens.
     n_tokens = trainer.datamodule.store.n_tokens("train")
-    passes = [step * 40 / n_tokens for step in (1, 2, 4, 6)]
-    assert values(read, "train/tokens") == [step * 8 * 5 for step in (1, 2, 4, 6)]
-    assert values(read, "train/passes") == pytest.approx(passes)
-    assert all(value > 0 for value in values(read, "work/tokens_per_second"))
+    assert seen.values("train/tokens") == {step: step * 8 * 5 for step in (1, 2, 4, 6)}
+    passes = {step: step * 40 / n_tokens for step in (1, 2, 4, 6)}
+    assert seen.values("train/passes") == pytest.approx(passes)
 
-    loss = trainer.lightning_module.evaluation.loss
-    assert values(read, "val/loss")[-1] == pytest.approx(loss)
-    assert values(read, "val/gap")[-1] == pytest.approx(loss - shown[-1])
-
-    text = read.Tensors("samples/text_summary")[-1].tensor_proto.string_val[0].decode()
-    assert text == "\n".join("    " + line for line in samples.texts[0].splitlines())
+    # The gap is that to the newest point of train/loss.
+    validations = figures.validations
+    assert seen.values("val/loss") == validations
+    gaps = {3: validations[3] - means[2], 6: validations[6] - means[6]}
+    assert seen.values("val/gap") == pytest.approx(gaps, rel=1e-5)
 
 
 def flat_weights(weights, names):
@@ -112,7 +62,7 @@ def flat_weights(weights, names):
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "modern"])
-def test_norms_and_changes_of_weights_are_those_of_the_step(train, tmp_path, kind):
+def test_norms_and_changes_of_weights_are_those_of_the_step(train, kind):
     weights = []
 
     class Watch(Callback):
@@ -123,8 +73,8 @@ def test_norms_and_changes_of_weights_are_those_of_the_step(train, tmp_path, kin
         def on_train_end(self, trainer, module):
             self.on_train_batch_start(trainer, module, None, 0)
 
-    train(kind, callbacks=[Scalars(every_steps=1), Watch()], loggers=[EventLogger(str(tmp_path))])
-    read = events(tmp_path)
+    seen = Seen()
+    train(kind, callbacks=[Scalars(every_steps=1), Watch()], loggers=[seen])
 
     patterns = {
         "embedding": r"(position_)?embedding\.weight",
@@ -137,7 +87,7 @@ def test_norms_and_changes_of_weights_are_those_of_the_step(train, tmp_path, kin
         del patterns["unembedding"]  # is the embedding
     else:
         del patterns["norm"]  # has no weights
-    logged = [tag for tag in read.Tags()["scalars"] if "update_ratio" in tag]
+    logged = [tag for tag in seen.tags() if "update_ratio" in tag]
     assert {tag.rpartition("/")[2] for tag in logged} == set(patterns)
 
     for name, pattern in patterns.items():
@@ -145,40 +95,40 @@ def test_norms_and_changes_of_weights_are_those_of_the_step(train, tmp_path, kin
         flat = [flat_weights(step, own) for step in weights]
 
         norms = [w.norm().item() for w in flat[1:]]
-        assert values(read, f"weights/norm/{name}") == pytest.approx(norms, rel=1e-5)
+        shown = list(seen.values(f"weights/norm/{name}").values())
+        assert shown == pytest.approx(norms, rel=1e-5)
+
         ratios = [((new - old).norm() / new.norm()).item() for old, new in pairwise(flat)]
-        assert values(read, f"weights/update_ratio/{name}") == pytest.approx(ratios, rel=1e-4)
+        shown = list(seen.values(f"weights/update_ratio/{name}").values())
+        assert shown == pytest.approx(ratios, rel=1e-4)
 
 
-def test_the_share_of_clipped_steps_is_of_those_since_the_last_point(train, tmp_path):
-    norms = []
-
-    class Watch(Callback):
-        def on_train_batch_end(self, trainer, module, *batch):
-            norms.append(module.grad_norm.item())
-
+def test_the_share_of_clipped_steps_is_of_those_since_the_last_point(train):
     # At this limit the three of six steps with the smallest gradients are not clipped.
-    train(callbacks=[Watch()])
-    limit = sorted(norms)[2] * 1.0001
-    norms.clear()
+    free = Figures()
+    seen = Seen()
+    train(callbacks=[Scalars(every_steps=3), free], loggers=[seen], gradient_clip=None)
+    assert seen.values("weights/clipped") == {}
+    limit = sorted(free.norms.values())[2] * 1.0001
 
-    logger = EventLogger(str(tmp_path))
-    train(callbacks=[Scalars(every_steps=3), Watch()], loggers=[logger], gradient_clip=limit)
-    clipped = [norm > limit for norm in norms]
-    assert 0 < sum(clipped) < 6
+    figures = Figures()
+    seen = Seen()
+    train(callbacks=[Scalars(every_steps=3), figures], loggers=[seen], gradient_clip=limit)
+    norms = figures.norms
+    clipped = {step: norm > limit for step, norm in norms.items()}
+    assert 0 < sum(clipped.values()) < 6
 
-    # The points are at steps 1, 3 and 6.
-    shown = [clipped[0] / 1, sum(clipped[1:3]) / 2, sum(clipped[3:]) / 3]
-    assert values(events(tmp_path), "weights/clipped") == pytest.approx(shown)
-    shown = [norms[0], norms[2], norms[5]]
-    assert values(events(tmp_path), "weights/grad_norm") == pytest.approx(shown)
+    shares = {
+        1: clipped[1] / 1,
+        3: (clipped[2] + clipped[3]) / 2,
+        6: (clipped[4] + clipped[5] + clipped[6]) / 3,
+    }
+    assert seen.values("weights/clipped") == pytest.approx(shares)
+    shown = {step: norms[step] for step in (1, 3, 6)}
+    assert seen.values("weights/grad_norm") == pytest.approx(shown)
 
-    logger = EventLogger(str(tmp_path / "free"))
-    train(callbacks=[Scalars(every_steps=3)], loggers=[logger], gradient_clip=None)
-    assert "weights/clipped" not in events(tmp_path / "free").Tags()["scalars"]
 
-
-def test_parts_of_a_step_take_what_they_are_made_to_take(train, tmp_path):
+def test_parts_of_a_step_take_what_they_are_made_to_take(train):
     class Slow(Callback):
         def on_train_batch_start(self, *_):
             time.sleep(0.02)
@@ -190,16 +140,12 @@ def test_parts_of_a_step_take_what_they_are_made_to_take(train, tmp_path):
             time.sleep(0.04)
 
     # A callback's hook runs before Scalars's, so that what it sleeps is charged to the part that ends there.
-    train(
-        callbacks=[Slow(), Scalars(every_steps=2)],
-        loggers=[EventLogger(str(tmp_path))],
-        batch_size=4,
-    )
-    read = events(tmp_path)
+    seen = Seen()
+    train(callbacks=[Slow(), Scalars(every_steps=2)], loggers=[seen], batch_size=4)
 
     # A step has two micro-steps, each of which sleeps.
     for part, least in (("data", 40), ("forward", 60), ("backward", 80), ("optimizer", 0)):
-        spent = {event.step: event.value for event in read.Scalars(f"work/ms/{part}")}
+        spent = seen.values(f"work/ms/{part}")
         assert list(spent) == [1, 2, 4, 6]
         if part == "data":
             # The first of step 4's sleeps comes after a validation, and is not charged to any part.
@@ -207,36 +153,37 @@ def test_parts_of_a_step_take_what_they_are_made_to_take(train, tmp_path):
         assert all(least < value < least + 5000 for value in spent.values())
 
 
-def test_speed_is_of_the_clock_and_memory_of_the_system(train, tmp_path):
+def test_speed_is_of_the_clock_and_memory_of_the_system(train):
     class Slow(Callback):
         def on_train_batch_start(self, *_):
             time.sleep(0.1)
 
     resource = pytest.importorskip("resource")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-    scalars = Scalars(every_steps=2, peak_tflops=0.5)
-    trainer = train(callbacks=[Slow(), scalars], loggers=[EventLogger(str(tmp_path))])
+    seen = Seen()
+    trainer = train(callbacks=[Slow(), Scalars(every_steps=2, peak_tflops=0.5)], loggers=[seen])
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
-    # A step has 40 tokens and takes at least a tenth of a second.
-    read = events(tmp_path)
-    speeds = values(read, "work/tokens_per_second")
-    assert all(4 < speed < 400 for speed in speeds)
+    # A step has 40 tokens and takes at least a tenth of a second. That of the first is not known.
+    speeds = seen.values("work/tokens_per_second")
+    assert list(speeds) == [2, 4, 6]
+    assert all(4 < speed < 400 for speed in speeds.values())
     flops = trainer.lightning_module.model.flops_per_token
-    expected = [speed * flops / 0.5e12 for speed in speeds]
-    assert values(read, "work/mfu") == pytest.approx(expected)
-    for memory in values(read, "work/memory_gb"):
+    expected = {step: speed * flops / 0.5e12 for step, speed in speeds.items()}
+    assert seen.values("work/mfu") == pytest.approx(expected)
+    for memory in seen.values("work/memory_gb").values():
         assert before * 0.999 <= memory <= after * 1.001
 
 
-def test_learning_rate_shown_is_the_one_used(train, tmp_path):
-    train(callbacks=[Scalars(every_steps=1)], loggers=[EventLogger(str(tmp_path))])
-    shown = values(events(tmp_path), "train/lr/matrices")
+def test_the_learning_rate_shown_is_the_one_used(train):
+    seen = Seen()
+    train(callbacks=[Scalars(every_steps=1)], loggers=[seen])
 
     # The warm-up is (s + 1) / 3; then comes 0.1 + 0.9 * (1 + cos(pi * (s - 2) / 3)) / 2.
     multipliers = (1 / 3, 2 / 3, 1, 0.775, 0.325, 0.1)
-    assert shown == pytest.approx([0.01 * multiplier for multiplier in multipliers], rel=1e-5)
-    assert shown == values(events(tmp_path), "train/lr/scalars")
+    expected = {step: 0.01 * multiplier for step, multiplier in enumerate(multipliers, 1)}
+    assert seen.values("train/lr/matrices") == pytest.approx(expected, rel=1e-5)
+    assert seen.values("train/lr/matrices") == seen.values("train/lr/scalars")
 
 
 def test_samples_differ_by_seed_and_show_documents_apart(train):
