@@ -18,9 +18,9 @@ if TYPE_CHECKING:  # importing Lightning takes seconds
     from gptmini.commands.parts import Settings
     from gptmini.data import TokenStore
     from gptmini.model import GPT, GPTConfig
+    from gptmini.runs import Run
     from gptmini.training import ConsoleLogger, GPTModule, TrainerSettings
     from gptmini.training.checkpoints import Best
-    from gptmini.training.run import Run
     from gptmini.training.stopping import Ending
     from gptmini.training.trainer import Logger, Trainer
 

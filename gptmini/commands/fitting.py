@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from gptmini.commands.compose import Typed
-    from gptmini.runs import RunState
+    from gptmini.runs import Run, RunState
     from gptmini.training import GPTModule, TokenDataModule
     from gptmini.training.checkpoints import Best
     from gptmini.training.ranks import Ranks
-    from gptmini.training.run import Run
     from gptmini.training.stopping import Ending
     from gptmini.training.trainer import Logger, Trainer
 

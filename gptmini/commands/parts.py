@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from gptmini.commands.compose import Typed
     from gptmini.hardware import Hardware
     from gptmini.model import ModelSettings
+    from gptmini.runs import Run
     from gptmini.training import TrainerSettings
-    from gptmini.training.run import Run
     from gptmini.training.trainer import Callback, Logger
 
 

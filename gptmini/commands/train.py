@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from gptmini.checkpoint.training_state import TrainingState
     from gptmini.data import TokenStore
+    from gptmini.runs import Run
     from gptmini.training import GPTModule, TokenDataModule
     from gptmini.training.ranks import Ranks
-    from gptmini.training.run import Run
 
 
 def run_job(config: "DictConfig", typed: Typed) -> float | None:
@@ -80,7 +80,7 @@ def train(config: "DictConfig", typed: Typed) -> TrainingResult | None:
             return None
 
         prepare_process(settings)
-        from gptmini.training.run import open_run
+        from gptmini.runs import open_run
 
         root = settings.root
         place = open_run(config.resume, config.folder, runs_dir=root.runs_dir, name=root.name)
@@ -146,8 +146,8 @@ def follow() -> TrainingResult | None:
     from gptmini.checkpoint.file import read_checkpoint
     from gptmini.checkpoint.training_state import TrainingState
     from gptmini.data import TokenStore
+    from gptmini.runs import Run
     from gptmini.training.ranks import Ranks
-    from gptmini.training.run import Run
 
     with Ranks(this_world()) as ranks:
         plan = ranks.hear()

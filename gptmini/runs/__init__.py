@@ -1,7 +1,6 @@
-"""A run's folder: made, found and locked, led to by runs/latest, and gone on with."""
+"""A run: found by what a user names, its folder made and locked, and gone on with."""
 
 from gptmini.runs.find import (
-    checkpoints_in,
     every_run,
     find_checkpoint,
     find_run,
@@ -9,31 +8,16 @@ from gptmini.runs.find import (
     has_checkpoint,
     named_run,
 )
-from gptmini.runs.metrics import curves_of, dropping_later_lines, read_lines
-from gptmini.runs.resume import adopt, find_training_state, remove_left_overs
-from gptmini.runs.run_folder import (
-    check_latest,
-    check_version,
-    is_run,
-    is_trained,
-    link_latest,
-    locked,
-    make_run_folder,
-    read_config,
-    root_of,
-    seen_from_here,
-    write_config,
-)
+from gptmini.runs.metrics import curves_of, read_lines
+from gptmini.runs.resume import find_training_state
+from gptmini.runs.run import Run, open_run
+from gptmini.runs.run_folder import is_run, is_trained, locked, read_config, seen_from_here
 from gptmini.runs.state import RunState, read_state, write_state
 
 __all__ = [
+    "Run",
     "RunState",
-    "adopt",
-    "check_latest",
-    "check_version",
-    "checkpoints_in",
     "curves_of",
-    "dropping_later_lines",
     "every_run",
     "find_checkpoint",
     "find_run",
@@ -42,16 +26,12 @@ __all__ = [
     "has_checkpoint",
     "is_run",
     "is_trained",
-    "link_latest",
     "locked",
-    "make_run_folder",
     "named_run",
+    "open_run",
     "read_config",
     "read_lines",
     "read_state",
-    "remove_left_overs",
-    "root_of",
     "seen_from_here",
-    "write_config",
     "write_state",
 ]

@@ -157,14 +157,10 @@ def is_trained(folder: Path) -> bool:
 
 
 @contextmanager
-def locked(folder: Path, doing: str = "trained") -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Lock a run folder during the block, so that one process at a time writes it.
 
     The lock of a process that was killed is free again.
-
-    Args:
-        folder: of a run, or of a sweep.
-        doing: what the other process does with it, for the error message.
 
     Raises UserError: another process has locked the folder; its id is named.
     """
@@ -176,7 +172,7 @@ def locked(folder: Path, doing: str = "trained") -> Iterator[None]:
         lock.acquire(timeout=PATIENCE)
     except Timeout:
         process = path.read_text() or "unknown"
-        raise UserError(f"{folder} is being {doing} by process {process}; stop it first") from None
+        raise UserError(f"{folder} is being trained by process {process}; stop it first") from None
 
     try:
         with naming(path):

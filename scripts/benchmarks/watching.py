@@ -96,8 +96,8 @@ def watch(overrides: list[str], *, is_watched: bool) -> Times:
     from gptmini.commands.fitting import log_setup
     from gptmini.commands.train import assemble
     from gptmini.hardware import clock
+    from gptmini.runs import Run
     from gptmini.training import EventLogger, MetricsLogger, RunCheckpoints, Scalars
-    from gptmini.training.run import Run
 
     # A callback keeps state, so that each run has its own.
     subject = subject_of(overrides)

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import gptmini
-from gptmini.runs import every_run, find_checkpoint, find_run, find_runs, link_latest
+from gptmini.runs import every_run, find_checkpoint, find_run, find_runs
+from gptmini.runs.run_folder import link_latest
 from gptmini.user_error import UserError
 
 # In the order in which the runs began. The times of their files say the opposite, as those of a copy may.

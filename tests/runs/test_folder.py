@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import gptmini
-from gptmini import runs
+from gptmini.runs import run_folder
 from gptmini.user_error import UserError
 
 # A process that trains in a folder too.
@@ -22,9 +22,9 @@ with locked(Path(sys.argv[1])):
 
 
 def begin(root, config="", folder=None):
-    place, _ = runs.make_run_folder(str(root), "demo", folder)
-    runs.write_config(config, place, [])
-    runs.link_latest(root, place)
+    place, _ = run_folder.make_run_folder(str(root), "demo", folder)
+    run_folder.write_config(config, place, [])
+    run_folder.link_latest(root, place)
     return place
 
 
@@ -39,18 +39,18 @@ def test_runs_that_start_in_one_second_get_folders_of_their_own(tmp_path):
 
 def test_a_folder_of_ones_own_may_be_absent_or_empty_and_nothing_else(tmp_path):
     own = tmp_path / "mine"
-    place, made = runs.make_run_folder("runs", None, str(own))
+    place, made = run_folder.make_run_folder("runs", None, str(own))
     assert (place, made) == (own, [own])
     # A process that was killed before its run began leaves a lock.
     (own / ".lock").touch()
-    assert runs.make_run_folder("runs", None, str(own)) == (own, [])
+    assert run_folder.make_run_folder("runs", None, str(own)) == (own, [])
 
     (own / "thesis.tex").touch()
     with pytest.raises(UserError, match="and it holds thesis"):
-        runs.make_run_folder("runs", None, str(own))
+        run_folder.make_run_folder("runs", None, str(own))
     (own / "config.yaml").write_text("version: 0.3.0\n")
     with pytest.raises(UserError, match="inner lies in the run "):
-        runs.make_run_folder("runs", None, str(own / "inner"))
+        run_folder.make_run_folder("runs", None, str(own / "inner"))
 
 
 def test_a_latest_that_is_not_ours_is_left_as_it_is(tmp_path):
@@ -63,26 +63,26 @@ def test_a_latest_that_is_not_ours_is_left_as_it_is(tmp_path):
 
 def test_a_folder_in_use_is_refused_and_its_process_named(tmp_path):
     command = [sys.executable, "-c", OTHER, str(tmp_path)]
-    with runs.locked(tmp_path):
+    with run_folder.locked(tmp_path):
         other = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert f"is being trained by process {os.getpid()}; stop it first" in other.stderr
     assert list(tmp_path.iterdir()) == []
 
     # The folder is free again, also after a run that was stopped.
-    with pytest.raises(SystemExit), runs.locked(tmp_path):
+    with pytest.raises(SystemExit), run_folder.locked(tmp_path):
         sys.exit(130)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_configuration_is_kept_under_the_version_that_writes_it(tmp_path):
-    runs.write_config("seed: 1\n", tmp_path, ["data.path=Bücher: a, b", "seed=1"])
-    assert runs.read_config(tmp_path) == ({"seed": 1}, ["data.path=Bücher: a, b", "seed=1"])
+    run_folder.write_config("seed: 1\n", tmp_path, ["data.path=Bücher: a, b", "seed=1"])
+    assert run_folder.read_config(tmp_path) == ({"seed": 1}, ["data.path=Bücher: a, b", "seed=1"])
     assert f"version: {gptmini.__version__}\n" in (tmp_path / "config.yaml").read_text()
 
 
 def test_a_run_of_a_version_that_stores_the_same_goes_on(tmp_path):
     for version in ("0.3.0", "0.3.17", gptmini.__version__):
-        runs.check_version(version, tmp_path)
+        run_folder.check_version(version, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -92,4 +92,4 @@ def test_a_run_of_a_version_that_stores_the_same_goes_on(tmp_path):
 def test_a_run_of_another_version_is_refused_and_the_version_named(tmp_path, version, named):
     wanted = rf"was begun by gptmini {named}, which \S+ cannot go on with; install"
     with pytest.raises(UserError, match=wanted):
-        runs.check_version(version, tmp_path)
+        run_folder.check_version(version, tmp_path)

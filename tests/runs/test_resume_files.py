@@ -2,8 +2,9 @@
 
 import pytest
 
-from gptmini import runs
 from gptmini.checkpoint.file import read_checkpoint, write_checkpoint
+from gptmini.runs.find import checkpoints_in, has_checkpoint
+from gptmini.runs.resume import adopt, find_training_state, remove_left_overs
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def steps(run):
 def test_the_checkpoint_that_a_run_goes_on_from_becomes_its_newest(run):
     # The second time nothing is left to set aside.
     for _ in range(2):
-        runs.adopt(run / "checkpoints" / "best.ckpt", 1, run)
+        adopt(run / "checkpoints" / "best.ckpt", 1, run)
 
     expected = {"best": 1, "set-aside-last-3": 3, "set-aside-previous-2": 2}
     assert steps(run) == {f"{name}.ckpt": step for name, step in expected.items()}
@@ -35,7 +36,7 @@ def test_the_checkpoint_that_a_run_goes_on_from_becomes_its_newest(run):
 def test_a_damaged_checkpoint_is_set_aside(run):
     last = run / "checkpoints" / "last.ckpt"
     last.write_bytes(last.read_bytes()[:-99])
-    (aside,) = runs.adopt(run / "checkpoints" / "previous.ckpt", 2, run)
+    (aside,) = adopt(run / "checkpoints" / "previous.ckpt", 2, run)
     assert aside.name == "set-aside-last-inf.ckpt"
     assert not last.exists()
 
@@ -44,20 +45,20 @@ def test_a_file_of_another_name_stays_and_a_copy_becomes_the_newest(run):
     checkpoints = run / "checkpoints"
     (checkpoints / "best.ckpt").rename(checkpoints / "mine.ckpt")
     for _ in range(2):
-        runs.adopt(checkpoints / "mine.ckpt", 1, run)
+        adopt(checkpoints / "mine.ckpt", 1, run)
 
     expected = {"mine": 1, "previous": 1, "set-aside-last-3": 3, "set-aside-previous-2": 2}
     assert steps(run) == {f"{name}.ckpt": step for name, step in expected.items()}
-    assert runs.checkpoints_in(run) == [checkpoints / "previous.ckpt"]
+    assert checkpoints_in(run) == [checkpoints / "previous.ckpt"]
 
 
 def test_a_run_goes_on_from_its_own_checkpoints_alone(run):
     checkpoints = run / "checkpoints"
-    assert runs.has_checkpoint(run)
+    assert has_checkpoint(run)
     for name in ("best", "previous", "last"):
         (checkpoints / f"{name}.ckpt").rename(checkpoints / f"set-aside-{name}-1.ckpt")
-    assert not runs.has_checkpoint(run)
-    assert runs.find_training_state(run) == (None, [])
+    assert not has_checkpoint(run)
+    assert find_training_state(run) == (None, [])
 
 
 def test_what_a_killed_process_had_half_written_is_removed_and_nothing_else(run):
@@ -72,6 +73,6 @@ def test_what_a_killed_process_had_half_written_is_removed_and_nothing_else(run)
     for name in (*left_over, *kept):
         (run / name).touch()
 
-    runs.remove_left_overs(run)
+    remove_left_overs(run)
     assert [name for name in left_over if (run / name).exists()] == []
     assert [name for name in kept if not (run / name).exists()] == []

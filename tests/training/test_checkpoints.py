@@ -11,7 +11,8 @@ import torch
 import gptmini
 from forked import in_processes
 from gptmini.checkpoint.file import read_checkpoint, step_of
-from gptmini.runs import RunState, checkpoints_in, read_state, write_state
+from gptmini.runs import RunState, read_state, write_state
+from gptmini.runs.find import checkpoints_in
 from gptmini.training.checkpoints import AtomicCheckpointIO, RunCheckpoints, Stop
 from training.test_strategies import trained
 

@@ -13,7 +13,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import metadata
 
 from gptmini.report.tables import csv_of
-from gptmini.runs import curves_of, dropping_later_lines, read_lines
+from gptmini.runs import curves_of, read_lines
+from gptmini.runs.metrics import dropping_later_lines
 from gptmini.training import EventLogger, MetricsLogger, Scalars
 from gptmini.user_error import UserError
 

@@ -7,7 +7,8 @@ import lightning as L
 import pytest
 import torch
 
-from gptmini.runs import adopt, find_training_state
+from gptmini.runs import find_training_state
+from gptmini.runs.resume import adopt
 from gptmini.training.checkpoints import RunCheckpoints, Stop
 from gptmini.training.monitoring.samples import Samples
 from gptmini.training.monitoring.scalars import Scalars

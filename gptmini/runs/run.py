@@ -3,29 +3,25 @@
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from gptmini.checkpoint.training_state import TrainingState
-from gptmini.runs import (
-    RunState,
-    adopt,
+from gptmini.runs.find import find_run, named_run
+from gptmini.runs.metrics import Line, dropping_later_lines
+from gptmini.runs.resume import adopt, find_training_state, remove_left_overs
+from gptmini.runs.run_folder import (
     check_latest,
-    dropping_later_lines,
-    find_run,
-    find_training_state,
     is_run,
     link_latest,
     locked,
     make_run_folder,
-    named_run,
-    read_state,
-    remove_left_overs,
     root_of,
     write_config,
-    write_state,
 )
-from gptmini.runs.metrics import Line
+from gptmini.runs.state import RunState, read_state, write_state
 from gptmini.untrusted import check_plain_folder
+
+if TYPE_CHECKING:  # importing torch takes seconds, and finding a run needs no torch
+    from gptmini.checkpoint.training_state import TrainingState
 
 
 class Run:
@@ -45,7 +41,7 @@ class Run:
         root: Path | None,
         *,
         resumed: bool,
-        state: TrainingState | None = None,
+        state: "TrainingState | None" = None,
         notes: Sequence[str] = (),
     ) -> None:
         self.folder = folder
