@@ -196,7 +196,7 @@ class Announcer:
             kept = "the newest checkpoint is what is left"
         else:
             kept = "nothing was saved yet"
-        self.say("stopped", f"by {ending.reason} at step {step}; {kept}")
+        self.say("stopped", f"by {ending.stopped_by} at step {step}; {kept}")
         self.say("next", resuming(run, self.typed))
 
     def say_done(self, trainer: "Trainer", run: "Run", *, n_steps: int, seconds: float) -> None:

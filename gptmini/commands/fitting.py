@@ -159,7 +159,7 @@ def fit(
     ranks.join(settings.hardware.device, seconds=settings.trainer.timeout, folder=run.folder)
     try:
         ending = stopping.fit_until_stopped(trainer, module, data)
-        ranks.leave_together = ending.saved or ending.reason is None
+        ranks.leave_together = ending.saved or ending.stopped_by is None
     except Exception as error:
         if trainer.is_global_zero:
             end = RunState(state="failed", step=trainer.global_step, by=type(error).__name__)
@@ -189,7 +189,7 @@ def say_end(
     """
     from gptmini.training import Samples
 
-    if ending.reason is not None:
+    if ending.stopped_by is not None:
         announcer.say_stop(ending, trainer.global_step, run)
     else:
         checkpoints = checkpoints_of(settings)
@@ -206,7 +206,7 @@ def say_end(
     if ending.saved and settings.trainer.requeue:
         from gptmini.training.requeueing import requeue
 
-        announcer.say("requeue", requeue(ending.reason))
+        announcer.say("requeue", requeue(ending.stopped_by))
 
 
 def result_of(
@@ -218,7 +218,7 @@ def result_of(
         folder=run.folder,
         steps=trainer.global_step,
         best=None if checkpoints is None else checkpoints.best,
-        stopped_by=ending.reason,
+        stopped_by=ending.stopped_by,
         exit_code=ending.code,
     )
 
@@ -228,8 +228,8 @@ def end_of(trainer: "Trainer", ending: "Ending") -> "RunState":
     from gptmini.runs import RunState
 
     step = trainer.global_step
-    if ending.reason is not None:
-        return RunState(state="stopped", step=step, by=ending.reason)
+    if ending.stopped_by is not None:
+        return RunState(state="stopped", step=step, by=ending.stopped_by)
     if step >= trainer.max_steps:
         return RunState(state="done", step=step)
     name, _ = ended_by(trainer)

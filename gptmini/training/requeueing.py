@@ -9,14 +9,15 @@ ENDS_OF_TIME = ("SIGUSR1", "SIGUSR2")
 PATIENCE = 60  # seconds that scontrol may take
 
 
-def requeue(reason: str | None) -> str:
+def requeue(stopped_by: str | None) -> str:
     """Put this job into its queue again; return a line for the user on what came of it.
 
-    reason is why the run stopped, perhaps the name of a signal.
+    stopped_by is as in Ending.
     """
     job = os.environ.get("SLURM_JOB_ID")
-    if job is None or reason not in ENDS_OF_TIME:
-        return f"not in a queue again: that is for a job of Slurm whose time ends, not for {reason}"
+    if job is None or stopped_by not in ENDS_OF_TIME:
+        kind = "a job of Slurm whose time ends"
+        return f"not in a queue again: that is for {kind}, not for {stopped_by}"
 
     program = shutil.which("scontrol")
     if program is None:

@@ -29,27 +29,35 @@ SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 class Stop(SystemExit):
     """The request to end a run between two steps, raised by Stopping and caught when training has been left.
 
-    Args:
-        code: exit code of the command: 128 + the signal's number, or 0 for the time limit.
-        reason: the name of the signal, or the time limit.
+    number is that of the signal that has come; 0 says that the time is over.
     """
 
-    code: int
-
-    def __init__(self, code: int, reason: str) -> None:
-        super().__init__(code)
-        self.reason = reason
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Ending:
     """How a training ended."""
 
-    reason: str | None = None  # a signal's name or the time limit; None: neither of them
-    code: int = 0  # exit code of the command
+    signal: int = 0  # number of the signal that has stopped it; 0 for none
+    late: bool = False  # whether the time limit has stopped it
     saved: bool = False  # whether a checkpoint was to be saved at the step at which it stopped
     # Calls the handler that the signal which has stopped the run had before the run; to be called last.
     pass_on: Callable[[], None] = lambda: None
+
+    @property
+    def stopped_by(self) -> str | None:
+        """What has stopped the training, in words: a signal's name or the time limit; None if nothing has."""
+        if self.signal:
+            return signal.Signals(self.signal).name
+        return "the time limit" if self.late else None
+
+    @property
+    def code(self) -> int:
+        """Exit code of the command."""
+        return 128 + self.signal if self.signal else 0
 
 
 class Stopping(L.Callback):
@@ -82,12 +90,17 @@ class Stopping(L.Callback):
             with self.listening():
                 trainer.fit(module, data)
         except Stop as stop:
-            return Ending(reason=stop.reason, code=stop.code, saved=True, pass_on=self._pass_on)
+            return Ending(
+                signal=stop.number,
+                late=not stop.number,
+                saved=True,
+                pass_on=self._pass_on,
+            )
         except (SystemExit, KeyboardInterrupt):
             if not self.signal:
                 raise
             # Lightning turns a second Ctrl-C into SystemExit, and raises its own for a SIGTERM before on_train_start.
-            return Ending(reason=signal.Signals(self.signal).name, code=128 + self.signal)
+            return Ending(signal=self.signal)
         return Ending()
 
     @contextmanager
@@ -250,7 +263,5 @@ def heeded_signals() -> list[signal.Signals]:
 
 def _stop_if(number: int, *, late: bool) -> None:
     """Raise Stop if a signal of this number came (0: none did), or if the time is over."""
-    if number:
-        raise Stop(128 + number, signal.Signals(number).name)
-    if late:
-        raise Stop(0, "the time limit")
+    if number or late:
+        raise Stop(number)

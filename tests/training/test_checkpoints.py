@@ -22,7 +22,7 @@ class StopAtTheEnd(L.Callback):
 
     def on_train_epoch_end(self, trainer, pl_module):
         if trainer.global_step == trainer.max_steps:
-            raise Stop(0, "the test")
+            raise Stop(0)
 
 
 def test_best_last_and_previous_are_the_steps_they_name(train, tmp_path, checkpoints):
