@@ -58,18 +58,6 @@ def test_float32_on_a_gpu_says_that_its_products_are_tf32s(
     assert str(choose_hardware("cuda", "bf16", False)) == "cuda, bf16, eager"
 
 
-def test_the_line_of_the_machine_counts_processes_and_threads(monkeypatch):
-    lines = []
-    for n_threads, n_processes in ((1, 1), (3, 1), (1, 2)):
-        monkeypatch.setattr(torch, "get_num_threads", lambda n=n_threads: n)
-        lines.append(str(choose_hardware("cpu", "fp32", False, n_processes)))
-    assert lines == [
-        "cpu, fp32, eager, 1 thread",
-        "cpu, fp32, eager, 3 threads",
-        "cpu, fp32, eager, 2 processes, 1 thread each",
-    ]
-
-
 def test_no_number_of_threads_means_torchs_own_number_again(monkeypatch):
     used = [6]
     monkeypatch.setattr(torch, "get_num_threads", lambda: used[-1])

@@ -6,14 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 import gptmini
 from checkpoint.checkpoints import LEARNED, ROTARY, make, small
-from gptmini.checkpoint.file import read_checkpoint, step_of, write_checkpoint
+from gptmini.checkpoint.file import step_of, write_checkpoint
 from gptmini.checkpoint.training_state import TrainingState
 from gptmini.model import new_gpt
 from gptmini.user_error import UserError
@@ -43,13 +42,9 @@ def test_load_gives_the_model_and_the_tokenizer_ready_to_sample(path, config):
     assert tokenizer.decode([10, 0]) == "ka"
 
 
-def no_room(*_):
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
 def half_a_save(checkpoint, file):
     file.write(b"PK")
-    no_room()
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def torchs_writer(checkpoint, file):
@@ -60,20 +55,11 @@ def torchs_writer(checkpoint, file):
         raise RuntimeError("unexpected pos 64 vs 0")  # noqa: B904
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "fault"),
-    [
-        (torch, "save", half_a_save),
-        (torch, "save", torchs_writer),
-        (os, "fsync", no_room),
-        (Path, "replace", no_room),
-    ],
-    ids=["save", "torch's save", "flush", "rename"],
-)
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(path, monkeypatch, owner, name, fault):
+@pytest.mark.parametrize("save", [half_a_save, torchs_writer])
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(path, monkeypatch, save):
     write_checkpoint(small(step=1), path)
     old = path.read_bytes()
-    monkeypatch.setattr(owner, name, fault)
+    monkeypatch.setattr(torch, "save", save)
 
     with pytest.raises(OSError, match="No space left on device") as refused:
         write_checkpoint(small(), path)
@@ -81,18 +67,6 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(path, monkeypatch, 
     monkeypatch.undo()
     assert refused.value.filename == str(path)
     assert path.read_bytes() == old
-    assert list(path.parent.iterdir()) == [path]
-
-
-def test_a_write_replaces_the_old_file_by_another_one(path):
-    write_checkpoint(small(step=1), path)
-    # The reader has the old file open, as somebody who samples while the run goes on.
-    with path.open("rb") as reader:
-        old = path.read_bytes()
-        write_checkpoint(small(step=2), path)
-        assert reader.read() == old
-
-    assert read_checkpoint(path)["step"] == 2
     assert list(path.parent.iterdir()) == [path]
 
 
