@@ -54,6 +54,7 @@ def bytes_of_states(optimizer_name):
 
 
 # Of each parameter in float32: its weight, its gradient, and two moments of AdamW or the one of Muon.
+@pytest.mark.slow
 @pytest.mark.parametrize(("optimizer", "bytes_in_blocks"), [("adamw", 16), ("muon", 12)])
 def test_weights_gradients_and_moments_are_divided_evenly(optimizer, bytes_in_blocks):
     n_parameters, n_in_blocks, n_bytes = forked(bytes_of_states, optimizer)

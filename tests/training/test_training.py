@@ -159,6 +159,7 @@ def test_a_validation_follows_the_last_step_and_none_is_done_twice(
     assert list(figures.validations) == expected
 
 
+@pytest.mark.slow
 def test_a_traced_loss_trains_to_the_same_weights_under_the_same_names(train, monkeypatch):
     # Forward and backward pass are traced, as for every backend; inductor's code is tried in test_resume.py.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
@@ -195,6 +196,7 @@ def test_the_loss_is_compiled_once_whatever_validation_and_samples_do(
     assert not counters["recompile_limit"]
 
 
+@pytest.mark.slow
 def test_more_runs_of_other_shapes_than_torch_keeps_are_compiled_in_one_process(train, monkeypatch):
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
