@@ -1,11 +1,9 @@
 """Files and folders that are written whole or not at all, under a temporary name."""
 
-import glob
 import os
 import secrets
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,9 +12,6 @@ from typing import BinaryIO
 PACKAGE = Path(__file__).resolve().parent
 # The folder of gptmini's configuration files: inside an installed package, and beside the package in a clone.
 CONFIGS = PACKAGE / "configs" if (PACKAGE / "configs").is_dir() else PACKAGE.parent / "configs"
-
-# Seconds after the last write when a temporary folder counts as left behind by a process that was killed.
-ABANDONED = 3600
 
 OTHER_FILES = 256  # that a process keeps open: libraries, logs, checkpoints
 
@@ -56,15 +51,11 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 def new_folder(path: Path) -> Iterator[Path]:
     """Make a folder that takes the name path when the block ends: the folder is complete or absent.
 
-    Yields the folder under its temporary name. When the block raises, the new folder is removed. One that a killed
-    process left is removed by the next call for the same path, when nothing was written in it for an hour. The block
-    itself flushes the files to disk. Raises OSError: there is something else than an empty folder at path.
+    Yields the folder under its temporary name. When the block raises, the new folder is removed. The block itself
+    flushes the files to disk. Raises OSError: there is something else than an empty folder at path.
     """
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
-    for left_over in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-        _remove_if_abandoned(left_over)
-
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
     try:
         yield temporary
@@ -117,12 +108,3 @@ def allow_open_files(number: int) -> None:
         wanted = min(wanted, hard)
     if soft != resource.RLIM_INFINITY and wanted > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _remove_if_abandoned(folder: Path) -> None:
-    """Remove a temporary folder if nothing in it was written within the last hour."""
-    # FileNotFoundError: the process that made the folder has just renamed it. PermissionError: another user made it.
-    with suppress(FileNotFoundError, PermissionError):
-        times = [entry.stat().st_mtime for entry in (folder, *folder.iterdir())]
-        if time.time() - max(times) > ABANDONED:
-            shutil.rmtree(folder)

@@ -4,11 +4,10 @@ import os
 import resource
 import subprocess
 import sys
-import time
 
 import pytest
 
-from gptmini.files import ABANDONED, new_folder, replace_by_symlink, replacing
+from gptmini.files import new_folder, replace_by_symlink, replacing
 
 # Begins to replace a file, and kills itself.
 KILLED = """
@@ -92,47 +91,28 @@ def test_a_link_takes_the_place_of_a_file(path):
     assert names(path.parent) == ["file"]
 
 
-def make(folder):
-    with new_folder(folder) as made:
-        (made / "file").touch()
-        assert not folder.exists()
-
-
 def test_a_folder_is_complete_or_not_there(tmp_path):
-    def make_half():
+    def make(*, error=None):
         with new_folder(tmp_path / "made") as folder:
             (folder / "file").touch()
-            raise KeyError
+            assert names(tmp_path) == [folder.name]
+            if error is not None:
+                raise error
 
     with pytest.raises(KeyError):
-        make_half()
+        make(error=KeyError())
     assert names(tmp_path) == []
-    make(tmp_path / "made")
+    make()
     assert names(tmp_path) == ["made"]
     assert names(tmp_path / "made") == ["file"]
 
 
-def test_of_two_who_make_a_folder_the_first_one_stays(tmp_path):
+def test_a_folder_that_is_there_by_the_end_is_not_replaced(tmp_path):
     def make_second():
-        with new_folder(tmp_path / "made") as folder:
-            (folder / "mine").touch()
-            make(tmp_path / "made")
+        with new_folder(tmp_path / "made"):
+            (tmp_path / "made").mkdir()
+            (tmp_path / "made" / "mine").touch()
 
     with pytest.raises(OSError, match="made"):
         make_second()
-    assert names(tmp_path / "made") == ["file"]
-
-
-@pytest.mark.parametrize("name", ["made", "m**a[d]e"])
-def test_what_a_killed_process_left_is_removed_an_hour_later(tmp_path, name):
-    abandoned = tmp_path / f".{name}.a.tmp"
-    running = tmp_path / f".{name}.b.tmp"
-    for folder in (abandoned, running):
-        folder.mkdir()
-        (folder / "file").touch()
-    before = time.time() - ABANDONED - 60
-    for path in (abandoned / "file", abandoned):
-        os.utime(path, (before, before))
-
-    make(tmp_path / name)
-    assert names(tmp_path) == [f".{name}.b.tmp", name]
+    assert names(tmp_path / "made") == ["mine"]
