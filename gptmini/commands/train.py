@@ -206,7 +206,6 @@ def assemble(
     from gptmini.training import trainer
 
     n_vocab = from_dict(store.tokenizer_state).n_vocab
-    store.check_vocabulary(n_vocab)
     # A run without a step done begins again, with callbacks that have seen nothing.
     if state is not None and state.step > 0:
         trainer.restore_callbacks(settings.callbacks, state)

@@ -5,7 +5,6 @@ folder beside the prepared one, and a task whose file is there is not encoded ag
 together, and the folder takes its name. data/README.md describes all of these files.
 """
 
-import glob
 import hashlib
 import json
 import shutil
@@ -38,7 +37,6 @@ from gptmini.data.store import (
     TokenStore,
     block_checksums,
     digest_of_json,
-    is_prepared,
     remedy,
     without_marks,
     write_meta,
@@ -46,7 +44,6 @@ from gptmini.data.store import (
 from gptmini.files import flush_file, naming, replacing
 from gptmini.tokenizer import LibraryTokenizer, Tokenizer, from_dict
 from gptmini.tokenizer.library import NO_TEMPLATE
-from gptmini.untrusted import read_json
 from gptmini.user_error import UserError
 
 # Bytes of text in a task. A kill costs the running tasks, each a few seconds; a task is held in memory whole.
@@ -91,7 +88,6 @@ def prepare(
         with _alone(folder, watcher):
             is_new = not folder.exists()  # unless another process has prepared it meanwhile
             if is_new:
-                _tell_of_old_format(recipe, watcher)
                 _Preparation(corpus, recipe, parts, n_workers, watcher).run(build_tokenizer)
             shutil.rmtree(parts, ignore_errors=True)
 
@@ -205,15 +201,6 @@ def _alone(folder: Path, watcher: Watcher) -> Iterator[None]:
         with suppress(PermissionError):
             path.unlink(missing_ok=True)
         lock.release()
-
-
-def _tell_of_old_format(recipe: Recipe, watcher: Watcher) -> None:
-    """Say why a text is prepared again where a folder of an earlier version lies beside."""
-    name, _, _ = recipe.folder.name.rpartition("-")
-    for folder in recipe.folder.parent.glob(f"{glob.escape(name)}-*"):
-        if is_prepared(folder) and read_json(folder / "meta.json")["format"] < FORMAT:
-            watcher.on_note(f"texts that gptmini 0.2 prepared, as {folder}, are prepared anew")
-            return
 
 
 def _open(recipe: Recipe) -> TokenStore:

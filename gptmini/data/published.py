@@ -13,9 +13,6 @@ from gptmini.files import replacing
 from gptmini.settings import STRICT, FileName
 from gptmini.user_error import UserError
 
-# The published texts are of a few megabytes. A larger text is had by other means and given as a local copy, so that a
-# faulty server cannot fill the memory.
-LARGEST_DOWNLOAD = 100 * 2**20  # bytes
 DOWNLOAD_TIMEOUT = 30  # seconds without an answer
 
 
@@ -92,27 +89,20 @@ class PublishedText(Corpus):
 
 
 def download(url: str) -> bytes:
-    """What is published at url; UserError if it cannot be had, or is larger than LARGEST_DOWNLOAD bytes."""
+    """What is published at url; UserError if it cannot be had."""
     # Imported here, because they take a tenth of a second, which a run without a download need not spend.
     import http.client
     import urllib.request
-    from urllib.error import URLError
 
     try:
         with urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT) as answer:
-            data = answer.read(LARGEST_DOWNLOAD + 1)
-            n_missing = getattr(answer, "length", None)  # of an answer that told its length
-        if len(data) > LARGEST_DOWNLOAD:
-            raise URLError(f"it is larger than {LARGEST_DOWNLOAD:,} bytes")
-        if n_missing:
-            raise URLError(f"it ended {n_missing:,} bytes too soon")
+            return answer.read()
     # OSError is the base of urllib's own errors; ValueError is what urllib raises for a text that is no address.
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or repr(error)
         raise UserError(
             f"could not download {url} ({reason}); give a local copy with data.path="
         ) from None
-    return data
 
 
 def only_stored(what: str) -> UserError:

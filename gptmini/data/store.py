@@ -117,12 +117,6 @@ class TokenStore:
             for file in self._files(split):
                 file.check(self.folder, is_thorough=False)
 
-    def __getstate__(self) -> dict:
-        """What a copy of the store takes over: all but mapped files and tokenizer, which the copy makes again."""
-        state = self.__dict__ | {"_maps": {}}
-        state.pop("tokenizer", None)
-        return state
-
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer whose ids these are."""
@@ -221,16 +215,6 @@ class TokenStore:
             for source, store in zip(sources, stores, strict=True)
         ]
 
-    def check_vocabulary(self, n_vocab: int) -> None:
-        """Raise UserError unless every id of both splits is below n_vocab, the number of a tokenizer's ids."""
-        for split in SPLITS:
-            largest = self.largest_id(split)
-            if largest >= n_vocab:
-                raise UserError(
-                    f"{self._named(split)} must hold ids below {n_vocab}, which is the number of its tokenizer's ids, "
-                    f"got {largest}; {remedy(self.folder)}"
-                )
-
     def check_ids(self, split: str, ids: np.ndarray) -> None:
         """Raise UserError for ids beyond the largest of the split: its file was changed since it was prepared."""
         largest = self.largest_id(split)
@@ -277,8 +261,6 @@ class TokenStore:
     def _open_part(self, source: dict) -> "TokenStore":
         """Open the prepared folder of a source of a mixture."""
         folder = self.folder.parent / source["folder"]
-        if "sources" in read_meta(folder):
-            raise UserError(f"{folder} must hold tokens to be part of a mixture, and is a mixture")
         part = TokenStore(folder)
         if part.fingerprint != source["fingerprint"]:
             raise UserError(

@@ -33,7 +33,6 @@ class PreparedText:
                 f"{self._store.folder} must hold tokens of the model's own tokenizer, got those of another; --text "
                 "takes a text that is not prepared"
             )
-        self._store.check_vocabulary(tokenizer.n_vocab)
         return self._store.excerpts(self._split, self._max_tokens)
 
     def documents(self, tokenizer: Tokenizer) -> list[np.ndarray]:
@@ -51,7 +50,6 @@ class PreparedText:
 
     def _own_documents(self, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
         """The ids of each document as they were prepared, until there are max_tokens, without ends of text."""
-        self._store.check_vocabulary(tokenizer.n_vocab)
         ids = self._store.tokens(self._split)
         start = 0
         n_tokens = 0

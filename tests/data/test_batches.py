@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import gptmini
 from gptmini.data.batches import (
+    _mix,
     divide_among,
     gather,
     n_windows,
@@ -27,6 +28,24 @@ from gptmini.training.trainer_settings import TrainerSettings
 from training.runs import SETTINGS
 
 SEEDS = st.integers(0, 2**63 - 1)
+
+
+# The first outputs of SplitMix64 for the seed 1234567, as Rosetta Code lists them for its implementations.
+SPLITMIX64 = [
+    6457827717110365317,
+    3203168211198807973,
+    9817491932198370423,
+    4593380528125082431,
+    16408922859458223821,
+]
+
+
+def test_the_hash_behind_the_order_gives_the_numbers_of_splitmix64():
+    # Output n of SplitMix64 is the finaliser of seed + n * gamma; here the key takes the place of the seed.
+    factor = 0xD1342543DE82EF95
+    constant = 0x632BE59BD9B4E019
+    key = (1234567 - constant) * pow(factor, -1, 2**64) % 2**64
+    assert _mix(np.arange(1, 6, dtype=np.uint64), np.uint64(key)).tolist() == SPLITMIX64
 
 
 def places_of(size, key):
