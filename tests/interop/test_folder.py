@@ -3,9 +3,7 @@
 import json
 import os
 import re
-import subprocess
-import sys
-from pathlib import Path
+import resource
 
 import pytest
 import tokenizers
@@ -49,44 +47,49 @@ def written(folder, model="apertus", coder="bpe", **options):
     return gpt, encoder
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_transformers_computes_the_logits_and_the_greedy_text(tmp_path, model):
-    ours, encoder = written(tmp_path / "out", model)
+def logits(model, tokens):
+    """The logits of a model, here or in transformers."""
+    with torch.no_grad():
+        found = model(tokens)
+    return getattr(found, "logits", found)
+
+
+def some_tokens(encoder):
+    """The first ids of a text, (1, 40)."""
+    return torch.tensor([encoder.encode(WORDS)[:40]])
+
+
+@pytest.mark.parametrize(
+    ("model", "coder"),
+    [(model, "bpe") for model in MODELS]
+    + [("apertus", coder) for coder in CODERS if coder != "bpe"],
+)
+def test_transformers_and_gptmini_read_what_was_written(tmp_path, model, coder):
+    ours, encoder = written(tmp_path / "out", model, coder)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
     their_encoder = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    again, encoder_again = read_folder(tmp_path / "out")
 
-    tokens = torch.tensor([encoder.encode(WORDS)[:40]])
+    assert encoder_again.to_dict() == encoder.to_dict()
+    tokens = some_tokens(encoder)
     assert their_encoder(WORDS)["input_ids"][:40] == tokens[0].tolist()
-    with torch.no_grad():
-        expected = ours(tokens)
-        torch.testing.assert_close(theirs(tokens).logits, expected, atol=1e-5, rtol=1e-5)
+    expected = logits(ours, tokens)
+    torch.testing.assert_close(logits(theirs, tokens), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logits(again, tokens), expected, atol=1e-5, rtol=1e-5)
 
     prompt = tokens[:, :5]
     options = {"do_sample": False, "max_new_tokens": 64, "eos_token_id": None, "pad_token_id": 0}
     drawn = theirs.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
-    with torch.no_grad():
-        for _ in range(64):
-            prompt = torch.cat([prompt, ours(prompt)[:, -1:].argmax(-1)], dim=1)
+    for _ in range(64):
+        prompt = torch.cat([prompt, logits(ours, prompt)[:, -1:].argmax(-1)], dim=1)
     assert drawn.tolist() == prompt.tolist()
 
 
-@pytest.mark.parametrize("coder", CODERS)
-def test_a_pipeline_continues_a_prompt(tmp_path, coder):
-    written(tmp_path / "out", coder=coder)
+def test_a_pipeline_continues_a_prompt(tmp_path):
+    written(tmp_path / "out")
     generate = transformers.pipeline("text-generation", str(tmp_path / "out"))
     (result,) = generate("the t", max_new_tokens=5)
     assert result["generated_text"].startswith("the t")
-
-
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("coder", CODERS)
-def test_a_folder_is_read_as_what_was_written(tmp_path, model, coder):
-    ours, encoder = written(tmp_path / "out", model, coder)
-    read, reader = read_folder(tmp_path / "out")
-    assert reader.to_dict() == encoder.to_dict()
-    tokens = torch.tensor([encoder.encode(WORDS)[:40]])
-    with torch.no_grad():
-        torch.testing.assert_close(read(tokens), ours(tokens), atol=1e-5, rtol=1e-5)
 
 
 def test_what_transformers_saves_is_read(tmp_path):
@@ -98,9 +101,8 @@ def test_what_transformers_saves_is_read(tmp_path):
 
     read, reader = read_folder(tmp_path / "saved")
     assert reader.to_dict() == encoder.to_dict()
-    tokens = torch.tensor([encoder.encode(WORDS)[:40]])
-    with torch.no_grad():
-        torch.testing.assert_close(read(tokens), ours(tokens), atol=1e-6, rtol=1e-6)
+    tokens = some_tokens(encoder)
+    torch.testing.assert_close(logits(read, tokens), logits(ours, tokens), atol=1e-6, rtol=1e-6)
 
 
 def test_large_weights_are_divided_among_files(tmp_path, monkeypatch):
@@ -108,9 +110,8 @@ def test_large_weights_are_divided_among_files(tmp_path, monkeypatch):
     ours, encoder = written(tmp_path / "out")
     assert len(list((tmp_path / "out").glob("model-0000*-of-0000*.safetensors"))) > 1
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
-    tokens = torch.tensor([encoder.encode(WORDS)[:40]])
-    with torch.no_grad():
-        torch.testing.assert_close(theirs(tokens).logits, ours(tokens), atol=1e-5, rtol=1e-5)
+    tokens = some_tokens(encoder)
+    torch.testing.assert_close(logits(theirs, tokens), logits(ours, tokens), atol=1e-5, rtol=1e-5)
 
 
 def test_a_file_of_the_bare_gpt2_with_its_old_masks_is_read(tmp_path):
@@ -123,14 +124,12 @@ def test_a_file_of_the_bare_gpt2_with_its_old_masks_is_read(tmp_path):
         bare[f"h.{i}.attn.masked_bias"] = torch.tensor(-1e4)
     save_file(bare, file, metadata={"format": "pt"})
 
-    tokens = torch.tensor([encoder.encode(WORDS)[:40]])
-    with torch.no_grad():
-        read, _ = read_folder(tmp_path / "out")
-        torch.testing.assert_close(read(tokens), ours(tokens), atol=1e-6, rtol=1e-6)
+    tokens = some_tokens(encoder)
+    read, _ = read_folder(tmp_path / "out")
+    torch.testing.assert_close(logits(read, tokens), logits(ours, tokens), atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-@pytest.mark.parametrize("model", ["apertus", "gpt2"])
+@pytest.mark.parametrize(("model", "dtype"), [("apertus", "bf16"), ("gpt2", "fp16")])
 def test_rounded_weights_give_the_same_logits_here_and_in_transformers(tmp_path, model, dtype):
     ours, _ = written(tmp_path / "out", model, dtype=dtype)
     stored = load_file(tmp_path / "out" / "model.safetensors")
@@ -142,10 +141,9 @@ def test_rounded_weights_give_the_same_logits_here_and_in_transformers(tmp_path,
     )
     read, _ = read_folder(tmp_path / "out")
     tokens = torch.arange(40)[None]
-    with torch.no_grad():
-        expected = theirs.eval()(tokens).logits
-        torch.testing.assert_close(read(tokens), expected, atol=1e-5, rtol=1e-5)
-        assert (expected - ours(tokens)).abs().max() > 1e-4  # the weights are rounded
+    expected = logits(theirs.eval(), tokens)
+    torch.testing.assert_close(logits(read, tokens), expected, atol=1e-5, rtol=1e-5)
+    assert (expected - logits(ours, tokens)).abs().max() > 1e-4  # the weights are rounded
 
 
 def test_the_card_and_the_configs_say_what_is_known(tmp_path):
@@ -167,51 +165,26 @@ def test_the_card_and_the_configs_say_what_is_known(tmp_path):
     assert generation.eos_token_id == config["eos_token_id"] == encoder.end_of_text
 
 
-def test_a_folder_is_written_whole_readable_by_others_or_not_at_all(tmp_path, monkeypatch):
+def test_a_folder_is_readable_by_others_and_replaces_none(tmp_path):
     (tmp_path / "empty").mkdir()
     written(tmp_path / "empty")
     (tmp_path / "usual").touch()  # with the mode that this process gives to new files
     modes = {file.stat().st_mode for file in (tmp_path / "empty").iterdir()}
     assert modes == {(tmp_path / "usual").stat().st_mode}
-    (tmp_path / "usual").unlink()
 
     with pytest.raises(UserError, match=r"empty must not exist yet, or be an empty folder; delete"):
         written(tmp_path / "empty")
 
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("gptmini.interop.folder.write_tokenizer", full)
-    with pytest.raises(OSError, match="No space"):
-        written(tmp_path / "other")
-    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
-
-
-@pytest.mark.parametrize("form", ["folder", "gguf"])
-def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, form):
-    """The system refuses to write more than 20,000 bytes of a file."""
-    command = [sys.executable, "-c", FULL, str(tmp_path / "out"), form]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=TESTS)
-    assert re.fullmatch(r"refused: \S+ must have room for the weights \(.*\)\n", result.stdout), (
-        result
-    )
+def test_a_disk_without_room_is_one_line_and_leaves_nothing(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(UserError, match=r"^\S+ must have room for the weights \(.*\)\Z"):
+            written(tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list(tmp_path.iterdir()) == []
-
-
-FULL = """
-import resource, signal, sys
-from pathlib import Path
-from gptmini.user_error import UserError
-from interop import test_folder, test_gguf
-write = {"folder": test_folder.written, "gguf": test_gguf.written}[sys.argv[2]]
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-try:
-    write(Path(sys.argv[1]))
-except UserError as error:
-    print("refused:", error)
-"""
-TESTS = Path(__file__).parent.parent
 
 
 @pytest.mark.parametrize(("value", "dtype"), [(float("nan"), "fp32"), (1e6, "fp16")])
@@ -252,10 +225,9 @@ def test_a_config_of_the_hub_is_read(tmp_path):
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     hub = OF_THE_HUB | {name: config[name] for name in sizes}
     (tmp_path / "out" / "config.json").write_text(json.dumps(hub))
-    tokens = torch.tensor([encoder.encode(WORDS)[:40]])
-    with torch.no_grad():
-        read, _ = read_folder(tmp_path / "out")
-        torch.testing.assert_close(read(tokens), ours(tokens), atol=1e-6, rtol=1e-6)
+    tokens = some_tokens(encoder)
+    read, _ = read_folder(tmp_path / "out")
+    torch.testing.assert_close(logits(read, tokens), logits(ours, tokens), atol=1e-6, rtol=1e-6)
 
 
 def edit(name, **changes):
@@ -316,14 +288,11 @@ def to_pickle(folder):
 REFUSED = [
     ("apertus", edit("config.json", model_type="bert"), "model_type must be one of gpt2, llama"),
     ("apertus", edit("config.json", vocab_size=2**31), "must have the shapes of the config: .* si"),
-    ("apertus", edit("config.json", vocab_size=2**40), "vocab_size: .* less than or equal to"),
     ("apertus", edit("config.json", num_hidden_layers=9_999), "the config claims 9999 layers, and"),
-    ("apertus", edit("config.json", hidden_size=6 * 2**16), "must have the shapes of the config"),
     ("apertus", edit("config.json", hidden_size="wide"), "d_model: .* a valid integer, got 'wide'"),
     ("apertus", edit("config.json", hidden_size=...), "type apertus must have hidden_size"),
     ("apertus", edit("config.json", rms_norm_eps=...), "type apertus must have rms_norm_eps"),
     ("apertus", edit("config.json", quantization_config={"bits": 4}), "quantization_config must b"),
-    ("apertus", edit("config.json", max_position_embeddings=2**31), "context_length .* must be at"),
     ("apertus", cut("config.json", 30), r"config\.json must be JSON"),
     ("apertus", cut("tokenizer.json", 300), r"tokenizer\.json must be JSON"),
     ("apertus", cut("model.safetensors", 3000), "must be a whole safetensors file"),
@@ -332,7 +301,6 @@ REFUSED = [
     ("apertus", replace_weights(lm_head__weight=torch.zeros(2, 2)), "must have the shapes of the"),
     ("gpt2", edit("config.json", scale_attn_weights=False), "scale_attn_weights must be True in a"),
     ("gpt2", replace_weights(lm_head__weight=torch.ones(300, 24)), "none; left over: lm_head.weig"),
-    ("nanochat", edit("config.json", num_key_value_heads=4), "n_heads must be a multiple of n_kv_"),
     ("gpt2", to_pickle, r"a pickle of weights \(\.bin\) could run code, and is not read"),
     ("gpt2", to_index({"weight_map": 7}), "must have a weight_map from tensors to files"),
     # The library would end the whole process.
@@ -384,11 +352,3 @@ def test_a_tokenizer_that_gives_other_ids_is_run_by_the_library(tmp_path, change
     assert isinstance(coder, LibraryTokenizer)
     text = "The cat's 12 hats"
     assert coder.encode(text) == theirs.encode(text, add_special_tokens=False).ids
-
-
-def test_a_model_that_no_type_computes_is_refused_before_anything_is_written(tmp_path):
-    encoder = CODERS["byte"]()
-    smeared = wide_gpt(MODERN | {"vocab_size": 257, "smear": 2}).eval()
-    with pytest.raises(UserError, match="smear must be 0 to export as nanochat, got smear=2"):
-        write_folder(tmp_path / "out", smeared, encoder, TRAINING, sampling=SAMPLING)
-    assert list(tmp_path.iterdir()) == []

@@ -4,6 +4,7 @@
 """
 
 import math
+import resource
 import sys
 
 import numpy as np
@@ -180,16 +181,17 @@ def test_what_llama_cpp_does_not_know_is_refused(tmp_path, changes, coder, said)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     written(tmp_path / "m.gguf")
     before = (tmp_path / "m.gguf").read_bytes()
 
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(gguf.GGUFWriter, "write_tensors_to_file", full)
-    with pytest.raises(OSError, match="No space"):
-        written(tmp_path / "m.gguf", "gpt2")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"^\S+ must have room for the weights \(.*\)\Z"):
+            written(tmp_path / "m.gguf", "gpt2")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
     assert (tmp_path / "m.gguf").read_bytes() == before
 

@@ -9,7 +9,7 @@ import torch
 from gptmini.interop import read_nanogpt
 from gptmini.user_error import UserError
 from interop.nanogpt_files import write_nanogpt
-from tokenizer.conftest import TIKTOKEN_FILES
+from tokenizer.texts import tokenizer_of_gpt2
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers")
@@ -53,9 +53,7 @@ def test_a_checkpoint_of_characters_gives_the_logits_of_transformers(tmp_path, b
 
 @pytest.mark.parametrize("vocab_size", [50257, 50304])
 def test_ids_of_gpt2_are_known_by_their_number(tmp_path, vocab_size):
-    folder = os.environ.get("TIKTOKEN_CACHE_DIR", "")
-    if not folder or not all(os.path.lexists(f"{folder}/{name}") for name in TIKTOKEN_FILES):
-        pytest.skip("TIKTOKEN_CACHE_DIR does not name a folder with tiktoken's two files of gpt2")
+    tokenizer_of_gpt2()
     weights = write_nanogpt(tmp_path, vocab_size=vocab_size)
     model, tokenizer = read_nanogpt(tmp_path / "ckpt.pt")
     assert (model.config.vocab_size, tokenizer.n_vocab) == (50257, 50257)

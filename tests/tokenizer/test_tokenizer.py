@@ -13,7 +13,7 @@ import tokenizers
 
 from gptmini import tokenizer
 from gptmini.tokenizer import from_dict
-from tokenizer.texts import END, GPT2_PATTERN, TRAIN, WORDS, random_texts
+from tokenizer.texts import END, GPT2_PATTERN, TRAIN, WORDS, random_texts, tokenizer_of_gpt2
 from toys import documents_of
 
 
@@ -131,7 +131,8 @@ def test_bpe_ids_equal_merges_written_out(built):
         assert built["bpe"].encode(text) == merged_by_hand(text, ranks)
 
 
-def test_gpt2_equals_tiktoken(gpt2):
+def test_gpt2_equals_tiktoken():
+    gpt2 = tokenizer_of_gpt2()
     peer = tiktoken.get_encoding("gpt2")
     assert gpt2.encode("Hello, world!") == [15496, 11, 995, 0]
     assert (gpt2.n_vocab, gpt2.end_of_text) == (50257, peer.eot_token)
@@ -162,18 +163,14 @@ def test_text_that_cannot_be_encoded_is_named_with_its_position(built):
 
 CHAR = {"kind": "char", "characters": "ab", "end_of_text": True}
 BYTE = tokenizer.byte([]).to_dict()
+# Broken inputs of every kind are tried in tests/fuzz.
 BROKEN = [
     None,
     {"kind": "words"},
-    {"kind": "char", "end_of_text": True},
     CHAR | {"characters": "aba"},
-    CHAR | {"characters": ""},
-    CHAR | {"end_of_text": "yes"},
     BYTE | {"pattern": r"\S"},
     BYTE | {"ranks": BYTE["ranks"][:-1]},
     BYTE | {"ranks": [*BYTE["ranks"], BYTE["ranks"][5]]},
-    BYTE | {"ranks": [*BYTE["ranks"], "\u00e9"]},
-    BYTE | {"ranks": [*BYTE["ranks"], 7]},
     BYTE | {"ranks": [*BYTE["ranks"], *["QUFB" * 250_000] * 200_000]},  # 150 GB, decoded
 ]
 

@@ -1,6 +1,12 @@
-"""Texts that tokenizers are tried on."""
+"""Texts that tokenizers are tried on, and GPT-2's tokenizer, where tiktoken's files of it are at hand."""
 
+import os
 import random
+from pathlib import Path
+
+import pytest
+
+from gptmini import tokenizer
 
 # Hugging Face's and GPT-2's own spelling of the rule that tiktoken spells with possessive quantifiers.
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -29,3 +35,17 @@ def random_texts(n, seed=0):
 
 
 TRAIN = [WORDS * 3, *random_texts(40, seed=1)]
+
+
+TIKTOKEN_FILES = (
+    "6d1cbeee0f20b3d9449abfede4726ed8212e3aee",
+    "6c7ea1a7e38e3a7f062df639a5b80947f075ffe6",
+)
+
+
+def tokenizer_of_gpt2():
+    """GPT-2's tokenizer; the test is skipped where tiktoken's files are missing."""
+    folder = os.environ.get("TIKTOKEN_CACHE_DIR", "")
+    if not folder or not all((Path(folder) / name).is_file() for name in TIKTOKEN_FILES):
+        pytest.skip("TIKTOKEN_CACHE_DIR does not name a folder with tiktoken's two files of gpt2")
+    return tokenizer.gpt2([])
