@@ -6,7 +6,6 @@ from functools import cached_property
 
 from gptmini.data.corpus import Corpus, Document, split_of
 from gptmini.tokenizer import Tokenizer
-from gptmini.user_error import UserError
 
 # Makes the tokenizer of a corpus, which it is called with the documents of.
 BuildTokenizer = Callable[..., Tokenizer]
@@ -78,10 +77,7 @@ class SplitDocuments:
     @property
     def _val_fraction(self) -> float:
         """The share of the text that is held out."""
-        if self.corpus.val_fraction is None:
-            raise UserError(
-                "a corpus must have val_fraction, or give each document a split, and has neither"
-            )
+        assert self.corpus.val_fraction is not None, "a document without a split needs val_fraction"
         return self.corpus.val_fraction
 
     def read(self) -> Iterator[Document]:
@@ -172,16 +168,8 @@ def build_from(build_tokenizer: BuildTokenizer, documents: Iterable[Document]) -
 
 
 def n_bytes_of(text: str) -> int:
-    """UTF-8 bytes of a text; UserError for a lone surrogate, which has none."""
-    if text.isascii():
-        return len(text)
-    try:
-        return len(text.encode())
-    except UnicodeEncodeError as error:
-        raise UserError(
-            f"text must be Unicode without lone surrogates, got U+{ord(text[error.start]):04X} "
-            f"at position {error.start}; was the input not UTF-8?"
-        ) from None
+    """UTF-8 bytes of a text; UnicodeEncodeError for a lone surrogate, which has none."""
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def cut_at_line(text: str, n_bytes: int, longest: int) -> tuple[str, str]:

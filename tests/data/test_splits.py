@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from data.parts import first_byte, whole
 from gptmini.data import Document, Watcher
 from gptmini.data.splits import SplitDocuments, build_from, cut_at_line
-from gptmini.user_error import UserError
 from toys import Documents
 
 
@@ -117,13 +116,3 @@ def test_documents_with_a_split_keep_it_and_do_not_count():
         Document("val", "bbbbb"),
         Document("train", "c" * 40),
     ]
-
-
-def test_a_corpus_that_decides_nothing_is_refused():
-    with pytest.raises(UserError, match="must have val_fraction, or give each document a split"):
-        splits_of(["some text"], None)
-
-
-def test_text_that_is_not_unicode_is_named():
-    with pytest.raises(UserError, match=r"without lone surrogates, got U\+DC80 at position 3"):
-        splits_of(["abc\udc80"], 0.5)

@@ -13,7 +13,6 @@ from gptmini.user_error import UserError
 GREEK = "".join(chr(0x3B1 + i % 24) for i in range(57)) + "\r\nend"
 
 
-@pytest.mark.parametrize("fraction", [0.1, 0.999])
 @pytest.mark.parametrize(
     ("name", "encoding", "pack"),
     [
@@ -24,14 +23,13 @@ GREEK = "".join(chr(0x3B1 + i % 24) for i in range(57)) + "\r\nend"
         ("a.txt", "iso8859_7", bytes),
     ],
 )
-def test_of_one_file_the_last_bytes_of_utf8_are_held_out(tmp_path, name, encoding, pack, fraction):
+def test_of_one_file_the_last_bytes_of_utf8_are_held_out(tmp_path, name, encoding, pack):
     (tmp_path / name).write_bytes(pack(GREEK.encode(encoding)))
     named = encoding if encoding == "iso8859_7" else "utf-8"
-    corpus = TextCorpus(tmp_path / name, fraction, encoding=named)
+    corpus = TextCorpus(tmp_path / name, 0.1, encoding=named)
 
-    assert corpus.boundary() == int(119 * (1 - fraction))
+    assert corpus.boundary() == int(119 * 0.9)
     assert by_split(corpus) == {None: [GREEK]}
-    assert corpus.val_fraction == fraction
 
 
 def test_of_several_documents_no_place_says_what_is_held_out(tmp_path):
@@ -112,42 +110,33 @@ def test_a_text_is_told_how_far_it_is_read(tmp_path, monkeypatch):
     assert corpus.share_read() == 1
 
 
-def test_files_that_are_left_out_are_counted_and_named(tmp_path):
+def test_what_is_left_out_and_a_separator_that_stands_nowhere_are_told(tmp_path):
     (tmp_path / "text.txt").write_text("A text.")
+    (tmp_path / "other.jsonl").write_text('{"text": "a|b"}')
+    (tmp_path / "marked.txt").write_bytes(b"\xef\xbb\xbf")
     for name in "abcd":
         (tmp_path / f"{name}.png").write_bytes(b"\x89PNG\0")
-    a, b, c, d = sorted(tmp_path.glob("*.png"))
-    said = "left out for want of text that can be read:"
-    notes = TextCorpus(tmp_path, 0.1).notes()
-    assert notes == [f"4 files were {said} {a}, {b}, {c}, and 1 more"]
-    for path in (a, b, d):
-        path.unlink()
-    assert TextCorpus(tmp_path, 0.1).notes() == [f"1 file was {said} {c}"]
+    corpus = TextCorpus(tmp_path, 0.1, separator="|")
+    assert by_split(corpus) == {None: ["a|b", "A text."]}
+    a, b, c, _ = sorted(tmp_path.glob("*.png"))
+    assert corpus.notes() == [
+        f"4 files were left out for want of text that can be read: {a}, {b}, {c}, and 1 more",
+        f"1 file was found to hold no text: {tmp_path / 'marked.txt'}",
+        "data.separator='|' stands in no file of plain text, so that each is one document",
+    ]
+
+    corpus = TextCorpus(tmp_path / "text.txt", 0.1, separator=".")
+    assert by_split(corpus) == {None: ["A text"]}
+    assert corpus.notes() == []
 
 
-def test_a_text_of_nothing_is_refused_and_a_file_of_nothing_is_told(tmp_path):
+@pytest.mark.parametrize(("path", "val_path"), [("empty.txt", None), ("text.txt", "empty.txt")])
+def test_a_text_of_nothing_is_refused(tmp_path, monkeypatch, path, val_path):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("A text.")
-    (tmp_path / "empty.txt").write_bytes(b"\xef\xbb\xbf")
-    corpus = TextCorpus([tmp_path / "text.txt", tmp_path / "empty.txt"], 0.1)
-    assert by_split(corpus) == {None: ["A text."]}
-    assert corpus.notes() == [f"1 file was found to hold no text: {tmp_path / 'empty.txt'}"]
-
-    for path, val_path in (("empty.txt", None), ("text.txt", "empty.txt")):
-        val_path = None if val_path is None else tmp_path / val_path
-        corpus = TextCorpus(tmp_path / path, 0.1, val_path=val_path)
-        with pytest.raises(UserError, match=r"empty\.txt must hold text, got none"):
-            list(corpus.documents())
-
-
-@pytest.mark.parametrize(("texts", "is_told"), [(["one|", "two"], False), (["one", "two"], True)])
-def test_a_separator_that_stands_nowhere_is_told(tmp_path, texts, is_told):
-    for i, text in enumerate(texts):
-        (tmp_path / f"{i}.txt").write_text(text)
-    (tmp_path / "other.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
-    corpus = TextCorpus(tmp_path, 0.4, separator="|")
-    list(corpus.documents())
-    note = "data.separator='|' stands in no file of plain text, so that each is one document"
-    assert corpus.notes() == [note] * is_told
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(UserError, match=r"empty\.txt must hold text, got none"):
+        list(TextCorpus(path, 0.1, val_path=val_path).documents())
 
 
 def test_records_that_are_left_out_are_counted_and_listed(tmp_path, monkeypatch):
