@@ -36,8 +36,7 @@ def in_transformers(model):
     return theirs
 
 
-@pytest.mark.parametrize("is_compiled", [False, True])
-@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("bias", "is_compiled"), [(False, True), (True, False)])
 def test_a_checkpoint_of_characters_gives_the_logits_of_transformers(tmp_path, bias, is_compiled):
     weights = write_nanogpt(tmp_path, CHARACTERS, bias=bias, is_compiled=is_compiled)
     model, tokenizer = read_nanogpt(tmp_path / "ckpt.pt", tmp_path / "meta.pkl")
