@@ -17,12 +17,10 @@ from gptmini.interop.architectures import ARCHITECTURES, is_conv1d
 from gptmini.interop.gguf_tokenizer import add_tokenizer
 from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.interop.llama import TURNED
-from gptmini.interop.tokenizer_json import merges_of
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT
 from gptmini.model.layers import RMS_NORM_EPS
-from gptmini.tokenizer import END_OF_TEXT, BytePairTokenizer, LibraryTokenizer, Tokenizer
-from gptmini.tokenizer.letters import in_letters
+from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -45,9 +43,6 @@ DTYPES = {
     "q8_0": ("Q8_0", "MOSTLY_Q8_0"),
 }
 Q8_0_WIDTH = 32  # numbers that share a scale; rows whose length is no multiple of it stay in fp16
-# llama.cpp demands merges. These two bytes stand in no UTF-8, so that their merge, given where there is none, changes
-# nothing.
-NO_MERGE = (in_letters(b"\xc0"), in_letters(b"\xc1"))
 LARGEST_FP16 = int(np.finfo(np.float16).max)
 ACTIVATION = ".act_fn."  # in names of numbers of xIELU, which are not tensors of the file
 
@@ -72,11 +67,6 @@ def write_gguf(path: Path, model: GPT, tokenizer: Tokenizer, *, name: str, dtype
             "a GGUF file needs the library gguf; install it with pip install 'gptmini[gguf]'"
         ) from None
 
-    if not isinstance(tokenizer, BytePairTokenizer | LibraryTokenizer):
-        raise UserError(
-            f"a GGUF file must have a tokenizer of byte pairs, got one of the kind {tokenizer.kind}, which llama.cpp "
-            "does not know; export a folder instead, or train with tokenizer=bpe or tokenizer=byte"
-        )
     config, state = to_hugging_face(model, end_of_text=tokenizer.end_of_text)
     kind = config["model_type"]
     _check_kind(model, kind)
@@ -90,10 +80,7 @@ def write_gguf(path: Path, model: GPT, tokenizer: Tokenizer, *, name: str, dtype
         _add_sizes(writer, model, kind)
         if kind == "apertus":
             _add_activation(writer, model.config.n_layers, state)
-        if isinstance(tokenizer, LibraryTokenizer):
-            add_tokenizer(writer, tokenizer)
-        else:
-            _add_tokenizer(writer, tokenizer)
+        add_tokenizer(writer, tokenizer)
         tensors = _tensors_of(model, kind, state)
         _add_tensors(writer, tensors, dtype)
 
@@ -168,22 +155,6 @@ def _add_activation(writer: "gguf.GGUFWriter", n_layers: int, state: dict[str, T
     for number, add in adders.items():
         names = [f"model.layers.{i}.mlp{ACTIVATION}{number}" for i in range(n_layers)]
         add([state[name].item() for name in names])
-
-
-def _add_tokenizer(writer: "gguf.GGUFWriter", tokenizer: BytePairTokenizer) -> None:
-    """Add the vocabulary, the merges, and the token that ends a document."""
-    import gguf
-
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list([*(in_letters(token) for token in tokenizer.ranks), END_OF_TEXT])
-    normal = [gguf.TokenType.NORMAL] * len(tokenizer.ranks)
-    writer.add_token_types([*normal, gguf.TokenType.CONTROL])
-    merges = merges_of(tokenizer.ranks) or [NO_MERGE]
-    writer.add_token_merges([f"{left} {right}" for left, right in merges])
-    writer.add_bos_token_id(len(tokenizer.ranks))
-    writer.add_eos_token_id(len(tokenizer.ranks))
-    writer.add_add_bos_token(False)
 
 
 def _tensors_of(model: GPT, kind: str, state: dict[str, Tensor]) -> dict[str, np.ndarray]:

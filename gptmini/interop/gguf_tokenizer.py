@@ -1,4 +1,4 @@
-"""A tokenizer.json of another program as the tokenizer of a GGUF file, where llama.cpp has a rule that gives its ids.
+"""A tokenizer as the tokenizer of a GGUF file, by its tokenizer.json, where llama.cpp has a rule that gives its ids.
 
 Source: llama.cpp, src/llama-vocab.cpp: the rules for pieces by their names, and SentencePiece's merging by scores.
 """
@@ -6,7 +6,15 @@ Source: llama.cpp, src/llama-vocab.cpp: the rules for pieces by their names, and
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
-from gptmini.tokenizer import SPLIT_PATTERN, LibraryTokenizer, beginning_of
+from gptmini.interop.tokenizer_json import to_tokenizers
+from gptmini.tokenizer import (
+    SPLIT_PATTERN,
+    BytePairTokenizer,
+    LibraryTokenizer,
+    Tokenizer,
+    beginning_of,
+)
+from gptmini.tokenizer.letters import in_letters
 from gptmini.tokenizer.library import SPACE
 from gptmini.user_error import UserError
 
@@ -18,14 +26,19 @@ _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3 = rf"{_WORDS}\p{{N}}{{1,3}}{_REST}"
 QWEN2 = rf"{_WORDS}\p{{N}}{_REST}"
 DIGITS = "digits"  # each by itself, before what follows
+LETTERS = "letters"  # one for each byte, without a cut
+GPT2 = "GPT-2's rule"  # and letters
 # llama.cpp's name of each rule by the steps of a pre_tokenizer, whether ignore_merges is set, and the normalizer.
 RULES: dict[tuple, str] = {
-    (("ByteLevel",), False, None): "gpt-2",
-    ((SPLIT_PATTERN, "ByteLevel"), True, None): "gpt-2",  # gptmini's own byte pairs
-    ((DIGITS, "ByteLevel"), False, None): "smollm",
-    ((LLAMA3, "ByteLevel"), True, None): "llama-bpe",
-    ((QWEN2, "ByteLevel"), False, "NFC"): "qwen2",
+    ((GPT2,), False, None): "gpt-2",
+    ((SPLIT_PATTERN, LETTERS), True, None): "gpt-2",  # gptmini's own byte pairs
+    ((DIGITS, GPT2), False, None): "smollm",
+    ((LLAMA3, LETTERS), True, None): "llama-bpe",
+    ((QWEN2, LETTERS), False, "NFC"): "qwen2",
 }
+# llama.cpp demands merges. These two bytes stand in no UTF-8, so that their merge, given where there is none, changes
+# nothing.
+NO_MERGE = (in_letters(b"\xc0"), in_letters(b"\xc1"))
 NO_SCORE = -1e9  # of tokens that no merge makes
 NO_RULE = (
     "a GGUF file names one of llama.cpp's rules for cutting texts, and none cuts as this tokenizer; "
@@ -41,11 +54,22 @@ class Vocabulary(NamedTuple):
     scores: list[float]  # of the merge that makes a token, higher for an earlier one
 
 
-def add_tokenizer(writer: "gguf.GGUFWriter", tokenizer: LibraryTokenizer) -> None:
-    """Add the vocabulary of a tokenizer.json, its merges or scores, and the ids around a text.
+def add_tokenizer(writer: "gguf.GGUFWriter", tokenizer: Tokenizer) -> None:
+    """Add the vocabulary of a tokenizer, its merges or scores, and the ids around a text.
 
-    Raises UserError: llama.cpp has no rule that cuts texts as the tokenizer does.
+    Raises UserError: llama.cpp does not know the kind of tokenizer, or has no rule that cuts texts as it does.
     """
+    if isinstance(tokenizer, BytePairTokenizer):
+        tokenizer = LibraryTokenizer(
+            to_tokenizers(tokenizer).to_str(),
+            n_vocab=tokenizer.n_vocab,
+            end_of_text=tokenizer.end_of_text,
+        )
+    if not isinstance(tokenizer, LibraryTokenizer):
+        raise UserError(
+            f"a GGUF file must have a tokenizer of byte pairs, got one of the kind {tokenizer.kind}, which llama.cpp "
+            "does not know; export a folder instead, or train with tokenizer=bpe or tokenizer=byte"
+        )
     tree = json.loads(tokenizer.text)
     model = tree["model"]
     if model.get("type") != "BPE":
@@ -61,8 +85,9 @@ def add_tokenizer(writer: "gguf.GGUFWriter", tokenizer: LibraryTokenizer) -> Non
         writer.add_add_space_prefix(True)
     else:
         writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre(_rule_of(tree))
-        writer.add_token_merges([f"{left} {right}" for left, right in merges])
+        # Where nothing is merged, no cut changes the ids.
+        writer.add_tokenizer_pre(_rule_of(tree) if merges else "gpt-2")
+        writer.add_token_merges([f"{left} {right}" for left, right in merges or [NO_MERGE]])
     writer.add_token_list(vocabulary.tokens)
     writer.add_token_types(vocabulary.types)
 
@@ -97,11 +122,12 @@ def _rule_of(tree: dict) -> str:
 
 
 def _name_of(step: dict) -> str:
-    """What RULES says of a step: a pattern, DIGITS or ByteLevel; else its JSON, which RULES does not have."""
+    """What RULES says of a step: a pattern, or one of the names above; else its JSON, which RULES does not have."""
     plain = {key: value for key, value in step.items() if key != "trim_offsets"}
-    splits_by_itself = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
-    if plain in (splits_by_itself, {**splits_by_itself, "use_regex": False}):
-        return "ByteLevel"
+    if plain == {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}:
+        return LETTERS
+    if plain == {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}:
+        return GPT2
     if plain == {"type": "Digits", "individual_digits": True}:
         return DIGITS
     if plain.get("type") == "Split" and (plain.get("behavior"), plain.get("invert")) == (

@@ -220,11 +220,15 @@ def test_a_gguf_file_names_the_rule_and_pairs_neighbours(folder, tmp_path):
     torch.testing.assert_close(plain / tensors["rope_freqs.weight"], scaled)
 
 
-def test_a_tokenizer_that_llama_cpp_has_no_rule_for_is_refused(folder, tmp_path):
+LETTERS = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+
+
+@pytest.mark.parametrize("steps", [[{"type": "Whitespace"}, LETTERS], [LETTERS]])
+def test_a_tokenizer_that_llama_cpp_has_no_rule_for_is_refused(folder, tmp_path, steps):
     pytest.importorskip("gguf")
     path, _, _ = folder
     tree = json.loads((path / "tokenizer.json").read_text())
-    tree["pre_tokenizer"]["pretokenizers"][0] = {"type": "Whitespace"}
+    tree["pre_tokenizer"]["pretokenizers"] = steps
     (path / "tokenizer.json").write_text(json.dumps(tree))
     model, tokenizer = read_folder(path)
     with pytest.raises(UserError, match="none cuts as this tokenizer; export a folder instead"):
