@@ -42,20 +42,16 @@ class PublishedText(Corpus):
             val_fraction: share of the characters that is held out.
             may_download: False where nobody has typed url and folder.
 
-        Raises pydantic.ValidationError: a value that does not fit. Raises UserError: path is not a file, the text is
-        another, or it cannot or may not be downloaded.
+        Raises pydantic.ValidationError: a value that does not fit. Raises UserError: the text is another, or it cannot
+        or may not be downloaded. Raises OSError: path cannot be read.
         """
         self.name = name
         self.held_out = val_fraction
         self.file = Path(folder if path is None else path).expanduser()
         if path is None:
             self.file /= f"{name}.txt"
-        elif not self.file.is_file():
-            raise UserError(
-                f"data.path must be a file, got {path}, which does not exist or is a folder"
-            )
 
-        is_new = not self.file.is_file()
+        is_new = path is None and not self.file.is_file()
         if is_new and not may_download:
             raise only_stored(f"the text {name}")
         data = download(url) if is_new else self.file.read_bytes()

@@ -100,8 +100,8 @@ def test_another_text_than_the_pinned_one_is_refused(server, tmp_path):
         with pytest.raises(UserError, match=said):
             digits(server.url, sha256="0" * 64, path=path, folder=tmp_path / "downloads")
     assert not (tmp_path / "downloads").exists()  # the download is not kept
-    with pytest.raises(UserError, match=r"data\.path must be a file, got .* or is a folder"):
-        digits(path=str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="absent"):
+        digits(server.url, path="absent")
 
 
 def test_a_failed_download_names_address_and_remedy_and_leaves_nothing(
