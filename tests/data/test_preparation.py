@@ -170,7 +170,7 @@ def test_an_interrupted_preparation_goes_on_and_leaves_nothing_behind(tmp_path, 
 
 
 def test_what_another_version_left_is_not_used(tmp_path, monkeypatch):
-    corpus = Failing([some_text(900)], ["held out"])
+    corpus = Failing([some_text(30, seed=i) for i in range(30)], ["held out"])
     corpus.error = KeyboardInterrupt()
     with monkeypatch.context() as patch:
         patch.setattr(preparation, "TASK", 2**10)
