@@ -169,6 +169,20 @@ def test_an_interrupted_preparation_goes_on_and_leaves_nothing_behind(tmp_path, 
     assert files_of(fresh.folder) == files_of(store.folder)
 
 
+def test_a_task_that_a_full_disk_cut_short_is_encoded_again(tmp_path, small_tasks, monkeypatch):
+    def full(file, **arrays):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    corpus = Documents([some_text(300, seed=i) for i in range(9)], ["held out"])
+    with monkeypatch.context() as patch:
+        patch.setattr("numpy.savez", full)
+        with pytest.raises(OSError, match="No space left"):
+            prepare(corpus, tokenizer.byte, tmp_path)
+    store, _ = prepare(corpus, tokenizer.byte, tmp_path)
+    assert documents_in(store, "train") == corpus.splits["train"]
+
+
 def test_what_another_version_left_is_not_used(tmp_path, monkeypatch):
     corpus = Failing([some_text(30, seed=i) for i in range(30)], ["held out"])
     corpus.error = KeyboardInterrupt()

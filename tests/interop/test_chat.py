@@ -7,7 +7,6 @@ import os
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 import gptmini
 from gptmini.data import TextCorpus, prepare
@@ -18,6 +17,7 @@ from gptmini.interop.tokenizer_json import read_tokenizer, write_tokenizer
 from gptmini.model import training_loss
 from gptmini.tokenizer import byte, from_dict
 from gptmini.user_error import UserError
+from interop.library_tokenizers import learned
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers")
@@ -56,19 +56,7 @@ WORDS = "the cat sat on 12 mats, where is it? system user assistant Be brief. An
 
 def folder_with(path, template, *, as_file=False):
     """A folder with a tokenizer.json whose texts begin with <s>, and a chat template."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=["<s>", "</s>", "<|im_start|>", "<|im_end|>"],
-        show_progress=False,
-    )
-    made.train_from_iterator([WORDS] * 9, trainer)
-    made.post_processor = processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", 0)]
-    )
+    made = learned(WORDS, special=["<s>", "</s>", "<|im_start|>", "<|im_end|>"])
     path.mkdir(exist_ok=True)
     made.save(str(path / "tokenizer.json"))
     config = {

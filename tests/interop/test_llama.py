@@ -5,6 +5,7 @@ import os
 
 import pytest
 import torch
+from tokenizers import pre_tokenizers
 
 import gptmini
 from gptmini.interop import to_hugging_face, write_folder, write_gguf
@@ -13,6 +14,7 @@ from gptmini.interop.hugging_face import from_hugging_face
 from gptmini.interop.reading import read_folder
 from gptmini.tokenizer import LibraryTokenizer
 from gptmini.user_error import UserError
+from interop.library_tokenizers import learned
 from sizes import V
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -130,34 +132,16 @@ def test_the_spelling_of_transformers_4_is_read():
         torch.testing.assert_close(ours(tokens), theirs(tokens).logits, atol=1e-4, rtol=1e-4)
 
 
-def tokenizer_json():
-    """Byte pairs that cut as those of SmolLM2, each digit alone, with a token that stands before each text."""
-    tokenizers = pytest.importorskip("tokenizers")
-    from tokenizers import decoders, models, pre_tokenizers, processors, trainers
-
-    made = tokenizers.Tokenizer(models.BPE())
-    to_letters = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    first = pre_tokenizers.Digits(individual_digits=True)
-    made.pre_tokenizer = pre_tokenizers.Sequence([first, to_letters])
-    made.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=["<s>", "</s>"],
-        show_progress=False,
-    )
-    made.train_from_iterator(["the cat sat on 12 mats and the other 345 cats"] * 9, trainer)
-    made.post_processor = processors.TemplateProcessing(
-        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", made.token_to_id("<s>"))]
-    )
-    return made
-
-
 @pytest.fixture
 def folder(tmp_path):
     """A folder of a Llama as transformers saves it, with a tokenizer.json, and the model itself."""
     name, changes, _ = MODELS["llama 3"]
-    coder = tokenizer_json()
+    # Each digit is cut alone, as by the tokenizer of SmolLM2.
+    coder = learned(
+        "the cat sat on 12 mats and the other 345 cats",
+        special=["<s>", "</s>"],
+        steps=[pre_tokenizers.Digits(individual_digits=True)],
+    )
     n_vocab = coder.get_vocab_size()
     torch.manual_seed(0)
     sizes = SIZES | changes | {"vocab_size": n_vocab + 5, "initializer_range": 0.2}
