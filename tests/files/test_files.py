@@ -1,12 +1,12 @@
 """What is written whole or not at all, whatever interrupts it."""
 
 import os
-import resource
 import subprocess
 import sys
 
 import pytest
 
+from full_disk import files_of_at_most
 from gptmini.files import new_folder, replace_by_symlink, replacing
 
 # Begins to replace a file, and kills itself.
@@ -73,13 +73,12 @@ def test_a_process_killed_amid_a_write_leaves_the_old_file(path):
 
 
 def test_what_the_system_refuses_to_write_is_named(path):
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-    try:
-        with pytest.raises(OSError, match=r"File too large: '.*/file'"), replacing(path) as file:
-            file.write(bytes(5000))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with (
+        files_of_at_most(1000),
+        pytest.raises(OSError, match=r"File too large: '.*/file'"),
+        replacing(path) as file,
+    ):
+        file.write(bytes(5000))
     assert path.read_bytes() == b"old"
     assert names(path.parent) == ["file"]
 

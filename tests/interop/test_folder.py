@@ -3,13 +3,13 @@
 import json
 import os
 import re
-import resource
 
 import pytest
 import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
 
+from full_disk import files_of_at_most
 from gptmini import tokenizer
 from gptmini.interop import Training, folder, read_folder, write_folder
 from gptmini.tokenizer import LibraryTokenizer
@@ -162,13 +162,9 @@ def test_a_folder_is_readable_by_others_and_replaces_none(tmp_path):
 
 
 def test_a_disk_without_room_is_one_line_and_leaves_nothing(tmp_path):
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
-    try:
-        with pytest.raises(UserError, match=r"^\S+ must have room for the weights \(.*\)\Z"):
-            written(tmp_path / "out")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    said = r"^\S+ must have room for the weights \(.*\)\Z"
+    with files_of_at_most(20_000), pytest.raises(UserError, match=said):
+        written(tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -4,12 +4,12 @@
 """
 
 import math
-import resource
 import sys
 
 import numpy as np
 import pytest
 
+from full_disk import files_of_at_most
 from gptmini import tokenizer
 from gptmini.interop import to_hugging_face, write_gguf
 from gptmini.user_error import UserError
@@ -185,13 +185,9 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     written(tmp_path / "m.gguf")
     before = (tmp_path / "m.gguf").read_bytes()
 
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
-    try:
-        with pytest.raises(UserError, match=r"^\S+ must have room for the weights \(.*\)\Z"):
-            written(tmp_path / "m.gguf", "gpt2")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    said = r"^\S+ must have room for the weights \(.*\)\Z"
+    with files_of_at_most(20_000), pytest.raises(UserError, match=said):
+        written(tmp_path / "m.gguf", "gpt2")
     assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
     assert (tmp_path / "m.gguf").read_bytes() == before
 
