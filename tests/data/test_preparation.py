@@ -226,6 +226,7 @@ def prepare_in_process(folder):
     return process
 
 
+@pytest.mark.slow
 def test_kills_at_random_instants_change_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(preparation, "TASK", 2**14)  # the text has twenty tasks
     began = time.monotonic()
