@@ -10,7 +10,7 @@ from gptmini.user_error import UserError
 
 FOLDER = Path(__file__).resolve().parent / "benchmarks"
 # Files in the folder that measure nothing themselves.
-SHARED = ("harness", "nanogpt", "synthetic")
+SHARED = ("fits", "harness", "nanogpt", "synthetic")
 
 
 def main() -> None:

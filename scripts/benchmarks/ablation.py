@@ -10,14 +10,13 @@ import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig
 
 from gptmini.commands.compose import compose
 
-from .harness import Subject, Table, fit, in_turns, seconds_of, subject_of
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
+from .fits import Subject, fit, subject_of
+from .harness import Table, add_overrides, add_seeds, differences, in_turns
 
 RECIPE = "experiment=shakespeare_char_cpu"
 WHOLE = "the whole recipe"
@@ -48,9 +47,8 @@ TRICKS = {
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    add = parser.add_argument
-    add("overrides", nargs="*", help="overrides of the recipe, as in data.path=input.txt")
-    add("--seeds", type=int, nargs="+", default=[1, 2, 3], help="seeds (default: 1 2 3)")
+    add_overrides(parser)
+    add_seeds(parser)
 
 
 def measure(table: Table, arguments: argparse.Namespace) -> None:
@@ -60,34 +58,24 @@ def measure(table: Table, arguments: argparse.Namespace) -> None:
     for name, swaps in TRICKS.items():
         variants[name] = [variant(arguments.overrides, swaps, seed) for seed in arguments.seeds]
 
-    results: dict[str, list[tuple[float, float]]] = {name: [] for name in TRICKS}
+    losses: dict[str, list[float]] = {name: [] for name in TRICKS}
     with tempfile.TemporaryDirectory() as folder:
         for number in range(len(arguments.seeds)):
             kinds = {
-                name: partial(train, each[number], Path(folder)) for name, each in variants.items()
+                name: partial(loss_of, each[number], Path(folder))
+                for name, each in variants.items()
             }
-            for name, (found,) in in_turns(1, kinds).items():
-                results[name].append(found)
+            for name, (loss,) in in_turns(1, kinds).items():
+                losses[name].append(loss)
 
     method = f"mean of seeds {', '.join(map(str, arguments.seeds))}"
-    whole = [loss for loss, _ in results[WHOLE]]
-    for name, each in results.items():
-        losses = [loss for loss, _ in each]
-        seconds = statistics.mean(taken for _, taken in each)
-        if name == WHOLE:
-            what = f"{name}: validation loss"
-            figures = losses
-        else:
-            what = f"{name}: loss above that of the whole recipe"
-            figures = [loss - other for loss, other in zip(losses, whole, strict=True)]
-        table.add(
-            what,
-            statistics.mean(figures),
-            spread=figures,
-            method=method,
-            loss=statistics.mean(losses),
-            seconds=seconds,
-        )
+    for name, each in losses.items():
+        what = f"{name}: validation loss"
+        figures = each
+        if name != WHOLE:
+            what = f"{name}: added loss"
+            figures = differences(each, losses[WHOLE])
+        table.add(what, statistics.mean(figures), spread=figures, method=method)
 
 
 def variant(overrides: Sequence[str], swaps: Sequence[str], seed: int) -> Subject:
@@ -100,15 +88,13 @@ def variant(overrides: Sequence[str], swaps: Sequence[str], seed: int) -> Subjec
     of_groups = [swap for swap in swaps if swap.split("=")[0].split(".")[0] in named]
     others = [swap for swap in swaps if swap not in of_groups]
 
-    def replace_groups(config: "DictConfig") -> None:
+    def replace_groups(config: DictConfig) -> None:
         for group in named:
             config[group] = compose("train", of_groups)[0][group]
 
     return subject_of([RECIPE, *overrides, *others, f"seed={seed}"], replace_groups)
 
 
-def train(subject: Subject, folder: Path) -> tuple[float, float]:
-    """Train a variant without its callbacks; the last validation loss, and the seconds."""
-    modules = []
-    seconds = seconds_of(lambda: modules.append(fit(subject, folder)))
-    return modules[0].evaluation.loss, seconds
+def loss_of(subject: Subject, folder: Path) -> float:
+    """The last validation loss of a variant, which is trained without its callbacks."""
+    return fit(subject, folder).evaluation.loss

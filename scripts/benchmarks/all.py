@@ -7,13 +7,13 @@ named at the end, and keeps its earlier figures.
 import argparse
 import shlex
 import sys
-from importlib import import_module
 from pathlib import Path
 
 from gptmini.user_error import UserError
 
 from . import page
 from .harness import RESULTS, Table, output_of
+from .nanogpt import add_nanogpt
 
 SCRIPT = Path(__file__).resolve().parent.parent / "benchmark.py"
 
@@ -22,7 +22,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add = parser.add_argument
     add("--shakespeare", type=Path, help="the text of tinyshakespeare (default: it is downloaded)")
-    add("--nanogpt", type=Path, help="a checkout of nanoGPT, to measure beside")
+    add_nanogpt(parser)
     add("--harness-python", help="a Python with lm_eval and transformers")
     add("--dry-run", action="store_true", help="print the commands alone")
 
@@ -42,7 +42,7 @@ def measure(table: Table, arguments: argparse.Namespace) -> None:
             failed.append(f"{words[0]}: {error}")
 
     if not arguments.dry_run:
-        import_module(page.__name__).measure(table, arguments)
+        page.measure(table, arguments)
     if failed:
         raise UserError("; ".join(failed))
 
@@ -54,13 +54,13 @@ def commands(arguments: argparse.Namespace) -> list[list[str]]:
         text = [f"data.path={arguments.shakespeare.resolve()}"]
     peer = []
     if arguments.nanogpt is not None:
-        peer = ["--nanogpt", str(arguments.nanogpt.resolve())]
+        peer = ["--nanogpt", str(arguments.nanogpt)]
 
     typed = [
         ["default"],
         ["shakespeare", *text, *peer],
         ["training", *text, *peer],
-        ["crash", "--kills", "200", "--only", "run", "processes", "sweep"],
+        ["crash", "--kills", "200"],
         ["sampling", *peer],
         ["preparation"],
         ["watching"],

@@ -11,12 +11,14 @@ import statistics
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from .harness import Table, in_turns, output_of
+import torch
+from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+from gptmini.attention import causal_mask, teaching
+from gptmini.hardware import clock
+
+from .harness import Table, in_turns, output_of, positive
 
 MEGABYTE = 1024  # in kilobytes, which ru_maxrss counts on Linux
 # Modules with one head, then those with all.
@@ -33,7 +35,7 @@ MULTIPLE = (
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    add = partial(parser.add_argument, type=int)
+    add = partial(parser.add_argument, type=positive)
     add("--batch-size", default=8, help="sequences (default: %(default)s)")
     add("--length", default=1024, help="tokens of a sequence (default: %(default)s)")
     add("--width", default=768, help="width of the model, d_model (default: %(default)s)")
@@ -52,9 +54,9 @@ def measure(table: Table, arguments: argparse.Namespace) -> None:
     kinds = {name: partial(in_own_process, name) for name in (*SINGLE, *MULTIPLE)}
     found = in_turns(arguments.turns, kinds)
     for name, each in found.items():
-        called = f"{name}, heads: {1 if name in SINGLE else arguments.heads}"
-        table.add_median(f"{called}; seconds", [seconds for seconds, _ in each])
-        table.add_median(f"{called}; megabytes", [megabytes for _, megabytes in each])
+        heads = "1 head" if name in SINGLE else f"{arguments.heads} heads"
+        table.add_median(f"{name}, {heads}: seconds", [seconds for seconds, _ in each])
+        table.add_median(f"{name}, {heads}: megabytes", [megabytes for _, megabytes in each])
 
 
 def in_own_process(name: str) -> list[float]:
@@ -68,11 +70,6 @@ def measure_here(arguments: argparse.Namespace) -> list[float]:
 
     Returns the median seconds of a pass, and the megabytes that all passes added to the peak of the process.
     """
-    import torch
-    from torch import nn
-
-    from gptmini.hardware import clock
-
     module = module_of(arguments)
     shape = (arguments.batch_size, arguments.length, arguments.width)  # (B, T, C)
     x = torch.randn(*shape, requires_grad=True)
@@ -91,12 +88,8 @@ def measure_here(arguments: argparse.Namespace) -> list[float]:
     return [statistics.median(seconds[1:]), (after - before) / MEGABYTE]  # the first pass warms up
 
 
-def module_of(arguments: argparse.Namespace) -> "nn.Module":
+def module_of(arguments: argparse.Namespace) -> nn.Module:
     """The module that --module names, at the sizes of the command line."""
-    from torch import nn
-
-    from gptmini.attention import teaching
-
     d_model = arguments.width
     n_heads = arguments.heads
     length = arguments.length
@@ -118,10 +111,8 @@ def module_of(arguments: argparse.Namespace) -> "nn.Module":
     return getattr(teaching, arguments.module)(*makers[arguments.module])
 
 
-def output_for(name: str, module: "nn.Module", x: "Tensor") -> "Tensor":
+def output_for(name: str, module: nn.Module, x: Tensor) -> Tensor:
     """What a module gives for inputs x (B, T, C), which are its queries, keys and values."""
-    from gptmini.attention import causal_mask
-
     if name == "torch.nn.MultiheadAttention":
         # (T, T); torch marks what may not be attended to.
         hidden = ~causal_mask(x.size(1), x.size(1))

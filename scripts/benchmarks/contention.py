@@ -9,35 +9,32 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
-from .harness import GPTMINI, Table, in_turns, output_of, ratios, subject_of
+from .fits import subject_of
+from .harness import UNWATCHED, Table, add_overrides, in_turns, positive, ratios, train
 
-UNWATCHED = ("callbacks.samples=null", "callbacks.pictures=null", "console=quiet")
 BUSY = "while True: pass"
 # Variables by which a user chooses how threads wait. Importing gptmini sets the first of them in this process too.
 CHOOSING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 # What GNU's OpenMP does where no variable is set. Because it is set, gptmini leaves it as it is.
 AS_TORCH_WAITS = {"GOMP_SPINCOUNT": "300000"}
-SPEED = "work/tokens_per_second"
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
+    add_overrides(parser)
     add = parser.add_argument
-    add("overrides", nargs="*", help="overrides as for gptmini train")
-    add("--busy", type=int, default=1, help="busy programs (default: %(default)s)")
-    add("--steps", type=int, default=40, help="steps of each run (default: %(default)s)")
+    add("--busy", type=positive, default=1, help="busy programs (default: %(default)s)")
+    add("--steps", type=positive, default=40, help="steps of each run (default: %(default)s)")
 
 
 def measure(table: Table, arguments: argparse.Namespace) -> None:
     """Compare the two ways of waiting beside no program, then beside the busy ones."""
     steps = [f"trainer.max_steps={arguments.steps}", "callbacks.scalars.every_steps=5"]
-    overrides = [*arguments.overrides, *steps, *UNWATCHED]
+    overrides = [*arguments.overrides, *steps, *UNWATCHED, "console=quiet"]
     subject_of(overrides)  # prepares the tokens before anything is timed
     for name in CHOOSING:
         os.environ.pop(name, None)
@@ -49,13 +46,13 @@ def measure(table: Table, arguments: argparse.Namespace) -> None:
             speeds = in_turns(
                 arguments.turns,
                 {
-                    "torch": partial(tokens_per_second, overrides, **AS_TORCH_WAITS),
+                    "PyTorch": partial(tokens_per_second, overrides, **AS_TORCH_WAITS),
                     "gptmini": partial(tokens_per_second, overrides),
                 },
             )
         table.add_median(
             f"{beside}: speed as gptmini waits, divided by that as PyTorch waits",
-            ratios(speeds["gptmini"], speeds["torch"]),
+            ratios(speeds["gptmini"], speeds["PyTorch"]),
             goal="at least 4" if n_busy else "at least 0.97",
             method=method,
         )
@@ -77,12 +74,6 @@ def busy_programs(number: int) -> Iterator[None]:
 
 def tokens_per_second(overrides: list[str], **variables: str) -> float:
     """The median speed of a run of gptmini train, with further variables in its environment."""
-    from gptmini.runs import read_lines
-
-    with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder) / "run"
-        output_of([*GPTMINI, "train", *overrides, f"folder={run}"], cwd=Path.cwd(), **variables)
-        speeds = [line[SPEED] for line in read_lines(run, having=SPEED)]
-
+    speeds = train(*overrides, **variables).of("work/tokens_per_second")
     # The first interval holds what is done once, such as the first use of each operation.
     return statistics.median(speeds[1:] or speeds)

@@ -3,9 +3,9 @@
 import argparse
 import lzma
 import tempfile
-from pathlib import Path
 
-from .harness import GPTMINI, Table, final_losses, in_turns, output_of, subject_of, timed
+from .fits import subject_of
+from .harness import Run, Table, add_overrides, in_turns, train
 
 # Further runs, which the page compares with the default one.
 CAPPED = ("model.smear=3", "model.mlp_smear=1", "model.logit_softcap=15.0")
@@ -22,38 +22,27 @@ VARIANTS = {
     "with smears and a cap, in 800 steps, within 10 minutes": (*CAPPED, "trainer.max_steps=800"),
 }
 
-
-def options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this benchmark."""
-    add = parser.add_argument
-    add("overrides", nargs="*", help="overrides of every run (default: none)")
+options = add_overrides
 
 
 def measure(table: Table, arguments: argparse.Namespace) -> None:
     """Time the command, then train the variants, then compress the text."""
     overrides = arguments.overrides
 
-    def whole_command() -> tuple[float, float, float]:
+    def whole_command() -> Run:
         with tempfile.TemporaryDirectory() as folder:
-            run = Path(folder, "run")
-            places = [f"folder={run}", f"data_dir={folder}/data"]
-            ended = timed(*GPTMINI, "train", *overrides, *places, cwd=Path.cwd())
-            return (ended.seconds, *final_losses(run))
+            return train(*overrides, f"data_dir={folder}")
 
     runs = in_turns(arguments.turns, {"default": whole_command})["default"]
-    seconds = [run[0] for run in runs]
+    seconds = [run.seconds for run in runs]
     table.add_median("seconds of the whole command, text not prepared", seconds, goal="at most 180")
-    _, loss, bits = runs[0]
-    text = "of the held-out text"
-    table.add(f"bits per byte {text}", bits, goal="at most 2.15", method="1 run")
-    table.add(f"validation loss {text}, in nats per token", loss, method="1 run")
+    what = "bits per byte of the held-out text"
+    table.add(what, bits_per_byte(runs[0]), goal="at most 2.15", method="1 run")
+    what = "validation loss of the held-out text, in nats per token"
+    table.add(what, runs[0].loss, method="1 run")
 
     for name, changes in VARIANTS.items():
-        with tempfile.TemporaryDirectory() as folder:
-            run = Path(folder, "run")
-            command = [*GPTMINI, "train", *changes, *overrides, f"folder={run}"]
-            output_of(command, cwd=Path.cwd())
-            _, bits = final_losses(run)
+        bits = bits_per_byte(train(*changes, *overrides))
         goal = "below 1.65" if "minutes" in name else ""
         table.add(f"bits per byte {name}", bits, goal=goal, method="1 run")
 
@@ -65,6 +54,11 @@ def measure(table: Table, arguments: argparse.Namespace) -> None:
     table.add("bits per byte of `xz -9e` on the held-out text", alone)
     told = 8 * added / len(held_out)
     table.add("bits per byte of `xz -9e` that was told the training text first", told)
+
+
+def bits_per_byte(run: Run) -> float:
+    """The last validation loss of a run, in bits per byte."""
+    return run.of("val/bits_per_byte")[-1]
 
 
 def size_of(text: bytes) -> int:

@@ -10,19 +10,18 @@ import argparse
 import json
 import math
 import random
+import statistics
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from gptmini.user_error import UserError
+import torch
 
-from .harness import Table, output_of
+import gptmini
+from gptmini.commands.evaluate import open_model
+from gptmini.evaluation.texts import PreparedText, TextFiles
+from gptmini.runs import find_checkpoint
 
-if TYPE_CHECKING:
-    from gptmini.model import GPT
-    from gptmini.tokenizer import Tokenizer
-
-PARTS = ("harness", "llama", "mlx")
+from .harness import GPTMINI, Table, given, output_of, positive
 
 # A task of lm-evaluation-harness on a local file, as its guide for new tasks describes them.
 TASK = """
@@ -117,82 +116,55 @@ def options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add = parser.add_argument
     add("--run", default="runs/pydoc", help="run to export (default: %(default)s)")
-    add("--documents", type=int, default=100, help="held-out documents of the part harness")
+    add("--documents", type=positive, default=100, help="held-out documents of the part harness")
     add("--harness-python", help="a Python with lm_eval and transformers")
     add("--llama", type=Path, help="folder with node_modules/node-llama-cpp")
     add("--mlx-python", help="a Python with mlx and mlx-lm")
 
 
-def measure(table: Table, arguments: argparse.Namespace) -> None:
-    """Export the model of a run, and run it in each program that is named."""
-    programs = {
-        "harness": (arguments.harness_python, compare_harness),
-        "llama": (arguments.llama, compare_llama),
-        "mlx": (arguments.mlx_python, compare_mlx),
-    }
-    named = [part for part in arguments.only if programs[part][0] is not None]
-    if not named:
-        raise UserError("name at least one of --harness-python, --llama and --mlx-python")
-
-    for part in named:
-        table.part = part
-        with tempfile.TemporaryDirectory() as folder:
-            programs[part][1](table, arguments, Path(folder))
-
-
-def export(run: str, folder: Path) -> None:
-    """Write a run's model into a folder, as gptmini export does."""
-    from gptmini.checkpoint.file import read_checkpoint
-    from gptmini.commands.evaluate import open_model
-    from gptmini.commands.export import SAMPLING, training_of
-    from gptmini.interop import write_folder
-    from gptmini.runs import find_checkpoint
-
-    checkpoint = find_checkpoint(run)
-    trained = open_model(checkpoint)
-    training = training_of(checkpoint, read_checkpoint(checkpoint))
-    write_folder(folder, trained.model, trained.tokenizer, training, sampling=SAMPLING)
-
-
 # lm-evaluation-harness and transformers
 
 
-def compare_harness(table: Table, arguments: argparse.Namespace, folder: Path) -> None:
+def compare_harness(table: Table, arguments: argparse.Namespace) -> None:
     """Compare figures of held-out documents with those of both."""
-    export(arguments.run, folder / "exported")
-    documents = held_out_documents(arguments.run, arguments.documents)
-    file = folder / "held_out.jsonl"
-    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    python = given(arguments, "harness_python")
+    n_documents = arguments.documents
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        export(arguments.run, folder / "exported")
+        file = folder / "held_out.jsonl"
+        lines = [json.dumps({"text": text}) for text in held_out(arguments.run)[:n_documents]]
+        file.write_text("\n".join(lines))
 
-    ours = evaluate(arguments.run, file, "--per-document")
-    theirs = run_harness(arguments.harness_python, folder, file)
+        of_documents = evaluate(arguments.run, file, "--per-document")
+        of_stream = evaluate(arguments.run, file)
+        theirs = run_harness(python, folder, file)
+        loss = loss_of_transformers(python, arguments.run, folder, file)
+
     for metric, value in theirs.items():
-        what = f"{metric.replace('_', ' ')} of {arguments.documents} documents: relative difference"
-        apart = abs(ours[metric]["value"] / value - 1)
+        what = f"{metric.replace('_', ' ')} of {n_documents} documents: relative difference"
+        apart = abs(of_documents[metric]["value"] / value - 1)
         table.add(f"{what} from lm-evaluation-harness", apart, goal="at most 1e-3")
-
-    stream = evaluate(arguments.run, file)["loss"]["value"]
-    apart = abs(stream / loss_of_transformers(arguments, folder, file) - 1)
-    what = f"loss of {arguments.documents} documents: relative difference from transformers"
-    table.add(what, apart, goal="at most 1e-4")
+    what = f"loss of {n_documents} documents: relative difference from transformers"
+    table.add(what, abs(of_stream["loss"]["value"] / loss - 1), goal="at most 1e-4")
 
 
-def held_out_documents(run: str, n_documents: int) -> list[str]:
-    """The first held-out documents of the text that a run was trained on."""
-    from gptmini.commands.evaluate import open_model
-    from gptmini.evaluation.texts import PreparedText
-    from gptmini.runs import find_checkpoint
+def export(run: str, to: Path, *options: str) -> None:
+    """Export a run's model as a user does, into a folder or a GGUF file."""
+    output_of([*GPTMINI, "export", run, str(to), *options], cwd=Path.cwd())
 
+
+def held_out(run: str) -> list[str]:
+    """The held-out documents of the text that a run was trained on."""
     trained = open_model(find_checkpoint(run))
     assert trained.data is not None  # a run names its prepared folder
-    text = PreparedText(trained.data, "val", max_tokens=None)
-    documents = text.documents(trained.tokenizer)[:n_documents]
+    documents = PreparedText(trained.data, "val", max_tokens=None).documents(trained.tokenizer)
     return [trained.tokenizer.decode(ids.tolist()) for ids in documents]
 
 
 def evaluate(run: str, file: Path, *options: str) -> dict:
     """What gptmini evaluate prints of a text."""
-    command = ["gptmini", "evaluate", run, "--text", str(file), "--json", *options]
+    command = [*GPTMINI, "evaluate", run, "--text", str(file), "--json", *options]
     return json.loads(output_of(command, cwd=Path.cwd()))["models"][0]
 
 
@@ -210,12 +182,9 @@ def run_harness(python: str, folder: Path, file: Path) -> dict[str, float]:
     return {name: figures[f"{name},none"] for name in ("bits_per_byte", "word_perplexity")}
 
 
-def loss_of_transformers(arguments: argparse.Namespace, folder: Path, file: Path) -> float:
+def loss_of_transformers(python: str, run: str, folder: Path, file: Path) -> float:
     """The loss that transformers computes of the documents in one stream, in gptmini's windows."""
-    import gptmini
-    from gptmini.evaluation.texts import TextFiles
-
-    model, tokenizer = gptmini.load(arguments.run)
+    model, tokenizer = gptmini.load(run)
     text = TextFiles([file], "text", max_tokens=None)
     (stream,) = text.streams(tokenizer)
     length = model.config.context_length
@@ -224,24 +193,22 @@ def loss_of_transformers(arguments: argparse.Namespace, folder: Path, file: Path
         windows.append([int(token) for token in stream.ids[start : start + length + 1]])
     path = folder / "windows.json"
     path.write_text(json.dumps(windows))
-    program = [arguments.harness_python, "-c", TRANSFORMERS, str(folder / "exported"), str(path)]
+    program = [python, "-c", TRANSFORMERS, str(folder / "exported"), str(path)]
     return json.loads(output_of(program))
 
 
 # llama.cpp and MLX
 
 
-def task_of(model: "GPT", tokenizer: "Tokenizer") -> dict:
+@torch.no_grad()
+def task_of(run: str) -> dict:
     """What every program is to compute, and what gptmini computes."""
-    import torch
-
-    torch.set_grad_enabled(False)
+    model, tokenizer = gptmini.load(run)
     draw = random.Random(0)
     parts = [*LATIN, *OTHERS, *SPACES]
     texts = ["".join(draw.choices(parts, k=draw.randrange(1, 15))) for _ in range(N_TEXTS)]
 
-    text = Path(__file__).read_text(encoding="utf-8")
-    ids = tokenizer.encode(text)
+    ids = tokenizer.encode("\n".join(held_out(run)))
     length = model.config.context_length
     windows = [ids[first : first + length] for first in range(0, 4 * length, length)]
 
@@ -271,43 +238,42 @@ def task_of(model: "GPT", tokenizer: "Tokenizer") -> dict:
     }
 
 
-def compare_llama(table: Table, arguments: argparse.Namespace, folder: Path) -> None:
+def compare_llama(table: Table, arguments: argparse.Namespace) -> None:
     """Compare ids, greedy text and perplexity with llama.cpp, in float32 and in 8 bits."""
-    import gptmini
-    from gptmini.interop import write_gguf
-
-    model, tokenizer = gptmini.load(arguments.run)
-    task = task_of(model, tokenizer)
-    program = arguments.llama / "gptmini-exported.mjs"
+    place = given(arguments, "llama")
+    task = task_of(arguments.run)
+    # Node looks for a module's libraries beside the module, not where the command is typed.
+    program = place / "gptmini-exported.mjs"
     program.write_text(LLAMA, encoding="utf-8")
     try:
         for dtype in ("fp32", "q8_0"):
-            path = folder / f"{dtype}.gguf"
-            write_gguf(path, model, tokenizer, name="mine", dtype=dtype)
-            given = task | {"model": str(path)}
-            result = run_program(["node", program.name], given, folder, arguments.llama)
-            report(table, f"llama.cpp, {dtype}", task, result)
-            ratio = math.exp(sum(result["nats"]) / len(result["nats"]) - task["nats"])
-            table.add(f"llama.cpp, {dtype}: perplexity, divided by gptmini's", ratio)
+            with tempfile.TemporaryDirectory() as folder:
+                model = Path(folder, "model.gguf")
+                export(arguments.run, model, "--dtype", dtype)
+                result = run_program(["node", program.name], task, model, cwd=place)
+            name = f"llama.cpp, {dtype}"
+            report(table, name, task, result)
+            ratio = math.exp(statistics.mean(result["nats"]) - task["nats"])
+            table.add(f"{name}: perplexity, divided by gptmini's", ratio)
     finally:
         program.unlink()
 
 
-def compare_mlx(table: Table, arguments: argparse.Namespace, folder: Path) -> None:
+def compare_mlx(table: Table, arguments: argparse.Namespace) -> None:
     """Compare ids and greedy text with MLX."""
-    import gptmini
-
-    export(arguments.run, folder / "exported")
-    task = task_of(*gptmini.load(arguments.run))
-    given = task | {"model": str(folder / "exported")}
-    result = run_program([arguments.mlx_python, "-c", MLX], given, folder, folder)
+    python = given(arguments, "mlx_python")
+    task = task_of(arguments.run)
+    with tempfile.TemporaryDirectory() as folder:
+        model = Path(folder, "exported")
+        export(arguments.run, model)
+        result = run_program([python, "-c", MLX], task, model, cwd=Path(folder))
     report(table, "MLX, fp32", task, result)
 
 
-def run_program(command: list[str], task: dict, folder: Path, cwd: Path) -> dict:
-    """What a program leaves in the file that holds its task."""
-    path = folder / "task.json"
-    path.write_text(json.dumps(task), encoding="utf-8")
+def run_program(command: list[str], task: dict, model: Path, *, cwd: Path) -> dict:
+    """What a program makes of a task for an exported model, which it leaves in the file that holds the task."""
+    path = model.with_name("task.json")
+    path.write_text(json.dumps(task | {"model": str(model)}), encoding="utf-8")
     output_of([*command, str(path)], cwd=cwd)
     return json.loads(path.read_text(encoding="utf-8"))
 
@@ -320,3 +286,6 @@ def report(table: Table, name: str, task: dict, result: dict) -> None:
     ):
         same = sum(one == other for one, other in zip(task[key], result[key], strict=True))
         table.add(f"{name}: {what}", same, goal=str(n))
+
+
+PARTS = {"harness": compare_harness, "llama": compare_llama, "mlx": compare_mlx}

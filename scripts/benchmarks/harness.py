@@ -1,40 +1,36 @@
-"""What all benchmarks share: turns, rows of figures, their table and JSON file, commands that are timed, and fits.
+"""What all benchmarks share: the command line, turns, rows of figures, their table and JSON file, and timed commands.
 
-A benchmark is a module with a docstring, a function measure(table, arguments) and, if it has options of its own,
-options(parser). Every row says what was measured, the figure, its spread, the goal, and by which method.
+A benchmark is a module with a docstring and measure(table, arguments), or PARTS, which names several such functions.
+It may have options(parser), where options of its own are added, and prepare(arguments), which is called once before
+anything is measured. Every row says what was measured, the figure, its spread, the goal, and by which method.
 """
 
+import argparse
 import json
 import os
 import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gptmini.commands.errors import Parser
 from gptmini.files import replacing
+from gptmini.runs import read_lines
 from gptmini.user_error import UserError
-
-# torch and Lightning take seconds to import, and a mistake in the command line is told before.
-if TYPE_CHECKING:
-    import lightning as L
-    from omegaconf import DictConfig
-
-    from gptmini.commands.parts import Settings
-    from gptmini.data import TokenStore
-    from gptmini.training import GPTModule
 
 ROOT = Path(__file__).resolve().parent.parent.parent  # of the repository
 RESULTS = ROOT / "docs" / "results"  # the JSON files behind the tables of docs/results.md
 # The part of figures that were measured by hand, which no benchmark measures again.
 ONCE = "once"
 GPTMINI = (sys.executable, "-m", "gptmini")
+# What a run leaves out whose speed is compared with that of a program that has neither.
+UNWATCHED = ("callbacks.samples=null", "callbacks.pictures=null")
 
 # Runs a command, and prints its seconds and the most kilobytes that it held. The system counts for a command what the
 # process that starts it holds at that moment, so a process that imports nearly nothing has to start it.
@@ -46,6 +42,127 @@ _, status, usage = os.wait4(process.pid, 0)
 print(f"\\n{time.perf_counter() - began} {usage.ru_maxrss}")
 sys.exit(min(1, abs(os.waitstatus_to_exitcode(status))))
 """
+
+
+# The command line
+
+
+class NotGivenError(Exception):
+    """A part cannot be measured because an option was not given."""
+
+
+def run(name: str, benchmark: ModuleType, words: Sequence[str]) -> None:
+    """Read the command line of a benchmark, set the number of threads, and measure part after part."""
+    arguments = read_arguments(name, benchmark, words)
+    if arguments.threads is not None:
+        use_threads(arguments.threads)
+    table = Table(name, arguments.out, arguments.only)
+    if hasattr(benchmark, "prepare"):
+        benchmark.prepare(arguments)
+    if hasattr(benchmark, "measure"):
+        benchmark.measure(table, arguments)
+    else:
+        measure_parts(table, arguments.only, benchmark.PARTS, arguments)
+
+
+def read_arguments(name: str, benchmark: ModuleType, words: Sequence[str]) -> argparse.Namespace:
+    """Read the command line of a benchmark; a mistake ends the program with one line."""
+    parser = Parser(prog=f"benchmark.py {name}", description=benchmark.__doc__.splitlines()[0])
+    add = parser.add_argument
+    parts = getattr(benchmark, "PARTS", ())
+    if parts:
+        told = f"parts to measure, of {', '.join(parts)} (default: all)"
+        add("--only", nargs="+", choices=[*parts], default=[*parts], metavar="PART", help=told)
+    else:
+        parser.set_defaults(only=[""])
+    add("--out", type=Path, help=f"the file of the table, as JSON (default: {name}.json)")
+    threads = getattr(benchmark, "THREADS", 2)
+    add("--threads", type=positive, default=threads, help="CPU threads (default: %(default)s)")
+    turns = getattr(benchmark, "TURNS", 3)
+    add("--turns", type=positive, default=turns, help="turns that count (default: %(default)s)")
+    if hasattr(benchmark, "options"):
+        benchmark.options(parser)
+
+    arguments = parser.parse_intermixed_args(words)
+    if arguments.out is None:
+        suffix = "-dry-run" if getattr(arguments, "dry_run", False) else ""
+        arguments.out = Path(f"{name}{suffix}.json")
+    if arguments.out.is_dir() or not arguments.out.parent.is_dir():
+        parser.error(f"--out must be a file in a folder that is there, got {arguments.out}")
+    return arguments
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1, as a type of argparse."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+def add_overrides(parser: argparse.ArgumentParser) -> None:
+    """Add overrides of what is trained."""
+    told = "overrides of every run, as for gptmini train: data.path=input.txt"
+    parser.add_argument("overrides", nargs="*", help=told)
+
+
+def add_seeds(parser: argparse.ArgumentParser) -> None:
+    """Add the seeds of runs whose losses are averaged."""
+    told = "seeds (default: 1 2 3)"
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help=told)
+
+
+def given(arguments: object, option: str) -> Any:
+    """The value of an option without which a part is left out."""
+    value = getattr(arguments, option)
+    if value is None:
+        raise NotGivenError(f"--{option.replace('_', '-')}")
+    return value
+
+
+def measure_parts(
+    table: "Table", names: Sequence[str], parts: Mapping[str, Callable], arguments: object
+) -> None:
+    """Call the functions of some parts; a part whose peer is not there is left out, and named."""
+    for name in names:
+        table.part = name
+        try:
+            parts[name](table, arguments)
+        except NotGivenError as option:
+            print(f"{name}: left out, because it needs {option}")
+
+
+def use_threads(number: int) -> None:
+    """Compute on a number of threads, here and in every process that is started."""
+    os.environ["OMP_NUM_THREADS"] = str(number)
+    if "torch" in sys.modules:  # which has read the variable already
+        sys.modules["torch"].set_num_threads(number)
+
+
+# Turns
+
+
+def in_turns(turns: int, kinds: Mapping[str, Callable[[], Any]]) -> dict[str, list]:
+    """Call each function once a turn, A B A B, and return what each gave, turn by turn."""
+    found: dict[str, list] = {name: [] for name in kinds}
+    for turn in range(turns):
+        for name, function in kinds.items():
+            found[name].append(function())
+            print(f"  turn {turn + 1}, {name}: {shown_all(found[name][-1])}", file=sys.stderr)
+    return found
+
+
+def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
+    """Numbers divided by others, turn by turn."""
+    return [one / other for one, other in zip(above, below, strict=True)]
+
+
+def differences(these: Sequence[float], those: Sequence[float]) -> list[float]:
+    """Numbers less others, turn by turn."""
+    return [one - other for one, other in zip(these, those, strict=True)]
+
+
+# Tables
 
 
 class Table:
@@ -122,67 +239,6 @@ class Table:
         """Everything that is saved: the benchmark, the machine, and the rows, those of ONCE last."""
         rows = sorted(self.rows, key=lambda row: row["part"] == ONCE)
         return {"benchmark": self.name, "machine": machine(), "rows": rows}
-
-
-def run(name: str, benchmark: ModuleType, words: Sequence[str]) -> None:
-    """Read the command line of a benchmark, pin its threads, and measure."""
-    summary = benchmark.__doc__.splitlines()[0]
-    parser = Parser(prog=f"benchmark.py {name}", description=summary)
-    parts = getattr(benchmark, "PARTS", ())
-    if parts:
-        usual = [*getattr(benchmark, "USUAL_PARTS", parts)]
-        told = f"parts to measure, of {', '.join(parts)} (default: {', '.join(usual)})"
-        parser.add_argument(
-            *("--only", "--of"),
-            nargs="+",
-            choices=[*parts],
-            default=usual,
-            metavar="PART",
-            help=told,
-        )
-    add = parser.add_argument
-    add("--out", type=Path, help=f"the file of the table, as JSON (default: {name}.json)")
-    threads = getattr(benchmark, "THREADS", 2)
-    add("--threads", type=int, default=threads, help="CPU threads (default: %(default)s)")
-    turns = getattr(benchmark, "TURNS", 3)
-    add("--turns", type=int, default=turns, help="turns that count (default: %(default)s)")
-    if hasattr(benchmark, "options"):
-        benchmark.options(parser)
-
-    arguments = parser.parse_intermixed_args(words)
-    if arguments.out is None:
-        suffix = "-dry-run" if getattr(arguments, "dry_run", False) else ""
-        arguments.out = Path(f"{name}{suffix}.json")
-    if arguments.out.is_dir() or not arguments.out.parent.is_dir():
-        parser.error(f"--out must be a file in a folder that is there, got {arguments.out}")
-    for option, value in vars(arguments).items():
-        numbers = value if isinstance(value, list) else [value]
-        if option != "seeds" and any(type(number) is int and number < 1 for number in numbers):
-            parser.error(f"--{option.replace('_', '-')} must be at least 1")
-
-    if arguments.threads is not None:
-        # Before torch is imported, so that it holds here and in every process that is started.
-        os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
-    table = Table(name, arguments.out, arguments.only if parts else [""])
-    benchmark.measure(table, arguments)
-
-
-def in_turns(turns: int, kinds: Mapping[str, Callable[[], Any]]) -> dict[str, list]:
-    """Call each function once a turn, A B A B, and return what each gave, turn by turn."""
-    found: dict[str, list] = {name: [] for name in kinds}
-    for turn in range(turns):
-        for name, function in kinds.items():
-            found[name].append(function())
-            print(f"  turn {turn + 1}, {name}: {shown_all(found[name][-1])}", file=sys.stderr)
-    return found
-
-
-def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
-    """Numbers divided by others, turn by turn."""
-    return [one / other for one, other in zip(above, below, strict=True)]
-
-
-# Tables
 
 
 def read_results(path: Path) -> dict:
@@ -264,32 +320,64 @@ class Ended(NamedTuple):
 
     seconds: float
     megabytes: float  # the most memory that it held at once
-    output: str
+
+
+class Run(NamedTuple):
+    """A run of gptmini train that has ended."""
+
+    began: float  # seconds since 1970 at which the command was started
+    seconds: float  # of the whole command
+    megabytes: float  # the most memory that it held at once
+    lines: list[dict]  # what it logged
+
+    def of(self, tag: str) -> list[float]:
+        """The values of a curve."""
+        return [line[tag] for line in self.lines if tag in line]
+
+    @property
+    def loss(self) -> float:
+        """The last validation loss, in nats per token."""
+        return self.of("val/loss")[-1]
+
+
+def train(*overrides: str, **variables: str) -> Run:
+    """Train in a process and a folder of its own; errors are those of output_of.
+
+    Args:
+        overrides: as for gptmini train.
+        variables: of the environment, besides those of this process.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder, "run")
+        began = time.time()
+        ended = timed(
+            *GPTMINI,
+            "train",
+            *overrides,
+            f"folder={run}",
+            cwd=Path.cwd(),
+            **variables,
+        )
+        return Run(began, ended.seconds, ended.megabytes, read_lines(run))
 
 
 def timed(*command: str, cwd: Path = ROOT, **variables: str) -> Ended:
     """Run a command, and measure it with its start-up; errors are those of output_of."""
     launcher = [sys.executable, "-S", "-c", LAUNCHER]
-    output, _, measured = (
-        output_of([*launcher, *command], cwd=cwd, **variables).rstrip().rpartition("\n")
-    )
-    seconds, kilobytes = measured.split()
-    return Ended(float(seconds), int(kilobytes) / 1024, output)
+    output = output_of([*launcher, *command], cwd=cwd, **variables)
+    seconds, kilobytes = output.splitlines()[-1].split()
+    return Ended(float(seconds), int(kilobytes) / 1024)
 
 
-def output_of(
-    command: Sequence[str], *, timeout: float | None = None, cwd: Path = ROOT, **variables: str
-) -> str:
+def output_of(command: Sequence[str], *, cwd: Path = ROOT, **variables: str) -> str:
     """What a command prints.
 
     Args:
         command: the program and its arguments.
-        timeout: seconds that the command may take; None for any time.
         cwd: the folder that the command runs in.
         variables: of the environment, besides those of this process.
 
-    Raises UserError: the command failed; the message ends with the last line that it wrote. Raises
-    subprocess.TimeoutExpired: it took too long, and was ended.
+    Raises UserError: the command failed; the message ends with the last line that it wrote.
     """
     result = subprocess.run(
         command,
@@ -298,95 +386,8 @@ def output_of(
         capture_output=True,
         text=True,
         check=False,
-        timeout=timeout,
     )
     if result.returncode:
         lines = (result.stderr.strip() or result.stdout.strip()).splitlines() or ["nothing said"]
         raise UserError(f"a command failed: {' '.join(command[-8:])}: {lines[-1]}")
     return result.stdout
-
-
-def final_losses(run: Path) -> tuple[float, float]:
-    """The last validation loss of a run's folder, in nats per token and in bits per byte."""
-    from gptmini.runs import read_lines
-
-    last = read_lines(run, having="val/loss")[-1]
-    return last["val/loss"], last["val/bits_per_byte"]
-
-
-# Fits in this process
-
-
-@dataclass(frozen=True, kw_only=True)
-class Subject:
-    """A configuration, and what a run takes from it: the settings and the tokens."""
-
-    config: "DictConfig"
-    settings: "Settings"
-    store: "TokenStore"
-
-
-def subject_of(
-    overrides: Sequence[str], adapt: "Callable[[DictConfig], None] | None" = None
-) -> Subject:
-    """Compose and check a configuration as gptmini train does, prepare its text, and set up this process.
-
-    Args:
-        overrides: KEY=VALUE or GROUP=NAME each, as a user types them.
-        adapt: changes the composed configuration.
-    """
-    from gptmini.commands.compose import compose
-    from gptmini.commands.parts import build_settings
-    from gptmini.commands.resumed import going_on
-    from gptmini.commands.tokens import open_tokens
-    from gptmini.commands.train import prepare_process
-
-    config, typed = compose("train", ["trainer.devices=1", *overrides])
-    if adapt is not None:
-        adapt(config)
-    config, typed = going_on(config, typed)
-    settings = build_settings(config)
-    prepare_process(settings)
-    store, _ = open_tokens(config, typed, settings)
-    return Subject(config=config, settings=settings, store=store)
-
-
-def fit(
-    subject: Subject,
-    folder: Path,
-    *,
-    callbacks: Sequence["L.Callback"] = (),
-    loggers: Sequence = (),
-    parts: "tuple | None" = None,
-) -> "GPTModule":
-    """Train a subject with these callbacks alone, and return its module.
-
-    Args:
-        subject: what is trained.
-        folder: the run's folder.
-        callbacks: what Lightning calls; those of the configuration are left out.
-        loggers: what every scalar is told.
-        parts: the module and the batches; assembled here if None.
-    """
-    from gptmini.commands.train import assemble
-    from gptmini.training import build_trainer
-
-    settings = subject.settings
-    module, data = parts or assemble(settings, subject.store, None)
-    trainer = build_trainer(
-        module.settings,
-        folder,
-        device=settings.hardware.device,
-        precision=settings.hardware.precision,
-        callbacks=callbacks,
-        loggers=loggers,
-    )
-    trainer.fit(module, data)
-    return module
-
-
-def seconds_of(function: Callable[[], object]) -> float:
-    """The seconds that a call takes."""
-    began = time.perf_counter()
-    function()
-    return time.perf_counter() - began

@@ -1,5 +1,6 @@
 """nanoGPT as a peer: a copy of a checkout, with tokens for it and the command that trains it."""
 
+import argparse
 import pickle
 import re
 import shutil
@@ -9,13 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gptmini.user_error import UserError
-
 FILES = ("train.py", "model.py", "configurator.py")  # what nanoGPT's train.py needs
+NEVER = 10**6  # as eval_interval: nanoGPT evaluates at its first step alone
 
 # What nanoGPT's README types for a CPU, after config/train_shakespeare_char.py: its recipe for a laptop.
 LAPTOP = {
-    "dataset": "tokens",
     "device": "cpu",
     "compile": False,
     "eval_iters": 20,
@@ -39,33 +38,63 @@ LAPTOP = {
 }
 
 
-def check_checkout(checkout: Path | None) -> None:
-    """Raise UserError for a folder that is no checkout of nanoGPT; None is no folder."""
-    if checkout is not None and not (checkout / "train.py").is_file():
-        raise UserError(
-            f"--nanogpt must be a checkout of nanoGPT with its train.py, got {checkout}"
+def add_nanogpt(parser: argparse.ArgumentParser) -> None:
+    """Add the option that names a checkout."""
+    told = "a checkout of nanoGPT to measure beside"
+    parser.add_argument("--nanogpt", type=checkout, metavar="FOLDER", help=told)
+
+
+def checkout(text: str) -> Path:
+    """A checkout of nanoGPT, as a type of argparse."""
+    folder = Path(text)
+    if not (folder / "train.py").is_file():
+        raise argparse.ArgumentTypeError(
+            f"must be a checkout of nanoGPT with its train.py, got {folder}"
         )
+    return folder.resolve()
 
 
-def copy_with_tokens(checkout: Path, folder: Path, train: np.ndarray, val: np.ndarray) -> None:
-    """Copy nanoGPT into a folder, so that a run does not write into the checkout, with tokens (n,) of both splits."""
+def copy(
+    source: Path,
+    folder: Path,
+    *,
+    train: np.ndarray,
+    val: np.ndarray,
+    n_vocab: int | None = None,
+) -> None:
+    """Copy a checkout into a folder, so that a run does not write into the checkout.
+
+    Args:
+        source: the checkout.
+        folder: gets the copy and its tokens.
+        train: ids of training, (n,).
+        val: held-out ids, (n,).
+        n_vocab: the number of ids; None for that of GPT-2.
+    """
     data = folder / "data" / "tokens"
     data.mkdir(parents=True, exist_ok=True)
     for name in FILES:
-        shutil.copy(checkout / name, folder / name)
+        shutil.copy(source / name, folder / name)
     for split, ids in (("train", train), ("val", val)):
         np.asarray(ids, dtype=np.uint16).tofile(data / f"{split}.bin")
-
-
-def write_vocabulary(folder: Path, n_vocab: int) -> None:
-    """Tell nanoGPT the number of ids, which is otherwise GPT-2's."""
-    path = folder / "data" / "tokens" / "meta.pkl"
-    path.write_bytes(pickle.dumps({"vocab_size": n_vocab}))
+    if n_vocab is not None:
+        (data / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": n_vocab}))
 
 
 def command(options: dict) -> list[str]:
     """The command that trains, typed in the copy's folder; options are variables of nanoGPT's train.py."""
-    return [sys.executable, "train.py", *(f"--{name}={value}" for name, value in options.items())]
+    told = {"dataset": "tokens", **options}
+    return [sys.executable, "train.py", *(f"--{name}={value}" for name, value in told.items())]
+
+
+def sizes_of(model: object) -> dict[str, int]:
+    """The sizes in the configuration of gptmini's model, by nanoGPT's names."""
+    return {
+        "block_size": model.context_length,
+        "n_layer": model.n_layers,
+        "n_head": model.n_heads,
+        "n_embd": model.d_model,
+    }
 
 
 def median_milliseconds(output: str, first_step: int) -> float:

@@ -10,20 +10,22 @@ import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from gptmini.hardware import DTYPES
-from gptmini.user_error import UserError
+import torch
+from torch import Tensor
 
-from .harness import ROOT, Table, in_turns, ratios
-from .nanogpt import check_checkout
+from gptmini.checkpoint.file import header, write_checkpoint
+from gptmini.generation import Decoder, Rules, store_by_column
+from gptmini.hardware import DTYPES, choose_device, choose_dtype, clock
+from gptmini.interop.hugging_face import to_hugging_face
+from gptmini.model import GPT, GPTConfig, new_gpt
+from gptmini.tokenizer import CharTokenizer
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from gptmini.model import GPT
+from .fits import fastest
+from .harness import GPTMINI, Table, in_turns, positive, ratios
+from .nanogpt import add_nanogpt, sizes_of
 
 # What GPT-2 and nanoGPT are made of, so that the same weights fit all three.
 CLASSIC = {
@@ -67,102 +69,89 @@ def options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add = parser.add_argument
     add("--sizes", nargs="+", default=[*SIZES], choices=SIZES, help="sizes of the model")
-    add("--batch-sizes", nargs="+", type=int, default=[1, 8], help="sequences drawn at once")
-    add("--new-tokens", type=int, default=256, help="tokens drawn for each sequence")
-    add("--nanogpt", type=Path, help="a checkout of nanoGPT to measure too")
+    add("--batch-sizes", nargs="+", type=positive, default=[1, 8], help="sequences drawn at once")
+    add("--new-tokens", type=positive, default=256, help="tokens drawn for each sequence")
     add("--device", default="auto", help="auto, cpu, cuda or mps")
     add("--dtype", default="auto", choices=("auto", *DTYPES), help="the type of the weights")
     add("--compile", action="store_true", help="compile gptmini's step")
+    add_nanogpt(parser)
 
 
 def measure(table: Table, arguments: argparse.Namespace) -> None:
     """Measure every size at every batch size, and on a CPU the seconds to the first token."""
-    from gptmini.hardware import choose_device
-
-    check_checkout(arguments.nanogpt)
     device = choose_device(arguments.device)
     compare_all(table, arguments, device)
     if device == "cpu":
-        found = in_turns(arguments.turns, {"first token": first_token})
-        table.add_median(
-            "seconds from the command to the first token of a character model",
-            found["first token"],
-            goal="at most 2.5",
-        )
+        seconds = in_turns(arguments.turns, {"first token": first_token})["first token"]
+        what = "seconds from the command to the first token of a character model"
+        table.add_median(what, seconds, goal="at most 2.5")
 
 
 def compare_all(table: Table, arguments: argparse.Namespace, device: str) -> None:
     """Measure every size at every batch size, gptmini and each peer in turns."""
-    import torch
-
-    from gptmini.generation import store_by_column
-    from gptmini.hardware import choose_dtype
-    from gptmini.model import GPTConfig, new_gpt
-
     dtype = choose_dtype(arguments.dtype, device) or torch.float32
     for size in arguments.sizes:
         model = new_gpt(GPTConfig(**SIZES[size], **CLASSIC, init="gpt2"), seed=0).eval()
         store_by_column(model.to(device=device, dtype=dtype))
         for batch_size in arguments.batch_sizes:
-            compare(table, arguments, model, size, batch_size, device)
+            compare(table, arguments, model, size, batch_size)
 
 
 def compare(
-    table: Table,
-    arguments: argparse.Namespace,
-    model: "GPT",
-    size: str,
-    batch_size: int,
-    device: str,
+    table: Table, arguments: argparse.Namespace, model: GPT, size: str, batch_size: int
 ) -> None:
     """Add the rows of one size at one batch size.
 
     Args:
         table: gets the rows.
         arguments: the command line.
-        model: a model of this size, on the device.
+        model: a model of this size, on the device that is measured.
         size: the key of the size in SIZES.
         batch_size: sequences that are drawn at once.
-        device: cpu, cuda or mps.
     """
-    from gptmini.hardware import clock
-
+    device = model.embedding.weight.device
     n_tokens = arguments.new_tokens
-    runs = {"gptmini": ours(model, batch_size, n_tokens, compile=arguments.compile)}
-    peer = hugging_face(model, batch_size, n_tokens, device)
-    if peer is not None:
-        runs["Hugging Face"] = peer
-    if arguments.nanogpt is not None:
-        runs["nanoGPT"] = nanogpt(arguments.nanogpt, model, batch_size, n_tokens, device)
+    # The prompt holds the ids from 1 on in every sequence.
+    prompt = torch.arange(1, 1 + PROMPT_LENGTH, device=device)  # (PROMPT_LENGTH,)
+    prompt = prompt.expand(batch_size, -1)  # (B, PROMPT_LENGTH)
 
-    def speed(run: Callable[[], None]) -> float:
-        start = clock(device)
+    runs = {"gptmini": ours(model, prompt, n_tokens, compile=arguments.compile)}
+    if find_spec("transformers") is not None:
+        runs["Hugging Face"] = hugging_face(model, prompt, n_tokens)
+    if arguments.nanogpt is not None:
+        runs["nanoGPT"] = nanogpt(arguments.nanogpt, model, prompt, n_tokens)
+
+    def speed(run: Callable[[], object]) -> float:
+        start = clock(device.type)
         run()
-        return batch_size * n_tokens / (clock(device) - start)
+        return batch_size * n_tokens / (clock(device.type) - start)
+
+    def limit() -> float:
+        """Tokens a second, if nothing took time but reading the weights that every step reads."""
+        return bandwidth(device.type) / bytes_read_a_step(model) * batch_size
 
     kinds = {name: partial(speed, run) for name, run in runs.items()}
     in_turns(1, kinds)  # warms up
-    # Tokens a second, if nothing took time but reading the weights that every step reads.
-    kinds["limit"] = lambda: bandwidth(device) / bytes_read_a_step(model) * batch_size
-    speeds = in_turns(arguments.turns, kinds)
+    speeds = in_turns(arguments.turns, kinds | {"limit": limit})
 
     called = f"{CALLED[size]}, {batch_size} sample{'' if batch_size == 1 else 's'}"
+    is_cpu = device.type == "cpu"
     for name in runs:
         table.add_median(f"{called}: {name}", speeds[name])
-    goal = GOALS.get((size, batch_size), "") if device == "cpu" else ""
     for name in runs:
         if name != "gptmini":
             figures = ratios(speeds["gptmini"], speeds[name])
-            what = f"{called}: gptmini divided by {name}"
-            table.add_median(what, figures, goal=goal if name == "Hugging Face" else "")
+            has_goal = is_cpu and name == "Hugging Face"
+            goal = GOALS.get((size, batch_size), "") if has_goal else ""
+            table.add_median(f"{called}: gptmini divided by {name}", figures, goal=goal)
     table.add_median(
         f"{called}: share of what reading the weights once a token allows, in percent",
         [100 * share for share in ratios(speeds["gptmini"], speeds["limit"])],
-        goal="at least 85" if (size, batch_size, device) == ("gpt2", 1, "cpu") else "",
+        goal="at least 85" if is_cpu and (size, batch_size) == ("gpt2", 1) else "",
     )
 
 
-def bytes_read_a_step(model: "GPT") -> int:
+def bytes_read_a_step(model: GPT) -> int:
     """Bytes of the weights that every step reads: those of the blocks and of the unembedding."""
     weights = (*model.blocks.parameters(), model.unembedding_weight)
     return sum(weight.numel() * weight.element_size() for weight in weights)
@@ -170,34 +159,26 @@ def bytes_read_a_step(model: "GPT") -> int:
 
 def bandwidth(device: str) -> float:
     """Bytes a second at which a large tensor is read and summed, in the fastest of ten passes."""
-    import torch
-
-    from gptmini.hardware import clock
-
     numbers = torch.ones(READ, device=device)
-    seconds = []
-    for _ in range(10):
-        start = clock(device)
+
+    def add_up() -> None:
         for _ in range(SUMS):
             numbers.sum()
-        seconds.append((clock(device) - start) / SUMS)
-    return numbers.numel() * numbers.element_size() / min(seconds)
+
+    return SUMS * numbers.numel() * numbers.element_size() / fastest(device, add_up)
 
 
-def ours(model: "GPT", batch_size: int, n_tokens: int, *, compile: bool) -> Callable[[], None]:
-    """A function that draws n_tokens for each sequence with gptmini's cache."""
-    from gptmini.generation import Decoder, Rules
-
-    prompts = [[1 + i for i in range(PROMPT_LENGTH)]] * batch_size
+def ours(model: GPT, prompt: Tensor, n_tokens: int, *, compile: bool) -> Callable[[], None]:
+    """A function that draws n_tokens after the prompt (B, T) with gptmini's cache."""
     rules = Rules(max_new_tokens=n_tokens, **RULES)
 
     def run() -> None:
         decoder = Decoder(
             model,
-            prompts,
+            prompt.tolist(),
             rules,
-            streams=range(batch_size),
-            batch_size=batch_size,
+            streams=range(len(prompt)),
+            batch_size=len(prompt),
             compile=compile,
         )
         for _ in range(n_tokens):
@@ -206,31 +187,19 @@ def ours(model: "GPT", batch_size: int, n_tokens: int, *, compile: bool) -> Call
     return run
 
 
-def hugging_face(
-    model: "GPT", batch_size: int, n_tokens: int, device: str
-) -> Callable[[], None] | None:
-    """A function that draws with transformers' GPT2LMHeadModel and the weights of the model.
-
-    None if transformers is not installed.
-    """
-    try:
-        import transformers
-    except ImportError:
-        return None
-    import torch
-
-    from gptmini.interop.hugging_face import to_hugging_face
+def hugging_face(model: GPT, prompt: Tensor, n_tokens: int) -> Callable[[], None]:
+    """A function that draws after the prompt (B, T) with transformers' GPT2LMHeadModel and the weights of the model."""
+    import transformers  # which a plain installation lacks
 
     transformers.logging.set_verbosity_error()
     config, state = to_hugging_face(model)
     config.pop("model_type")
     peer = transformers.GPT2LMHeadModel(transformers.GPT2Config(**config)).eval()
     peer.load_state_dict(state)
-    peer.to(device=device, dtype=model.embedding.weight.dtype)
+    peer.to(device=prompt.device, dtype=model.embedding.weight.dtype)
 
-    prompt = prompt_of(batch_size, device)
     options = {"max_new_tokens": n_tokens, "do_sample": True, "pad_token_id": 0, **RULES}
-    if device == "cuda":
+    if prompt.device.type == "cuda":
         options["cache_implementation"] = "static"  # which transformers compiles
 
     def run() -> None:
@@ -240,47 +209,29 @@ def hugging_face(
     return run
 
 
-def nanogpt(
-    checkout: Path, model: "GPT", batch_size: int, n_tokens: int, device: str
-) -> Callable[[], None]:
-    """A function that draws with nanoGPT's GPT.generate, from a model of the same sizes."""
+def nanogpt(checkout: Path, model: GPT, prompt: Tensor, n_tokens: int) -> Callable[[], Tensor]:
+    """A function that draws after the prompt (B, T) with nanoGPT's GPT.generate, from a model of the same sizes."""
     # Its module is called model, which is no name to put on the path.
     spec = spec_from_file_location("nanogpt_model", checkout / "model.py")
-    if spec is None or spec.loader is None:
-        raise UserError(f"{checkout / 'model.py'} cannot be imported")
+    assert spec is not None
+    assert spec.loader is not None
     theirs = module_from_spec(spec)
     sys.modules[spec.name] = theirs  # where dataclasses look for it
     spec.loader.exec_module(theirs)
 
     config = theirs.GPTConfig(
-        block_size=model.config.context_length,
         vocab_size=model.config.vocab_size,
-        n_layer=model.config.n_layers,
-        n_head=model.config.n_heads,
-        n_embd=model.config.d_model,
         dropout=0.0,
         bias=True,
+        **sizes_of(model.config),
     )
-    peer = theirs.GPT(config).eval().to(device=device, dtype=model.embedding.weight.dtype)
-    prompt = prompt_of(batch_size, device)
+    peer = theirs.GPT(config).eval()
+    peer.to(device=prompt.device, dtype=model.embedding.weight.dtype)
     return lambda: peer.generate(prompt, n_tokens, **RULES)
 
 
-def prompt_of(batch_size: int, device: str) -> "Tensor":
-    """The prompt of the peers, the ids from 1 on for every sequence, (B, PROMPT_LENGTH)."""
-    import torch
-
-    ids = torch.arange(1, 1 + PROMPT_LENGTH, device=device)
-    return ids.expand(batch_size, -1)  # (B, PROMPT_LENGTH)
-
-
 def first_token() -> float:
-    """The seconds from starting sample.py on a character model to the first character after the prompt."""
-    from gptmini.checkpoint.file import header, write_checkpoint
-    from gptmini.hardware import clock
-    from gptmini.model import GPTConfig, new_gpt
-    from gptmini.tokenizer import CharTokenizer
-
+    """The seconds from typing gptmini sample for a character model to the first character after the prompt."""
     tokenizer = CharTokenizer("".join(map(chr, range(33, 98))), end_of_text=False)
     model = new_gpt(GPTConfig(**SIZES["char"], **CLASSIC, init="gpt2"), seed=0)
     state = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
@@ -290,8 +241,7 @@ def first_token() -> float:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "char.ckpt"
         write_checkpoint(checkpoint, path)
-        command = [sys.executable, str(ROOT / "scripts" / "sample.py"), str(path)]
-        command += ["--prompt", prompt, "--max-new-tokens", "20"]
+        command = [*GPTMINI, "sample", str(path), "--prompt", prompt, "--max-new-tokens", "20"]
 
         start = clock("cpu")
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:

@@ -9,101 +9,102 @@ import statistics
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
-from .harness import GPTMINI, Table, final_losses, in_turns, ratios, subject_of, timed
-from .nanogpt import LAPTOP, check_checkout, command, copy_with_tokens, write_vocabulary
+from . import nanogpt
+from .fits import subject_of
+from .harness import (
+    UNWATCHED,
+    Table,
+    add_overrides,
+    add_seeds,
+    differences,
+    given,
+    in_turns,
+    ratios,
+    timed,
+    train,
+)
 
-PARTS = ("cpu", "peer", "large")
-UNWATCHED = ("callbacks.samples=null", "callbacks.pictures=null")  # a peer writes neither
 SMALL = "experiment=shakespeare_char_cpu"
-
-
-class Run(NamedTuple):
-    """A run of gptmini train."""
-
-    seconds: float  # of the whole command
-    loss: float
+# Every run validates once, at its end.
+OWN = (*UNWATCHED, "trainer.val_every_steps=1000000")
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
-    add = parser.add_argument
-    add("overrides", nargs="*", help="overrides of every run, as in data.path=input.txt")
-    add("--seeds", type=int, nargs="+", default=[1, 2, 3], help="seeds (default: 1 2 3)")
-    add("--nanogpt", type=Path, help="a checkout of nanoGPT, for the part peer")
+    add_overrides(parser)
+    add_seeds(parser)
+    nanogpt.add_nanogpt(parser)
 
 
-def measure(table: Table, arguments: argparse.Namespace) -> None:
-    """Measure the parts that were asked for."""
-    check_checkout(arguments.nanogpt)
-    subject_of([SMALL, *arguments.overrides])  # tells a mistake, and prepares the tokens
-    for part, function in (("cpu", losses), ("peer", peer), ("large", large)):
-        if part in arguments.only:
-            table.part = part
-            function(table, arguments)
+def prepare(arguments: argparse.Namespace) -> None:
+    """Prepare the tokens, and tell a mistake in the overrides."""
+    arguments.overrides += OWN
+    subject_of([SMALL, *arguments.overrides])
 
 
 def losses(table: Table, arguments: argparse.Namespace) -> None:
     """The loss after few tokens and after nanoGPT's number of tokens, and that of nanoGPT's recipe."""
-    own = partial(trained, SMALL, *arguments.overrides)
-    seeds = f"mean of seeds {', '.join(map(str, arguments.seeds))}"
+    own = partial(train, SMALL, *arguments.overrides)
+    names = ", ".join(map(str, arguments.seeds))
     n_tokens = tokens_of(SMALL, *arguments.overrides)
     few = [own(f"seed={seed}").loss for seed in arguments.seeds]
+    method = f"mean of seeds {names}"
     what = "tokens of `shakespeare_char_cpu` to a validation loss of 1.88"
-    table.add(what, n_tokens, goal="at most 128,000", method=seeds)
+    table.add(what, n_tokens, goal="at most 128,000", method=method)
     what = "validation loss after these tokens"
-    table.add(what, statistics.mean(few), spread=few, goal="at most 1.88", method=seeds)
+    table.add(what, statistics.mean(few), spread=few, goal="at most 1.88", method=method)
 
     recipe = ["experiment=nanogpt_cpu", *arguments.overrides]
     n_recipe = tokens_of(*recipe)
     table.add("tokens of nanoGPT's recipe (`nanogpt_cpu`)", n_recipe)
     what = "validation loss of nanoGPT's recipe"
-    table.add(what, trained(*recipe).loss, goal="1.87 to 1.92", method="seed 1")
+    table.add(what, train(*recipe).loss, goal="1.87 to 1.92", method="seed 1")
 
     few_steps = subject_of([SMALL, *arguments.overrides]).settings.trainer.max_steps
     steps = f"trainer.max_steps={few_steps * n_recipe // n_tokens}"
     many = [own(f"seed={seed}", steps).loss for seed in arguments.seeds]
     what = f"validation loss after nanoGPT's {n_recipe:,} tokens"
-    table.add_median(what, many, goal="at most 1.57", method=f"seeds {seeds[14:]}")
+    table.add_median(what, many, goal="at most 1.57", method=f"seeds {names}")
 
 
 def peer(table: Table, arguments: argparse.Namespace) -> None:
     """The time of nanoGPT's whole run on a laptop, divided by that of gptmini's run to the same loss."""
-    if arguments.nanogpt is None:
-        print("peer: --nanogpt FOLDER names a checkout of nanoGPT to measure beside")
-        return
-
+    source = given(arguments, "nanogpt")
     store = subject_of([SMALL, *arguments.overrides]).store
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        copy_with_tokens(arguments.nanogpt, folder, store.tokens("train"), store.tokens("val"))
-        write_vocabulary(folder, store.tokenizer.n_vocab)
+        nanogpt.copy(
+            source,
+            folder,
+            train=store.tokens("train"),
+            val=store.tokens("val"),
+            n_vocab=store.tokenizer.n_vocab,
+        )
 
-        def theirs(**options: object) -> float:
-            return timed(*command(LAPTOP | options), cwd=folder).seconds
+        def ours(*overrides: str) -> float:
+            return train(SMALL, *arguments.overrides, *overrides).seconds
+
+        def theirs(**changes: object) -> float:
+            return timed(*nanogpt.command(nanogpt.LAPTOP | changes), cwd=folder).seconds
 
         seconds = in_turns(
             arguments.turns,
             {
-                "gptmini": lambda: trained(SMALL, *arguments.overrides).seconds,
-                "gptmini, one step": lambda: (
-                    trained(SMALL, *arguments.overrides, "trainer.max_steps=1").seconds
-                ),
+                "gptmini": ours,
+                "gptmini, one step": partial(ours, "trainer.max_steps=1"),
                 "nanoGPT": theirs,
-                "nanoGPT, one step": lambda: theirs(max_iters=1),
+                "nanoGPT, one step": partial(theirs, max_iters=1),
             },
         )
 
-    def training(name: str) -> list[float]:
-        return [
-            whole - brief
-            for whole, brief in zip(seconds[name], seconds[f"{name}, one step"], strict=True)
-        ]
-
+    training = {
+        name: differences(seconds[name], seconds[f"{name}, one step"])
+        for name in ("gptmini", "nanoGPT")
+    }
     table.add_median(
         "training time of nanoGPT's whole run, divided by gptmini's",
-        ratios(training("nanoGPT"), training("gptmini")),
+        ratios(training["nanoGPT"], training["gptmini"]),
         goal="at least 8",
     )
     table.add_median(
@@ -116,7 +117,7 @@ def peer(table: Table, arguments: argparse.Namespace) -> None:
 def large(table: Table, arguments: argparse.Namespace) -> None:
     """The baby GPT of 10.7 M parameters: tokens, loss and time."""
     recipe = ["experiment=shakespeare_char", *arguments.overrides]
-    run = trained(*recipe)
+    run = train(*recipe)
     what = "tokens of `shakespeare_char` (10.7 M parameters) to a validation loss of 1.4697"
     table.add(what, tokens_of(*recipe), goal="at most 8,200,000", method="seed 1")
     table.add("validation loss after these tokens", run.loss, goal="at most 1.44", method="seed 1")
@@ -126,17 +127,7 @@ def large(table: Table, arguments: argparse.Namespace) -> None:
 def tokens_of(*overrides: str) -> int:
     """Tokens that a run trains on."""
     subject = subject_of(overrides)
-    settings = subject.settings.trainer
-    context_length = subject.config.model.context_length
-    return settings.max_steps * settings.global_batch_size * context_length
+    return subject.settings.trainer.max_steps * subject.tokens_a_step
 
 
-def trained(*overrides: str) -> Run:
-    """A run that validates once, at its end."""
-    last = f"trainer.val_every_steps={10**6}"
-    with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder, "run")
-        own = [last, *UNWATCHED, f"folder={run}"]
-        ended = timed(*GPTMINI, "train", *overrides, *own, cwd=Path.cwd())
-        loss, _ = final_losses(run)
-    return Run(ended.seconds, loss)
+PARTS = {"cpu": losses, "peer": peer, "large": large}

@@ -9,17 +9,23 @@ import argparse
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from .harness import ROOT, Table, fit, in_turns, ratios, seconds_of, subject_of, timed
+import lightning as L
 
-if TYPE_CHECKING:
-    import lightning as L
+from gptmini.commands.fitting import log_setup
+from gptmini.hardware import clock
+from gptmini.training import EventLogger, MetricsLogger, RunCheckpoints, Scalars
+from gptmini.runs import Run
 
-PARTS = ("shares", "start")
+from .fits import fit, subject_of
+from .harness import ROOT, Table, add_overrides, in_turns, ratios
+
+options = add_overrides
 
 
 class Times(NamedTuple):
@@ -30,22 +36,6 @@ class Times(NamedTuple):
     others: float  # text and pictures
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this benchmark."""
-    add = parser.add_argument
-    add("overrides", nargs="*", help="overrides as for gptmini train (default: the default run)")
-
-
-def measure(table: Table, arguments: argparse.Namespace) -> None:
-    """Measure the parts that were asked for."""
-    if "shares" in arguments.only:
-        table.part = "shares"
-        measure_shares(table, arguments)
-    if "start" in arguments.only:
-        table.part = "start"
-        measure_start(table, arguments)
-
-
 def measure_shares(table: Table, arguments: argparse.Namespace) -> None:
     """Run with and without watching in turns."""
     subject_of(arguments.overrides)  # tells a mistake, and prepares the tokens
@@ -54,36 +44,22 @@ def measure_shares(table: Table, arguments: argparse.Namespace) -> None:
         "without": partial(watch, arguments.overrides, is_watched=False),
     }
     times = in_turns(arguments.turns, kinds)
-    with_them = times["with"]
-    whole = [run.whole for run in with_them]
+    watched = times["with"]
 
     table.add_median(
         "share of the run that its curves take, in percent",
-        [100 * run.scalars / run.whole for run in with_them],
+        [100 * run.scalars / run.whole for run in watched],
         goal="at most 1",
     )
     table.add_median(
         "share of the run that text and pictures take, in percent",
-        [100 * run.others / run.whole for run in with_them],
+        [100 * run.others / run.whole for run in watched],
         goal="at most 3",
     )
     table.add_median(
         "time of a run with all of it, divided by a run without",
-        ratios(whole, [run.whole for run in times["without"]]),
+        ratios([run.whole for run in watched], [run.whole for run in times["without"]]),
     )
-
-
-def measure_start(table: Table, arguments: argparse.Namespace) -> None:
-    """Time commands that answer at once."""
-    for name in ("train.py", "sample.py"):
-        command = [sys.executable, str(ROOT / "scripts" / name), "--help"]
-        seconds = [timed(*command).seconds for _ in range(arguments.turns)]
-        table.add_median(f"seconds of `{name} --help`", seconds, goal="at most 2")
-
-    wrong = [sys.executable, str(ROOT / "scripts" / "train.py"), "trainer.max_stepz=1"]
-    refused = partial(subprocess.run, wrong, stderr=subprocess.DEVNULL, check=False)
-    seconds = [seconds_of(refused) for _ in range(arguments.turns)]
-    table.add_median("seconds until a wrong override is refused", seconds, goal="at most 2")
 
 
 def watch(overrides: list[str], *, is_watched: bool) -> Times:
@@ -93,12 +69,6 @@ def watch(overrides: list[str], *, is_watched: bool) -> Times:
         overrides: of the run.
         is_watched: whether the run has its callbacks, or only the one that saves checkpoints.
     """
-    from gptmini.commands.fitting import log_setup
-    from gptmini.commands.train import assemble
-    from gptmini.hardware import clock
-    from gptmini.runs import Run
-    from gptmini.training import EventLogger, MetricsLogger, RunCheckpoints, Scalars
-
     # A callback keeps state, so that each run has its own.
     subject = subject_of(overrides)
     device = subject.settings.hardware.device
@@ -118,7 +88,7 @@ def watch(overrides: list[str], *, is_watched: bool) -> Times:
                 time_hooks(callback, others, device)
 
         start = clock(device)
-        parts = assemble(subject.settings, subject.store, None)
+        parts = subject.assemble()
         if is_watched:
             run = Run(folder, None, resumed=False)
             noting(log_setup, others, device)(loggers, subject.config, parts[0], run)
@@ -127,19 +97,15 @@ def watch(overrides: list[str], *, is_watched: bool) -> Times:
     return Times(whole=whole, scalars=sum(scalars), others=sum(others))
 
 
-def time_hooks(callback: "L.Callback", spent: list[float], device: str) -> None:
+def time_hooks(callback: L.Callback, spent: list[float], device: str) -> None:
     """Have every hook that a callback defines append the seconds of each call to spent."""
-    import lightning as L
-
     for name, inherited in vars(L.Callback).items():
-        if not name.startswith("on_") or getattr(type(callback), name) is inherited:
-            continue
-        setattr(callback, name, noting(getattr(callback, name), spent, device))
+        if name.startswith("on_") and getattr(type(callback), name) is not inherited:
+            setattr(callback, name, noting(getattr(callback, name), spent, device))
 
 
 def noting(function: Callable, spent: list[float], device: str) -> Callable:
     """The function in a form that appends the seconds of each call to spent."""
-    from gptmini.hardware import clock
 
     def call(*arguments: object) -> object:
         start = clock(device)
@@ -148,3 +114,26 @@ def noting(function: Callable, spent: list[float], device: str) -> Callable:
         return result
 
     return call
+
+
+def measure_start(table: Table, arguments: argparse.Namespace) -> None:
+    """Time commands that answer at once."""
+    goal = "at most 2"
+    for what, words in (
+        ("seconds of `train.py --help`", ("train.py", "--help")),
+        ("seconds of `sample.py --help`", ("sample.py", "--help")),
+        ("seconds until a wrong override is refused", ("train.py", "trainer.max_stepz=1")),
+    ):
+        answers = in_turns(arguments.turns, {what: partial(seconds_to_answer, *words)})
+        table.add_median(what, answers[what], goal=goal)
+
+
+def seconds_to_answer(script: str, word: str) -> float:
+    """The seconds of a script that is given one word."""
+    command = [sys.executable, str(ROOT / "scripts" / script), word]
+    began = time.perf_counter()
+    subprocess.run(command, capture_output=True, check=False)
+    return time.perf_counter() - began
+
+
+PARTS = {"shares": measure_shares, "start": measure_start}

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parent.parent.parent
 BENCHMARK = ROOT / "scripts" / "benchmark.py"
@@ -41,7 +42,9 @@ def run(tmp_path, monkeypatch, capfd):
             code = end.code or 0
         return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
 
-    return call
+    n_threads = torch.get_num_threads()
+    yield call
+    torch.set_num_threads(n_threads)
 
 
 @pytest.fixture
@@ -125,22 +128,29 @@ def test_no_figure_of_the_results_is_typed_by_hand(harness):
     [
         ("train", "there is no benchmark train: "),
         ("ablation optimizer.lr=-1", "optimizer.lr must be greater than or equal to 0, got -1"),
-        ("ablation --seeds 1 -2", "seed must be greater than or equal to 0, got -2"),
         ("sampling --out absent/x.json", "--out must be a file in a folder that is there"),
         ("sampling --out my.txt", "my.txt must be a table of benchmark.py, or a new file"),
-        ("training --nanogpt absent", "--nanogpt must be a checkout of nanoGPT"),
-        ("crash --kills 0", "--kills must be at least 1"),
-        ("gpu --dry-run --only nothing", "invalid choice: 'nothing'"),
+        ("training --nanogpt absent", "--nanogpt: must be a checkout of nanoGPT"),
+        ("crash --kills 0", "--kills: must be at least 1, got 0"),
         ("gpu --dry-run --shakespeare absent", "--shakespeare must be a file, got absent"),
     ],
 )
 def test_a_mistake_is_told_in_one_line_before_anything_is_measured(run, command, message):
     name, *arguments = command.split()
-    overrides = SHORT if name in ("ablation", "training") else ()
+    overrides = SHORT if name == "ablation" else ()
     result = run(name, *overrides, *arguments)
     assert (result.returncode, result.stdout) == (2, "")
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_a_part_whose_peer_is_not_there_is_left_out(run):
+    result = run("exported", "--only", "mlx", "llama")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [
+        "mlx: left out, because it needs --mlx-python",
+        "llama: left out, because it needs --llama",
+    ]
 
 
 @pytest.mark.slow

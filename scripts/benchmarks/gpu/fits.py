@@ -1,11 +1,9 @@
 """Short fits of the 124 M parameter experiments on synthetic tokens: what the ladder, the peer and the kernels time."""
 
-import gc
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 
 import lightning as L
@@ -15,53 +13,19 @@ from omegaconf import DictConfig, OmegaConf
 
 from gptmini.commands.compose import compose
 from gptmini.commands.parts import build_settings
-from gptmini.commands.train import assemble, prepare_process
+from gptmini.commands.train import prepare_process
 from gptmini.data import TokenStore
 from gptmini.hardware import peak_flops, peak_memory
 from gptmini.tokenizer import CharTokenizer
 from gptmini.training import GPTModule
 
-from ..harness import Subject
-from ..harness import fit as train
+from ..fits import StepClock, Subject, give_back_memory
+from ..fits import fit as train
 from ..synthetic import write_store
 from .setting import Setting
 
 # Global batches that the synthetic tokens hold; longer fits see the tokens again.
 N_BATCHES = 64
-
-
-class StepClock(L.Callback):
-    """Notes when each step ends: on a GPU by the GPU's own clock, for which the host need not wait."""
-
-    def __init__(self, device: str) -> None:
-        self.device = device
-        self.ends: list = []  # CUDA events on a GPU, else seconds
-
-    def on_train_batch_end(
-        self,
-        trainer: L.Trainer,
-        module: GPTModule,
-        outputs: object,
-        batch: object,
-        batch_idx: int,
-    ) -> None:
-        """Note the time if this micro-step is the last of its step."""
-        if (batch_idx + 1) % trainer.accumulate_grad_batches:
-            return
-
-        if self.device == "cuda":
-            end = torch.cuda.Event(enable_timing=True)
-            end.record()
-        else:
-            end = time.perf_counter()
-        self.ends.append(end)
-
-    def seconds(self) -> list[float]:
-        """Return the seconds of every step but the first, whose start was not noted."""
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-            return [start.elapsed_time(end) / 1000 for start, end in pairwise(self.ends)]
-        return [end - start for start, end in pairwise(self.ends)]
 
 
 @cache
@@ -115,7 +79,7 @@ def fit(
     subject = Subject(config=config, settings=settings, store=store)
 
     begun = time.monotonic()
-    module, data = assemble(settings, store, None)
+    module, data = subject.assemble()
     if adapt is not None:
         adapt(module)
     step_clock = StepClock(setting.device)
@@ -175,12 +139,3 @@ def figures_of(module: GPTModule, device: str, seconds: float, *, seconds_in_all
         "loss": float(module.step_loss),
         "seconds_in_all": seconds_in_all,
     }
-
-
-def give_back_memory(device: str) -> None:
-    """Give back the memory of a GPU that earlier fits took, and start counting its peak anew."""
-    if device != "cuda":
-        return
-    gc.collect()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()

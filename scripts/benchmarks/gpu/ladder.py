@@ -8,12 +8,13 @@ import torch
 
 from gptmini.training import GPTModule
 
+from ..harness import Table
 from .fits import experiment, fit
 from .levers import Lever, best_of_each_kind, levers
 from .setting import Setting
 
 
-def measure_ladder(setting: Setting, preset: str) -> None:
+def measure_ladder(table: Table, setting: Setting, *, preset: str) -> None:
     """Add rows for a preset with a smaller batch (the base), as configured, with two other seeds, and lever by lever.
 
     A lever helped if it made the base faster and moved the base's loss by no more than seeds do. The last row has the
@@ -48,7 +49,7 @@ def measure_ladder(setting: Setting, preset: str) -> None:
         measure_rung(setting, f"{together} ({names})", preset, chosen, base)
     else:
         said = f"no lever gave {setting.scale.gain} times the speed"
-        setting.table.add(f"{together}: times the base's speed", 1.0, said=said)
+        table.add(f"{together}: times the base's speed", 1.0, said=said)
 
 
 def measure_configured(setting: Setting, preset: str) -> None:
@@ -73,7 +74,7 @@ def measure_fit(
     """Add a row of a fit's speed, and return its figures."""
     what = f"{name}: tokens a second"
     train = partial(fit, setting, preset, overrides)
-    return setting.measure(what, "tokens_per_second", train, goal=goal, is_fit=True)
+    return setting.measure(what, "tokens_per_second", train, goal=goal)
 
 
 def measure_rung(

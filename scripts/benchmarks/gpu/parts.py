@@ -1,21 +1,22 @@
 """The parts of the GPU benchmark that are short: machine, whole runs, nanoGPT, kernels, sampling."""
 
 import argparse
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 import lightning as L
 import torch
 from omegaconf import OmegaConf
 
 from gptmini.commands.overrides import quoted
-from gptmini.hardware import choose_hardware, clock, memory, peak_flops
+from gptmini.hardware import choose_hardware, memory, peak_flops
 from gptmini.training import GPTModule
 
 from .. import nanogpt, sampling
-from ..harness import GPTMINI, final_losses, output_of
-from .fits import experiment, fit, give_back_memory, synthetic_store
+from ..fits import fastest, give_back_memory
+from ..harness import Table, given, output_of, train
+from .fits import experiment, fit, synthetic_store
 from .setting import Setting
 
 N_KERNELS = 10  # that the table shows
@@ -25,8 +26,8 @@ N_STEPS = 3  # that are profiled
 # The machine
 
 
-def measure_machine(setting: Setting) -> None:
-    """Add rows for the device, for its bf16 matrix products, and for its memory."""
+def measure_machine(table: Table, setting: Setting) -> None:
+    """The device, its bf16 matrix products, and for its memory."""
     setting.measure("device", "name", partial(describe, setting))
     setting.measure("bf16 products, TFLOP/s", "tflops", partial(product, setting))
     setting.measure("copies in memory, GB/s", "gb_per_second", partial(copy_speed, setting))
@@ -64,21 +65,10 @@ def copy_speed(setting: Setting) -> dict:
     return {"gb_per_second": 2 * n_bytes / seconds / 1e9}
 
 
-def fastest(device: str, function: Callable[[], object]) -> float:
-    """The seconds of the fastest of ten calls, after one that warms up."""
-    function()
-    seconds = []
-    for _ in range(10):
-        start = clock(device)
-        function()
-        seconds.append(clock(device) - start)
-    return min(seconds)
-
-
 # Whole runs
 
 
-def measure_runs(setting: Setting) -> None:
+def measure_runs(table: Table, setting: Setting) -> None:
     """Train the default run and experiment=shakespeare_char to their ends, as a user starts them."""
     pydoc = []
     shakespeare = ["experiment=shakespeare_char"]
@@ -95,62 +85,49 @@ def measure_runs(setting: Setting) -> None:
 
     for name, overrides in (("pydoc", pydoc), ("shakespeare_char", shakespeare)):
         figures = setting.measure(
-            f"{name}: seconds", "seconds", partial(whole_run, setting, name, overrides)
+            f"{name}: seconds", "seconds", partial(whole_run, setting, overrides)
         )
         if figures is not None:
-            setting.table.add(f"{name}: validation loss", figures["val_loss"])
+            table.add(f"{name}: validation loss", figures["val_loss"])
 
 
-def whole_run(setting: Setting, name: str, overrides: Sequence[str]) -> dict:
+def whole_run(setting: Setting, overrides: Sequence[str]) -> dict:
     """Seconds of a whole command, and its last validation loss."""
-    run = setting.folder / name
-    command = [
-        *GPTMINI,
-        "train",
-        *overrides,
-        f"folder={quoted(str(run))}",
-        f"data_dir={quoted(str(setting.folder / 'data_dir'))}",
-        "console=lines",
-        *setting.scale.sizes,
-        *setting.scale.runs,
-    ]
-    start = time.monotonic()
-    output_of(command, timeout=max(1.0, setting.left))
-    seconds = time.monotonic() - start
-    loss, bits = final_losses(run)
-    return {"seconds": seconds, "val_loss": loss, "bits_per_byte": bits}
+    own = [f"data_dir={quoted(str(setting.folder / 'data_dir'))}", "console=lines"]
+    run = train(*overrides, *own, *setting.scale.sizes, *setting.scale.runs)
+    bits = run.of("val/bits_per_byte")[-1]
+    return {"seconds": run.seconds, "val_loss": run.loss, "bits_per_byte": bits}
 
 
 # nanoGPT
 
 
-def measure_peer(setting: Setting) -> None:
+def measure_peer(table: Table, setting: Setting) -> None:
     """Add two rows of gptmini and two of nanoGPT's train.py, in turns, and the median of their ratios.
 
     Both train at the sizes of the gpt2 preset, with the global batch of a fit, on the same tokens.
     """
-    what = "speed of gptmini, divided by that of nanoGPT"
-    if setting.nanogpt is None:
-        setting.table.add(what, None, status="not asked", said="--nanogpt FOLDER names a checkout")
-        return
-
+    source = given(setting, "nanogpt")
     speed = "tokens_per_second"
     ratios = []
     for turn in (1, 2):
         name = f"turn {turn}: tokens a second of"
-        ours = setting.measure(f"{name} gptmini", speed, partial(fit, setting, "gpt2"), is_fit=True)
-        theirs = setting.measure(f"{name} nanoGPT", speed, partial(train_nanogpt, setting, ours))
+        ours = setting.measure(f"{name} gptmini", speed, partial(fit, setting, "gpt2"))
+        theirs = setting.measure(
+            f"{name} nanoGPT", speed, partial(train_nanogpt, setting, source, ours)
+        )
         if ours and theirs:
             ratios.append(ours[speed] / theirs[speed])
     if ratios:
-        setting.table.add_median(what, ratios)
+        table.add_median("speed of gptmini, divided by that of nanoGPT", ratios)
 
 
-def train_nanogpt(setting: Setting, ours: dict | None) -> dict:
+def train_nanogpt(setting: Setting, source: Path, ours: dict | None) -> dict:
     """The median speed of nanoGPT over the steps that a fit is timed on.
 
     Args:
         setting: what all parts share.
+        source: the checkout.
         ours: the figures of gptmini, whose micro-batch nanoGPT takes too; None if gptmini's fit failed.
     """
     give_back_memory(setting.device)
@@ -158,23 +135,17 @@ def train_nanogpt(setting: Setting, ours: dict | None) -> dict:
     sizes = OmegaConf.merge(experiment("gpt2"), OmegaConf.from_dotlist(list(scale.sizes))).model
     folder = setting.folder / "nanogpt"
     store = synthetic_store(setting, sizes.context_length)
-    assert setting.nanogpt is not None
-    nanogpt.copy_with_tokens(setting.nanogpt, folder, store.tokens("train"), store.tokens("val"))
+    nanogpt.copy(source, folder, train=store.tokens("train"), val=store.tokens("val"))
 
     # nanoGPT holds more logits than gptmini, so that the largest micro-batch of the ladder is its limit.
     batch_size = min(ours["batch_size"] if ours else scale.sequences, scale.batch_sizes[-1])
-    options = {
-        "dataset": "tokens",
+    options = nanogpt.sizes_of(sizes) | {
         "batch_size": batch_size,
         "gradient_accumulation_steps": scale.sequences // batch_size,
-        "block_size": sizes.context_length,
-        "n_layer": sizes.n_layers,
-        "n_head": sizes.n_heads,
-        "n_embd": sizes.d_model,
         "bias": True,
         "max_iters": scale.steps,
         "eval_iters": 1,
-        "eval_interval": 10**6,  # beyond the last step: nanoGPT evaluates at its first step alone
+        "eval_interval": nanogpt.NEVER,
         "log_interval": 1,
         "device": setting.device,
         "compile": not setting.dry,
@@ -182,7 +153,7 @@ def train_nanogpt(setting: Setting, ours: dict | None) -> dict:
         "out_dir": str(folder / "out"),
     }
     command = nanogpt.command(options)
-    output = output_of(command, timeout=max(1.0, setting.left), cwd=folder)
+    output = output_of(command, cwd=folder)
     milliseconds = nanogpt.median_milliseconds(output, scale.first_step)
     return {
         "tokens_per_second": scale.sequences * sizes.context_length / milliseconds * 1000,
@@ -221,7 +192,7 @@ class Profile(L.Callback):
             self.profile.stop()
 
 
-def measure_kernels(setting: Setting) -> None:
+def measure_kernels(table: Table, setting: Setting) -> None:
     """Profile a fit of the modern preset, and add a row for each of the kernels that take the most time."""
     first_step = setting.scale.first_step
     profile = Profile(first_step)
@@ -236,7 +207,6 @@ def measure_kernels(setting: Setting) -> None:
             callbacks=[profile],
             steps=first_step + N_STEPS + 2,
         ),
-        is_fit=True,
     )
     if figures is None:
         return
@@ -245,7 +215,7 @@ def measure_kernels(setting: Setting) -> None:
     total = sum(time for time, _ in spent)
     for time_spent, event in spent[:N_KERNELS]:
         what = f"{event.key[:60]}: share of the time, in percent"
-        setting.table.add(what, 100 * time_spent / total, calls=event.count)
+        table.add(what, 100 * time_spent / total, calls=event.count)
 
 
 def spent_by_kernel(profile: torch.profiler.profile, device: str) -> list[tuple[float, object]]:
@@ -266,7 +236,7 @@ def spent_by_kernel(profile: torch.profiler.profile, device: str) -> list[tuple[
 # Sampling
 
 
-def measure_sampling(setting: Setting) -> None:
+def measure_sampling(table: Table, setting: Setting) -> None:
     """Add the rows of the sampling benchmark: gptmini beside Hugging Face's static cache, and the bandwidth's limit."""
     torch.compiler.reset()  # of what fits have compiled
     give_back_memory(setting.device)

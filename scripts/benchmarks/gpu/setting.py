@@ -7,8 +7,6 @@ from pathlib import Path
 
 from ..harness import Table
 
-# Seconds that a first fit is expected to take, before one was measured: it compiles, and trains 60 steps.
-FIRST_FIT_SECONDS = 75.0
 LONGEST_ERROR = 300  # characters of an error's message in a row
 
 
@@ -92,7 +90,6 @@ class Setting:
     shakespeare: Path | None  # the text of tinyshakespeare, where it cannot be downloaded
     folder: Path  # a temporary folder for files
     deadline: float  # of time.monotonic; afterwards no row is begun
-    checks_share: float  # of the time left, the share that the checks may take
     longest: dict[str, float] = field(default_factory=dict)  # seconds of each part's longest row
 
     @property
@@ -106,13 +103,7 @@ class Setting:
         return self.deadline - time.monotonic()
 
     def measure(
-        self,
-        what: str,
-        figure: str,
-        function: Callable[[], dict],
-        *,
-        goal: str = "",
-        is_fit: bool = False,
+        self, what: str, figure: str, function: Callable[[], dict], *, goal: str = ""
     ) -> dict | None:
         """Call a function, and add a row of the figures that it returns.
 
@@ -123,14 +114,12 @@ class Setting:
             figure: which of the figures is the row's own; the others are its details.
             function: returns the figures by name.
             goal: of the row's own figure.
-            is_fit: whether the function fits a model, so that a first one is not begun with little time left.
 
         Returns:
             The figures; None if the function raised, which is a row too, or was not called for want of time.
         """
         table = self.table
-        expected = FIRST_FIT_SECONDS if is_fit and not self.dry else 0.0
-        if self.left < self.longest.get(table.part, expected):
+        if self.left < self.longest.get(table.part, 0.0):
             table.add(what, None, status="no time left")
             return None
 

@@ -9,19 +9,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ..harness import Table
-from .measures import bpe, kills, memory, nanogpt, opening, packed, tiktoken
+from ..harness import positive
+from .measures import PARTS
 
-FUNCTIONS = {
-    "tiktoken": tiktoken,
-    "nanogpt": nanogpt,
-    "packed": packed,
-    "bpe": bpe,
-    "kills": kills,
-    "memory": memory,
-    "opening": opening,
-}
-PARTS = tuple(FUNCTIONS)
+__all__ = ["PARTS"]
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -29,17 +20,15 @@ def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     folder = Path(tempfile.gettempdir(), "gptmini-preparation")
     add("--folder", type=Path, default=folder, help="keeps the texts (default: %(default)s)")
-    add("--megabytes", type=int, default=200, help="size of the text of most parts")
-    add("--sizes", type=int, nargs="+", default=[20, 200, 1000], help="of the part memory, in MB")
-    add("--kills", type=int, default=50, help="kills (default: %(default)s)")
-    add("--tokens", type=int, default=10**9, help="tokens of the part opening")
+    add("--megabytes", type=positive, default=200, help="size of the text of most parts")
+    sizes = [20, 200, 1000]
+    add("--sizes", type=positive, nargs="+", default=sizes, help="of the part memory, in MB")
+    add("--kills", type=positive, default=50, help="kills (default: %(default)s)")
+    add("--tokens", type=positive, default=10**9, help="tokens of the part opening")
     peer = "a Python with tiktoken, datasets, tokenizers and rustbpe (default: this one)"
     add("--peer-python", default=sys.executable, help=peer)
 
 
-def measure(table: Table, arguments: argparse.Namespace) -> None:
-    """Measure the parts that were asked for."""
+def prepare(arguments: argparse.Namespace) -> None:
+    """Make the folder of the texts."""
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    for part in arguments.only:
-        table.part = part
-        FUNCTIONS[part](table, arguments)

@@ -4,7 +4,6 @@ import argparse
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from gptmini.data import TokenStore
+from gptmini.data.batches import cut_windows, window_starts
 from gptmini.tokenizer import SPLIT_PATTERN, byte
 
 from ..harness import GPTMINI, Ended, Table, in_turns, output_of, ratios, timed
@@ -23,42 +23,46 @@ from ..synthetic import write_store
 from .peers import NANOGPT, OWN_BPE, RUSTBPE, TIKTOKEN, TOKENIZERS
 from .texts import SEPARATOR, text_of
 
+N_PROCESSORS = len(os.sched_getaffinity(0))
 MODEL_SPEED = 550_000  # tokens a second of the 124 M model on one fast GPU
 CONTEXT_LENGTH = 1024
 BATCH_SIZE = 64
 
 
-def prepare(path: Path, *overrides: str) -> Ended:
+def prepare(path: Path) -> Ended:
     """Prepare a text with GPT-2's tokenizer into a folder that is deleted."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        return timed(*command(path, Path(folder)), *overrides)
+        return timed(*command(path, Path(folder)))
 
 
 def command(path: Path, folder: Path) -> list[str]:
     """The command that prepares a text with GPT-2's tokenizer into a folder."""
-    typed = [*GPTMINI, "prepare", "data=text", "tokenizer=gpt2", f"data.path={path}"]
-    typed.append(f"data_dir={folder}")
-    if path.suffix == ".txt" and path.stem.isdecimal():
+    typed = [
+        *GPTMINI,
+        "prepare",
+        "data=text",
+        "tokenizer=gpt2",
+        f"data.path={path}",
+        f"data_dir={folder}",
+    ]
+    # JSON lines need no separator, and a file of one line is one document.
+    if path.suffix == ".txt":
         typed.append(f"data.separator='{SEPARATOR}'")
     return typed
 
 
-def peer(arguments: argparse.Namespace, code: str, *options: str) -> float:
+def peer(arguments: argparse.Namespace, code: str, *options: object) -> float:
     """Seconds that a program of a peer measures of itself and prints in its last line."""
-    return float(output_of([arguments.peer_python, "-c", code, *options]).split()[-1])
+    program = [arguments.peer_python, "-c", code, *map(str, options)]
+    return float(output_of(program).split()[-1])
 
 
-def compare(
-    table: Table,
-    turns: int,
-    what: str,
-    ours: Callable[[], float],
-    theirs: Callable[[], float],
-    goal: str = "",
-) -> None:
-    """Add a row of how many times the seconds of ours theirs takes."""
-    seconds = in_turns(turns, {"gptmini": ours, "other": theirs})
-    table.add_median(what, ratios(seconds["other"], seconds["gptmini"]), goal=goal)
+def times_longer(
+    arguments: argparse.Namespace, these: Callable[[], float], those: Callable[[], float]
+) -> list[float]:
+    """The seconds of these, divided by the seconds of those, turn by turn."""
+    seconds = in_turns(arguments.turns, {"these": these, "those": those})
+    return ratios(seconds["these"], seconds["those"])
 
 
 # Speed
@@ -67,64 +71,52 @@ def compare(
 def tiktoken(table: Table, arguments: argparse.Namespace) -> None:
     """The whole command, against tiktoken's encode_ordinary_batch on the documents in memory."""
     text = text_of(arguments, arguments.megabytes)
-    n = str(len(os.sched_getaffinity(0)))
-    compare(
-        table,
-        arguments.turns,
-        "time of tiktoken's `encode_ordinary_batch` on the documents in memory, divided by that of the whole command",
+    found = times_longer(
+        arguments,
+        lambda: peer(arguments, TIKTOKEN, text, SEPARATOR, N_PROCESSORS),
         lambda: prepare(text).seconds,
-        lambda: peer(arguments, TIKTOKEN, str(text), SEPARATOR, n),
-        "at least 0.85",
     )
+    what = "time of tiktoken's `encode_ordinary_batch` on the documents in memory, divided by that of the whole command"
+    table.add_median(what, found, goal="at least 0.85")
 
 
 def nanogpt(table: Table, arguments: argparse.Namespace) -> None:
     """The whole command, against nanoGPT's way with datasets.map, with as many processes as threads."""
     text = text_of(arguments, arguments.megabytes, "jsonl")
-    n = len(os.sched_getaffinity(0))
 
     def theirs() -> float:
         with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-            return peer(arguments, NANOGPT, str(text), str(n), folder)
+            return peer(arguments, NANOGPT, text, N_PROCESSORS, folder)
 
-    compare(
-        table,
-        arguments.turns,
-        f"time of nanoGPT's way (`datasets.map`, {n} processes), divided by that of the whole command",
-        lambda: prepare(text).seconds,
-        theirs,
-        "at least 3",
-    )
+    found = times_longer(arguments, theirs, lambda: prepare(text).seconds)
+    way = f"`datasets.map`, {N_PROCESSORS} processes"
+    what = f"time of nanoGPT's way ({way}), divided by that of the whole command"
+    table.add_median(what, found, goal="at least 3")
 
 
 def packed(table: Table, arguments: argparse.Namespace) -> None:
     """JSON lines packed by Zstandard, against plain text of the same documents."""
     plain = text_of(arguments, arguments.megabytes)
     zst = text_of(arguments, arguments.megabytes, "jsonl.zst")
-    compare(
-        table,
-        arguments.turns,
-        "speed on JSON lines packed by Zstandard, divided by that on plain text",
-        lambda: prepare(zst).seconds,
-        lambda: prepare(plain).seconds,
-        "at least 0.8",
-    )
+    found = times_longer(arguments, lambda: prepare(plain).seconds, lambda: prepare(zst).seconds)
+    what = "speed on JSON lines packed by Zstandard, divided by that on plain text"
+    table.add_median(what, found, goal="at least 0.8")
 
 
 def bpe(table: Table, arguments: argparse.Namespace) -> None:
     """Learning 32,768 ids from 50 MB, against tokenizers alone, and rustbpe."""
     megabytes = min(50, arguments.megabytes)
-    given = (str(text_of(arguments, megabytes)), SEPARATOR, "32768")
+    learned = (text_of(arguments, megabytes), SEPARATOR, 32768)
     own = argparse.Namespace(peer_python=sys.executable)
-    what = f"time to learn 32,768 ids from {megabytes} MB, divided by that of"
     seconds = in_turns(
         arguments.turns,
         {
-            "gptmini": lambda: peer(own, OWN_BPE, *given),
-            "tokenizers": lambda: peer(arguments, TOKENIZERS, *given),
-            "rustbpe": lambda: peer(arguments, RUSTBPE, *given, SPLIT_PATTERN),
+            "gptmini": lambda: peer(own, OWN_BPE, *learned),
+            "tokenizers": lambda: peer(arguments, TOKENIZERS, *learned),
+            "rustbpe": lambda: peer(arguments, RUSTBPE, *learned, SPLIT_PATTERN),
         },
     )
+    what = f"time to learn 32,768 ids from {megabytes} MB, divided by that of"
     alone = ratios(seconds["gptmini"], seconds["tokenizers"])
     table.add_median(f"{what} `tokenizers` alone", alone, goal="at most 1.1")
     table.add_median(f"{what} rustbpe", ratios(seconds["gptmini"], seconds["rustbpe"]))
@@ -146,7 +138,7 @@ def memory(table: Table, arguments: argparse.Namespace) -> None:
         table.add(f"megabytes of memory at {size} MB of text", held[size])
 
     # Documents in one line, written piece by piece.
-    line = arguments.folder / "line.txt"
+    line = arguments.folder / "one.line"
     with (
         text_of(arguments, arguments.megabytes).open(encoding="utf-8") as text,
         line.open("w", encoding="utf-8") as file,
@@ -161,9 +153,8 @@ def memory(table: Table, arguments: argparse.Namespace) -> None:
     for small, large in pairwise(sizes):
         what = f"memory at {large} MB of text, divided by that at {small} MB"
         table.add(what, held[large] / held[small], goal="at most 1.1")
-    n = len(os.sched_getaffinity(0))
-    what = f"megabytes above these imports for each of {n} workers, at {sizes[-1]} MB of text"
-    table.add(what, (held[sizes[-1]] - idle) / n, goal="at most 350")
+    what = f"megabytes above these imports for each of {N_PROCESSORS} workers, at {sizes[-1]} MB of text"
+    table.add(what, (held[sizes[-1]] - idle) / N_PROCESSORS, goal="at most 350")
 
 
 # Kills
@@ -185,21 +176,26 @@ def kills(table: Table, arguments: argparse.Namespace) -> None:
     n_different = 0
     while n_kills < arguments.kills:
         shutil.rmtree(folder)
-        while True:
-            process = subprocess.Popen(typed, stdout=subprocess.DEVNULL)
-            try:
-                process.wait(timeout=draw.uniform(0, seconds))
-                break
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
-                process.wait()
-                n_kills += 1
+        while is_killed(typed, draw.uniform(0, seconds)):
+            n_kills += 1
         n_finished += 1
         n_different += {path.name: path.read_bytes() for path in folder.iterdir()} != wanted
     shutil.rmtree(root)
     table.add("kills at random instants of the command", n_kills)
     table.add("folders finished after these kills", n_finished)
     table.add("of these folders, not the same, byte for byte", n_different, goal="0")
+
+
+def is_killed(command: list[str], seconds: float) -> bool:
+    """Run a command, kill it after some seconds, and return whether that came before its end."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return True
+    return False
 
 
 # Opening
@@ -232,8 +228,6 @@ def opening(table: Table, arguments: argparse.Namespace) -> None:
 
 def cutting_speed(store: TokenStore) -> float:
     """Tokens of training windows that are cut in a second."""
-    from gptmini.data.batches import cut_windows, window_starts
-
     tokens = store.tokens("train")
     n_batches = 0
     began = time.perf_counter()
@@ -248,3 +242,14 @@ def cutting_speed(store: TokenStore) -> float:
         cut_windows(tokens, starts, CONTEXT_LENGTH)
         n_batches += 1
     return n_batches * BATCH_SIZE * CONTEXT_LENGTH / (time.perf_counter() - began)
+
+
+PARTS = {
+    "tiktoken": tiktoken,
+    "nanogpt": nanogpt,
+    "packed": packed,
+    "bpe": bpe,
+    "kills": kills,
+    "memory": memory,
+    "opening": opening,
+}

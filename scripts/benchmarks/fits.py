@@ -1,0 +1,145 @@
+"""Fits in this process: a configuration made ready as gptmini train does it, trained by Lightning, and timed."""
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import lightning as L
+import torch
+from omegaconf import DictConfig
+
+from gptmini.commands.compose import compose
+from gptmini.commands.parts import Settings, build_settings
+from gptmini.commands.resumed import going_on
+from gptmini.commands.tokens import open_tokens
+from gptmini.commands.train import assemble, prepare_process
+from gptmini.data import TokenStore
+from gptmini.hardware import clock
+from gptmini.training import GPTModule, TokenDataModule, build_trainer
+
+Parts = tuple[GPTModule, TokenDataModule]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A configuration, and what a run takes from it: the settings and the tokens."""
+
+    config: DictConfig
+    settings: Settings
+    store: TokenStore
+
+    @property
+    def tokens_a_step(self) -> int:
+        """Tokens that an optimizer step trains on."""
+        return self.settings.trainer.global_batch_size * self.config.model.context_length
+
+    def assemble(self) -> Parts:
+        """A new module and its batches."""
+        return assemble(self.settings, self.store, None)
+
+
+def subject_of(
+    overrides: Sequence[str], adapt: Callable[[DictConfig], None] | None = None
+) -> Subject:
+    """Compose and check a configuration as gptmini train does, prepare its text, and set up this process.
+
+    Args:
+        overrides: KEY=VALUE or GROUP=NAME each, as a user types them.
+        adapt: changes the composed configuration.
+    """
+    config, typed = compose("train", ["trainer.devices=1", *overrides])
+    if adapt is not None:
+        adapt(config)
+    config, typed = going_on(config, typed)
+    settings = build_settings(config)
+    prepare_process(settings)
+    store, _ = open_tokens(config, typed, settings)
+    return Subject(config=config, settings=settings, store=store)
+
+
+def fit(
+    subject: Subject,
+    folder: Path,
+    *,
+    callbacks: Sequence[L.Callback] = (),
+    loggers: Sequence = (),
+    parts: Parts | None = None,
+) -> GPTModule:
+    """Train a subject with these callbacks alone, and return its module.
+
+    Args:
+        subject: what is trained.
+        folder: the run's folder.
+        callbacks: what Lightning calls; those of the configuration are left out.
+        loggers: what every scalar is told.
+        parts: the module and the batches; assembled here if None.
+    """
+    module, data = parts or subject.assemble()
+    hardware = subject.settings.hardware
+    trainer = build_trainer(
+        module.settings,
+        folder,
+        device=hardware.device,
+        precision=hardware.precision,
+        callbacks=callbacks,
+        loggers=loggers,
+    )
+    trainer.fit(module, data)
+    return module
+
+
+class StepClock(L.Callback):
+    """Notes when each step ends: on a GPU by the GPU's own clock, for which the host need not wait."""
+
+    def __init__(self, device: str) -> None:
+        """Begin with no step."""
+        self.device = device
+        self.ends: list = []  # CUDA events on a GPU, else seconds
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        module: GPTModule,
+        outputs: object,
+        batch: object,
+        batch_idx: int,
+    ) -> None:
+        """Note the time if this micro-step is the last of its step."""
+        if (batch_idx + 1) % trainer.accumulate_grad_batches:
+            return
+
+        if self.device == "cuda":
+            end = torch.cuda.Event(enable_timing=True)
+            end.record()
+        else:
+            end = clock(self.device)
+        self.ends.append(end)
+
+    def seconds(self) -> list[float]:
+        """Return the seconds of every step but the first, whose start was not noted."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+            return [start.elapsed_time(end) / 1000 for start, end in pairwise(self.ends)]
+        return [end - start for start, end in pairwise(self.ends)]
+
+
+def fastest(device: str, function: Callable[[], object]) -> float:
+    """The seconds of the fastest of ten calls, after one that warms up."""
+    function()
+    seconds = []
+    for _ in range(10):
+        start = clock(device)
+        function()
+        seconds.append(clock(device) - start)
+    return min(seconds)
+
+
+def give_back_memory(device: str) -> None:
+    """Give back the memory of a GPU that earlier fits took, and start counting its peak anew."""
+    if device != "cuda":
+        return
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
