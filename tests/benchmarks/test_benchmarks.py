@@ -105,15 +105,20 @@ def test_a_table_keeps_the_parts_that_are_not_measured_again(harness, tmp_path):
     assert [row["part"] for row in rows_of("mine")] == ["memory", "kills", "once"]
 
 
-def test_the_page_has_the_rows_of_a_part_and_no_empty_column(harness, tmp_path):
-    row = {"spread": None, "goal": "", "method": "", "figure": 87040}
-    rows = [row | {"part": part, "what": f"tokens of {part}"} for part in ("one", "two")]
-    (tmp_path / "mine.json").write_text(json.dumps({"machine": "a machine", "rows": rows}))
+def test_the_page_says_once_what_is_the_same_in_every_row(harness, tmp_path):
+    row = {"spread": None, "goal": "0", "method": "", "part": "two"}
+    rows = [row | {"what": "tokens", "figure": 87040}, row | {"what": "kills", "figure": 1}]
+    rows.append(rows[0] | {"part": "one"})
+    for name, machine in (("mine", "a GPU"), ("a", "a CPU"), ("b", "a CPU")):
+        results = {"benchmark": name, "machine": machine, "rows": rows}
+        (tmp_path / f"{name}.json").write_text(json.dumps(results))
 
     page = import_module("_benchmarks.page")
-    text = "Before.\n<!-- table: mine two -->\nold\n<!-- end -->\nAfter.\n"
-    table = "| what | figure |\n|---|---|\n| tokens of two | 87,040 |\n\nOn a machine.\n"
-    written = f"Before.\n<!-- table: mine two -->\n\n{table}\n<!-- end -->\nAfter.\n"
+    text = "<!-- machine -->\n<!-- end -->\n<!-- table: mine two -->\nold\n<!-- end -->\nAfter.\n"
+    machine = "<!-- machine -->\n\nUnless a table names another machine: a CPU.\n\n<!-- end -->\n"
+    table = "| what | figure |\n|---|---|\n| tokens | 87,040 |\n| kills | 1 |\n"
+    below = "Goal of every row: 0: missed. On a GPU.\n"
+    written = f"{machine}<!-- table: mine two -->\n\n{table}\n{below}\n<!-- end -->\nAfter.\n"
     assert page.with_tables(text, tmp_path) == written
 
 
