@@ -133,11 +133,10 @@ def test_no_figure_of_the_results_is_typed_by_hand(harness):
     [
         ("train", "there is no benchmark train: "),
         ("ablation optimizer.lr=-1", "optimizer.lr must be greater than or equal to 0, got -1"),
-        ("sampling --out absent/x.json", "--out must be a file in a folder that is there"),
-        ("sampling --out my.txt", "my.txt must be a table of benchmark.py, or a new file"),
-        ("training --nanogpt absent", "--nanogpt: must be a checkout of nanoGPT"),
-        ("crash --kills 0", "--kills: must be at least 1, got 0"),
-        ("gpu --dry-run --shakespeare absent", "--shakespeare must be a file, got absent"),
+        ("page --out absent/x.json", "--out must be a file in a folder that is there"),
+        ("page --out my.txt", "my.txt must be a table of benchmark.py, or a new file"),
+        ("page --turns 0", "--turns: must be at least 1, got 0"),
+        ("all --nanogpt absent", "--nanogpt: must be a checkout of nanoGPT"),
     ],
 )
 def test_a_mistake_is_told_in_one_line_before_anything_is_measured(run, command, message):

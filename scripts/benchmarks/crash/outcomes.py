@@ -6,9 +6,10 @@ import torch
 
 from gptmini.checkpoint.file import read_checkpoint
 from gptmini.runs import read_lines
+from gptmini.runs.metrics import BEGINNING, tags_of
 
-# Beginnings of what differs from run to run or from start to start: times and memory, and what is told at a start.
-DIFFERING = ("time", "work/", "setup/")
+# Prefixes of tags that differ: speed and memory from run to run, and what every start writes again.
+DIFFERING = ("work/", BEGINNING)
 
 
 def outcome(folder: Path) -> dict:
@@ -26,7 +27,7 @@ def outcome(folder: Path) -> dict:
             values[f"optimizer {name} {moment}"] = tensor
 
     for line in read_lines(run):
-        for tag, value in line.items():
+        for tag, value in tags_of(line).items():
             if not tag.startswith(DIFFERING):
                 values.setdefault(f"curve {tag}", []).append((line["step"], value))
     return values

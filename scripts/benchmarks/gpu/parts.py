@@ -27,7 +27,7 @@ N_STEPS = 3  # that are profiled
 
 
 def measure_machine(table: Table, setting: Setting) -> None:
-    """The device, its bf16 matrix products, and for its memory."""
+    """Add rows for the device, for its bf16 matrix products, and for its memory."""
     setting.measure("device", "name", partial(describe, setting))
     setting.measure("bf16 products, TFLOP/s", "tflops", partial(product, setting))
     setting.measure("copies in memory, GB/s", "gb_per_second", partial(copy_speed, setting))
@@ -166,49 +166,49 @@ def train_nanogpt(setting: Setting, source: Path, ours: dict | None) -> dict:
 
 
 class Profile(L.Callback):
-    """Profiles a few steps, after compiling and warming up are over."""
+    """Profiles N_STEPS steps, after compiling and warming up are over."""
 
     def __init__(self, first_step: int) -> None:
-        """Profile N_STEPS steps once first_step steps are done."""
-        self.first_step = first_step
-        self.done = False
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        if torch.cuda.is_available():
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
-        self.profile = torch.profiler.profile(activities=activities)
+        """Profile the steps that follow the first first_step steps."""
+        # The profiler's own warm-up is the last step before.
+        schedule = torch.profiler.schedule(
+            wait=first_step - 1,
+            warmup=1,
+            active=N_STEPS,
+            repeat=1,
+        )
+        self.profile = torch.profiler.profile(schedule=schedule)
 
-    def on_train_batch_start(
-        self, trainer: L.Trainer, module: GPTModule, batch: object, batch_idx: int
+    def on_train_start(self, *_: object) -> None:
+        """Begin to count steps."""
+        self.profile.start()
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        module: GPTModule,
+        outputs: object,
+        batch: object,
+        batch_idx: int,
     ) -> None:
-        """Start the profiler with the first micro-step of the first step to profile."""
-        is_new_step = batch_idx % trainer.accumulate_grad_batches == 0
-        if is_new_step and trainer.global_step == self.first_step:
-            self.profile.start()
+        """Count the step if this micro-step is its last."""
+        if (batch_idx + 1) % trainer.accumulate_grad_batches == 0:
+            self.profile.step()
 
-    def on_train_batch_end(self, trainer: L.Trainer, *_: object) -> None:
-        """Stop the profiler after the last step to profile."""
-        if trainer.global_step == self.first_step + N_STEPS and not self.done:
-            self.done = True
-            self.profile.stop()
+    def on_train_end(self, *_: object) -> None:
+        """Give back what the profiler holds of the device."""
+        self.profile.stop()
 
 
 def measure_kernels(table: Table, setting: Setting) -> None:
     """Profile a fit of the modern preset, and add a row for each of the kernels that take the most time."""
     first_step = setting.scale.first_step
     profile = Profile(first_step)
-    figures = setting.measure(
-        "profiled run: tokens a second",
-        "tokens_per_second",
-        # Two more steps than are profiled, so that the end of the fit is not among them.
-        partial(
-            fit,
-            setting,
-            "modern",
-            callbacks=[profile],
-            steps=first_step + N_STEPS + 2,
-        ),
-    )
-    if figures is None:
+    # Two more steps than are profiled, so that the end of the fit is not among them.
+    n_steps = first_step + N_STEPS + 2
+    profiled_fit = partial(fit, setting, "modern", callbacks=[profile], steps=n_steps)
+    what = "profiled run: tokens a second"
+    if setting.measure(what, "tokens_per_second", profiled_fit) is None:
         return
 
     spent = spent_by_kernel(profile.profile, setting.device)
@@ -222,13 +222,12 @@ def spent_by_kernel(profile: torch.profiler.profile, device: str) -> list[tuple[
     """The microseconds of each kernel and the profiler's event of it, the slowest first."""
     spent = []
     for event in profile.key_averages():
+        if event.is_user_annotation:
+            continue
         if device != "cuda":
             spent.append((event.self_cpu_time_total, event))
-            continue
-
         # On a GPU the operations of the processor have the times of their kernels too, which would count twice.
-        on_gpu = event.device_type == torch.autograd.DeviceType.CUDA
-        if on_gpu and not event.is_user_annotation:
+        elif event.device_type == torch.autograd.DeviceType.CUDA:
             spent.append((event.self_device_time_total, event))
     return sorted(spent, key=lambda pair: pair[0], reverse=True)
 
