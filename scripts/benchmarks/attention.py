@@ -61,6 +61,7 @@ def measure(table: Table, arguments: argparse.Namespace) -> None:
 
 def in_own_process(name: str) -> list[float]:
     """Seconds and megabytes of a module, in a process of its own."""
+    # The process imports what this one has imported, so that the peak that it inherits from this one is below its own.
     command = [sys.executable, *sys.argv, "--module", name]
     return json.loads(output_of(command, cwd=Path.cwd()))
 
