@@ -19,8 +19,8 @@ import lightning as L
 
 from gptmini.commands.fitting import log_setup
 from gptmini.hardware import clock
-from gptmini.training import EventLogger, MetricsLogger, RunCheckpoints, Scalars
 from gptmini.runs import Run
+from gptmini.training import EventLogger, MetricsLogger, RunCheckpoints, Scalars
 
 from .fits import fit, subject_of
 from .harness import ROOT, Table, add_overrides, in_turns, ratios
