@@ -1,4 +1,4 @@
-"""Each rung of the ladder equals the next where both apply, and keeps the properties of attention."""
+"""Each rung of the ladder equals the next where both apply, and the last equals the production module."""
 
 import pytest
 import torch
@@ -34,13 +34,8 @@ MAKE = {
     ),
     "SeparateWidthAttention": lambda dropout=0.0: SeparateWidthAttention(H, C, 4, 8),
     "CrossAttention": lambda dropout=0.0: CrossAttention(C, 4, 8),
-    "CausalMultiHeadAttention": lambda dropout=0.0: CausalMultiHeadAttention(
-        C, H, bias=True, dropout=dropout
-    ),
 }
 CONTEXT_BOUND = ["CausalAttention", "MultiHeadAttentionWrapper", "MultiHeadAttention"]
-CAUSAL = [*CONTEXT_BOUND, "CausalMultiHeadAttention"]
-TEACHING = [name for name in MAKE if name != "CausalMultiHeadAttention"]
 
 
 def make(name, dropout=0.0):
@@ -48,20 +43,16 @@ def make(name, dropout=0.0):
     return MAKE[name](dropout)
 
 
-def inputs(name, *batch, dtype=torch.float32):
+def inputs(name, *batch):
     """What forward takes: one sequence, or a second of another length."""
     torch.manual_seed(1)
-    x = torch.randn(*batch, T, C, dtype=dtype)
-    second = torch.randn(*batch, S, C, dtype=dtype)
+    x = torch.randn(*batch, T, C)
+    second = torch.randn(*batch, S, C)
     if name == "SeparateWidthAttention":
         return x, second, second
     if name == "CrossAttention":
         return x, second
     return (x,)
-
-
-def weights_of(module, arguments):
-    return module.attention_weights(*arguments[:2])
 
 
 def copy(target, source):
@@ -156,7 +147,7 @@ def test_split_equals_production(qkv_bias):
     torch.testing.assert_close(production.attention_weights(x), split.attention_weights(x))
 
 
-@pytest.mark.parametrize("name", TEACHING)
+@pytest.mark.parametrize("name", MAKE)
 def test_forward_uses_attention_weights(name, monkeypatch):
     module = make(name)
     arguments = inputs(name, B)
@@ -176,31 +167,6 @@ def test_forward_uses_attention_weights(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_rows_of_weights_sum_to_one(name):
-    weights = weights_of(make(name), inputs(name, B))
-    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
-
-
-@pytest.mark.parametrize("name", CAUSAL)
-def test_changing_a_future_token_leaves_earlier_outputs_bit_equal(name):
-    module = make(name)
-    (x,) = inputs(name, B)
-    changed = x.clone()
-    changed[:, 3:] += 1
-
-    assert torch.equal(module(x)[:, :3], module(changed)[:, :3])
-    assert not torch.equal(module(x)[:, 3:], module(changed)[:, 3:])
-
-
-@pytest.mark.parametrize("name", CAUSAL)
-def test_permuting_earlier_tokens_leaves_a_row_unchanged(name):
-    module = make(name)
-    (x,) = inputs(name, B)
-    permuted = x[:, [2, 0, 1, 3, 4]]
-    torch.testing.assert_close(module(permuted)[:, 3:], module(x)[:, 3:], atol=1e-6, rtol=1e-5)
-
-
-@pytest.mark.parametrize("name", TEACHING)
 def test_any_number_of_leading_dimensions(name):
     module = make(name)
     arguments = inputs(name, 3, B)
@@ -226,25 +192,6 @@ def test_dropout_acts_in_training_only_and_scales_what_stays(name):
         torch.testing.assert_close(kept[~dropped], given[~dropped] / 0.75)
 
     assert torch.equal(module.eval()(x), plain.eval()(x))
-
-
-@pytest.mark.parametrize("name", MAKE)
-def test_gradients_pass_gradcheck(name):
-    module = make(name).double()
-    arguments = tuple(x.requires_grad_() for x in inputs(name, 1, dtype=torch.float64))
-    # Fast: one random direction of each Jacobian; test_causal.py takes the whole of the production module's.
-    assert torch.autograd.gradcheck(module, arguments, fast_mode=True)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", MAKE)
-def test_half_precision_is_close_to_full(name, dtype):
-    expected = make(name)(*inputs(name, B))
-    got = make(name).to(dtype)(*(x.to(dtype) for x in inputs(name, B)))
-    tolerance = {torch.float16: 0.05, torch.bfloat16: 0.3}[dtype]
-
-    assert got.dtype == dtype
-    torch.testing.assert_close(got.float(), expected, atol=tolerance, rtol=0.05)
 
 
 @pytest.mark.parametrize("name", CONTEXT_BOUND)
