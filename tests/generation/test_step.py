@@ -1,4 +1,4 @@
-"""One decoding step equals the model, in every batch, after a slide and in bfloat16."""
+"""One decoding step equals the model, in ragged batches, after a slide and in bfloat16."""
 
 import pytest
 import torch
