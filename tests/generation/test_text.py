@@ -95,8 +95,6 @@ def test_the_model_is_left_in_its_mode_and_drops_nothing(training):
         ({"num_samples": 10**20}, "num_samples times the number of prompts must be at most"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"stop": ["a", ""]}, "a stop string must not be empty"),
-        ({"temperature": -1}, "temperature"),
-        ({"temprature": 1}, "temprature"),
         ({"prompts": ["abc", "xyz"]}, "got 'x'"),
     ],
 )

@@ -135,8 +135,3 @@ def test_leaving_a_default_changes_the_model(change):
     tokens = torch.arange(11).unsqueeze(0)  # (1, 11)
 
     assert not torch.allclose(plain(tokens), changed(tokens), atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize(("vocab_size", "padded"), [(1, 64), (64, 64), (65, 128), (50257, 50304)])
-def test_padded_vocabulary_is_the_next_multiple_of_64(vocab_size, padded):
-    assert GPTConfig(**LEARNED | {"vocab_size": vocab_size}).padded_vocab_size == padded

@@ -1,4 +1,4 @@
-"""The loss against hand-computed numbers and the formula, in pieces, compiled and in rounded weights."""
+"""The loss against hand-computed numbers and the formula, in pieces, and in rounded weights."""
 
 import copy
 

@@ -1,13 +1,17 @@
 """Tiny models and tokens for tests of this room."""
 
+import pytest
 import torch
 
 from gptmini.model import GPTConfig, new_gpt
 from sizes import CONTEXT as T
-from sizes import V
+from sizes import G, V
 from toys import wide_gpt
 
 B = 5  # no other axis of these models has this size
+
+# Runs a test with full heads, with grouped ones, and with one key and value head for all.
+GROUPED = pytest.mark.parametrize("n_kv_heads", [None, G, 1])
 
 
 def make(preset, **changes):
