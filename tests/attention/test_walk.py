@@ -17,6 +17,7 @@ def printed(monkeypatch, capsys, *arguments):
 def test_the_example_ends_in_the_notebooks_numbers(monkeypatch, capsys):
     out = printed(monkeypatch, capsys)
 
+    assert "-3.3182,  0.4293,  3.2498, -2.0282, -2.0650,  2.2758" in out  # a row of its queries
     assert "-0.7676, -1.9399, -0.4324" in out  # a row of the notebook's scaled scores
     assert "0.3693, 0.1144, 0.5163" in out  # of its weights
     assert "0.8291,  1.6919, -1.2977,  1.2108, -2.2525,  1.7438" in out  # of its context vectors

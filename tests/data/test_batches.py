@@ -1,5 +1,6 @@
 """Batch order as a pure function: complete passes, any number of ranks, constant cost."""
 
+import math
 import tracemalloc
 from itertools import islice
 from types import SimpleNamespace
@@ -105,6 +106,43 @@ def test_passes_and_seeds_have_orders_and_phases_of_their_own():
 
     assert len(set(phases)) == 19  # every phase comes in 100 draws
     assert len(set(orders)) == 100
+
+
+def mixed(value, key):
+    """The finaliser of SplitMix64 under a key, in Python's own integers."""
+    x = (value * 0x9E3779B97F4A7C15 + key * 0xD1342543DE82EF95 + 0x632BE59BD9B4E019) % 2**64
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+    return x ^ (x >> 31)
+
+
+def start_by_hand(sequence, *, n_tokens, context_length, seed):
+    """First token of a sequence's window, one number at a time."""
+    windows = n_tokens // context_length - 1
+    number, place = divmod(sequence, windows)
+    key = mixed(number, seed)
+
+    n_left = math.isqrt(windows - 1) + 1
+    n_right = -(-windows // n_left)
+    while True:
+        left, right = divmod(place, n_right)
+        for i in range(6):
+            if i % 2 == 0:
+                left = (left + mixed(right, key + i)) % n_left
+            else:
+                right = (right + mixed(left, key + i)) % n_right
+        place = left * n_right + right
+        if place < windows:
+            return mixed(key, 1) % context_length + context_length * place
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**63 - 1])
+def test_the_order_is_that_of_the_formula_which_later_versions_must_keep(seed):
+    """A run may be resumed with a later version, and then goes on in the same order."""
+    sizes = {"n_tokens": 1000, "context_length": 7, "seed": seed}
+    sequences = [0, 1, 2, 140, 141, 5000, 10**12]
+    expected = [start_by_hand(sequence, **sizes) for sequence in sequences]
+    assert window_starts(np.array(sequences), **sizes).tolist() == expected
 
 
 def test_order_depends_on_seed_and_sequence_number_alone():

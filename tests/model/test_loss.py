@@ -88,6 +88,22 @@ def test_a_loss_by_pieces_has_the_loss_and_gradients_of_the_whole(preset, dtype,
         torch.testing.assert_close(gradient, parameter.grad, **tolerance, msg=name)
 
 
+@pytest.mark.parametrize("pieces", [False, True])
+def test_the_loss_is_the_mean_over_the_share_of_targets_that_count(pieces, monkeypatch):
+    if pieces:
+        monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE", 7 * V)
+    model = wide(GPT2)
+    tokens = draw()[:, :-1]
+    targets = draw()[:, 1:].clone()
+    mean = next_token_loss(model(tokens), targets)
+    torch.testing.assert_close(training_loss(model, tokens, targets), mean)
+
+    targets[:, ::2] = -100
+    nats = next_token_loss(model(tokens), targets, reduction="sum")
+    expected = nats / (0.25 * B * (T - 1))
+    torch.testing.assert_close(training_loss(model, tokens, targets, counted_share=0.25), expected)
+
+
 def test_a_loss_by_pieces_leaves_a_frozen_unembedding_alone(monkeypatch):
     monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE", 7 * V)
     model = wide(MODERN)
