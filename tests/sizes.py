@@ -76,9 +76,9 @@ PRESETS = pytest.mark.parametrize(
     "preset", [GPT2, MODERN, SMEARED], ids=["gpt2", "modern", "smeared"]
 )
 
-# The same two models for runs of the training room: byte tokens, windows so short that a pass has many of them, and
-# half the width, for speed. The modern model begins with GPT-2's first weights, so that the first step has no gradient
-# of zero.
+# GPT2 and MODERN for runs of the training room: byte tokens, windows so short that a pass has many of them, and half
+# the width, for speed. The modern model begins with GPT-2's first weights, so that the first step has no gradient of
+# zero.
 TRAINED_SIZES = {"vocab_size": 257, "context_length": 5, "d_model": 12, "n_heads": 3}
 TRAINED = {
     "gpt2": GPT2 | TRAINED_SIZES,

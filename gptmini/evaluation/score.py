@@ -116,15 +116,12 @@ def evaluate(
         batches: pairs of tokens and targets, int64 (B, T) of any sizes, on any device; a target of -100 is not scored.
         tokens_per_byte: tokens per UTF-8 byte of the split that the batches are from.
 
-    Raises UserError: batches is empty.
+    Raises UserError: no target is scored.
     """
     tally = Tally()
     with _in_eval_mode(model):
         for tokens, targets in batches:
             _score_batch(model, tally, tokens, targets)
-
-    if not tally.n_tokens:
-        raise UserError("an evaluation needs at least one batch, got none")
     return tally.evaluation(tokens_per_byte)
 
 

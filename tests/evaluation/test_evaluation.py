@@ -7,6 +7,7 @@ import torch
 
 from gptmini.evaluation import Tally, evaluate, token_losses
 from gptmini.model import GPTConfig, new_gpt
+from gptmini.user_error import UserError
 from sizes import GPT2, V
 from toys import wide_gpt
 
@@ -82,6 +83,12 @@ def test_figures_by_hand():
     assert result.perplexity == pytest.approx(4.4816891)  # e^1.5
     assert result.bits_per_byte == pytest.approx(1.0820213)  # 1.5 / 0.6931472 / 2
     assert Tally(4000.0, 4).evaluation(tokens_per_byte=0.5).perplexity == math.inf
+
+
+@pytest.mark.parametrize("batches", [[], [(torch.zeros(2, 3).long(), torch.full((2, 3), -100))]])
+def test_batches_without_a_token_that_counts_are_refused(batches):
+    with pytest.raises(UserError, match="an evaluation needs a token that counts, got none"):
+        evaluate(make(), batches, tokens_per_byte=1.0)
 
 
 @pytest.mark.parametrize("training", [True, False])
