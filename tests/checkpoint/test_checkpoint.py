@@ -74,6 +74,17 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(path, monkeypatch, 
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_a_failed_flush_comes_before_the_old_file_is_called_previous(path, monkeypatch):
+    write_checkpoint(small(step=1), path)
+    monkeypatch.setattr(os, "fsync", no_room)
+    with pytest.raises(OSError, match="No space left on device"):
+        write_checkpoint(small(step=2), path, previous=path.with_name("previous.ckpt"))
+
+    monkeypatch.undo()
+    assert read_checkpoint(path)["step"] == 1
+    assert list(path.parent.iterdir()) == [path]
+
+
 def of_step(step):
     """A checkpoint that says no more than its step."""
     return {"gptmini": {"format": 1}, "state_dict": {}, "global_step": step}
