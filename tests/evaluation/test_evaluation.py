@@ -6,12 +6,9 @@ import pytest
 import torch
 
 from gptmini.evaluation import Tally, evaluate, token_losses
-from gptmini.model import GPTConfig, new_gpt
 from gptmini.user_error import UserError
 from sizes import GPT2, V
 from toys import wide_gpt
-
-FLAT_HEAD = {"tie_embeddings": False, "init": "zero_projections"}  # every logit starts at 0
 
 
 def make(**changes):
@@ -67,14 +64,6 @@ def test_token_losses_are_those_of_the_formula_and_name_the_likeliest():
         assert not losses.requires_grad
         assert losses.flatten().tolist() == pytest.approx(expected, rel=1e-4)
         assert torch.equal(likeliest, model(tokens).argmax(dim=-1))
-
-
-def test_a_model_that_knows_nothing_scores_the_size_of_its_vocabulary():
-    model = new_gpt(GPTConfig(**GPT2 | FLAT_HEAD), seed=0)
-    result = evaluate(model, unequal_batches(), tokens_per_byte=0.5)
-    assert result.loss == pytest.approx(2.3978953, rel=1e-6)  # ln 11
-    assert result.perplexity == pytest.approx(11, rel=1e-5)
-    assert result.bits_per_byte == pytest.approx(1.7297158, rel=1e-6)  # log2(11) / 2
 
 
 def test_figures_by_hand():

@@ -56,10 +56,10 @@ def test_neither_batch_nor_order_nor_ends_of_others_change_a_sample(preset):
     model = make(preset)
     expected = [oracle(model, prompt, 40, stream=i, **SETTINGS) for i, prompt in enumerate(PROMPTS)]
 
-    for batch_size in (1, 2, 5, 9):
+    for batch_size in (1, 2, 9):  # 9 is more than there are prompts
         assert generate(model, batch_size=batch_size, **SETTINGS) == expected
 
-    for batch_size in (2, 3, 4):
+    for batch_size in (3, 4):
         generator = torch.Generator().manual_seed(batch_size)
         order = torch.randperm(5, generator=generator).tolist()
         lengths = torch.randint(1, 41, (5,), generator=generator).tolist()

@@ -120,12 +120,6 @@ def stream(tokenizer, ids, stop=()):
     return pieces, "" if text.stopped else text.finish()
 
 
-def test_a_character_cut_off_at_the_end_comes_with_finish():
-    pieces, rest = stream(byte([]), "a€".encode()[:-1])
-    assert pieces == ["a", "", ""]
-    assert rest == "\N{REPLACEMENT CHARACTER}"
-
-
 @pytest.mark.parametrize("ids", [[0xFF] * 9, [0x80, 0x81] * 5, [0xF0] * 6, [300] * 7])
 def test_invalid_bytes_do_not_stall_the_text(ids):
     tokenizer = byte([])
