@@ -42,6 +42,22 @@ def test_load_gives_the_model_and_the_tokenizer_ready_to_sample(path, config):
     assert tokenizer.decode([10, 0]) == "ka"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="what a file then holds shows on Linux")
+def test_tensors_that_are_mapped_stay_in_the_file(path):
+    write_checkpoint(small(), path)
+    mapped = read_checkpoint(path, mapped=True)["state_dict"]["model.w"]
+    read = read_checkpoint(path)["state_dict"]["model.w"]
+
+    numbers = read.numpy().tobytes()
+    start = path.read_bytes().index(numbers)
+    with path.open("r+b") as file:
+        file.seek(start)
+        file.write(bytes(len(numbers)))
+
+    assert torch.equal(mapped, torch.zeros(7))
+    assert torch.equal(read, torch.arange(7.0))
+
+
 def no_room(*_):
     raise OSError(errno.ENOSPC, "No space left on device")
 
