@@ -1,5 +1,7 @@
 """CausalMultiHeadAttention against the written-out formula, torch's own modules, and its properties."""
 
+import math
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -149,6 +151,42 @@ def test_rotation_equals_multiplication_by_a_complex_phase():
     expected = torch.cat((turned.real, turned.imag), -1)  # (B, T, H, D)
 
     torch.testing.assert_close(rotated, expected, atol=1e-6, rtol=1e-6)
+
+
+def lowered_as_in_llama_3(frequency, *, factor, low, high, length):
+    """One frequency in radians a token, in the words of Llama 3.1's own code: by the length of its wave in tokens."""
+    wave = 2 * math.pi / frequency
+    if wave < length / high:
+        return frequency
+    if wave > length / low:
+        return frequency / factor
+    smooth = (length / wave - low) / (high - low)
+    return (1 - smooth) * frequency / factor + smooth * frequency
+
+
+def test_a_lengthened_context_turns_more_slowly_as_llama_3_does():
+    scaling = {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_context_length": 300,
+    }
+    plain = [500.0 ** (-i / 5) for i in range(5)]
+    expected = []
+    for frequency in plain:
+        expected.append(lowered_as_in_llama_3(frequency, factor=8.0, low=1.0, high=4.0, length=300))
+
+    # The first two pairs keep their frequency, the last one is divided, and the two between are mixed.
+    assert expected[:2] == plain[:2]
+    assert plain[2] / 8 < expected[2] < plain[2]
+    assert plain[3] / 8 < expected[3] < plain[3]
+    assert expected[4] == plain[4] / 8
+
+    angles = rotary_table(2, 10, 500.0, scaling).sin[1].asin()  # of position 1, in radians
+    assert angles.tolist() == pytest.approx(expected, rel=1e-5)
+
+    divided = rotary_table(2, 10, 500.0, {"factor": 3.0}).sin[1].asin()
+    assert divided.tolist() == pytest.approx([frequency / 3 for frequency in plain], rel=1e-5)
 
 
 def test_dropout_acts_in_training_only():
