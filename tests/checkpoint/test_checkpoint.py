@@ -12,7 +12,7 @@ import torch
 
 import gptmini
 from checkpoint.checkpoints import LEARNED, ROTARY, make, small
-from gptmini.checkpoint.file import step_of, write_checkpoint
+from gptmini.checkpoint.file import read_checkpoint, step_of, write_checkpoint
 from gptmini.checkpoint.training_state import TrainingState
 from gptmini.model import new_gpt
 from gptmini.user_error import UserError
