@@ -89,6 +89,7 @@ def generate_stream(
     )
     streams = {sample: TextStream(tokenizer, stops) for sample in range(len(ids))}
     n_drawn = [0] * len(ids)
+    ends = set() if ignore_end_of_text else {tokenizer.end_of_text, *tokenizer.more_ends}
 
     was_training = model.training
     model.eval()
@@ -99,7 +100,7 @@ def generate_stream(
                 text, finish = _next_text(
                     streams[sample],
                     token,
-                    ends_document=token == tokenizer.end_of_text and not ignore_end_of_text,
+                    ends_document=token in ends,
                     is_last=n_drawn[sample] == checked.max_new_tokens,
                 )
                 if finish is not None:

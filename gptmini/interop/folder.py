@@ -82,8 +82,10 @@ def check_is_free(path: Path) -> None:
 
 def _generation(tokenizer: Tokenizer, sampling: Mapping[str, object]) -> dict:
     """The settings of generation_config.json."""
-    ids = {"bos_token_id": beginning_of(tokenizer), "eos_token_id": tokenizer.end_of_text}
-    return {**ids, **sampling}
+    end: int | list[int | None] | None = tokenizer.end_of_text
+    if tokenizer.more_ends:
+        end = [tokenizer.end_of_text, *tokenizer.more_ends]
+    return {"bos_token_id": beginning_of(tokenizer), "eos_token_id": end, **sampling}
 
 
 def _write_weights(

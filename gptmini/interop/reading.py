@@ -56,15 +56,14 @@ def read_sizes(path: Path) -> tuple[GPTConfig, Tokenizer]:
 
 def _tokenizer_for(config: GPTConfig, path: Path) -> Tokenizer:
     """The tokenizer of a folder for a model of these sizes; UserError if it has more ids than the model."""
-    end_of_text = None
+    ends: list[int] = []
     for name in ("config.json", "generation_config.json"):
-        if end_of_text is None and (path / name).exists():
-            end_of_text = read_json(path / name).get("eos_token_id")
-    if isinstance(end_of_text, list):  # of a model for conversations, whose first ends a document
-        end_of_text = next(iter(end_of_text), None)
-    if type(end_of_text) not in (int, type(None)):
-        raise UserError(f"{path}: eos_token_id must be an id, got {end_of_text!r:.80}")
-    return read_tokenizer(path, n_vocab=config.vocab_size, end_of_text=end_of_text)
+        named = read_json(path / name).get("eos_token_id") if (path / name).exists() else None
+        if named is not None:
+            ends += named if isinstance(named, list) else [named]
+    if any(type(end) is not int for end in ends):
+        raise UserError(f"{path}: eos_token_id must be an id or several, got {ends!r:.80}")
+    return read_tokenizer(path, n_vocab=config.vocab_size, ends=list(dict.fromkeys(ends)))
 
 
 def _weights(path: Path) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ Hugging Face's tokenizers are "theirs" in this file, and those of gptmini "ours"
 
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -146,7 +147,7 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, *, context_length: int) 
     (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
 
 
-def read_tokenizer(path: Path, *, n_vocab: int, end_of_text: int | None) -> Tokenizer:
+def read_tokenizer(path: Path, *, n_vocab: int, ends: Sequence[int]) -> Tokenizer:
     """The tokenizer of a folder with tokenizer.json, or as older ones of GPT-2 have it, with vocab.json and merges.txt.
 
     It is one of gptmini's own where that gives the same ids and the folder has no template for chats, and else runs the
@@ -155,7 +156,7 @@ def read_tokenizer(path: Path, *, n_vocab: int, end_of_text: int | None) -> Toke
     Args:
         path: the folder.
         n_vocab: ids of the model, which may have more than its tokenizer.
-        end_of_text: id between documents, as the model's config says; None for none.
+        ends: ids at which a sample ends, as the model's configurations say; the first also separates documents.
 
     Raises UserError: a file is damaged, or has more ids than the model; OSError: a file is missing.
     """
@@ -173,7 +174,13 @@ def read_tokenizer(path: Path, *, n_vocab: int, end_of_text: int | None) -> Toke
 
     text = theirs.to_str() if file.name == "vocab.json" else file.read_text(encoding="utf-8")
     try:
-        return LibraryTokenizer(text, n_vocab=n_vocab, end_of_text=end_of_text, chat=chat)
+        return LibraryTokenizer(
+            text,
+            n_vocab=n_vocab,
+            end_of_text=ends[0] if ends else None,
+            more_ends=ends[1:],
+            chat=chat,
+        )
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
 

@@ -25,6 +25,7 @@ class BytePairTokenizer:
 
     kind = "byte_pair"
     before: Sequence[int] = ()
+    more_ends: Sequence[int] = ()
 
     def __init__(self, pattern: str, ranks: list[bytes]) -> None:
         """Take the pattern and the byte strings in order of their ranks; the rank after them ends a document.

@@ -14,6 +14,7 @@ class CharTokenizer:
 
     kind = "char"
     before: Sequence[int] = ()
+    more_ends: Sequence[int] = ()
 
     def __init__(self, characters: str, *, end_of_text: bool) -> None:
         """Take the characters in order of their ids; UserError for no character, or one given twice."""

@@ -36,6 +36,7 @@ class LibraryTokenizer:
         *,
         n_vocab: int,
         end_of_text: int | None,
+        more_ends: Sequence[int] = (),
         chat: dict[str, str] | None = None,
     ) -> None:
         """Take the content of tokenizer.json.
@@ -44,6 +45,7 @@ class LibraryTokenizer:
             text: the file's content, which is kept to the letter.
             n_vocab: ids of the model that the tokenizer belongs to; a model may have more than its tokenizer.
             end_of_text: id between documents; None for none.
+            more_ends: further ids at which a sample ends.
             chat: of tokenizer_config.json, chat_template and the names of tokens that it uses, as bos_token; None where
                 there is no template.
 
@@ -66,10 +68,11 @@ class LibraryTokenizer:
         self.text = text
         self.n_vocab = n_vocab
         self.end_of_text = end_of_text
+        self.more_ends = more_ends
         self.chat = chat
         self.before: Sequence[int] = self._ids_before_a_text()
         self._bytes_of = _bytes_of_ids(self._tokenizer, tree)
-        ids = [*self._bytes_of, *([] if end_of_text is None else [end_of_text])]
+        ids = [*self._bytes_of, *more_ends, *([] if end_of_text is None else [end_of_text])]
         if max(ids, default=0) >= n_vocab:
             raise UserError(
                 f"the tokenizer's ids must be below the model's vocab_size={n_vocab}, got {max(ids)}"
@@ -140,6 +143,7 @@ class LibraryTokenizer:
             "json": self.text,
             "n_vocab": self.n_vocab,
             "end_of_text": self.end_of_text,
+            "more_ends": list(self.more_ends),
         }
         return state if self.chat is None else state | {"chat": self.chat}
 

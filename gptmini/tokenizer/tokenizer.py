@@ -24,6 +24,8 @@ class Tokenizer(Protocol):
     n_vocab: int  # ids, end-of-text included
     end_of_text: int | None  # id that separates documents; None for a tokenizer without one
     before: Sequence[int]  # ids that a model expects before a text
+    # Further ids at which a sample ends, as that behind an answer of a model for chats.
+    more_ends: Sequence[int]
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text; UserError names what cannot be encoded."""

@@ -73,7 +73,7 @@ def folder_with(path, template, *, as_file=False):
 
 
 def read(path):
-    return read_tokenizer(path, n_vocab=300, end_of_text=1)
+    return read_tokenizer(path, n_vocab=300, ends=[1])
 
 
 @pytest.mark.parametrize("as_file", [True, False])

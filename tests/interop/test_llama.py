@@ -8,11 +8,12 @@ import torch
 from tokenizers import pre_tokenizers
 
 import gptmini
+from gptmini.generation import generate_stream
 from gptmini.interop import to_hugging_face, write_folder, write_gguf
 from gptmini.interop.card import Training
 from gptmini.interop.hugging_face import from_hugging_face
 from gptmini.interop.reading import read_folder
-from gptmini.tokenizer import LibraryTokenizer
+from gptmini.tokenizer import LibraryTokenizer, from_dict
 from gptmini.user_error import UserError
 from interop.library_tokenizers import learned
 from sizes import V
@@ -39,6 +40,9 @@ LLAMA_3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+NOTHING_TRAINED = Training(
+    text=None, version=None, step=None, n_tokens=None, val_loss=None, bits_per_byte=None
+)
 LINEAR = {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}
 # The name in transformers, what differs from SIZES, and the model type that it is exported as.
 MODELS = {
@@ -158,10 +162,7 @@ def test_a_folder_is_read_and_written_with_its_tokenizer_to_the_letter(folder, t
     assert isinstance(tokenizer, LibraryTokenizer)
     assert (tokenizer.end_of_text, list(tokenizer.before)) == (1, [0])
 
-    training = Training(
-        text=None, version=None, step=None, n_tokens=None, val_loss=None, bits_per_byte=None
-    )
-    write_folder(tmp_path / "out", model, tokenizer, training, sampling={})
+    write_folder(tmp_path / "out", model, tokenizer, NOTHING_TRAINED, sampling={})
     written = (tmp_path / "out" / "tokenizer.json").read_bytes()
     assert written == (path / "tokenizer.json").read_bytes()
 
@@ -177,7 +178,32 @@ def test_a_folder_is_read_and_written_with_its_tokenizer_to_the_letter(folder, t
     (got,) = gptmini.generate(
         model, tokenizer, "the 12 cats", max_new_tokens=64, temperature=0, ignore_end_of_text=True
     )
-    assert got == tokenizer.decode(expected[0, len(prompt) :].tolist())
+    continuation = expected[0, len(prompt) :].tolist()
+    assert got == tokenizer.decode(continuation)
+
+
+def test_a_sample_ends_at_each_id_that_ends_an_answer(folder, tmp_path):
+    path, theirs, coder = folder
+    prompt = torch.tensor([coder.encode("the 12 cats").ids])
+    drawn = theirs.generate(prompt, max_new_tokens=9, do_sample=False, eos_token_id=1)
+    end = int(drawn[0, -2])
+
+    theirs.generation_config.eos_token_id = [1, end]
+    theirs.generation_config.save_pretrained(path)
+    model, tokenizer = read_folder(path)
+    expected = theirs.generate(prompt, max_new_tokens=64, do_sample=False)
+    *answer, last = expected[0, prompt.size(1) :].tolist()
+    assert last == end
+    pieces = [*generate_stream(model, tokenizer, "the 12 cats", max_new_tokens=64, temperature=0)]
+    assert [piece.token for piece in pieces] == [*answer, last]
+    assert pieces[-1].finish == "end_of_text"
+    assert "".join(piece.text for piece in pieces) == tokenizer.decode(answer)
+
+    # A checkpoint keeps the ids, and an exported folder names them.
+    again = from_dict(tokenizer.to_dict())
+    write_folder(tmp_path / "out", model, again, NOTHING_TRAINED, sampling={})
+    exported = transformers.GenerationConfig.from_pretrained(tmp_path / "out")
+    assert exported.eos_token_id == [1, 0, end]
 
 
 def test_a_gguf_file_names_the_rule_and_pairs_neighbours(folder, tmp_path):

@@ -103,14 +103,14 @@ def test_the_files_that_openai_published_are_read(tmp_path):
     for name, copy in zip(TIKTOKEN_FILES, ("merges.txt", "vocab.json"), strict=True):
         content = (Path(os.environ["TIKTOKEN_CACHE_DIR"]) / name).read_bytes()
         (tmp_path / copy).write_bytes(content)
-    read = read_tokenizer(tmp_path, n_vocab=50257, end_of_text=50256)
+    read = read_tokenizer(tmp_path, n_vocab=50257, ends=[50256])
     assert read.to_dict() == ours.to_dict()
 
     (tmp_path / "merges.txt").write_text("h e l l o")
     with pytest.raises(
         UserError, match=r"vocab\.json must be a tokenizer of the library tokenizers"
     ):
-        read_tokenizer(tmp_path, n_vocab=300, end_of_text=None)
+        read_tokenizer(tmp_path, n_vocab=300, ends=[])
 
 
 @pytest.mark.parametrize("kind", ["byte", "bpe", "char"])
