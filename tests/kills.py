@@ -5,14 +5,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
+import pretended_sweep
 from sweep_journals import trials_of
 
-SWEEP = Path(__file__).with_name("pretended_sweep.py")
 WHOM = ("the sweep", "a run", "everything")
 
 
@@ -23,12 +22,9 @@ def kill_often(folder, sampler, n_kills, chance, most_seconds=3):
     """
     by_whom = dict.fromkeys(WHOM, 0)
     while True:
-        process = subprocess.Popen(
-            [sys.executable, str(SWEEP), str(folder), "2", sampler],
-            stdout=subprocess.DEVNULL,
-        )
+        process = pretended_sweep.start(folder, sampler)
         while sum(by_whom.values()) < n_kills and process.poll() is None:
-            # A sweep imports its libraries for seconds; a kill in that time would prove little.
+            # A kill before the first run would prove little.
             while not runs_in(folder) and process.poll() is None:
                 time.sleep(0.02)
             with suppress(subprocess.TimeoutExpired):

@@ -1,9 +1,15 @@
-"""A sweep of pretended runs, as a program: python pretended_sweep.py FOLDER JOBS SAMPLER."""
+"""A sweep of pretended runs, in a process of its own."""
 
+import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
+import programs
 from gptmini.sweep import Dimension, Space, SweepSettings, write_csv
+from gptmini.sweep.study import Sweep
+from gptmini.sweep.worker import SweepEnd, Worker
 
 RATE = Dimension("optimizer.lr", low=0.001, high=0.1, is_log=True)
 LAYERS = Dimension("model.n_layers", texts=("1", "2", "3"))
@@ -32,12 +38,14 @@ def settings(**changes):
     return SweepSettings(**SETTINGS | changes)
 
 
-def main(folder, jobs, sampler):
-    from concurrent.futures import ThreadPoolExecutor
+def start(folder, sampler="grid", **variables):
+    """Start a sweep of two workers in a folder; it exits as gptmini sweep does."""
+    train = partial(_train, folder, sampler)
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": None}
+    return programs.start(program=train, variables=variables, **quiet)
 
-    from gptmini.sweep.study import Sweep
-    from gptmini.sweep.worker import SweepEnd, Worker
 
+def _train(folder, sampler):
     folder.mkdir(exist_ok=True, parents=True)
     space = Space(SPACES[sampler], ["seed=1"])
     stopping = SweepEnd()
@@ -46,20 +54,16 @@ def main(folder, jobs, sampler):
         worker = Worker(
             sweep=Sweep(folder, space, settings(sampler=sampler)),
             stopping=stopping,
-            say=lambda topic, text: print(f"{topic:8} {text}", flush=True),
+            say=lambda topic, text: None,
             on_end=lambda sweep: None,
             command=TRAIN,
         )
         worker.work()
 
-    with stopping.listening(), ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(work, range(jobs)))
+    with stopping.listening(), ThreadPoolExecutor() as pool:
+        list(pool.map(work, range(2)))
     sweep = Sweep(folder, space, settings(sampler=sampler))
     write_csv(folder / "table.csv", sweep.rows(), space.keys)
     if stopping.signal:
-        return 128 + stopping.signal
-    return 0 if sweep.is_whole() else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))
+        sys.exit(128 + stopping.signal)
+    sys.exit(0 if sweep.is_whole() else 1)

@@ -2,9 +2,10 @@
 
 import re
 import subprocess
-import sys
 
 import numpy as np
+
+import programs
 
 
 def test_prepare_takes_the_overrides_of_train_and_prepares_its_very_tokens(script, short):
@@ -76,28 +77,13 @@ def test_records_that_were_left_out_are_listed(script, tmp_path):
     ]
 
 
-def test_text_may_be_piped_into_the_command(tmp_path):
+def test_text_may_be_piped_into_the_command(script, tmp_path):
     text = "Piped text, caf\u00e9. " * 40
-    command = [sys.executable, "-m", "gptmini", "prepare", "data=text", "data.path=-"]
-    result = subprocess.run(
-        [*command, "tokenizer=byte"],
-        input=text.encode(),
-        cwd=tmp_path,
-        capture_output=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+    options = ("data=text", "data.path=-", "tokenizer=byte")
+    process = programs.start("prepare", *options, stdin=subprocess.PIPE)
+    _, err = process.communicate(text.encode())
+    assert process.returncode == 0, err
     (folder,) = (tmp_path / "data").glob("text-byte-*")
     ids = np.fromfile(folder / "train.bin", dtype="<u2").tolist()
     boundary = int(len(text) * 0.9)
     assert bytes(ids[:-1]).decode() == text[:boundary]
-
-
-def test_a_pipe_without_text_is_named(tmp_path):
-    command = [sys.executable, "-m", "gptmini", "prepare", "data=text", "data.path=-"]
-    result = subprocess.run(
-        command, stdin=subprocess.DEVNULL, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 2
-    said = "error: data.path=- reads the text that is piped into the command, and got none\n"
-    assert result.stderr == said

@@ -1,6 +1,6 @@
 """Runs of several ranks: how they are started, what they agree on, and what becomes of them when one is lost.
 
-Each start of a rank imports torch and Lightning, so that each test here takes 5 to 15 seconds.
+Each rank that torch's launcher starts imports torch and Lightning, so that a test here takes up to 10 seconds.
 """
 
 import os
@@ -8,15 +8,15 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.run import main as torchrun
 
+import programs
 from gptmini.runs import RunState, read_state
 from run_folders import config_of, last, newest
 
@@ -24,9 +24,7 @@ pytestmark = pytest.mark.slow
 
 ENDLESS = ("trainer.max_steps=100000", "trainer.val_every_steps=100000")
 TWO = "trainer.devices=2"
-PROGRAM = [sys.executable, "-m", "gptmini", "train"]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
-MODULE = ("-m", "gptmini", "train")
+RANK = ("-m", "gptmini", "train")  # what torchrun starts
 PATIENCE = 120  # seconds that any command here may take
 NEEDS_PROC = pytest.mark.skipif(
     not Path("/proc/self").exists(), reason="finds processes under /proc"
@@ -34,21 +32,20 @@ NEEDS_PROC = pytest.mark.skipif(
 
 
 @pytest.fixture
-def start(script, tmp_path):  # script writes the text my.txt
-    """Start commands in processes of their own, which end with the test."""
+def start(script):  # script writes the text my.txt
+    """Start programs in processes of their own, which end with the test; without a name it is gptmini."""
     started = []
 
-    def run(*command, **variables):
-        environment = os.environ | variables
-        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        process = subprocess.Popen(command, cwd=tmp_path, env=environment, **options)
+    def run(*arguments, **options):
+        streams = {"stderr": subprocess.STDOUT, "text": True}
+        process = programs.start(*arguments, **streams, **options)
         started.append(process)
         return process
 
     yield run
     for process in started:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 def printed_by(*processes):
@@ -76,8 +73,8 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def tasks_of_srun(start, *command, **variables):
-    """Start two tasks of srun, on a pretended machine each, with a port that the user has chosen."""
+def tasks_of_srun(start, *arguments, **variables):
+    """Train as two tasks of srun, on a pretended machine each, with a port that the user has chosen."""
     port = str(free_port())
     tasks = []
     for rank in range(2):
@@ -94,7 +91,7 @@ def tasks_of_srun(start, *command, **variables):
             "SLURM_NODEID": str(rank),
             "MASTER_PORT": port,
         }
-        tasks.append(start(*command, **slurm, **variables))
+        tasks.append(start("train", *arguments, variables=slurm | variables))
     return tasks
 
 
@@ -110,9 +107,9 @@ def test_torchrun_and_srun_train_the_weights_of_one_process(script, short, start
     weights = last(newest())["state_dict"]
 
     place = ("--nnodes=2", "--nproc_per_node=1", "--master_addr=127.0.0.1")
-    agents = [*TORCHRUN, *place, f"--master_port={free_port()}"]
-    divided = (*short, "name=torchrun", "trainer.strategy=fsdp2")
-    machines = [start(*agents, f"--node_rank={i}", *MODULE, *divided) for i in range(2)]
+    place = (*place, f"--master_port={free_port()}")
+    divided = (*RANK, *short, "name=torchrun", "trainer.strategy=fsdp2")
+    machines = [start(*place, f"--node_rank={i}", *divided, program=torchrun) for i in range(2)]
     both = "".join(printed_by(*machines))
     assert both.count("done     4 steps") == 1
     sample = r"^sample .*"
@@ -120,7 +117,7 @@ def test_torchrun_and_srun_train_the_weights_of_one_process(script, short, start
 
     tuned = (*short, f"init_from={folder_of('straight')}", "trainer.max_steps=2")
     assert script("train", *tuned, "name=tuned").code == 0
-    first, second = printed_by(*tasks_of_srun(start, *PROGRAM, *tuned, "name=srun"))
+    first, second = printed_by(*tasks_of_srun(start, *tuned, "name=srun"))
     assert "done     2 steps" in first
     assert second == ""
 
@@ -130,8 +127,8 @@ def test_torchrun_and_srun_train_the_weights_of_one_process(script, short, start
 
 
 def test_a_mistake_is_told_once_and_every_process_ends(short, start):
-    wrong = (*short, "trainer.max_step=2")
-    run = start(*TORCHRUN, "--standalone", "--nproc_per_node=2", *MODULE, *wrong)
+    place = ("--standalone", "--nproc_per_node=2")
+    run = start(*place, *RANK, *short, "trainer.max_step=2", program=torchrun)
     told = run.communicate(timeout=PATIENCE)[0]
     assert run.returncode != 0
     assert told.count("error: ") == told.count("error: trainer.max_step is no key;") == 1
@@ -140,7 +137,7 @@ def test_a_mistake_is_told_once_and_every_process_ends(short, start):
 def test_a_run_that_all_ranks_give_up_is_told_once_and_the_next_job_begins(short, start, tmp_path):
     diverging = ("optimizer=adamw", "optimizer.lr=1e30,-1", "schedule.warmup_steps=0")
     ranks = (TWO, "trainer.max_bad_steps=1", "folder=runs/job/${hydra:job.num}")
-    run = start(*PROGRAM, "-m", *short, *diverging, *ranks, "console=quiet")
+    run = start("train", "-m", *short, *diverging, *ranks, "console=quiet")
     told = run.communicate(timeout=PATIENCE)[0].splitlines()
     assert run.returncode == 2
     assert told[0].startswith("error: 1 steps in a row, to step 2, had a loss or gradient that is")
@@ -158,8 +155,8 @@ def test_no_rank_leaves_before_the_first_one_has_put_the_job_into_the_queue(shor
     scontrol.chmod(0o755)
     path = f"{scontrol.parent}:{os.environ['PATH']}"
 
-    command = [*PROGRAM, *short, *ENDLESS, "trainer.requeue=true"]
-    tasks = tasks_of_srun(start, *command, PATH=path)
+    typed = (*short, *ENDLESS, "trainer.requeue=true")
+    tasks = tasks_of_srun(start, *typed, PATH=path)
     first_step(tasks[0])
     for task in tasks:
         task.send_signal(signal.SIGUSR1)
@@ -168,42 +165,15 @@ def test_no_rank_leaves_before_the_first_one_has_put_the_job_into_the_queue(shor
     assert "requeue  job 77 is in the queue again" in tasks[0].communicate(timeout=PATIENCE)[0]
 
 
-def ranks_of(process):
-    """Ids of the ranks that a run has started, in their order."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return sorted(map(int, children))
-
-
-def assert_gone(process):
-    """Assert that a process ends soon."""
-    deadline = time.monotonic() + PATIENCE
-    while Path(f"/proc/{process}").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-@NEEDS_PROC
 def test_a_run_of_which_a_rank_hangs_ends_and_says_so(short, start):
     # One rank begins up to 3 seconds after the other one, which must wait for it.
-    run = start(*PROGRAM, *short, *ENDLESS, TWO, "trainer.timeout=5")
-    first_step(run)
-    lost = ranks_of(run)[1]
-    os.kill(lost, signal.SIGSTOP)
-    said = "error: another rank is gone, or did not answer within trainer.timeout"
-    printed = ""
-    for line in run.stdout:
-        printed += line
-        if said in line:
-            break
-
-    # torch's launcher would wait 30 seconds before it kills a rank that hangs.
-    with suppress(ProcessLookupError):
-        os.kill(lost, signal.SIGKILL)
-    printed += run.communicate(timeout=PATIENCE)[0]
-    assert run.returncode == 1
-    assert said in printed
+    tasks = tasks_of_srun(start, *short, *ENDLESS, "trainer.timeout=5")
+    first_step(tasks[0])
+    tasks[1].send_signal(signal.SIGSTOP)
+    printed = tasks[0].communicate(timeout=PATIENCE)[0]
+    assert tasks[0].returncode == 1
+    assert "error: another rank is gone, or did not answer within trainer.timeout" in printed
     assert "Traceback" not in printed
-    assert_gone(lost)
 
 
 def test_the_launcher_hands_on_all_signals_and_a_rank_that_was_killed_is_named(
@@ -230,9 +200,23 @@ def test_the_launcher_hands_on_all_signals_and_a_rank_that_was_killed_is_named(
     assert names <= set(settings[0].signals_to_handle.split(","))
 
 
+def ranks_of(process):
+    """Ids of the ranks that a run has started, in their order."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return sorted(map(int, children))
+
+
+def assert_gone(process):
+    """Assert that a process ends soon."""
+    deadline = time.monotonic() + PATIENCE
+    while Path(f"/proc/{process}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 @NEEDS_PROC
 def test_ranks_whose_launcher_is_killed_save_and_end(short, start):
-    run = start(*PROGRAM, *short, *ENDLESS, TWO)
+    run = start("train", *short, *ENDLESS, TWO)
     first_step(run)
     ranks = ranks_of(run)
     run.kill()
@@ -243,7 +227,7 @@ def test_ranks_whose_launcher_is_killed_save_and_end(short, start):
 
 
 def test_a_signal_to_the_command_saves_the_run_of_all_ranks(short, start):
-    run = start(*PROGRAM, *short, *ENDLESS, TWO)
+    run = start("train", *short, *ENDLESS, TWO)
     first_step(run)
     run.send_signal(signal.SIGINT)
     printed = run.communicate(timeout=PATIENCE)[0]

@@ -2,26 +2,24 @@
 
 import io
 import json
-import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
+import programs
 from gptmini import load
 from gptmini.checkpoint.file import header, write_checkpoint
+from gptmini.commands.sample import main
 from gptmini.commands.sample_output import show_text
 from gptmini.generation import TextPiece, generate
 from gptmini.tokenizer import CharTokenizer
 from sizes import TALKATIVE
 from toys import wide_gpt
 
-SAMPLE = Path(__file__).parent.parent.parent / "scripts" / "sample.py"
 LETTERS = CharTokenizer("\nabcdefghé", end_of_text=True)
 
 
@@ -156,11 +154,10 @@ def test_typed_lines_are_continued_until_the_input_ends(script, checkpoint, monk
 
 
 def start(*arguments):
-    """The script in a process of its own, which draws until it is stopped."""
+    """The command in a process of its own, which draws until it is stopped."""
     endless = shlex.split("m.ckpt --prompt abc --ignore-end-of-text --max-new-tokens 100000000")
-    command = [sys.executable, str(SAMPLE), *endless, *arguments]
     # Without a buffer, which could hold more than was read, and which communicate() passes over.
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+    return programs.start("sample", *endless, *arguments, bufsize=0)
 
 
 def interrupt(process, times=1):
@@ -242,12 +239,11 @@ def test_mistakes_are_one_line(script, checkpoint, tmp_path, arguments, message)
     assert re.search(message, result.err), result.err
 
 
-def test_what_a_system_encoding_lacks_is_written_all_the_same(checkpoint):
-    wild = ("--ignore-end-of-text", "--temperature", "9")
-    command = [sys.executable, str(SAMPLE), checkpoint, *wild]
-    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
-    result = subprocess.run(command, capture_output=True, env=environment, check=True)
-    assert "é" in result.stdout.decode("utf-8")
+def test_what_a_system_encoding_lacks_is_written_all_the_same(checkpoint, monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    main([checkpoint, "--ignore-end-of-text", "--temperature", "9"])
+    assert "é" in written.getvalue().decode("utf-8")
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

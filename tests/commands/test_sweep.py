@@ -5,14 +5,13 @@ Runs are pretended ones, tests/pretended_run.py; one test at the end trains real
 
 import csv
 import json
-import os
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import programs
 from gptmini.commands import sweep as command
 from kills import check
 from pretended_run import loss_of
@@ -163,8 +162,7 @@ def test_gpus_are_shared_in_turn():
 
 
 @pytest.mark.slow
-def test_tasks_of_srun_are_workers_of_one_sweep(sweep, short, tmp_path):
-    code = "import sys; from gptmini.commands import sweep; sweep.TRAIN = sys.argv[1:3]; sweep.main(sys.argv[3:])"
+def test_tasks_of_srun_are_workers_of_one_sweep(sweep, short, tmp_path):  # whose runs are pretended
     tasks = []
     for number in range(2):
         variables = {
@@ -175,15 +173,9 @@ def test_tasks_of_srun_are_workers_of_one_sweep(sweep, short, tmp_path):
             "SLURM_PROCID": str(number),
             "SLURM_LOCALID": str(number),
             "MASTER_ADDR": "nowhere",
+            "SECONDS_OF_STEP": "0.05",
         }
-        tasks.append(
-            subprocess.Popen(
-                [sys.executable, "-c", code, *PRETENDED, *short, *SPACE],
-                env=os.environ | variables | {"SECONDS_OF_STEP": "0.05"},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        )
+        tasks.append(programs.start("sweep", *short, *SPACE, variables=variables, text=True))
     said = [task.communicate(timeout=120)[0] for task in tasks]
     assert [task.returncode for task in tasks] == [0, 0]
     check(tmp_path / "runs" / "sweep", 4)

@@ -7,7 +7,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 
@@ -17,7 +16,7 @@ from gptmini.sweep import Dimension, Space
 from gptmini.sweep.study import Sweep
 from gptmini.sweep.worker import SweepEnd, Worker
 from kills import check, kill_often, runs_in, table_of
-from pretended_sweep import LISTED, TRAIN, settings
+from pretended_sweep import LISTED, TRAIN, settings, start
 from sweep_journals import trials_of
 
 
@@ -131,18 +130,6 @@ def test_a_run_that_the_pruner_has_ended_is_not_begun_again(tmp_path):
     assert not (tmp_path / "notes" / "0.jsonl").exists()
 
 
-def begin(folder, seconds="0.3"):
-    """Start a sweep of two workers, as a program."""
-    command = [
-        sys.executable,
-        str(TRAIN[1]).replace("run.py", "sweep.py"),
-        str(folder),
-        "2",
-        "grid",
-    ]
-    return subprocess.Popen(command, env=os.environ | {"SECONDS_OF_STEP": seconds})
-
-
 def wait_for(condition, seconds=60):
     deadline = time.monotonic() + seconds
     while not condition():
@@ -153,7 +140,7 @@ def wait_for(condition, seconds=60):
 @pytest.mark.slow
 def test_a_signal_saves_the_runs_and_the_same_command_typed_twice_goes_on(tmp_path):
     folder = tmp_path / "sweep"
-    sweep = begin(folder, "0.1")
+    sweep = start(folder, SECONDS_OF_STEP="0.1")
     wait_for(lambda: (folder / "1" / "step.txt").exists())
     sweep.send_signal(signal.SIGTERM)
     assert sweep.wait(timeout=60) == 128 + signal.SIGTERM
@@ -162,7 +149,7 @@ def test_a_signal_saves_the_runs_and_the_same_command_typed_twice_goes_on(tmp_pa
     assert {trial.state.name for trial in trials_of(folder)} == {"RUNNING"}
 
     # Both commands train what is left, and wait for each other's runs.
-    both = [begin(folder, "0.05"), begin(folder, "0.05")]
+    both = [start(folder, SECONDS_OF_STEP="0.05") for _ in range(2)]
     assert [sweep.wait(timeout=120) for sweep in both] == [0, 0]
     check(folder, 6)
     for trial, step in before.items():
@@ -174,7 +161,7 @@ def test_a_signal_saves_the_runs_and_the_same_command_typed_twice_goes_on(tmp_pa
 @pytest.mark.slow
 def test_a_second_signal_ends_a_sweep_at_once(tmp_path):
     folder = tmp_path / "sweep"
-    sweep = begin(folder, "2")
+    sweep = start(folder, SECONDS_OF_STEP="2")
     wait_for(lambda: (folder / "notes" / "0.jsonl").exists())
     sweep.send_signal(signal.SIGINT)
     time.sleep(0.5)

@@ -4,13 +4,12 @@ import os
 import pty
 import re
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 import torch
 
+import programs
 from commands.resuming.kills import when
 from commands.resuming.readings import assert_same, assert_whole
 from gptmini.training.requeueing import requeue
@@ -18,7 +17,6 @@ from run_folders import last, newest
 
 pytestmark = pytest.mark.slow  # together they take a minute
 
-PROGRAM = (sys.executable, "-m", "gptmini", "train")
 ENDLESS = ("trainer.max_steps=1000000", "trainer.val_every_steps=1000000")
 
 
@@ -152,11 +150,10 @@ def test_a_run_outlives_its_terminal_where_hanging_up_is_ignored(begin):
 
 
 def test_a_run_whose_terminal_is_closed_is_saved(script, short):
-    command = [*PROGRAM, *short, *ENDLESS]
     process, terminal = pty.fork()
     if process == 0:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        os.execv(command[0], command)
+        programs.run(programs.gptmini, "train", *short, *ENDLESS)
 
     shown = b""
     while b"tokens/s" not in shown:
@@ -176,13 +173,7 @@ def start():
     started = []
 
     def run(*arguments, **variables):
-        process = subprocess.Popen(
-            [*PROGRAM, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | variables,
-        )
+        process = programs.start("train", *arguments, variables=variables, text=True)
         started.append(process)
         while not (line := process.stdout.readline()).startswith("step"):
             assert line, process.communicate(timeout=60)
