@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from pyarrow import parquet
 
 
@@ -66,21 +65,3 @@ def test_a_dataset_in_a_folder_is_trained_on(script, short, tmp_path):
     overrides = [line for line in short if not line.startswith("data")]
     result = script("train", *overrides, "data=hub", "data.dataset=hf")
     assert result.code == 0, result.err
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (("data=mixture",), "data.sources must be given"),
-        (("data=mixture", "data.sources=5"), "data.sources must be a valid dictionary, got 5"),
-        (("data=text", "data.sources={}"), "data.sources is no key here; data=mixture has it"),
-        (
-            ("data=tokens", "data.path=my.txt"),
-            "my.txt must hold ids of tokens, and looks like text; use data=text",
-        ),
-        (("data=hub", "data.dataset=hf", "data.folder=d"), "could not download the dataset hf ("),
-    ],
-)
-def test_a_mistake_is_named_in_one_line(script, monkeypatch, overrides, said):
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    script("prepare", *overrides).assert_refused(said)

@@ -137,42 +137,6 @@ def test_two_runs_of_one_tokenizer_are_compared_in_one_stream(script, trained, s
     assert re.search(r"^second - first +\+0\.0000 bits per byte", result.out, re.MULTILINE), result
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["runs/latest", "runs/latest"], "--compare is needed to evaluate several runs, got 2"),
-        (["--compare", "runs/latest"], "--compare takes two runs, got 1"),
-        (["runs/latest", "--stride", "9"], "--stride must be at most the context of 8, got 9"),
-        (["runs/latest", "--stride", "0"], "--stride: must be a whole number of at least 1, got 0"),
-        (["runs/latest", "--stride", "2", "--per-document"], "not allowed with argument --stride"),
-        (["runs/latest", "--text", "a", "--data", "b"], "not allowed with argument --text"),
-        (["runs/latest", "--text", "absent.txt"], r"absent\.txt"),
-        (["runs/latest", "--text", "empty.txt"], r"empty\.txt must hold text, got none"),
-        (["runs/latest", "--text", "stories.jsonl", "--field", "body"], "body"),
-        (["runs/latest", "--text", "bad.jsonl"], r"bad\.jsonl, line 1 (?!.*data\.)"),
-        (["runs/latest", "--text", "latin.txt"], r"latin\.txt must be UTF-8(?!.*data[.=])"),
-        (
-            ["runs/latest", "--text", "my.txt", "--split", "val"],
-            "--split belongs to a prepared folder",
-        ),
-        (["runs/latest", "--field", "body"], "--field belongs to the files that --text names"),
-        (
-            ["runs/latest", "--text", "letter.txt"],
-            "must have text behind its first token, which nothing predicts",
-        ),
-        (["no-folder"], "no-folder does not exist; give a run folder"),
-    ],
-)
-def test_a_mistake_is_one_line(script, trained, tmp_path, arguments, message):
-    (tmp_path / "empty.txt").touch()
-    (tmp_path / "letter.txt").write_text("a")
-    (tmp_path / "bad.jsonl").write_text('{"text": \n')
-    (tmp_path / "latin.txt").write_bytes("déjà vu, à côté".encode("latin-1"))
-    result = script("evaluate", *arguments)
-    assert (result.code, result.err.count("\n")) == (2, 1), result
-    assert re.search(message, result.err), result.err
-
-
 def test_a_vocabulary_without_an_end_of_text_cannot_stand_before_documents(script, short, tmp_path):
     script("train", *short, "tokenizer=char", "name=letters")
     result = script("evaluate", "runs/letters", "--per-document")

@@ -110,29 +110,3 @@ def test_a_home_folder_is_found_for_folders_and_files(script, trained, tmp_path,
     written = {path.name for path in (tmp_path / "home").iterdir()}
     assert written == {"out", "out.gguf", "runs"}
     assert not (tmp_path / "~").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ("export runs/latest full", "full must not exist yet, or be an empty folder; delete it"),
-        ("export runs/latest full/m.GGUF", "full/m.GGUF must not exist yet; delete it"),
-        ("export runs/latest out --as gpt2", "norm must be layernorm to export as gpt2"),
-        ("export runs/latest out --dtype q8_0", "q8_0 needs a name that ends in .gguf"),
-        ("export runs/latest out.gguf --as gpt2", "--as chooses the form of a folder"),
-        ("import ./absent runs/x", "./absent must be a folder, a file, or a name on the hub"),
-        ("import full runs/x", "full/config.json: No such file or directory"),
-        ("import full/a.txt runs/x", "a.txt is not a checkpoint, or is cut short"),
-        ("import full/m.safetensors runs/x", "is read with the files beside it; name its folder"),
-        ("import full full", "full must not exist yet, or be an empty folder"),
-        ("import full runs/x --meta m", "--meta belongs to a ckpt.pt of nanoGPT, got full"),
-        ("import no-such/model runs/x", "could not download the model no-such/model "),
-    ],
-)
-def test_a_mistake_is_one_line(script, trained, tmp_path, arguments, said):
-    (tmp_path / "full").mkdir()
-    for name in ("a.txt", "m.safetensors", "m.GGUF"):
-        (tmp_path / "full" / name).write_text("text")
-    script(*arguments.split()).assert_refused(said)
-    assert not (tmp_path / "out").exists()
-    assert not (tmp_path / "runs" / "x").exists()

@@ -4,7 +4,6 @@ The other commands go from beginning to end in their own files.
 """
 
 import gc
-import io
 import json
 import logging
 import os
@@ -38,12 +37,14 @@ sys.argv = sys.argv[2:]
 sys.meta_path.insert(0, Interrupting())
 runpy.run_module("gptmini", run_name="__main__")
 """
-# Runs gptmini, and prints at its end which modules it has loaded.
+# Runs commands, and prints at its end which modules it has loaded.
 PROBE = """
-import atexit, json, runpy, sys
+import atexit, json, sys
+from gptmini.commands import run
 atexit.register(lambda: print(json.dumps(sorted(sys.modules))))
-sys.argv[0] = "gptmini"
-runpy.run_module("gptmini", run_name="__main__")
+for line in sys.argv[1:]:
+    name, *arguments = line.split()
+    run(name, arguments)
 """
 # A rank that ends by a bug. What is registered before the program begins is called when Python is taken down.
 FAILING_RANK = """
@@ -138,23 +139,6 @@ def test_evaluate_repeats_the_loss_that_training_saw_from_any_folder(
     script("evaluate", "runs/latest", "--data", str(other)).assert_refused(said)
 
 
-def test_samples_depend_on_prompt_seed_and_number_alone(script, trained, tmp_path, monkeypatch):
-    (tmp_path / "prompt.txt").write_text("Line 7\n")  # an editor ends the last line
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"Line 7\n")))
-
-    def sample(*arguments):
-        return script("sample", "runs/latest", "--max-new-tokens", "20", *arguments).out
-
-    typed = sample("--prompt", "Line 7")
-    assert typed.startswith("Line 7")
-    assert sample("--prompt-file", "prompt.txt") == sample("--prompt", "-") == typed
-
-    three = sample("--num-samples", "3", "--seed", "5")
-    assert three.startswith(sample("--num-samples", "2", "--seed", "5"))
-    assert len(set(re.split(r"--- sample \d\n", three))) == 4
-    assert sample("--num-samples", "3", "--seed", "6") != three
-
-
 def test_the_name_of_runs_means_the_newest_one_and_says_so(program, trained):
     assert program("train", "resume=runs/latest", "trainer.max_steps=6")[0] == 0
     newest_run = newest().relative_to(Path.cwd())
@@ -167,14 +151,29 @@ def test_the_name_of_runs_means_the_newest_one_and_says_so(program, trained):
     assert complete in program("train", "resume=runs/smoke")[1]
 
 
+def loaded_by(*commands):
+    """The libraries that commands have loaded in a process of their own."""
+    result = subprocess.run(
+        [sys.executable, "-c", PROBE, *commands], capture_output=True, text=True, check=False
+    )
+    modules = json.loads(result.stdout.splitlines()[-1])
+    return {module.partition(".")[0] for module in modules}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["sample", "evaluate"])
-def test_sampling_and_evaluating_load_neither_lightning_nor_hydra(trained, command):
-    typed = [sys.executable, "-c", PROBE, command, "runs/latest"]
-    printed = subprocess.check_output(typed, text=True)
-    loaded = {module.partition(".")[0] for module in json.loads(printed.splitlines()[-1])}
+def test_sampling_and_evaluating_load_neither_lightning_nor_hydra(trained):
+    loaded = loaded_by("sample runs/latest", "evaluate runs/latest")
     assert "torch" in loaded
     assert not loaded & {"lightning", "hydra", "omegaconf", "tensorboard"}
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [("trainer.max_stepz=4", {"hydra"}), ("model.dropout=1.5", {"hydra", "pydantic"})],
+)
+def test_a_mistake_is_told_before_what_takes_seconds_is_imported(override, expected):
+    libraries = {"torch", "lightning", "pydantic", "hydra"}
+    assert loaded_by(f"train {override}") & libraries == expected
 
 
 @pytest.mark.slow

@@ -170,33 +170,6 @@ def test_the_newest_comes_first_and_the_others_can_be_opened():
     assert shown == "<p>step 4</p>new<details><summary>step 2</summary>old</details>"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "name a run, or several after --compare"),
-        (["runs/a", "--compare", "runs/b"], "name a run, or several after --compare"),
-        (["runs/none"], "runs/none does not exist; give a run folder"),
-        (["my.txt"], "belongs to no run"),
-        (["runs/a", "--out", "none/page.html"], "in a folder that exists, got none/page.html"),
-        (["runs/a", "--out", "runs"], "--out must be a file in a folder that exists, got runs"),
-        (["--compare", "runs/a", "runs/b", "--csv"], "--csv takes one run, without --compare"),
-        (["damaged"], "damaged/metrics.jsonl must hold a JSON object with a step in each line"),
-        (["of_old"], "of_old has no metrics.jsonl, which holds what a report shows"),
-    ],
-)
-def test_mistakes_end_in_one_line(runs, script, tmp_path, arguments, message):
-    for name in ("damaged", "of_old"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.yaml").write_text("seed: 1")
-    (tmp_path / "damaged" / "metrics.jsonl").write_bytes(b"\xff\n")
-
-    result = script("report", *arguments)
-
-    assert result.code == 2
-    assert result.err.count("\n") == 1
-    assert message in result.err
-
-
 def test_a_folder_of_runs_means_the_newest_and_compared_all(runs, script, tmp_path):
     write_run(tmp_path / "runs" / "b" / "2027", seed=3, losses=[2.0])
     said = script("report", "runs/b")

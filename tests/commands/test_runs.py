@@ -1,7 +1,6 @@
 """gptmini runs lists every run: what was typed for it, how far it is and how well it does."""
 
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -140,14 +139,3 @@ def test_a_damaged_run_is_told_and_the_others_are_listed(script, two_runs):
         f"error: {cut}/config.yaml must be YAML of keys and plain values ("
     )
     assert result.err.count("\n") == 1
-
-
-def test_a_named_pipe_is_no_run(script, two_runs):
-    pipe = Path("runs/piped/a/config.yaml")
-    pipe.parent.mkdir(parents=True)
-    os.mkfifo(pipe)
-    assert "piped" not in script("runs").out
-
-
-def test_a_folder_without_runs_is_told(script):
-    script("runs", "nowhere").assert_refused("nowhere holds no run; gptmini train begins one")

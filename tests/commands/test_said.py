@@ -60,11 +60,6 @@ def test_a_run_says_what_it_trains_and_what_came_of_it_line_by_line(script, shor
     )
 
 
-def test_tokens_are_prepared_once(script, short):
-    assert "prepared now" in script("train", *short, "trainer.max_steps=1").out
-    assert "prepared before" in script("train", *short, "trainer.max_steps=1").out
-
-
 def test_without_events_tensorboard_is_not_named_but_a_report_is(script, short):
     result = script("train", *short, "logger=none")
     assert result.code == 0, result.err

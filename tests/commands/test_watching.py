@@ -154,12 +154,6 @@ def test_the_projector_is_given_the_trained_embedding(folder):
     assert (len(labels), labels[ord("A")], labels[ord(" ")]) == (70, "A", "␣")
 
 
-def test_a_layer_that_the_model_lacks_leaves_no_run_folder(script, watched):
-    result = script("train", *watched, "callbacks.pictures.layers=[1]")
-    result.assert_refused("callbacks.pictures.layers must be from -1 to 0 in this model, got [1]\n")
-    assert not Path("runs").exists()
-
-
 @pytest.fixture
 def page(script, watched, tmp_path):
     """A browser on TensorBoard over two runs: open(tab) leads to one of its pages."""

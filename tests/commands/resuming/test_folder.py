@@ -114,28 +114,6 @@ def test_the_weights_that_a_run_began_with_are_not_read_again(complete, script, 
     assert last(Path("runs/tuned"))["global_step"] == 2
 
 
-REFUSED = {
-    "folder=runs/x resume=runs/x": "leave out one",
-    "folder=holds": "folder=holds must be a run, or empty or absent, and it holds mine.txt",
-    "folder=runs/x/inside": "folder=runs/x/inside lies in the run ",
-    "-m folder=runs/y seed=1,2": "folder=runs/y names one run, and -m asks for several",
-    "folder=my.txt": "my.txt",
-    "folder=": "folder",
-}
-
-
-def test_a_folder_that_cannot_be_that_of_a_run_is_refused(train_x, begin):
-    train_x("trainer.max_steps=1")
-    Path("holds").mkdir()
-    Path("holds/mine.txt").touch()
-    before = snapshot(Path())
-
-    for typed, said in REFUSED.items():
-        begin(*typed.split()).assert_refused(said)
-    assert snapshot(Path()) == before
-    assert sorted(path.name for path in Path("runs").iterdir()) == ["latest", "x"]
-
-
 def test_jobs_of_hydra_may_have_folders_that_differ(begin):
     typed = ("-m", "folder=runs/mine/${hydra:job.num}", "seed=1,2", "trainer.max_steps=1")
     for said in ("done     1 steps in ", "is complete at step 1"):

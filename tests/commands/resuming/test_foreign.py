@@ -79,14 +79,6 @@ def test_a_class_that_is_typed_again_may_be_called(complete, resume):
     assert result.code == 0, result.err
 
 
-def test_nothing_is_logged_to_a_server_that_only_the_run_names(complete, resume):
-    complete()
-    mlflow = {"_target_": "lightning.pytorch.loggers.MLFlowLogger", "_partial_": True}
-    rewrite(logger={"mlflow": mlflow | {"tracking_uri": "http://localhost:1"}})
-    said = "if that is yours, set MLFLOW_TRACKING_URI"
-    resume("trainer.max_steps=9").assert_refused(said)
-
-
 def test_tokens_are_read_where_they_are_and_prepared_in_the_users_own_folder(
     begin, resume, tmp_path
 ):

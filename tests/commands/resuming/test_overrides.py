@@ -42,29 +42,6 @@ def test_more_steps_follow_the_longer_schedule_and_are_kept(complete, resume):
     assert list(rates.values()) == pytest.approx([*was[:7], *now[7:]], rel=1e-6)
 
 
-REFUSED = {
-    "optimizer.lr=1": "optimizer.lr=1 would change the past of ",
-    "model=gpt2": "model=gpt2 would change the past of ",
-    "init_from=absent": "init_from=absent would change the past of ",
-    "~callbacks.scalars": "~callbacks.scalars would change the past of ",
-    "+trainer.foo=1": "+trainer.foo=1 would change the past of ",
-    "trainer={max_steps:9}": "trainer={max_steps:9} would change the past of ",
-    "callbacks.scalars._target_=os.system": "os.system would change the past of ",
-    "callbacks.pictures={layers:[0]}": "callbacks.pictures can only be turned off in a run that",
-    "trainer.max_steps=6": "trainer.max_steps must be at least the 7 done, got 6",
-}
-
-
-def test_an_override_that_would_change_the_past_is_refused_and_nothing_changes(complete, resume):
-    complete()
-    before = snapshot(newest())
-    for override, said in REFUSED.items():
-        resume(override).assert_refused(said)
-    # Also where the configuration is only shown.
-    resume("seed=2", "--cfg", "job").assert_refused("seed=2 would change the past of ")
-    assert snapshot(newest()) == before
-
-
 def test_what_a_run_has_already_may_be_typed_again_and_is_shown(complete, resume, short):
     complete("seed=3")
     before = snapshot(newest())
