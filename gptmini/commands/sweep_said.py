@@ -3,15 +3,19 @@
 import argparse
 import shlex
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gptmini.commands.overrides import key_of
-from gptmini.commands.say import lines_of as said_lines
-from gptmini.sweep import Row, best_of, lines_of, settings_of, write_csv
+from gptmini.commands.say import lines_of
+from gptmini.report.tables import aligned
+from gptmini.sweep import SEED, Row, best_of, place_of, settings_of, write_csv
 
 if TYPE_CHECKING:
     from gptmini.sweep.study import Sweep
+
+LONGEST_CELL = 40  # characters of a value in the table; a longer one is cut
 
 
 class Table:
@@ -27,7 +31,7 @@ class Table:
             self._told = rows
             keys = sweep.space.keys
             write_csv(sweep.folder / "table.csv", rows, keys)
-            tell("sweep", *lines_of(rows, keys, by_bits=sweep.space.by_bits))
+            tell("sweep", *table_of(rows, keys, by_bits=sweep.space.by_bits))
         return rows
 
 
@@ -37,7 +41,7 @@ def say_ending(sweep: "Sweep", rows: Sequence[Row], options: argparse.Namespace)
     if best is not None:
         texts = best.texts
         place = f"trial {best.number}, {best.run}"
-        if "seed" in texts:
+        if SEED in texts:
             # Of a setting the seed that did best says little; the command leaves the seed to the user.
             texts = settings_of(rows, by_bits=sweep.space.by_bits)[0].texts
             values = " ".join(f"{key}={text}" for key, text in texts.items())
@@ -63,7 +67,7 @@ def say_ending(sweep: "Sweep", rows: Sequence[Row], options: argparse.Namespace)
 
 def tell(topic: str, *texts: str) -> None:
     """Print a topic beside the first text, and the other texts below it; lines of several threads stay whole."""
-    lines = said_lines(topic, *texts)
+    lines = lines_of(topic, *texts)
     print("".join(f"{line.rstrip()}\n" for line in lines), end="", flush=True)
 
 
@@ -72,3 +76,67 @@ def own_folder(options: argparse.Namespace) -> list[str]:
     if options.config_dir is None:
         return []
     return ["--config-dir", str(Path(options.config_dir).absolute())]
+
+
+def table_of(rows: Sequence[Row], keys: Sequence[str], *, by_bits: bool) -> list[str]:
+    """The table as lines of text, the best trial first; over several seeds the settings follow, the best mean first.
+
+    Args:
+        rows: of the trials that have begun.
+        keys: that are varied, a column each.
+        by_bits: whether trials are compared by bits per byte, because their tokens differ.
+    """
+    name = "bits/byte" if by_bits else "best loss"
+    cells = [["trial", name, "step", "time", "state", *short_names(keys)]]
+    for row in sorted(rows, key=lambda row: place_of(row.figure(by_bits=by_bits), row.number)):
+        state = row.state if row.reason is None else f"{row.state}: {row.reason}"
+        cells.append(
+            [
+                str(row.number),
+                _number(row.figure(by_bits=by_bits)),
+                "" if row.step is None else str(row.step),
+                "" if row.seconds is None else str(timedelta(seconds=round(row.seconds))),
+                _cut(state),
+                *(_cut(row.texts[key]) for key in keys),
+            ]
+        )
+    lines = aligned(cells)
+
+    if SEED in keys:
+        others = [key for key in keys if key != SEED]
+        cells = [[f"mean {name}", "spread", "seeds", *short_names(others)]]
+        for setting in settings_of(rows, by_bits=by_bits):
+            cells.append(
+                [
+                    _number(setting.mean),
+                    _number(setting.spread),
+                    f"{setting.n_done} of {setting.n_trials}",
+                    *(_cut(setting.texts[key]) for key in others),
+                ]
+            )
+        lines += ["", *aligned(cells)]
+    return lines
+
+
+def short_names(keys: Sequence[str]) -> list[str]:
+    """The last name of each dotted key, with as many names before it as tell the keys apart."""
+    shortened = []
+    for key in keys:
+        names = key.split(".")
+        others = [other.split(".") for other in keys if other != key]
+        n_kept = 1
+        while n_kept < len(names) and any(names[-n_kept:] == other[-n_kept:] for other in others):
+            n_kept += 1
+        shortened.append(".".join(names[-n_kept:]))
+    return shortened
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def _cut(value: str) -> str:
+    """A value that fits into a column."""
+    if len(value) <= LONGEST_CELL:
+        return value
+    return f"{value[: LONGEST_CELL - 1]}…"

@@ -1,17 +1,15 @@
-"""The trials of a sweep as a table: printed at each finish, and as table.csv in the sweep's folder."""
+"""The trials of a sweep: a row each in table.csv in its folder, the best of them, and means over seeds."""
 
 import csv
 import io
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 
 from gptmini.files import replacing
 from gptmini.sweep.space import SEED
 
-LONGEST_CELL = 40  # characters of a value in the table; a longer one is cut
 DONE = "done"
 
 
@@ -45,46 +43,6 @@ class Setting:
     spread: float | None  # standard deviation of the figures; None below two of them
 
 
-def lines_of(rows: Sequence[Row], keys: Sequence[str], *, by_bits: bool) -> list[str]:
-    """The table as lines of text, the best trial first; over several seeds the settings follow, the best mean first.
-
-    Args:
-        rows: of the trials that have begun.
-        keys: that are varied, a column each.
-        by_bits: whether trials are compared by bits per byte, because their tokens differ.
-    """
-    name = "bits/byte" if by_bits else "best loss"
-    cells = [["trial", name, "step", "time", "state", *short_names(keys)]]
-    for row in sorted(rows, key=lambda row: _rank(row.figure(by_bits=by_bits), row.number)):
-        state = row.state if row.reason is None else f"{row.state}: {row.reason}"
-        cells.append(
-            [
-                str(row.number),
-                _number(row.figure(by_bits=by_bits)),
-                "" if row.step is None else str(row.step),
-                "" if row.seconds is None else str(timedelta(seconds=round(row.seconds))),
-                _cut(state),
-                *(_cut(row.texts[key]) for key in keys),
-            ]
-        )
-    lines = aligned(cells)
-
-    if SEED in keys:
-        others = [key for key in keys if key != SEED]
-        cells = [[f"mean {name}", "spread", "seeds", *short_names(others)]]
-        for setting in settings_of(rows, by_bits=by_bits):
-            cells.append(
-                [
-                    _number(setting.mean),
-                    _number(setting.spread),
-                    f"{setting.n_done} of {setting.n_trials}",
-                    *(_cut(setting.texts[key]) for key in others),
-                ]
-            )
-        lines += ["", *aligned(cells)]
-    return lines
-
-
 def settings_of(rows: Sequence[Row], *, by_bits: bool) -> list[Setting]:
     """Trials that differ in their seed alone, taken together, the lowest mean first."""
     groups: dict[tuple, list[Row]] = {}
@@ -105,13 +63,15 @@ def settings_of(rows: Sequence[Row], *, by_bits: bool) -> list[Setting]:
                 spread=statistics.stdev(known) if len(known) > 1 else None,
             )
         )
-    return sorted(settings, key=lambda setting: _rank(setting.mean, 0))
+    return sorted(settings, key=lambda setting: place_of(setting.mean, 0))
 
 
 def best_of(rows: Sequence[Row], *, by_bits: bool) -> Row | None:
     """The best trial of those that are done; None if none is."""
     done = [row for row in rows if row.state == DONE]
-    return min(done, key=lambda row: _rank(row.figure(by_bits=by_bits), row.number), default=None)
+    return min(
+        done, key=lambda row: place_of(row.figure(by_bits=by_bits), row.number), default=None
+    )
 
 
 def write_csv(path: Path, rows: Sequence[Row], keys: Sequence[str]) -> None:
@@ -133,37 +93,7 @@ def write_csv(path: Path, rows: Sequence[Row], keys: Sequence[str]) -> None:
         file.write(text.getvalue().encode("utf-8"))
 
 
-def short_names(keys: Sequence[str]) -> list[str]:
-    """The last name of each dotted key, with as many names before it as tell the keys apart."""
-    shortened = []
-    for key in keys:
-        names = key.split(".")
-        others = [other.split(".") for other in keys if other != key]
-        n_kept = 1
-        while n_kept < len(names) and any(names[-n_kept:] == other[-n_kept:] for other in others):
-            n_kept += 1
-        shortened.append(".".join(names[-n_kept:]))
-    return shortened
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The cells of a table as lines, each column as wide as its widest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}"
-
-
-def _cut(value: str) -> str:
-    """A value that fits into a column."""
-    if len(value) <= LONGEST_CELL:
-        return value
-    return f"{value[: LONGEST_CELL - 1]}…"
-
-
-def _rank(figure: float | None, number: int) -> tuple[bool, float, int]:
+def place_of(figure: float | None, number: int) -> tuple[bool, float, int]:
     """The place of a trial in the table, as a key to sort by: trials without a figure come last."""
     if figure is None:
         return (True, 0.0, number)

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,6 @@ from gptmini.sweep.journal import BEST, PRUNED_AT, SECONDS
 from gptmini.sweep.study import Sweep, Taken
 from gptmini.user_error import UserError
 
-TRAIN = (sys.executable, "-m", "gptmini", "train")
 MISTAKE = 2  # exit code of a run that ends by a mistake, which would come again
 POLL = 0.5  # seconds between two looks at a run, or at the trials of other workers
 # The signals that end a sweep once its runs are saved; Windows lacks the last three.
@@ -65,9 +63,9 @@ class Worker:
     stopping: SweepEnd
     say: Callable[[str, str], None]  # tells the user: a topic, and a text beside it
     on_end: Callable[[Sweep], object]  # is called when a trial has ended or was given up
+    command: Sequence[str]  # trains a run, before its overrides
     extra: Sequence[str] = ()  # overrides of this worker's runs beside those of the trial
     variables: Mapping[str, str] | None = None  # of the environment, for this worker's runs
-    command: Sequence[str] = TRAIN  # which the overrides of a run follow
 
     def work(self) -> None:
         """Take trials and train them. Where others train the last ones, wait: one of them may be cut off."""
