@@ -7,7 +7,7 @@ from gptmini.commands.compose import Typed
 from gptmini.commands.parts import PrepareSettings, text_settings
 from gptmini.commands.resumed import going_on
 from gptmini.commands.start_up import started
-from gptmini.commands.tokens import ProgressLine, open_tokens
+from gptmini.commands.tokens import open_tokens, watching
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ def run_job(config: "DictConfig", typed: Typed) -> None:
     """
     from rich.console import Console
 
-    from gptmini.data import Watcher
     from gptmini.data.store import SPLITS
 
     for key in ("resume", "folder"):
@@ -44,11 +43,7 @@ def run_job(config: "DictConfig", typed: Typed) -> None:
     started()
 
     console = Console(soft_wrap=True, highlight=False)
-    with ProgressLine(console) as line:
-        watcher = Watcher(
-            on_progress=line.show,
-            on_note=lambda note: console.print(note, markup=False),
-        )
+    with watching(console) as watcher:
         try:
             store, written = open_tokens(config, typed, settings, watcher=watcher)
         except KeyboardInterrupt:
@@ -56,7 +51,7 @@ def run_job(config: "DictConfig", typed: Typed) -> None:
             raise
         if root.verify:
             store.verify()
-        lines = list(inspection(store, line.show)) if root.inspect else []
+        lines = list(inspection(store, watcher.on_progress)) if root.inspect else []
 
     origin = "prepared now" if written else "prepared before"
     if root.verify:

@@ -1,6 +1,8 @@
 """The tokens of a run: opened where they are, or prepared from the text."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -92,6 +94,22 @@ def _builder(settings: TextSettings, state: "TrainingState | None") -> Any:
     if getattr(builder, "func", builder) is not of_model:
         return builder
     return builder_of(from_dict(state.tokenizer) if state is not None else builder([]))
+
+
+@contextmanager
+def watching(console: "Console", topic: str = "") -> "Iterator[Watcher]":
+    """A watcher that shows on a console how far a preparation is, and what a user should know of the text.
+
+    topic is the word beside which a note is printed; a note without one begins the line.
+    """
+    from gptmini.data import Watcher
+
+    beginning = f"{topic:8} " if topic else ""
+    with ProgressLine(console) as line:
+        yield Watcher(
+            on_progress=line.show,
+            on_note=lambda note: console.print(f"{beginning}{note}", markup=False),
+        )
 
 
 class ProgressLine:

@@ -22,13 +22,12 @@ from gptmini.commands.launcher import start_ranks
 from gptmini.commands.parts import Settings, build_loggers, build_settings
 from gptmini.commands.resumed import going_on
 from gptmini.commands.start_up import started
-from gptmini.commands.tokens import ProgressLine, open_tokens
+from gptmini.commands.tokens import open_tokens, watching
 from gptmini.world import this_world
 
 # A wrong key or value is told before torch and Lightning are imported, which takes seconds.
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-    from rich.console import Console
 
     from gptmini.checkpoint.training_state import TrainingState
     from gptmini.data import TokenStore
@@ -103,10 +102,11 @@ def _train(
     """Train a run whose folder is locked; began is when the command began, in seconds of time.monotonic."""
     loggers = build_loggers(config.logger, run)
     console = make_console(settings.root.console)
-    store, prepared_now = _open_tokens(config, typed, settings, run, console)
+    with watching(console, topic="data") as watcher:
+        store, prepared_now = open_tokens(config, typed, settings, run.state, watcher=watcher)
     module, data = assemble(settings, store, run.state)
 
-    # The run keeps the batch size that batch_size=auto found, so that a resumed run need not look for it.
+    # The run keeps the batch size that was found for its devices, so that a resumed run need not look for it.
     config.trainer.batch_size = module.settings.batch_size
     run.begin(stored_yaml(config), typed.in_all_starts())
     ranks.tell(plan_of(run, config, store))
@@ -179,20 +179,6 @@ def prepare_process(settings: Settings) -> None:
     if settings.hardware.tf32:
         use_tf32()
     use_threads(settings.trainer.threads, n_processes=settings.trainer.devices_here)
-
-
-def _open_tokens(
-    config: "DictConfig", typed: Typed, settings: Settings, run: "Run", console: "Console"
-) -> "tuple[TokenStore, bool]":
-    """Open or prepare the tokens of a run, and show how far that is; arguments and results are those of open_tokens."""
-    from gptmini.data import Watcher
-
-    with ProgressLine(console) as line:
-        watcher = Watcher(
-            on_progress=line.show,
-            on_note=lambda note: console.print(f"{'data':8} {note}", markup=False),
-        )
-        return open_tokens(config, typed, settings, run.state, watcher=watcher)
 
 
 def assemble(
