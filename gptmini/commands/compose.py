@@ -145,8 +145,9 @@ def _check_root(config: "DictConfig", command: str) -> None:
 
     from gptmini.commands.keys import no_root_key, root_keys
 
+    known = root_keys(command)
     for key in config:
-        if key not in root_keys(command):
+        if key not in known:
             raise UserError(no_root_key(str(key)))
 
         value = OmegaConf.select(config, str(key), throw_on_missing=False)

@@ -260,7 +260,7 @@ def _not_composed(error: BaseException) -> str:
     text = str(error)
     unknown = re.match(r"Could not override '([^']+)'\.", text)
     if unknown is not None:
-        return _no_key(unknown[1].lstrip("+"))
+        return _no_key(unknown[1])
     unread = re.match(r"LexerNoViableAltException: (.*)", text)
     if unread is not None:
         return f"{unread[1]} cannot be read: a key has letters, digits, dots and underscores"

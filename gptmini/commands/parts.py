@@ -187,7 +187,7 @@ def _trainer_settings(config: "DictConfig") -> "tuple[TrainerSettings, list[str]
     """The settings of the trainer for the devices that this command was given, and lines for the user.
 
     A resumed run may have other devices than before. If its batch_size does not divide their share of the global batch
-    evenly, the largest number below it that does is taken, and written into the configuration.
+    evenly, the largest number below it that does is taken.
     """
     from gptmini.training.trainer_settings import divisors, share_of
 
@@ -205,7 +205,6 @@ def _trainer_settings(config: "DictConfig") -> "tuple[TrainerSettings, list[str]
             f"trainer.batch_size={wanted} does not divide the {share} sequences of each of {placed.n_ranks} devices "
             f"evenly; it is {fitting} from here on"
         )
-        config.trainer.batch_size = fitting
     return replace(placed, batch_size=fitting), notes
 
 
