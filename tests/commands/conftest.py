@@ -100,6 +100,14 @@ def once(script, tmp_path, tmp_path_factory):
 
 
 @pytest.fixture
+def trained(script, once, tmp_path):
+    """The folder of a run of the tiny model on bytes, in the working folder."""
+    once("trained on bytes", lambda: script("train", *SHORT))
+    (folder,) = (tmp_path / "runs" / "smoke").iterdir()
+    return folder
+
+
+@pytest.fixture
 def short():
     """Overrides of the tiny run without its pictures."""
     return SHORT

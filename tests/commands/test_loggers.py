@@ -68,13 +68,6 @@ def test_without_a_logger_a_run_keeps_its_curves_all_the_same(run, script, expec
     assert script("report", "runs/latest").code == 0
 
 
-def test_loggers_can_be_added_by_lightnings_names(run):
-    part = "{_target_: lightning.pytorch.loggers.CSVLogger, save_dir: elsewhere, name: mine}"
-    folder = run(f"+logger.mine={part}")
-    kept = validations(Path("elsewhere/mine/version_0/metrics.csv"))
-    assert kept == pytest.approx(curve(folder, "val/loss"))
-
-
 def test_a_missing_package_is_named_in_one_line_before_a_run_folder_is_made(
     script, short, tmp_path, monkeypatch
 ):

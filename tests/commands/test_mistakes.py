@@ -285,10 +285,8 @@ OF_RUN = [
 
 
 @pytest.mark.parametrize(("typed", "said"), OF_RUN, ids=[typed[:60] for typed, _ in OF_RUN])
-def test_a_mistake_about_a_run_is_one_line_and_changes_nothing(
-    script, short, once, refused, typed, said
-):
-    once("trained on bytes", lambda: script("train", *short))
+@pytest.mark.usefixtures("trained")
+def test_a_mistake_about_a_run_is_one_line_and_changes_nothing(refused, typed, said):
     line = refused(typed)
     assert said in line
     # A file that --text names has no key.

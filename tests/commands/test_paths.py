@@ -126,6 +126,9 @@ def test_a_tilde_is_the_home_folder_wherever_a_path_is_opened(script, monkeypatc
     assert len(list(tmp_path.glob("home/data/*/meta.json"))) == 1
     assert script("sample", "~/runs/latest", "--max-new-tokens=2").code == 0
     assert script("train", "resume='~/runs/latest'", "trainer.max_steps=5").code == 0
+    assert script("export", "~/runs/latest", "~/out").code == 0
+    assert script("import", "~/out", "~/runs/imported").code == 0
+    assert (tmp_path / "home" / "runs" / "imported").is_dir()
     assert not (tmp_path / "~").exists()
 
 

@@ -21,9 +21,9 @@ from pyarrow import parquet
 from gptmini.commands import COMMANDS
 from gptmini.commands.resumed import RESUMABLE
 from interop.nanogpt_files import write_nanogpt
+from pretended_sweep import TRAIN
 
 ROOT = Path(__file__).parent.parent.parent
-PRETENDED = (sys.executable, str(ROOT / "tests" / "pretended_run.py"))
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINKING = [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "data" / "README.md"]
 # How a line begins that the tests type. Those of python -m and pytest have tests of their own, and so have benchmarks.
@@ -177,7 +177,7 @@ def type_command(stranger, monkeypatch, capfd):
     """
 
     def run(*arguments, stdin):
-        monkeypatch.setattr("gptmini.commands.sweep.TRAIN", PRETENDED)
+        monkeypatch.setattr("gptmini.commands.sweep.TRAIN", TRAIN)
         monkeypatch.chdir(stranger)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
         monkeypatch.setattr(sys, "argv", ["gptmini", *arguments])

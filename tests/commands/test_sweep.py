@@ -6,7 +6,6 @@ Runs are pretended ones, tests/pretended_run.py; one test at the end trains real
 import csv
 import json
 import statistics
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,10 @@ import programs
 from gptmini.commands import sweep as command
 from kills import check
 from pretended_run import loss_of
+from pretended_sweep import TRAIN
 from run_folders import last
 from sweep_journals import trials_of
 
-PRETENDED = (sys.executable, str(Path(__file__).parent.parent / "pretended_run.py"))
 RATES = "optimizer.lr=0.01,0.03"
 SPACE = (RATES, "model.n_layers=1,2")
 
@@ -26,7 +25,7 @@ SPACE = (RATES, "model.n_layers=1,2")
 @pytest.fixture
 def sweep(script, short, monkeypatch):
     """Type gptmini sweep with the tiny run's overrides; its runs are pretended."""
-    monkeypatch.setattr(command, "TRAIN", PRETENDED)
+    monkeypatch.setattr(command, "TRAIN", TRAIN)
     monkeypatch.setenv("SECONDS_OF_STEP", "0.005")
     return lambda *arguments: script("sweep", *short, *arguments)
 

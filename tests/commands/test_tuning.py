@@ -18,12 +18,10 @@ OTHER = "The other text tells of owls, of rain, and of a road that bends. " * 40
 
 
 @pytest.fixture
-def base(script, short, once, tmp_path):
-    """A trained run in the working folder, and another text."""
-    once("trained on bytes", lambda: script("train", *short))
+def base(trained, tmp_path):
+    """The folder of a trained run in the working folder, where another text is too."""
     (tmp_path / "other.txt").write_text(OTHER)
-    (folder,) = (tmp_path / "runs" / "smoke").iterdir()
-    return folder
+    return trained
 
 
 TUNE = (

@@ -68,17 +68,6 @@ def test_a_configuration_that_calls_something_else_is_refused_and_not_run(comple
     assert not Path("executed").exists()
 
 
-def test_a_class_that_is_typed_again_may_be_called(complete, resume):
-    complete()
-    own = {"_target_": "lightning.pytorch.callbacks.LambdaCallback"}
-    rewrite(callbacks=config_of(newest())["callbacks"] | {"own": own})
-
-    said = f"names {own['_target_']} for callbacks.own, which no configuration here does"
-    resume("trainer.max_steps=9").assert_refused(said)
-    result = resume("trainer.max_steps=9", f"+callbacks.own._target_={own['_target_']}")
-    assert result.code == 0, result.err
-
-
 def test_tokens_are_read_where_they_are_and_prepared_in_the_users_own_folder(
     begin, resume, tmp_path
 ):

@@ -20,25 +20,15 @@ pytestmark = pytest.mark.slow  # together they take a minute
 ENDLESS = ("trainer.max_steps=1000000", "trainer.val_every_steps=1000000")
 
 
-@pytest.fixture
-def hang_up_is_heeded():
-    """Give SIGHUP its default meaning, which it lacks where the tests were started by nohup."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
 @pytest.mark.parametrize(
     ("name", "step"),
     [
         ("SIGTERM", 0),
         ("SIGUSR1", 3),  # which is saved anyway
-        ("SIGHUP", 5),
         ("SIGINT", 7),  # the last step
         ("time", 4),
     ],
 )
-@pytest.mark.usefixtures("hang_up_is_heeded")
 def test_a_stop_saves_its_step_says_how_to_go_on_and_changes_nothing(
     straight, begin, resume, monkeypatch, name, step
 ):
