@@ -6,7 +6,12 @@ import sys
 import traceback
 from contextlib import suppress
 
-from gptmini.__main__ import main as gptmini
+
+def gptmini():
+    """Run a command of gptmini as python -m does, whose module must not be loaded before."""
+    from gptmini.__main__ import main
+
+    main()
 
 
 def start(*arguments, program=gptmini, variables=None, **options):
