@@ -6,6 +6,10 @@ import sys
 import traceback
 from contextlib import suppress
 
+import torch
+
+from gptmini import hardware
+
 
 def gptmini():
     """Run a command of gptmini as python -m does, whose module must not be loaded before."""
@@ -38,6 +42,10 @@ def start(*arguments, program=gptmini, variables=None, **options):
 
 def run(program, *arguments):
     """Run a program in this forked process to its end, and end the process, on the streams 0, 1 and 2."""
+    # Threads of OpenMP do not survive a fork: what would use them waits for ever.
+    torch.set_num_threads(1)
+    hardware._own_threads.cache_clear()
+
     code = 1
     # Whatever happens, this process must not go on as pytest.
     try:
