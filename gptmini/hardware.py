@@ -251,9 +251,10 @@ def use_threads(threads: int | None, *, n_processes: int = 1) -> None:
             the variable has told it its number.
         n_processes: number of processes that compute together on this machine, of which this is one.
     """
+    own = _own_threads()  # asked for first, whatever is set below
     number = threads
     if number is None:
-        number = _own_threads()
+        number = own
         if n_processes > 1 and VARIABLE_OF_THREADS not in os.environ:
             number = max(1, number // n_processes)
     if number != torch.get_num_threads():

@@ -66,12 +66,12 @@ def test_no_number_of_threads_means_torchs_own_number_again(monkeypatch):
     hardware._own_threads.cache_clear()
 
     found = []
-    for threads, n_processes in ((None, 1), (1, 1), (2, 1), (None, 1), (None, 3), (4, 2)):
+    for threads, n_processes in ((2, 1), (None, 1), (1, 1), (None, 1), (None, 3), (4, 2)):
         hardware.use_threads(threads, n_processes=n_processes)
         found.append((used[-1], os.environ.get("OMP_NUM_THREADS")))
     hardware._own_threads.cache_clear()
     # Processes that compute together share torch's own number, and are told their share by the environment.
-    assert found == [(6, None), (1, None), (2, None), (6, None), (2, "2"), (4, "4")]
+    assert found == [(2, None), (6, None), (1, None), (6, None), (2, "2"), (4, "4")]
 
 
 def test_the_command_says_what_this_machine_would_be_used_as(without_gpu, monkeypatch, capsys):

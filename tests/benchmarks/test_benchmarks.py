@@ -8,7 +8,8 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import torch
+
+from gptmini.hardware import use_threads
 
 ROOT = Path(__file__).parent.parent.parent
 BENCHMARK = ROOT / "scripts" / "benchmark.py"
@@ -42,9 +43,9 @@ def run(tmp_path, monkeypatch, capfd):
             code = end.code or 0
         return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
 
-    n_threads = torch.get_num_threads()
+    use_threads(1)  # which keeps torch's own number from before
     yield call
-    torch.set_num_threads(n_threads)
+    use_threads(None)
 
 
 @pytest.fixture
