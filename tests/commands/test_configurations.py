@@ -13,6 +13,8 @@ from gptmini.model import GPT
 from gptmini.sweep import SweepSettings
 from run_folders import config_of, last, newest
 
+pytestmark = pytest.mark.slow  # together they take ten seconds
+
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 OPTIONS = sorted(
     (group.name, option.stem)

@@ -18,6 +18,8 @@ from pretended_sweep import TRAIN
 from run_folders import last
 from sweep_journals import trials_of
 
+pytestmark = pytest.mark.slow  # together they take a quarter of a minute
+
 RATES = "optimizer.lr=0.01,0.03"
 SPACE = (RATES, "model.n_layers=1,2")
 
@@ -160,7 +162,6 @@ def test_gpus_are_shared_in_turn():
     assert command._gpus_of(1, four) == {"CUDA_VISIBLE_DEVICES": "2,3"}
 
 
-@pytest.mark.slow
 def test_tasks_of_srun_are_workers_of_one_sweep(sweep, short, tmp_path):  # whose runs are pretended
     tasks = []
     for number in range(2):
@@ -186,7 +187,6 @@ def test_tasks_of_srun_are_workers_of_one_sweep(sweep, short, tmp_path):  # whos
     assert json.loads(notes[0])["variables"] == []
 
 
-@pytest.mark.slow
 def test_real_runs_are_trained_as_their_values_say_and_pruned_where_they_do_worse(script, short):
     steps = ("trainer.max_steps=20", "trainer.val_every_steps=5", "optimizer=adamw")
     pruner = ("sweep.pruner=median", "sweep.pruner_startup=1", "callbacks.samples=null")
