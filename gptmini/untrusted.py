@@ -95,6 +95,7 @@ def read_yaml(path: Path, *, trusted: bool = False) -> dict[str, Any]:
     """
     _size(path, most=LARGEST_YAML)
     text = path.read_bytes()
+
     try:
         if not trusted:
             _check_events(yaml.parse(text, Loader=LOADER))

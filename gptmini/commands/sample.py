@@ -215,6 +215,7 @@ def main(arguments: list[str] | None = None) -> None:
             compile=options.compile,
             **rules,
         )
+
         pieces = in_order(interruption.heed(stream))
         if options.format == "jsonl":
             show_jsonl(pieces, prompts, options.num_samples, logprobs=options.logprobs)

@@ -259,11 +259,13 @@ def _description(
         if key not in OWN_MAY_CHANGE
     }
     own["sweep.sampler"] = sampler
+
     runs = {
         key: value
         for key, value in _leaves(checked.tree)
         if key not in MAY_CHANGE and key not in varied
     }
+
     # Runs in which the tokens differ have a text each.
     text = {} if space.by_bits else {"text": checked.text}
     of_pruning = {"by_bits": space.by_bits, "max_steps": checked.tree["trainer"]["max_steps"]}

@@ -103,6 +103,7 @@ def opened(file: Path, encoding: str) -> Iterator[Opened]:
     packing = format_of(file).packing
     # pyarrow is faster with a file of its own.
     raw = need_pyarrow(file).OSFile(str(file)) if packing == ".zst" else file.open("rb")
+
     try:
         with raw, _unpacked(raw, packing) as unpacked:
             stream = io.BufferedReader(cast(io.RawIOBase, unpacked), buffer_size=BLOCK)
@@ -154,6 +155,7 @@ def decoded(text: Opened, file: Path) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder(text.encoding)()
     offset = text.offset  # of the block in the file
     line = 1  # in which the block begins
+
     while True:
         block = text.stream.read(BLOCK)
         try:
@@ -170,6 +172,7 @@ def decoded(text: Opened, file: Path) -> Iterator[str]:
                 f"{file} must be {text.encoding.upper()}, got byte 0x{error.object[error.start]:02x} at offset "
                 f"{start:,}, in line {number:,}; data.encoding names the encoding of a text"
             ) from None
+
         if characters:
             yield characters
         if not block:

@@ -230,6 +230,7 @@ def cut_tasks(documents: Iterable[Document]) -> Iterator[Task]:
     some: list[Document] = []
     n_bytes = 0
     ends = True  # whether the last part ends its document
+
     for document in documents:
         some.append(document)
         n_bytes += n_bytes_of(document.text)
@@ -239,6 +240,7 @@ def cut_tasks(documents: Iterable[Document]) -> Iterator[Task]:
             number += 1
             some = []
             n_bytes = 0
+
     assert ends, "the last part of a corpus must end its document"
     if some:
         yield Task(number, some, n_bytes)

@@ -243,6 +243,7 @@ class Reader:
                 )
                 return
             value = chat
+
         where = f"{where} must have text in the field {self.field}, got"
         if not isinstance(value, str):
             self._leave_out(f"{where} {value!r:.{SHOWN}}")

@@ -274,6 +274,7 @@ class TokenStore:
         if not self.has_index:
             places = counts.get("files", [])
             return [StoredFile(Path(place["path"]), place["size"], None) for place in places]
+
         return [
             StoredFile(
                 path=self._path(split),

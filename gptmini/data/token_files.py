@@ -81,6 +81,7 @@ class TokenFiles(Corpus):
         self._held_out = val_fraction
         self._notes: list[str] = []
         self.files = _find_token_files("data.path", path)
+
         if val_path is not None:
             self.val_files = _find_token_files("data.val_path", val_path)
             kept = without_held_out(
@@ -185,6 +186,7 @@ def counts_of(files: Sequence[TokenFile], tokenizer: Tokenizer, watcher: Watcher
     n_documents = 0
     n_bytes = 0
     largest_id = 0
+
     for file in files:
         ids = file.ids()
         for first in range(0, len(ids), IDS_AT_ONCE):
@@ -206,6 +208,7 @@ def counts_of(files: Sequence[TokenFile], tokenizer: Tokenizer, watcher: Watcher
                     share=n_counted / n_tokens,
                 )
             )
+
     return {
         "documents": max(1, n_documents),
         "bytes": n_bytes,

@@ -141,6 +141,7 @@ def _figures(model: Measured) -> dict[str, Any]:
     bits = model.evaluation.bits_per_byte
     of_loss = interval_of_loss(model.sums)
     of_bits = _scaled(interval_of_bits(model.sums), model)
+
     figures: dict[str, Any] = {
         "model": str(model.path),
         "convention": model.convention,
@@ -150,6 +151,7 @@ def _figures(model: Measured) -> dict[str, Any]:
         "perplexity": _figure(loss, of_loss, exponential),
         "bits_per_byte": _figure(bits, of_bits),
     }
+
     # Only documents alone have words, and the bytes of their tokens are those that tokens_per_byte counts.
     if model.n_words is not None:
         nats_per_bit = math.log(2) * model.n_bytes / model.n_words

@@ -114,6 +114,7 @@ def _notes(tokenizer: Tokenizer, kind: str) -> list[str]:
             f"- `{name}` in a text is read as the token that ends a document. In gptmini these characters are plain "
             "text."
         )
+
     if kind == "apertus":
         notes.append(
             "- The activation is squared ReLU, written as xIELU. The optional package `xielu`, with kernels for CUDA, "

@@ -22,6 +22,7 @@ def adamw(model: nn.Module, settings: AdamWSettings) -> torch.optim.AdamW:
         peak_lr = settings.lr * factors.get(kind, 1.0)
         matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
         vectors = [parameter for parameter in parameters if parameter.ndim < 2]
+
         groups.append(
             {
                 "name": kind,
@@ -38,6 +39,7 @@ def adamw(model: nn.Module, settings: AdamWSettings) -> torch.optim.AdamW:
                 "peak_lr": peak_lr,
             }
         )
+
     groups = [group for group in groups if group["params"]]
     beta1, beta2 = settings.betas
     return torch.optim.AdamW(

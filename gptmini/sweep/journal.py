@@ -77,6 +77,7 @@ class Journal:
         path = folder.absolute() / JOURNAL
         path.touch()
         self.lock = JournalLock(path)
+
         try:
             with self.lock:
                 self.storage = JournalStorage(JournalFileBackend(str(path), lock_obj=self.lock))

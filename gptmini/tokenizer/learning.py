@@ -101,6 +101,7 @@ def _training_slices(documents: Iterable[Document], train_bytes: float) -> Itera
     n_read = 0
     n_left = train_bytes
     texts = (part.text for part in documents if part.split == "train")
+
     for some in (some for text in texts for some in in_slices(text, SLICE)):
         size = len(some.encode())
         n_read += size

@@ -15,6 +15,7 @@ def from_dict(state: dict) -> Tokenizer:
         kind = state["kind"]
         if kind == CharTokenizer.kind:
             return CharTokenizer(state["characters"], end_of_text=state["end_of_text"])
+
         if kind == BytePairTokenizer.kind:
             ranks = state["ranks"]
             # A checkpoint can hold one long text once and name it many times: compare before decoding.
@@ -22,6 +23,7 @@ def from_dict(state: dict) -> Tokenizer:
                 raise UserError(f"ranks must be distinct, and some of {len(ranks)} are given twice")
             decoded = [base64.b64decode(token, validate=True) for token in ranks]
             return BytePairTokenizer(state["pattern"], decoded)
+
         if kind == LibraryTokenizer.kind:
             return LibraryTokenizer(
                 state["json"],
@@ -30,6 +32,7 @@ def from_dict(state: dict) -> Tokenizer:
                 more_ends=state["more_ends"],
                 chat=state.get("chat"),
             )
+
         kinds = (CharTokenizer.kind, BytePairTokenizer.kind, LibraryTokenizer.kind)
         raise UserError(f"tokenizer kind must be one of {', '.join(kinds)}, got {kind!r}")
     except ValueError as error:  # a UserError of the tokenizer, or an error of base64

@@ -245,6 +245,7 @@ def check_callback(name: str, callback: object) -> Callback:
         raise UserError(
             f"callbacks.{name} must be a callback of Lightning's kind, got {callback!r}"
         )
+
     state = callback.state_dict()
     file = io.BytesIO()
     try:

@@ -74,6 +74,7 @@ class ConsoleLogger(Logger):
         self.console = console
         self.log_file = log_file
         self.max_steps = max_steps
+
         # Newest value of each scalar at each validation, by its tag, and the step under "step".
         self.validations: list[dict[str, float]] = []
         self._validation_due = validation_due
@@ -82,6 +83,7 @@ class ConsoleLogger(Logger):
         self._bar: Progress | None = None
         self._start: tuple[float, int] | None = None  # time and step of the first metrics
         self._spoke = -PLAIN_SECONDS  # when the last progress line was written
+
         for line in lines:
             numbers = {tag: value for tag, value in tags_of(line).items() if is_number(value)}
             self._take(numbers, line[STEP])
