@@ -120,20 +120,22 @@ def measure_start(table: Table, arguments: argparse.Namespace) -> None:
     """Time commands that answer at once."""
     goal = "at most 2"
     for what, words in (
-        ("seconds of `train.py --help`", ("train.py", "--help")),
-        ("seconds of `sample.py --help`", ("sample.py", "--help")),
-        ("seconds until a wrong override is refused", ("train.py", "trainer.max_stepz=1")),
+        ("seconds of `train.py --help`", ("train.py", "--help", 0)),
+        ("seconds of `sample.py --help`", ("sample.py", "--help", 0)),
+        ("seconds until a wrong override is refused", ("train.py", "trainer.max_stepz=1", 2)),
     ):
         answers = in_turns(arguments.turns, {what: partial(seconds_to_answer, *words)})
         table.add_median(what, answers[what], goal=goal)
 
 
-def seconds_to_answer(script: str, word: str) -> float:
-    """The seconds of a script that is given one word."""
+def seconds_to_answer(script: str, word: str, code: int) -> float:
+    """The seconds of a script that is given one word, and must end with this exit code."""
     command = [sys.executable, str(ROOT / "scripts" / script), word]
     began = time.perf_counter()
-    subprocess.run(command, capture_output=True, check=False)
-    return time.perf_counter() - began
+    result = subprocess.run(command, capture_output=True, check=False)
+    seconds = time.perf_counter() - began
+    assert result.returncode == code, result.stderr
+    return seconds
 
 
 PARTS = {"shares": measure_shares, "start": measure_start}

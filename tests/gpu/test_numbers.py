@@ -8,6 +8,7 @@ import torch
 
 from gptmini.generation import Decoder, Rules
 from gptmini.model import training_loss
+from gptmini.training.monitoring.samples import Samples
 from gpu.parts import KINDS, OPTIMIZERS, TRY_ON_CPU, drawn, model_of
 from training.watchers import Figures
 
@@ -118,3 +119,14 @@ def test_one_rank_of_several_equals_none(run, strategy):
             torch.distributed.destroy_process_group()
 
     assert one_rank.losses == pytest.approx(plain.losses, abs=1e-5)
+
+
+def test_the_loss_is_compiled_once_whatever_validation_and_samples_do(run):
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    samples = Samples(prompts=["fox"], seed=1, max_new_tokens=3)
+    run(compile=True, precision="bf16", max_steps=5, val_every_steps=2, callbacks=[samples])
+
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
