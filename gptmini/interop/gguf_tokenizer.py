@@ -59,6 +59,7 @@ def add_tokenizer(writer: "gguf.GGUFWriter", tokenizer: Tokenizer) -> None:
 
     Raises UserError: llama.cpp does not know the kind of tokenizer, or has no rule that cuts texts as it does.
     """
+    is_bytes_alone = isinstance(tokenizer, BytePairTokenizer) and len(tokenizer.ranks) == 256
     if isinstance(tokenizer, BytePairTokenizer):
         tokenizer = LibraryTokenizer(
             to_tokenizers(tokenizer).to_str(),
@@ -85,8 +86,8 @@ def add_tokenizer(writer: "gguf.GGUFWriter", tokenizer: Tokenizer) -> None:
         writer.add_add_space_prefix(True)
     else:
         writer.add_tokenizer_model("gpt2")
-        # Where nothing is merged, no cut changes the ids.
-        writer.add_tokenizer_pre(_rule_of(tree) if merges else "gpt-2")
+        # Where each byte is an id, no cut changes the ids.
+        writer.add_tokenizer_pre("gpt-2" if is_bytes_alone else _rule_of(tree))
         writer.add_token_merges([f"{left} {right}" for left, right in merges or [NO_MERGE]])
     writer.add_token_list(vocabulary.tokens)
     writer.add_token_types(vocabulary.types)

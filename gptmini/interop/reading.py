@@ -63,7 +63,9 @@ def _tokenizer_for(config: GPTConfig, path: Path) -> Tokenizer:
             ends += named if isinstance(named, list) else [named]
     if any(type(end) is not int for end in ends):
         raise UserError(f"{path}: eos_token_id must be an id or several, got {ends!r:.80}")
-    return read_tokenizer(path, n_vocab=config.vocab_size, ends=list(dict.fromkeys(ends)))
+    # transformers writes GPT-2's own id where a configuration was given none, however small the model is.
+    ends = [end for end in dict.fromkeys(ends) if end < config.vocab_size]
+    return read_tokenizer(path, n_vocab=config.vocab_size, ends=ends)
 
 
 def _weights(path: Path) -> dict[str, Tensor]:

@@ -169,7 +169,8 @@ def read_tokenizer(path: Path, *, n_vocab: int, ends: Sequence[int]) -> Tokenize
     ours = _ours(theirs, [by_id[i] for i in sorted(by_id)])
     chat = _chat_of(path)
     is_whole = sorted(by_id) == list(range(n_vocab))
-    if ours is not None and chat is None and is_whole and _are_same(theirs, ours):
+    has_one_end = len(ends) <= 1  # as gptmini's own kinds
+    if ours is not None and chat is None and has_one_end and is_whole and _are_same(theirs, ours):
         return ours
 
     text = theirs.to_str() if file.name == "vocab.json" else file.read_text(encoding="utf-8")

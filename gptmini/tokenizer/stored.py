@@ -29,7 +29,7 @@ def from_dict(state: dict) -> Tokenizer:
                 state["json"],
                 n_vocab=state["n_vocab"],
                 end_of_text=state["end_of_text"],
-                more_ends=state["more_ends"],
+                more_ends=state.get("more_ends", ()),
                 chat=state.get("chat"),
             )
 

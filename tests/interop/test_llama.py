@@ -199,6 +199,11 @@ def test_a_sample_ends_at_each_id_that_ends_an_answer(folder, tmp_path):
     assert pieces[-1].finish == "end_of_text"
     assert "".join(piece.text for piece in pieces) == tokenizer.decode(answer)
 
+    # An id that only a larger model has ends nothing.
+    theirs.generation_config.eos_token_id = [1, end, 10**6]
+    theirs.generation_config.save_pretrained(path)
+    assert list(read_folder(path)[1].more_ends) == [0, end]
+
     # A checkpoint keeps the ids, and an exported folder names them.
     again = from_dict(tokenizer.to_dict())
     write_folder(tmp_path / "out", model, again, NOTHING_TRAINED, sampling={})
@@ -233,12 +238,15 @@ def test_a_gguf_file_names_the_rule_and_pairs_neighbours(folder, tmp_path):
 LETTERS = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 
 
+@pytest.mark.parametrize("merges", ["some", "none"])
 @pytest.mark.parametrize("steps", [[{"type": "Whitespace"}, LETTERS], [LETTERS]])
-def test_a_tokenizer_that_llama_cpp_has_no_rule_for_is_refused(folder, tmp_path, steps):
+def test_a_tokenizer_that_llama_cpp_has_no_rule_for_is_refused(folder, tmp_path, steps, merges):
     pytest.importorskip("gguf")
     path, _, _ = folder
     tree = json.loads((path / "tokenizer.json").read_text())
     tree["pre_tokenizer"]["pretokenizers"] = steps
+    if merges == "none":
+        tree["model"]["merges"] = []
     (path / "tokenizer.json").write_text(json.dumps(tree))
     model, tokenizer = read_folder(path)
     with pytest.raises(UserError, match="none cuts as this tokenizer; export a folder instead"):
