@@ -6,6 +6,7 @@ from functools import cached_property
 
 from gptmini.data.corpus import Corpus, Document, split_of
 from gptmini.tokenizer import Tokenizer
+from gptmini.user_error import UserError
 
 # Makes the tokenizer of a corpus, which it is called with the documents of.
 BuildTokenizer = Callable[..., Tokenizer]
@@ -77,7 +78,10 @@ class SplitDocuments:
     @property
     def _val_fraction(self) -> float:
         """The share of the text that is held out."""
-        assert self.corpus.val_fraction is not None, "a document without a split needs val_fraction"
+        if self.corpus.val_fraction is None:
+            raise UserError(
+                "a corpus must have val_fraction, or give each document a split, and has neither"
+            )
         return self.corpus.val_fraction
 
     def read(self) -> Iterator[Document]:

@@ -347,6 +347,13 @@ def test_a_file_is_not_read_again_until_it_changes(tmp_path, monkeypatch):
     assert digest_of(tmp_path / "cache", file) == sha256("SOME TEXT")
 
 
+def test_digests_that_are_damaged_are_made_anew(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_text("some text")
+    (tmp_path / "cache").write_text("{")
+    assert digest_of(tmp_path / "cache", file) == sha256("some text")
+
+
 def test_the_digest_of_a_file_that_was_just_written_is_not_kept(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("some text")

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from data.parts import first_byte, whole
 from gptmini.data import Document, Watcher
 from gptmini.data.splits import SplitDocuments, build_from, cut_at_line
+from gptmini.user_error import UserError
 from toys import Documents
 
 
@@ -116,3 +117,8 @@ def test_documents_with_a_split_keep_it_and_do_not_count():
         Document("val", "bbbbb"),
         Document("train", "c" * 40),
     ]
+
+
+def test_a_corpus_that_decides_nothing_is_refused():
+    with pytest.raises(UserError, match="must have val_fraction, or give each document a split"):
+        splits_of(["some text"], None)
