@@ -46,6 +46,7 @@ def weights_of_one_process(train, folder, optimizer):
 CASES = [
     ("adamw", "ddp", 2, 2),
     ("adamw", "fsdp2", 4, 2),
+    ("adamw", "fsdp2", 2, 1),
     ("muon", "ddp", 4, 1),
     ("muon", "fsdp2", 2, 2),
 ]

@@ -135,6 +135,7 @@ class MetricsLogger(RunLogger):
         # A user's metric may be called step or time too.
         own = {STEP: step, TIME: round(time.time(), 3)}
         self._append(line_of({**own, **named, **own}))
+        self.has_failed = False
 
     def flush(self) -> None:
         """Wait until all lines are on the disk."""
