@@ -445,8 +445,9 @@ def encode_task(
         all_ids = tokenizer.encode_batch(texts)
     else:
         all_ids = encode_chats(texts, tokenizer, corpus.loss_on)
-        end = end.astype(np.int64)
-        end = ~end if corpus.loss_on == "answers" else end
+        if corpus.loss_on == "answers":
+            end = ~end.astype(np.int64)
+
     for document, ids in zip(task.documents, all_ids, strict=True):
         if is_over.is_set():
             return

@@ -82,10 +82,12 @@ def check_is_free(path: Path) -> None:
 
 def _generation(tokenizer: Tokenizer, sampling: Mapping[str, object]) -> dict:
     """The settings of generation_config.json."""
-    end: int | list[int | None] | None = tokenizer.end_of_text
-    if tokenizer.more_ends:
-        end = [tokenizer.end_of_text, *tokenizer.more_ends]
-    return {"bos_token_id": beginning_of(tokenizer), "eos_token_id": end, **sampling}
+    ends = [tokenizer.end_of_text, *tokenizer.more_ends]
+    ids = {
+        "bos_token_id": beginning_of(tokenizer),
+        "eos_token_id": ends if len(ends) > 1 else ends[0],
+    }
+    return {**ids, **sampling}
 
 
 def _write_weights(

@@ -34,12 +34,8 @@ LATIN = ("the", " The", " tokenizer", "'s", "'ll", "'", "é", " naïve", "a" * 3
 OTHERS = (" 1984", "3.14", "==", " (", ")", "_x", "日本", "🙂", "\u0301", "\u017f")
 SPACES = (" ", "  ", "\n", "\n\n    ", "\t", "\u3000", "\xa0")
 N_COMPARED = 2000  # texts
-NAMED_TOKENS = (
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "pad_token",
-)  # that a template for chats may use
+# Keys of tokenizer_config.json whose tokens a template for chats may use.
+NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 def to_tokenizers(tokenizer: Tokenizer) -> "tokenizers.Tokenizer":

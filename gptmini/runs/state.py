@@ -48,4 +48,5 @@ def read_state(folder: Path) -> RunState | None:
     try:
         return RunState(**read_json(path))
     except ValidationError as error:
-        raise UserError(f"{path} must say how the run stands: {first_mistake(error)}") from None
+        mistake = first_mistake(error)
+        raise UserError(f"{path} must say how the run stands: {mistake}; remove it") from None

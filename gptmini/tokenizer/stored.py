@@ -29,6 +29,7 @@ def from_dict(state: dict) -> Tokenizer:
                 state["json"],
                 n_vocab=state["n_vocab"],
                 end_of_text=state["end_of_text"],
+                # Both are newer than the first checkpoints with such a tokenizer.
                 more_ends=state.get("more_ends", ()),
                 chat=state.get("chat"),
             )

@@ -291,9 +291,8 @@ class GPTModule(L.LightningModule):
         distributed.after_validation(self.model)
         tally = self._tally
         if self.trainer.world_size > 1:
-            own = torch.tensor(
-                (float(tally.nats), int(tally.n_tokens)), dtype=torch.float64
-            )  # (2,)
+            sums = (float(tally.nats), int(tally.n_tokens))
+            own = torch.tensor(sums, dtype=torch.float64)  # (2,)
             of_all = self.trainer.strategy.reduce(own.to(self.device), reduce_op="sum")
             nats, n_tokens = of_all.tolist()
             tally = Tally(nats, int(n_tokens))

@@ -12,7 +12,7 @@ PATIENCE = 60  # seconds that scontrol may take
 def requeue(stopped_by: str | None) -> str:
     """Put this job into its queue again; return a line for the user on what came of it.
 
-    stopped_by is as in Ending.
+    stopped_by is the name of the signal that has stopped the run, or names the time limit; None for neither.
     """
     job = os.environ.get("SLURM_JOB_ID")
     if job is None or stopped_by not in ENDS_OF_TIME:

@@ -67,9 +67,8 @@ def test_bpe_takes_no_memory_that_grows_with_the_text(monkeypatch):
     # In a process of its own, whose children are only those that learn.
     of_one = forked(memory_of_learning, text)
     of_many = forked(memory_of_learning, text * 25)
-    assert of_many - of_one < 10 * len(
-        text * 25
-    )  # given a text at once, it takes 57 bytes for each
+    # Where the learner is given a text at once, it takes 57 bytes for each byte of the text.
+    assert of_many - of_one < 10 * len(text * 25)
 
 
 def many_words(n):
