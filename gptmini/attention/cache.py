@@ -117,12 +117,13 @@ class KVCache:
         """Reserve zeros for the slots of n_layers: a slot that is masked must still hold a number."""
         self.slots = slots
 
-        # Keys and values of all layers lie in one tensor, so that one operation can cut the views of every layer.
-        shape = (n_layers, slots.batch_size, slots.capacity, 2 * n_kv_heads, d_head)
-        self.room = torch.zeros(shape, device=slots.device, dtype=dtype)  # (N, B, capacity, 2 G, D)
+        # Keys and values of all layers lie in one tensor, so that one operation can cut the views of every layer. What
+        # a head holds lies together, because each step reads all of it.
+        shape = (n_layers, slots.batch_size, 2 * n_kv_heads, slots.capacity, d_head)
+        self.room = torch.zeros(shape, device=slots.device, dtype=dtype)  # (N, B, 2 G, capacity, D)
 
         self.layers = []
-        for layer in self.room:
+        for layer in self.room.transpose(2, 3):  # (B, capacity, 2 G, D)
             keys = layer[:, :, :n_kv_heads]  # (B, capacity, G, D)
             values = layer[:, :, n_kv_heads:]  # (B, capacity, G, D)
             self.layers.append(LayerCache(keys, values, slots))

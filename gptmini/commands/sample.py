@@ -174,7 +174,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.reconfigure(encoding="utf-8")  # pyrefly: ignore[missing-attribute]
 
     import gptmini
-    from gptmini.generation import Rules, generate_stream, in_order, store_by_column
+    from gptmini.generation import Rules, generate_stream, in_order, pack
     from gptmini.hardware import check_compiler, choose_device, choose_dtype
     from gptmini.runs import named_run
 
@@ -196,8 +196,8 @@ def main(arguments: list[str] | None = None) -> None:
     run = named_run(options.run)
     model, tokenizer = gptmini.load(run)
     model.to(device=device, dtype=choose_dtype(options.dtype, device))
-    if device == "cpu":
-        store_by_column(model)
+    if device == "cpu" and not options.compile:
+        pack(model)
     say_which(options.run, run)
     interruption = Interruption()
 

@@ -1,6 +1,6 @@
 """Sampling: rules as pure functions of logits, decoding over the key/value cache, text that streams."""
 
-from gptmini.generation.decoding import Decoder, store_by_column, uniforms
+from gptmini.generation.decoding import Decoder, uniforms
 from gptmini.generation.rules import Rules, choose
 from gptmini.generation.text import (
     TextPiece,
@@ -10,6 +10,7 @@ from gptmini.generation.text import (
     in_order,
     prompt_ids,
 )
+from gptmini.model.packed import pack
 
 __all__ = [
     "Decoder",
@@ -20,7 +21,7 @@ __all__ = [
     "generate",
     "generate_stream",
     "in_order",
+    "pack",
     "prompt_ids",
-    "store_by_column",
     "uniforms",
 ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from gptmini.generation.compiled import compiled, fixed_cache
@@ -31,18 +31,6 @@ def uniforms(seed: int, stream: int) -> Iterator[float]:
     while True:
         numbers = torch.rand(UNIFORMS_AT_ONCE, dtype=torch.float64, generator=generator)
         yield from numbers.tolist()
-
-
-def store_by_column(model: GPT) -> GPT:
-    """Keep a model's matrices in memory column by column, where a CPU multiplies them with one row faster.
-
-    The matrices change their places in memory, not their values. For decoding on a CPU; training wants them by row.
-    Returns the model.
-    """
-    matrices = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
-    for matrix in (*matrices, model.unembedding_weight):
-        matrix.data = matrix.data.t().contiguous().t()
-    return model
 
 
 class Drawn(NamedTuple):

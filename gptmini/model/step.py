@@ -15,6 +15,7 @@ from gptmini.attention import CausalMultiHeadAttention
 from gptmini.model.block import Block
 from gptmini.model.gpt import GPT
 from gptmini.model.gpt_cache import GPTCache
+from gptmini.model.packed import PackedLinear
 from gptmini.model.smear import Smear, SmearHistory
 
 Function = Callable[[Tensor], Tensor]
@@ -38,7 +39,7 @@ class DecodingStep:
     def __init__(self, model: GPT, cache: GPTCache) -> None:
         """Bind the weights of a model in eval mode, as they are now, and the cache's room."""
         self.cache = cache
-        self.room = cache.attention.room  # (N, B, capacity, 2 G, D), keys and values of all layers
+        self.room = cache.attention.room  # (N, B, 2 G, capacity, D), keys and values of all layers
         self.config = model.config
         self.n_kv_heads = model.config.n_kv_heads or model.config.n_heads
         self.qk_norm_eps = model.blocks[0].attention.qk_norm_eps
@@ -63,7 +64,7 @@ class DecodingStep:
             self.mlps.append(self._bind_mlp(block, history))
 
         self.norm = _bind_norm(model.norm)
-        self.unembed, _ = self._bind_linear(model.unembedding_weight)
+        self.unembed, _ = self._bind_linear(getattr(model, "unembedding", model.embedding))
 
     def __call__(self, tokens: Tensor) -> Tensor:
         """Logits (B, V) after int64 (B,), in inference mode; the next call overwrites them.
@@ -84,12 +85,13 @@ class DecodingStep:
         x = self.embedding_norm(x)
 
         # Cut for all layers at once: the keys and values that may be seen, and the place of the new ones.
-        seen = self.room.narrow(2, 0, slots.visible).transpose(2, 3)  # (N, B, 2 G, S, D)
+        seen = self.room.narrow(3, 0, slots.visible)  # (N, B, 2 G, S, D)
         all_keys, all_values = seen.split(self.n_kv_heads, dim=2)  # (N, B, G, S, D) each
         in_one_place = isinstance(position, int)
-        new = self.room  # (N, B, capacity, 2 G, D)
         if in_one_place:
-            new = new.select(2, position)  # (N, B, 2 G, D)
+            new = self.room.select(3, position)  # (N, B, 2 G, D)
+        else:
+            new = self.room.transpose(2, 3)  # (N, B, capacity, 2 G, D)
         layers = zip(
             self.attentions,
             self.mlps,
@@ -137,10 +139,10 @@ class DecodingStep:
         return positions.squeeze(1)  # (B,)
 
     def _bind_attention(self, module: CausalMultiHeadAttention, norm: nn.Module) -> BoundAttention:
-        qkv, result = self._bind_linear(module.qkv.weight, module.qkv.bias)
+        qkv, result = self._bind_linear(module.qkv)
         n_heads = module.n_heads + 2 * module.n_kv_heads
         heads = result.view(len(result), n_heads, module.d_head)  # (B, H + 2 G, D)
-        output, _ = self._bind_linear(module.output.weight, module.output.bias)
+        output, _ = self._bind_linear(module.output)
         return BoundAttention(
             norm=_bind_norm(norm),
             qkv=qkv,
@@ -154,11 +156,11 @@ class DecodingStep:
     def _bind_mlp(self, block: Block, history: SmearHistory | None) -> Function:
         norm = _bind_norm(block.mlp_norm)
         smear = _bind_smear(block.mlp_smear, history)
-        first, _ = self._bind_linear(block.mlp.input.weight, block.mlp.input.bias)
+        first, _ = self._bind_linear(block.mlp.input)
         activation = block.mlp.activation
-        last, _ = self._bind_linear(block.mlp.output.weight, block.mlp.output.bias)
+        last, _ = self._bind_linear(block.mlp.output)
         if block.mlp.gate is not None:
-            gate, _ = self._bind_linear(block.mlp.gate.weight, block.mlp.gate.bias)
+            gate, _ = self._bind_linear(block.mlp.gate)
 
             def gated(x: Tensor) -> Tensor:
                 x = smear(norm(x))  # (B, C)
@@ -167,10 +169,21 @@ class DecodingStep:
             return gated
         return lambda x: last(activation(first(smear(norm(x)))))
 
-    def _bind_linear(self, weight: Tensor, bias: Tensor | None = None) -> tuple[Function, Tensor]:
-        """A function that computes x W^T + b (B, out), and the memory in which it leaves each result."""
-        weight = weight.detach()
-        output = weight.new_empty(self.cache.slots.batch_size, len(weight))  # (B, out)
+    def _bind_linear(
+        self, module: nn.Linear | PackedLinear | nn.Embedding
+    ) -> tuple[Function, Tensor]:
+        """A function that computes x W^T + b (B, out), and the memory in which it leaves each result.
+
+        The module may be the embedding, which is the unembedding too where the two are tied.
+        """
+        n_rows = self.cache.slots.batch_size
+        if isinstance(module, PackedLinear):
+            output = self.embedding.new_empty(n_rows, module.out_features)  # (B, out)
+            return lambda x: output.copy_(module(x)), output
+
+        weight = module.weight.detach()  # (out, in)
+        bias = module.bias if isinstance(module, nn.Linear) else None  # (out,)
+        output = weight.new_empty(n_rows, len(weight))  # (B, out)
         transposed = weight.t()  # (in, out)
         if bias is None:
             return lambda x: torch.mm(x, transposed, out=output), output

@@ -5,6 +5,7 @@ the share of the speed that reading the weights once a step allows, and the seco
 """
 
 import argparse
+import copy
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gptmini.checkpoint.file import header, write_checkpoint
-from gptmini.generation import Decoder, Rules, store_by_column
+from gptmini.generation import Decoder, Rules, pack
 from gptmini.hardware import DTYPES, choose_device, choose_dtype, clock
 from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.model import GPT, GPTConfig, new_gpt
@@ -92,7 +93,7 @@ def compare_all(table: Table, arguments: argparse.Namespace, device: str) -> Non
     dtype = choose_dtype(arguments.dtype, device) or torch.float32
     for size in arguments.sizes:
         model = new_gpt(GPTConfig(**SIZES[size], **CLASSIC, init="gpt2"), seed=0).eval()
-        store_by_column(model.to(device=device, dtype=dtype))
+        model.to(device=device, dtype=dtype)
         for batch_size in arguments.batch_sizes:
             compare(table, arguments, model, size, batch_size)
 
@@ -171,6 +172,8 @@ def bandwidth(device: str) -> float:
 def ours(model: GPT, prompt: Tensor, n_tokens: int, *, compile: bool) -> Callable[[], None]:
     """A function that draws n_tokens after the prompt (B, T) with gptmini's cache."""
     rules = Rules(max_new_tokens=n_tokens, **RULES)
+    if prompt.device.type == "cpu" and not compile:
+        model = pack(copy.deepcopy(model))  # as gptmini sample does
 
     def run() -> None:
         decoder = Decoder(

@@ -1,34 +1,33 @@
-"""One decoding step equals the model, in ragged batches, after a slide and in bfloat16."""
+"""One decoding step equals the model, in ragged batches, after a slide, packed and in bfloat16."""
+
+import copy
 
 import pytest
 import torch
 
-from generation.decoders import GROUPED, PRESETS, SETTINGS, generate, make
-from gptmini.generation import store_by_column
+from generation.decoders import GROUPED, PRESETS, generate, make
+from gptmini.model import packed
 from gptmini.model.step import DecodingStep
 from sizes import CONTEXT as T
 from sizes import MODERN, V
 
 
-@PRESETS
-def test_weights_stored_by_column_are_the_same_weights(preset):
-    expected = generate(make(preset), **SETTINGS)
-    model = make(preset)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-
-    assert store_by_column(model) is model
-    assert not model.blocks[0].mlp.input.weight.is_contiguous()
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    assert generate(model, **SETTINGS) == expected
-
-
 @pytest.mark.parametrize(
     "changes", [{}, {"attention_scale": 0.4}, {"qk_norm": True, "n_kv_heads": 2}]
 )
+@pytest.mark.parametrize("is_packed", [False, True])
 @PRESETS
 @torch.inference_mode()
-def test_a_decoding_step_equals_the_model_in_float32_also_ragged_and_after_a_slide(preset, changes):
-    model = make(preset, **changes).float()
+def test_a_decoding_step_equals_the_model_in_float32_also_ragged_and_after_a_slide(
+    preset, changes, is_packed, monkeypatch
+):
+    plain = make(preset, **changes).float()
+    model = copy.deepcopy(plain)
+    if is_packed:
+        monkeypatch.setattr(packed, "LARGE", 0)
+        assert packed.pack(model) is model
+        if torch.backends.mkldnn.is_available():
+            assert isinstance(model.blocks[0].mlp.input, packed.PackedLinear)
     texts = []
     for row in range(3):
         generator = torch.Generator().manual_seed(row)
@@ -64,7 +63,7 @@ def test_a_decoding_step_equals_the_model_in_float32_also_ragged_and_after_a_sli
         ends = [end + 1 for end in ends]
 
         for row in range(3):
-            expected = model(torch.tensor([texts[row][firsts[row] : ends[row]]]))[0, -1]
+            expected = plain(torch.tensor([texts[row][firsts[row] : ends[row]]]))[0, -1]
             torch.testing.assert_close(logits[row], expected, atol=1e-5, rtol=1e-5)
 
     assert min(firsts) > 0

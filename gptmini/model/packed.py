@@ -1,0 +1,43 @@
+"""Linear layers for decoding on a CPU, whose weights lie in memory as oneDNN multiplies them with few rows fastest."""
+
+import torch
+from torch import Tensor, nn
+
+from gptmini.model.gpt import GPT
+
+# Numbers of a matrix from which oneDNN is faster: a call of it takes some 20 microseconds, whatever the matrix.
+LARGE = 2**17
+
+
+class PackedLinear(nn.Module):
+    """x W^T + b in float32, over a copy of W in oneDNN's own order, as torch's compiler does for frozen weights."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Copy a weight (out, in), float32; the bias (out,) is shared."""
+        super().__init__()
+        self.out_features = len(weight)
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach())
+        self.bias = None if bias is None else bias.detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., in) to (..., out)."""
+        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+
+
+def pack(model: GPT) -> GPT:
+    """Pack a model's large matrices for decoding on a CPU, if they are float32 and torch has oneDNN, as on x86-64.
+
+    A packed model can be decoded alone, neither trained nor saved. Its weights take as much memory as before, but for a
+    tied embedding, which is kept beside its packed copy. Returns the model.
+    """
+    weight = model.unembedding_weight
+    if not torch.backends.mkldnn.is_available() or weight.dtype != torch.float32:
+        return model
+
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.Linear) and child.weight.numel() >= LARGE:
+                setattr(module, name, PackedLinear(child.weight, child.bias))
+    if model.config.tie_embeddings and weight.numel() >= LARGE:
+        model.add_module("unembedding", PackedLinear(weight, None))
+    return model
