@@ -1,5 +1,7 @@
 """Linear layers for decoding on a CPU, whose weights lie in memory as oneDNN multiplies them with few rows fastest."""
 
+import platform
+
 import torch
 from torch import Tensor, nn
 
@@ -7,13 +9,14 @@ from gptmini.model.gpt import GPT
 
 # Numbers of a matrix from which oneDNN is faster: a call of it takes some 20 microseconds, whatever the matrix.
 LARGE = 2**17
+X86 = ("x86_64", "AMD64")  # as Linux and Windows name it
 
 
 class PackedLinear(nn.Module):
-    """x W^T + b in float32, over a copy of W in oneDNN's own order, as torch's compiler does for frozen weights."""
+    """x W^T + b over a copy of W in oneDNN's own order, as torch's compiler does for frozen weights."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Copy a weight (out, in), float32; the bias (out,) is shared."""
+        """Copy a weight (out, in); the bias (out,) is shared."""
         super().__init__()
         self.out_features = len(weight)
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach())
@@ -25,13 +28,14 @@ class PackedLinear(nn.Module):
 
 
 def pack(model: GPT) -> GPT:
-    """Pack a model's large matrices for decoding on a CPU, if they are float32 and torch has oneDNN, as on x86-64.
+    """Pack a model's large matrices for decoding on a CPU of the x86-64 kind, if oneDNN computes in their dtype there.
 
+    That is float32, and bfloat16 where the processor has instructions for it.
     A packed model can be decoded alone, neither trained nor saved. Its weights take as much memory as before, but for a
     tied embedding, which is kept beside its packed copy. Returns the model.
     """
     weight = model.unembedding_weight
-    if not torch.backends.mkldnn.is_available() or weight.dtype != torch.float32:
+    if not _is_computed_by_onednn(weight.dtype):
         return model
 
     for module in list(model.modules()):
@@ -41,3 +45,12 @@ def pack(model: GPT) -> GPT:
     if model.config.tie_embeddings and weight.numel() >= LARGE:
         model.add_module("unembedding", PackedLinear(weight, None))
     return model
+
+
+def _is_computed_by_onednn(dtype: torch.dtype) -> bool:
+    """Whether oneDNN multiplies matrices of a dtype on this machine's CPU."""
+    if platform.machine() not in X86 or not torch.backends.mkldnn.is_available():
+        return False
+    if dtype == torch.bfloat16:
+        return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return dtype == torch.float32
