@@ -6,6 +6,8 @@ The names of this room load when they are first used, so that the settings are c
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from gptmini.training.torchmetrics_later import import_later
+
 if TYPE_CHECKING:
     from gptmini.training.checkpoints import RunCheckpoints
     from gptmini.training.datamodule import TokenDataModule
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from gptmini.training.stopping import Stopping
     from gptmini.training.trainer import build_trainer
     from gptmini.training.trainer_settings import TrainerSettings
+
+import_later()  # before any file of this room imports Lightning
 
 _HOMES = {
     "ConsoleLogger": "gptmini.training.monitoring.console",
