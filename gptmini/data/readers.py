@@ -27,7 +27,7 @@ PIECE = 2**20
 LONGEST_RUN = 2**24
 # Where a text may be cut: before white space that follows what is none. Python counts a few more characters as white
 # space than the tokenizers do, and before these few, or behind them, nothing is cut.
-CUT = re.compile(r"(?<=\S)[ \t-\r]")
+CUT = re.compile(r"[ \t-\r](?<=\S[ \t-\r])")  # in this order, Python looks for the white space alone first
 LAST_CUT = re.compile(r"(?s:.*)\S(?=[ \t-\r])")  # matches from a start to the last such place
 
 ROWS = 256  # rows of a Parquet file that are read at once
@@ -278,16 +278,19 @@ def in_pieces(parts: Iterator[Piece], file: Path) -> Iterator[Piece]:
     Raises UserError: a run of characters that is too long and has no place to cut it.
     """
     pending = ""  # what is read of a document and is not yet part of a piece
+    searched = 0  # characters of pending that hold no place to cut; 0 where that is not known
     for text, ends in parts:
         pending += text
         start = 0
         while len(pending) - start > PIECE:
-            cut = _place_to_cut(pending, start)
+            cut = _place_to_cut(pending, start, searched)
             if cut is None:
                 break
             yield Piece(pending[start:cut], ends=False)
             start = cut
+            searched = 0
         pending = pending[start:]
+        searched = len(pending) if len(pending) > PIECE else 0
 
         if len(pending) > PIECE + LONGEST_RUN:
             raise UserError(
@@ -298,6 +301,7 @@ def in_pieces(parts: Iterator[Piece], file: Path) -> Iterator[Piece]:
             if pending:
                 yield Piece(pending, ends=True)
             pending = ""
+            searched = 0
 
 
 def _as_json(messages: Any) -> str | None:
@@ -311,12 +315,16 @@ def _as_json(messages: Any) -> str | None:
     return chat if plain and are_texts and len(chat) <= PIECE else None
 
 
-def _place_to_cut(text: str, start: int) -> int | None:
-    """The last place to cut a text for a piece of at most PIECE characters, or else the first place behind it."""
-    last = LAST_CUT.match(text, start, start + PIECE + 1)
-    if last is not None:
-        return last.end()
-    found = CUT.search(text, start + PIECE)
+def _place_to_cut(text: str, start: int, searched: int) -> int | None:
+    """The last place to cut a text for a piece of at most PIECE characters, or else the first place behind it.
+
+    Before `searched` the text is known to have no such place, so that a long run is not searched again and again.
+    """
+    if not searched:
+        last = LAST_CUT.match(text, start, start + PIECE + 1)
+        if last is not None:
+            return last.end()
+    found = CUT.search(text, max(start + PIECE, searched))
     return None if found is None else found.start()
 
 
