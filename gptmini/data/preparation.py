@@ -1,6 +1,6 @@
 """From a corpus to a prepared folder: read, encoded in tasks, and put together; an interrupted preparation goes on.
 
-A corpus is cut by content, never by worker, into tasks of about 16 MB. The ids of each task become a file in a hidden
+A corpus is cut by content, never by worker, into tasks of about 4 MB. The ids of each task become a file in a hidden
 folder beside the prepared one, and a task whose file is there is not encoded again. In the end the files are put
 together, and the folder takes its name. data/README.md describes all of these files.
 """
@@ -46,8 +46,8 @@ from gptmini.tokenizer import LibraryTokenizer, Tokenizer, from_dict
 from gptmini.tokenizer.library import NO_TEMPLATE
 from gptmini.user_error import UserError
 
-# Bytes of text in a task. A kill costs the running tasks, each a few seconds; a task is held in memory whole.
-TASK = 2**24
+# Bytes of text in a task. A task is held in memory whole, a kill costs the running tasks, and the last one runs alone.
+TASK = 2**22
 # Parts of documents in a task; Python needs a few hundred bytes for each of them while the task is in memory.
 MOST_PARTS = 2**17
 # Seconds after a file's last change in which its digest is not kept: a later change within the file system's

@@ -13,7 +13,15 @@ import tokenizers
 
 from gptmini import tokenizer
 from gptmini.tokenizer import from_dict
-from tokenizer.texts import END, GPT2_PATTERN, TRAIN, WORDS, random_texts, tokenizer_of_gpt2
+from tokenizer.texts import (
+    CHINESE,
+    END,
+    GPT2_PATTERN,
+    TRAIN,
+    WORDS,
+    random_texts,
+    tokenizer_of_gpt2,
+)
 from toys import documents_of
 
 
@@ -136,7 +144,7 @@ def test_gpt2_equals_tiktoken():
     peer = tiktoken.get_encoding("gpt2")
     assert gpt2.encode("Hello, world!") == [15496, 11, 995, 0]
     assert (gpt2.n_vocab, gpt2.end_of_text) == (50257, peer.eot_token)
-    for text in [*random_texts(100), END, WORDS]:
+    for text in [*random_texts(100), END, WORDS, CHINESE]:
         assert gpt2.encode(text) == peer.encode_ordinary(text)
     assert gpt2.decode([0, 50256, 50255]) == peer.decode([0, 50256, 50255])
 

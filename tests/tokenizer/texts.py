@@ -14,6 +14,11 @@ WORDS = (
     "the theory of these three trees: they're 33 feet  tall,\n"
     "\tand I'll say \u00e9t\u00e9 \u65e5\u672c \U0001f600!"
 )
+# Punctuation and spaces of full width, tokens of several characters, and a piece of many bytes.
+CHINESE = (
+    "\u3000\u3000的一是了我\uff0c不人在“他”有这个\uff1a上们来到\uff01\n\n 龍喚士の魔、裏覚醒……GPT模型2019年\r\n"
+    + "时大地为子中你说生国年着就那和要她出也得里后自以会家可下而过天去能对小多" * 9
+)
 END = "<|endoftext|>"
 
 
