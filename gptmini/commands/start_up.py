@@ -7,9 +7,12 @@ look through them again and again while they are made, which takes a fifth of th
 Ctrl-C inside of an import is taken for another error, or passed over; there is nothing to save yet, so the system may
 end the program at once.
 
-A process that has trained together with others ends without taking Python down. The threads of gloo may still be
-letting go of the tensors of the last exchange, for which they need Python. A thread that asks for Python while it is
-taken down aborts the process (torch 2.13, Python 3.11): one run in 25 ended with SIGABRT after its work was done.
+A program ends without taking Python down, once all that is registered for its exit is done. To free the objects of
+torch one by one takes a tenth of a second. What another tool has registered before the program began would be passed
+over, so that Python is then taken down as ever, but not where a process has trained together with others: the threads
+of gloo may still be letting go of the tensors of the last exchange, for which they need Python. A thread that asks for
+Python while it is taken down aborts the process (torch 2.13, Python 3.11): one run in 25 ended with SIGABRT after its
+work was done.
 """
 
 import atexit
@@ -21,15 +24,17 @@ import sys
 from gptmini.world import this_world
 
 _waiting = False  # whether set_aside was called, and started was not
-# Of a process that has trained together with others; None for another.
+_is_first = False  # whether nothing was registered for the exit before set_aside was called
+# Of a program that is to end at once; None where Python is to be taken down.
 _exit_code: int | None = None
 
 
 def set_aside() -> None:
     """Turn the collector off, and let the system end the program at a Ctrl-C; one that is turned off stays off."""
-    global _waiting
+    global _waiting, _is_first
     _waiting = True
     gc.disable()
+    _is_first = not atexit._ncallbacks()
     atexit.register(_end_at_once)  # what is registered first is called last
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -52,12 +57,12 @@ def started() -> None:
 def will_end(code: int) -> None:
     """Tell with which exit code the program ends."""
     global _exit_code
-    if this_world().size > 1:
+    if _is_first or this_world().size > 1:
         _exit_code = code
 
 
 def _end_at_once() -> None:
-    """End a process that has trained together with others, after everything else that is done at an exit."""
+    """End the process after everything else that is done at an exit."""
     if _exit_code is None:
         return
     for stream in (sys.stdout, sys.stderr):

@@ -46,18 +46,24 @@ for line in sys.argv[1:]:
     name, *arguments = line.split()
     run(name, arguments)
 """
-# A rank that ends by a bug. What is registered before the program begins is called when Python is taken down.
-FAILING_RANK = """
-import atexit
+# A program that ends by a bug, and tells where it ends without taking Python down.
+FAILING = """
+import os
 import gptmini.__main__
 
 def fail():
     raise RuntimeError("a bug")
 
-atexit.register(print, "taken down")
+def end_at_once(code, end=os._exit):
+    os.write(1, b"at once")
+    end(code)
+
+os._exit = end_at_once
 gptmini.__main__.commands.main = fail
 gptmini.__main__.main()
 """
+# What is registered before the program begins is called when Python is taken down.
+REGISTERED = f"import atexit; atexit.register(print, 'taken down', end=''){FAILING}"
 
 
 @pytest.fixture
@@ -191,12 +197,17 @@ def test_an_interrupt_while_a_command_is_imported_prints_no_traceback(tmp_path, 
     assert (result.stdout, result.stderr) == ("", "")
 
 
-def test_a_rank_that_a_bug_ends_fails_without_taking_python_down():
+def test_python_is_taken_down_only_for_what_another_tool_has_registered_and_for_no_rank():
     torchrun = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "LOCAL_RANK": "1"}
     torchrun |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    for variables, out in (({}, "taken down\n"), (torchrun, "")):
+    for program, variables, out in (
+        (FAILING, {}, "at once"),
+        (FAILING, torchrun, "at once"),
+        (REGISTERED, {}, "taken down"),
+        (REGISTERED, torchrun, "at once"),
+    ):
         options = {"capture_output": True, "text": True, "env": os.environ | variables}
-        done = subprocess.run([sys.executable, "-c", FAILING_RANK], **options)
+        done = subprocess.run([sys.executable, "-c", program], **options)
         assert (done.returncode, done.stdout) == (1, out)
         assert done.stderr.endswith("RuntimeError: a bug\n")
 
