@@ -58,8 +58,9 @@ class ModelSettings:
     norm: Literal["layernorm", "rmsnorm"]
     # learned is a vector for each position; with rotary, queries and keys turn.
     position: Literal["learned", "rotary"]
-    # gelu is the tanh form of GPT-2, gelu_exact that of nanoGPT, relu2 the squared ReLU, swiglu the gated MLP of Llama.
-    mlp: Literal["gelu", "gelu_exact", "relu2", "swiglu"]
+    # gelu is the tanh form of GPT-2, gelu_exact that of nanoGPT, relu2 the squared ReLU, square the square
+    # itself, swiglu the gated MLP of Llama.
+    mlp: Literal["gelu", "gelu_exact", "relu2", "square", "swiglu"]
     bias: bool  # whether projections and layer norms have a bias
     tie_embeddings: bool  # whether the unembedding is the token embedding
     # gpt2: normal 0.02, output projections 0.02 / sqrt(2 N). zero_projections: output projections and unembedding 0.

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -49,6 +50,8 @@ ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
     # nanoGPT's form; on a CPU it takes a third of the time of the tanh form.
     "gelu_exact": F.gelu,
     "relu2": relu2,
+    # The squared leaky ReLU of OpenAI's parameter golf, with a slope of 1: every unit has a gradient everywhere.
+    "square": torch.square,
     # Shazeer 2020, "GLU variants improve transformer": of the gate, which is multiplied with the input.
     "swiglu": F.silu,
 }

@@ -29,6 +29,7 @@ def test_a_smear_adds_multiples_of_the_positions_before():
         ("gelu_exact", lambda x: x * 0.5 * (1 + math.erf(x / math.sqrt(2)))),
         ("gelu", lambda x: x * 0.5 * (1 + math.tanh((2 / math.pi) ** 0.5 * (x + 0.044715 * x**3)))),
         ("relu2", lambda x: max(x, 0.0) ** 2),
+        ("square", lambda x: x**2),
     ],
 )
 def test_an_activation_is_its_formula(name, formula):
