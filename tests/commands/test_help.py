@@ -140,7 +140,7 @@ def test_options_and_comments_of_ones_own_are_shown(shown, tmp_path):
     text = shown("experiment=mine", "--config-dir", str(tmp_path))
     keys = shown_keys(text)
 
-    assert "gpt2, llama, llama_tiny, modern, tiny, wide, xl\n" in text
+    assert "gpt2, llama, llama_tiny, modern, qwen_tiny, tiny, wide, xl\n" in text
     assert "\nmodel=wide: Mine, and wide.\n" in text
     assert "\nexperiment=mine: My recipe.\n" in text
     assert keys["model.d_model"] == ("1536", "width of the residual stream")

@@ -17,7 +17,7 @@ def test_a_preset_has_the_values_of_its_file_over_those_of_the_file_that_it_name
 
 def test_an_unknown_preset_or_field_is_refused():
     with pytest.raises(
-        gptmini.UserError, match="gpt2, llama, llama_tiny, modern, tiny, xl, got 'small'"
+        gptmini.UserError, match="gpt2, llama, llama_tiny, modern, qwen_tiny, tiny, xl, got 'small'"
     ):
         gptmini.preset("small", vocab_size=256)
     with pytest.raises(ValueError, match="d_modle"):
