@@ -8,11 +8,20 @@ import pytest
 import torch
 
 import gptmini
+from gptmini.commands.compose import compose
 from gptmini.commands.export import DTYPES, KINDS
+from gptmini.commands.parts import build_settings
 from gptmini.interop import ARCHITECTURES, folder, gguf_file
+from gptmini.interop.architectures import choose_architecture
 from interop.nanogpt_files import write_nanogpt
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def test_the_model_of_the_default_run_is_exported_as_qwen_3():
+    config, _ = compose("train", [])
+    model = build_settings(config).model.with_vocab_size(300)
+    assert choose_architecture(model) == "qwen3"
 
 
 def test_a_run_is_exported_sampled_imported_and_evaluated(script, trained, tmp_path):

@@ -76,9 +76,11 @@ def test_a_run_begins_with_the_weights_and_the_tokenizer_of_another(script, base
 @pytest.mark.parametrize("kind", ["apertus", "nanochat"])
 def test_an_exported_folder_begins_a_run_as_its_run_does(script, base, tmp_path, kind):
     assert script("export", str(base), "out", "--as", kind).code == 0
+    # The form of the model is that of the folder, which experiment=smoke would contradict.
+    length = ("trainer.max_steps=4", "trainer.val_every_steps=2", "trainer.global_batch_size=4")
     losses = []
     for source in (str(base), "out"):
-        result = script("train", *TUNE, f"init_from={source}")
+        result = script("train", *TUNE[1:], *length, f"init_from={source}")
         assert result.code == 0, result
         losses.append(re.findall(r"val loss (\S+)", result.out))
     assert len(losses[0]) == len(losses[1]) >= 2
@@ -177,7 +179,7 @@ def overfitted(tmp_path):
     text = ("data=text", "data.path=random.txt", "tokenizer=char", "optimizer=adamw")
     length = ("trainer.max_steps=60", "trainer.val_every_steps=5", "optimizer.lr=0.003")
     quiet = ("callbacks.samples=null", "callbacks.pictures=null")
-    return (*text, *length, *quiet, "model.n_layers=2", "model.context_length=16")
+    return (*text, *length, *quiet, "model=tiny", "model.n_layers=2", "model.context_length=16")
 
 
 def test_a_run_that_overfits_says_so_and_early_stopping_ends_it(script, overfitted, tmp_path):
