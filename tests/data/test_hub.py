@@ -147,7 +147,7 @@ def hub(dataset, monkeypatch):
     server.asked = []
     address = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setattr(huggingface_hub, "HfApi", partial(huggingface_hub.HfApi, address))
-    # Other tests of this process may have imported it with HF_HUB_OFFLINE set.
+    # Other tests of this process may have imported huggingface_hub with HF_HUB_OFFLINE set.
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield server
