@@ -69,7 +69,7 @@ NOTATION = [
 ]
 VALUES = [
     ("train model.dropout=1.5", "model.dropout must be less than 1, got 1.5"),
-    ("train callbacks.pictures.layers=[9]", "callbacks.pictures.layers must be from -4 to 3 in th"),
+    ("train callbacks.pictures.layers=[9]", "callbacks.pictures.layers must be from -2 to 1 in th"),
     ("train model.n_heads=5", "d_model must be a multiple of n_heads, got d_model=128 and n_heads"),
     (
         "train model.d_model=x model.n_layers=0",
