@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini.commands.announcements import Announcer, ended_by
+from gptmini.commands.initial import initial_model
 from gptmini.commands.parts import Settings
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
     from rich.console import Console
 
+    from gptmini.checkpoint.training_state import TrainingState
     from gptmini.commands.compose import Typed
+    from gptmini.data import TokenStore
     from gptmini.runs import Run, RunState
     from gptmini.training import GPTModule, TokenDataModule
     from gptmini.training.checkpoints import Best
@@ -115,6 +118,42 @@ def log_setup(
             logger.log_table("setup/data", data_card(module.store), 0)
         logger.log_hyperparams(plain)
         logger.save()
+
+
+def assemble(
+    settings: Settings, store: "TokenStore", state: "TrainingState | None"
+) -> "tuple[GPTModule, TokenDataModule]":
+    """The module and the batches of a run on the tokens of a text; callbacks get their state of a checkpoint.
+
+    Raises UserError: the text is too short, the settings do not fit the text, or the state is that of another run.
+    """
+    from gptmini.tokenizer import from_dict
+    from gptmini.training import trainer
+
+    n_vocab = from_dict(store.tokenizer_state).n_vocab
+    # A run without a step done begins again, with callbacks that have seen nothing.
+    if state is not None and state.step > 0:
+        trainer.restore_callbacks(settings.callbacks, state)
+
+    initial = None
+    origin = None if state is None else state.origin
+    if state is None and settings.root.init_from is not None:
+        initial, origin = initial_model(settings.root.init_from)
+    return trainer.assemble(
+        store,
+        settings.model.with_vocab_size(n_vocab),
+        settings.trainer,
+        optimizer=settings.optimizer.build,
+        schedule=settings.schedule,
+        seed=settings.root.seed,
+        compile=settings.hardware.compile,
+        device=settings.hardware.device,
+        precision=settings.hardware.precision,
+        state=state,
+        initial=initial,
+        origin=origin,
+        freeze=settings.root.frozen,
+    )
 
 
 def fit(

@@ -3,6 +3,7 @@
 import json
 import string
 import textwrap
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,12 +28,26 @@ OF_PREPARE = ("data", "tokenizer", "experiment", "data_dir", "num_workers", "ver
 
 
 def show_configuration(config: "DictConfig", typed: "Typed") -> None:
-    """Print the configuration that a command line amounts to; with resume= or folder=, that of the run."""
+    """Print the configuration that a command line amounts to; with resume= or folder=, that of the run.
+
+    With budget= the text is prepared, so that what is chosen for it is shown.
+    """
     from omegaconf import OmegaConf
 
     from gptmini.commands.resumed import going_on
 
-    config, _ = going_on(config, typed)
+    began = time.monotonic()
+    config, typed = going_on(config, typed)
+    is_new = config.resume is None and "verify" not in config
+    if config.budget is not None and is_new:
+        from gptmini.commands.dial import Dial
+        from gptmini.commands.parts import build_settings
+        from gptmini.commands.train import prepare_process
+        from gptmini.data import Watcher
+
+        settings = build_settings(config)
+        prepare_process(settings)
+        Dial(config, typed, settings, began=began).choose(Watcher())
     print(OmegaConf.to_yaml(config), end="")
 
 

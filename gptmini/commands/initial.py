@@ -32,7 +32,7 @@ def take_from_source(config: "DictConfig", typed: Typed) -> None:
         return
 
     source = _source_of(config.init_from)
-    if _asks_for("tokenizer", typed) and not _makes_tokenizer_of(source, config.tokenizer):
+    if asks_for("tokenizer", typed) and not _makes_tokenizer_of(source, config.tokenizer):
         raise UserError(
             f"the tokenizer must be that of the model of init_from={source.path}; leave out tokenizer=, or replace "
             f"that of an experiment by tokenizer=of_model tokenizer.path={source.path}"
@@ -92,7 +92,7 @@ def _sizes(config: "DictConfig", typed: Typed, source: "TrainedSource") -> dict[
         return usual.get(name) if value is None else value
 
     for name, given in sizes.items():
-        if not _asks_for(f"model.{name}", typed):
+        if not asks_for(f"model.{name}", typed):
             continue
 
         wanted = config.model.get(name)
@@ -110,7 +110,7 @@ def _sizes(config: "DictConfig", typed: Typed, source: "TrainedSource") -> dict[
     return sizes
 
 
-def _asks_for(key: str, typed: Typed) -> bool:
+def asks_for(key: str, typed: Typed) -> bool:
     """Whether a key of the model or the tokenizer was asked for: typed, or set by an experiment; no mere default."""
     from gptmini.commands.keys import chosen_by_experiment
 

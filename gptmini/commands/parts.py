@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, PositiveInt
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from gptmini.commands.keys import known_keys, no_key
@@ -45,6 +45,9 @@ def _is_named(place: str) -> str:
 
 
 Place = Annotated[str, AfterValidator(_is_named)]
+# A time as 90s, 10m or 1h30m.
+Duration = Annotated[str, Field(pattern=r"^([0-9]{1,6}[hms])+$")]
+SECONDS_OF = {"h": 3600, "m": 60, "s": 1}
 
 
 def usable_processors() -> int:
@@ -59,6 +62,8 @@ class RootSettings:
     """The keys at the root of the configuration."""
 
     name: Annotated[FileName, AfterValidator(_not_latest)] | None  # of the run
+    # Time for a new run, whose sizes and steps are then chosen for it; None for those of the configuration.
+    budget: PositiveFloat | Duration | None
     seed: Seed  # of the first weights, the order of batches and dropout
     data_dir: Place  # folder of the prepared token files
     num_workers: PositiveInt | Literal["auto"]  # threads that tokenise a text
@@ -73,6 +78,14 @@ class RootSettings:
     def n_workers(self) -> int:
         """Number of threads that tokenise a text."""
         return usable_processors() if self.num_workers == "auto" else self.num_workers
+
+    @property
+    def seconds(self) -> float | None:
+        """The budget in seconds; None where there is none."""
+        if not isinstance(self.budget, str):
+            return self.budget
+        parts = re.findall(r"([0-9]+)([hms])", self.budget)
+        return float(sum(int(number) * SECONDS_OF[unit] for number, unit in parts))
 
     @property
     def frozen(self) -> list[str]:

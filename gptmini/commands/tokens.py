@@ -34,6 +34,7 @@ def open_tokens(
     state: "TrainingState | None" = None,
     *,
     watcher: "Watcher | None" = None,
+    corpus: Any = None,
 ) -> "tuple[TokenStore, bool]":
     """Open the tokens of a run, and prepare them from the text if they are not there.
 
@@ -44,6 +45,7 @@ def open_tokens(
         state: the state that a run goes on from; its tokens are opened if they are still there, unless another data_dir
             was typed.
         watcher: is told of the progress, and of what a user should know of the text; None for nobody.
+        corpus: the text, where it has been opened before; None to open that of the configuration.
 
     Returns the tokens, and whether they were prepared by this call.
     Raises UserError: the text cannot be read; or the tokens of a run that goes on are not there, and only the run's
@@ -57,8 +59,9 @@ def open_tokens(
         if (known / "meta.json").is_file():
             return TokenStore(known), False
 
-    is_stored = settings.root.resume is not None
-    corpus = _stored_text(config) if is_stored else build_part(config.data)
+    if corpus is None:
+        is_stored = settings.root.resume is not None
+        corpus = _stored_text(config) if is_stored else build_part(config.data)
     # Token files and mixtures are prepared in their own ways.
     prepare_it = getattr(corpus, "prepare", partial(prepare, corpus))
     store, is_new = prepare_it(

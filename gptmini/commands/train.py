@@ -2,13 +2,16 @@
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini.commands.compose import Typed
+from gptmini.commands.dial import Dial
 from gptmini.commands.errors import speak
 from gptmini.commands.fitting import (
     TrainingResult,
+    assemble,
     checkpoints_of,
     fit,
     log_setup,
@@ -17,7 +20,6 @@ from gptmini.commands.fitting import (
     result_of,
     say_end,
 )
-from gptmini.commands.initial import initial_model
 from gptmini.commands.launcher import start_ranks
 from gptmini.commands.parts import Settings, build_loggers, build_settings
 from gptmini.commands.resumed import going_on
@@ -29,10 +31,8 @@ from gptmini.world import this_world
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from gptmini.checkpoint.training_state import TrainingState
     from gptmini.data import TokenStore
     from gptmini.runs import Run
-    from gptmini.training import GPTModule, TokenDataModule
     from gptmini.training.ranks import Ranks
 
 
@@ -102,8 +102,13 @@ def _train(
     """Train a run whose folder is locked; began is when the command began, in seconds of time.monotonic."""
     loggers = build_loggers(config.logger, run)
     console = make_console(settings.root.console)
+    chosen: Sequence[str] = ()
     with watching(console, topic="data") as watcher:
-        store, prepared_now = open_tokens(config, typed, settings, run.state, watcher=watcher)
+        if settings.root.budget is not None and config.resume is None:
+            dialled = Dial(config, typed, settings, began=began).choose(watcher)
+            settings, store, prepared_now, chosen = dialled
+        else:
+            store, prepared_now = open_tokens(config, typed, settings, run.state, watcher=watcher)
     module, data = assemble(settings, store, run.state)
 
     # The run keeps the batch size that was found for its devices, so that a resumed run need not look for it.
@@ -112,6 +117,8 @@ def _train(
     ranks.tell(plan_of(run, config, store))
 
     announcer = open_announcer(console, run, settings, loggers, typed)
+    if chosen:
+        announcer.say("dial", *chosen)
     log_setup(loggers, config, module, run)
     announcer.say_start(run, module, settings, prepared_now=prepared_now)
     loggers = [*loggers, announcer.console]
@@ -179,42 +186,6 @@ def prepare_process(settings: Settings) -> None:
     if settings.hardware.tf32:
         use_tf32()
     use_threads(settings.trainer.threads, n_processes=settings.trainer.devices_here)
-
-
-def assemble(
-    settings: Settings, store: "TokenStore", state: "TrainingState | None"
-) -> "tuple[GPTModule, TokenDataModule]":
-    """The module and the batches of a run on the tokens of a text; callbacks get their state of a checkpoint.
-
-    Raises UserError: the text is too short, the settings do not fit the text, or the state is that of another run.
-    """
-    from gptmini.tokenizer import from_dict
-    from gptmini.training import trainer
-
-    n_vocab = from_dict(store.tokenizer_state).n_vocab
-    # A run without a step done begins again, with callbacks that have seen nothing.
-    if state is not None and state.step > 0:
-        trainer.restore_callbacks(settings.callbacks, state)
-
-    initial = None
-    origin = None if state is None else state.origin
-    if state is None and settings.root.init_from is not None:
-        initial, origin = initial_model(settings.root.init_from)
-    return trainer.assemble(
-        store,
-        settings.model.with_vocab_size(n_vocab),
-        settings.trainer,
-        optimizer=settings.optimizer.build,
-        schedule=settings.schedule,
-        seed=settings.root.seed,
-        compile=settings.hardware.compile,
-        device=settings.hardware.device,
-        precision=settings.hardware.precision,
-        state=state,
-        initial=initial,
-        origin=origin,
-        freeze=settings.root.frozen,
-    )
 
 
 def stored_yaml(config: "DictConfig") -> str:

@@ -11,10 +11,11 @@ import torch
 from omegaconf import DictConfig
 
 from gptmini.commands.compose import compose
+from gptmini.commands.fitting import assemble
 from gptmini.commands.parts import Settings, build_settings
 from gptmini.commands.resumed import going_on
 from gptmini.commands.tokens import open_tokens
-from gptmini.commands.train import assemble, prepare_process
+from gptmini.commands.train import prepare_process
 from gptmini.data import TokenStore
 from gptmini.hardware import clock
 from gptmini.training import GPTModule, TokenDataModule, build_trainer

@@ -1,0 +1,220 @@
+"""budget=: the sizes and the steps of a new run, chosen for its text, its machine and a time.
+
+What is typed beside budget=, or set by an experiment, stays as it is. Everything else is chosen by the rule in
+gptmini.training.budget, and stands in the run's configuration as plain numbers.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gptmini.commands.compose import Typed
+from gptmini.commands.fitting import assemble
+from gptmini.commands.initial import asks_for
+from gptmini.commands.parts import Settings, build_part, build_settings
+from gptmini.commands.tokens import open_tokens
+from gptmini.user_error import UserError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from gptmini.data import Corpus, Progress, TokenStore, Watcher
+    from gptmini.training.budget import Candidate, Text
+
+# Bytes of a text after which its size is estimated, by the share of its files that they took.
+ENOUGH = 50_000_000
+CHOSEN_OF_MODEL = (
+    "d_model",
+    "n_layers",
+    "n_heads",
+    "n_kv_heads",
+    "d_ff",
+    "context_length",
+    "dropout",
+)
+
+
+class Dialled(NamedTuple):
+    """A run whose sizes and steps are chosen, and whose tokens are open."""
+
+    settings: Settings
+    store: "TokenStore"
+    prepared_now: bool
+    lines: Sequence[str]  # that tell the user what was chosen, and why
+
+
+class Dial:
+    """Chooses what a budget leaves open, and writes it into the configuration of a new run.
+
+    Args:
+        config: the configuration.
+        typed: what was typed for it.
+        settings: its parts.
+        began: when the command began, in seconds of time.monotonic.
+    """
+
+    def __init__(
+        self, config: "DictConfig", typed: Typed, settings: Settings, *, began: float
+    ) -> None:
+        from gptmini.training.budget import AROUND
+
+        self.config = config
+        self.typed = typed
+        self.settings = settings
+        self.ends = began + (settings.root.seconds or 0.0) - AROUND
+
+    def choose(self, watcher: "Watcher") -> Dialled:
+        """Choose the vocabulary and the sizes, open the tokens, and choose the steps.
+
+        Raises UserError: the text cannot be read, or the time is over before training begins. Raises
+        pydantic.ValidationError: no sizes fit what was typed.
+        """
+        from gptmini.training.budget import Text
+
+        corpus = build_part(self.config.data)
+        candidates: list[Candidate] = []
+        # A tokenizer whose size is chosen is made after that, and any other one before.
+        if self._is_open("tokenizer.vocab_size") and "vocab_size" in self.config.tokenizer:
+            n_bytes = bytes_to_train_on(corpus)
+            candidates = self._take_sizes(partial(Text.in_pairs, n_bytes))
+        store, prepared_now = open_tokens(
+            self.config,
+            self.typed,
+            self.settings,
+            watcher=replace(watcher, on_progress=self._in_time(watcher.on_progress)),
+            corpus=corpus,
+        )
+        text = Text.of(store)
+        if not candidates:
+            candidates = self._take_sizes(lambda width: text)
+        seconds_a_step = self._take_steps(store, text)
+        return Dialled(
+            settings=self.settings,
+            store=store,
+            prepared_now=prepared_now,
+            lines=self._lines(candidates, text, seconds_a_step),
+        )
+
+    def _take_sizes(self, text_of: "Callable[[int], Text]") -> "list[Candidate]":
+        """Choose the vocabulary, the sizes of the model, and the sequences of a step; return what was compared.
+
+        text_of gives the text in the tokens that suit a width.
+        """
+        from gptmini.training.budget import Search
+
+        search = Search(
+            model=self.settings.model,
+            trainer=self.settings.trainer,
+            make_optimizer=self.settings.optimizer.build,
+            hardware=self.settings.hardware,
+            is_open=self._is_open,
+            seconds=self._left(),
+        )
+        candidates = search.candidates(text_of)
+        best = min(candidates, key=lambda candidate: candidate.loss)
+        of_model = {f"model.{name}": getattr(best.config, name) for name in CHOSEN_OF_MODEL}
+        self._take(of_model | {"trainer.global_batch_size": best.global_batch_size})
+        if "vocab_size" in self.config.tokenizer:
+            self._take({"tokenizer.vocab_size": best.config.vocab_size})
+        return candidates
+
+    def _take_steps(self, store: "TokenStore", text: "Text") -> float:
+        """Choose the steps that fill the time that is left, and when to validate; return the seconds of a step."""
+        from gptmini.training import budget
+
+        module, _ = assemble(self.settings, store, None)
+        seconds_a_step = budget.seconds_of_run(module, self.settings.hardware)
+        trainer = self.settings.trainer
+        n_val_tokens = store.n_tokens("val")
+        n_steps, val_every = budget.steps_in(
+            self._left(),
+            seconds_a_step,
+            text,
+            tokens_a_step=trainer.global_batch_size * self.settings.model.context_length,
+            n_val_tokens=min(n_val_tokens, trainer.val_tokens or n_val_tokens),
+        )
+        if n_steps < 1:
+            raise self._too_short(f"a step takes {seconds_a_step:.2g} s")
+        self._take({"trainer.max_steps": n_steps, "trainer.val_every_steps": val_every})
+        return seconds_a_step
+
+    def _lines(
+        self, candidates: "Sequence[Candidate]", text: "Text", seconds_a_step: float
+    ) -> list[str]:
+        """Lines on what was chosen, and why."""
+        model = self.settings.model
+        trainer = self.settings.trainer
+        n_tokens = trainer.global_batch_size * model.context_length
+        passes = trainer.max_steps * n_tokens * text.bytes_per_token / text.n_bytes
+        return [
+            f"{text.n_bytes:,} bytes to train on; {n_tokens / seconds_a_step:,.0f} tokens a second here",
+            f"chosen: {text.n_vocab:,} ids, {model.n_layers} blocks of {model.d_model}, dropout {model.dropout:g}, "
+            f"context {model.context_length}, {trainer.global_batch_size} sequences a step, {trainer.max_steps:,} "
+            f"steps: {passes:.2g} passes over the text",
+            *why(candidates),
+        ]
+
+    def _is_open(self, key: str) -> bool:
+        """Whether a key may be chosen: it was neither typed nor set by an experiment or by the model of init_from."""
+        of_source = self.config.init_from is not None and key.startswith(("model.", "tokenizer."))
+        return not of_source and not asks_for(key, self.typed)
+
+    def _take(self, changes: Mapping[str, Any]) -> None:
+        """Write what was chosen into the configuration, but for what stays as it is."""
+        from omegaconf import OmegaConf
+
+        for key, value in changes.items():
+            if self._is_open(key):
+                OmegaConf.update(self.config, key, value)
+        self.settings = build_settings(self.config)
+
+    def _left(self) -> float:
+        """Seconds that are left for training; UserError where there are none."""
+        left = self.ends - time.monotonic()
+        if left <= 0:
+            raise self._too_short("it is over before training begins")
+        return left
+
+    def _too_short(self, why: str) -> UserError:
+        """The error of a budget that leaves no time to train."""
+        return UserError(
+            f"budget={self.config.budget} leaves no time to train: {why}; give more, or prepare the text before, with "
+            "gptmini prepare and the same tokenizer.vocab_size"
+        )
+
+    def _in_time(self, on_progress: "Callable[[Progress], None]") -> "Callable[[Progress], None]":
+        """A function that tells of progress as on_progress does, and ends the preparation where the time is over."""
+
+        def tell(progress: "Progress") -> None:
+            self._left()
+            on_progress(progress)
+
+        return tell
+
+
+def why(candidates: "Sequence[Candidate]") -> list[str]:
+    """A line on what the next narrower and the next wider model would come to, by the rule."""
+    best = min(candidates, key=lambda candidate: candidate.loss)
+    i = candidates.index(best)
+    beside = [candidates[j] for j in (i - 1, i + 1) if 0 <= j < len(candidates)]
+    if not beside:
+        return []
+    losses = [
+        f"a width of {candidate.config.d_model} in {candidate.n_steps:,.0f} steps would end "
+        f"{candidate.loss / best.loss - 1:.1%} higher"
+        for candidate in beside
+    ]
+    return [f"why: by the rule, {', and '.join(losses)}"]
+
+
+def bytes_to_train_on(corpus: "Corpus") -> int:
+    """Bytes of the documents that a text gives to train on; an estimate for a large text."""
+    n_bytes = 0
+    for document in corpus.documents():
+        n_bytes += len(document.text.encode())
+        if n_bytes >= ENOUGH:
+            n_bytes = round(n_bytes / (corpus.share_read() or 1))
+            break
+    return round(n_bytes * (1 - (corpus.val_fraction or 0)))

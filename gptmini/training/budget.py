@@ -1,0 +1,308 @@
+"""What budget= chooses: the sizes and steps that make the best model of a text in a time, on the machine at hand.
+
+Models of rising width are trained for a few steps each, which says how many steps of each fit into the time. A law of
+the loss says how each of them would end, and the search stops where that begins to rise. Everything else follows from
+the width, the text and the number of steps.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from gptmini.data.store import TokenStore
+from gptmini.hardware import Hardware, clock
+from gptmini.model import GPT, GPTConfig, ModelSettings, new_gpt, training_loss
+from gptmini.model.gpt import gpt_of_shapes
+from gptmini.training.batch_size import choose_batch_size
+from gptmini.training.module import GPTModule
+from gptmini.training.trainer_settings import TrainerSettings, micro_steps
+
+WIDTHS = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
+VOCABULARIES = (512, 1000, 2000, 4000, 8000, 16_000, 32_000)
+BYTES_OF_PAIRS = 0.36  # bytes a token, divided by the natural logarithm of the number of ids
+# Tokens of a sequence and sequences of a step: the first with which at most MANY_STEPS steps fit into the time.
+STEPS_OF = (
+    *((128, 16), (256, 16), (256, 32), (512, 32), (512, 64)),
+    *((1024, 64), (1024, 128), (1024, 256), (1024, 512)),
+)
+MANY_STEPS = 2000
+
+# Most passes over a text: up to so many, one over the same text is worth nearly as much as one over new text, by
+# Muennighoff et al. 2023, "Scaling Data-Constrained Language Models".
+MOST_PASSES = 4.0
+# Most weights in the blocks for each byte of the text. A text of 200 KB was learned no better with more.
+MOST_WEIGHTS = 8.0
+# Of a model with more weights in its blocks than the text has bytes, which would else learn the text by heart.
+DROPOUT = 0.1
+
+# Seconds that a run takes besides its steps and validations: before the command looks at its clock, and at the end.
+AROUND = 2.5
+# Share of the time that validations may take, and most of them; one follows the last step in any case.
+VALIDATED_SHARE = 0.05
+MOST_VALIDATIONS = 20
+# Steps that are measured of each model that is compared, and of the chosen one, besides one that warms up.
+COMPARED_STEPS = 3
+CHOSEN_STEPS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """A text to train on, in the tokens of a tokenizer."""
+
+    n_bytes: int
+    n_vocab: int
+    bytes_per_token: float
+
+    @classmethod
+    def in_pairs(cls, n_bytes: int, width: int) -> "Text":
+        """A text that is not prepared yet, in as many byte pairs as suit it and the width of a model.
+
+        That is 2,000 for 200 KB and 8,000 for 20 MB, but at most 80 times the width. With fewer ids a text has more
+        tokens; with more of them each is seen too seldom.
+        """
+        wanted = min(2000 * (n_bytes / 200e3) ** 0.3, 80 * width)
+        n_vocab = min(VOCABULARIES, key=lambda n_vocab: abs(math.log(n_vocab / wanted)))
+        return cls(
+            n_bytes=n_bytes, n_vocab=n_vocab, bytes_per_token=BYTES_OF_PAIRS * math.log(n_vocab)
+        )
+
+    @classmethod
+    def of(cls, store: TokenStore) -> "Text":
+        """A text that was prepared."""
+        return cls(
+            n_bytes=store.n_bytes("train"),
+            n_vocab=store.tokenizer.n_vocab,
+            bytes_per_token=1 / store.tokens_per_byte("train"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A model that may be trained, and what would come of it."""
+
+    config: GPTConfig
+    global_batch_size: int
+    n_steps: float  # that fit into the time and are worth it
+    loss: float  # by the law, in bits per byte
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """A search for the best model in a time; what is not open stays as it is in the settings.
+
+    Args:
+        model: settings of the model.
+        trainer: settings of the trainer.
+        make_optimizer: makes the optimizer of a model.
+        hardware: what trains it.
+        is_open: whether a key may be chosen, as model.d_model.
+        seconds: of training.
+    """
+
+    model: ModelSettings
+    trainer: TrainerSettings
+    make_optimizer: Callable[[GPT], torch.optim.Optimizer]
+    hardware: Hardware
+    is_open: Callable[[str], bool]
+    seconds: float
+
+    def candidates(self, text_of: Callable[[int], Text]) -> list[Candidate]:
+        """The models that may be trained for a text, in rising width, up to the first that would end no better.
+
+        text_of gives the text in the tokens that suit a width.
+        Raises pydantic.ValidationError: no sizes fit those that stay as they are.
+        """
+        widths = WIDTHS if self.is_open("model.d_model") else (self.model.d_model,)
+        found: list[Candidate] = []
+        for width in widths:
+            text = text_of(width)
+            try:
+                settings = replace(self.model, **self._open("model", sizes_of(width)))
+                config = settings.with_vocab_size(text.n_vocab)
+            except ValidationError:  # heads that stay as they are do not divide this width
+                if not found and width == widths[-1]:
+                    raise
+                continue
+
+            n_weights = weights_of(config)
+            if found and n_weights > MOST_WEIGHTS * text.n_bytes:
+                break
+            found.append(self._candidate(text, config, n_weights))
+            if len(found) > 1 and found[-1].loss >= found[-2].loss:
+                break
+        return found
+
+    def _candidate(self, text: Text, config: GPTConfig, n_weights: int) -> Candidate:
+        """A model of some sizes, in steps of as many tokens as suit the time."""
+        dropout = DROPOUT if n_weights > text.n_bytes else 0.0
+        for context_length, batch_size in STEPS_OF:
+            changes = {"context_length": context_length, "dropout": dropout}
+            config = replace(config, **self._open("model", changes))
+            changes = {"global_batch_size": batch_size}
+            trainer = replace(self.trainer, **self._open("trainer", changes))
+
+            tokens_a_step = config.context_length * trainer.global_batch_size
+            in_time = self.seconds / self._seconds_a_step(config, trainer)
+            n_steps = min(in_time, most_steps(text, tokens_a_step))
+            if n_steps <= MANY_STEPS:
+                break
+        return Candidate(
+            config=config,
+            global_batch_size=trainer.global_batch_size,
+            n_steps=n_steps,
+            loss=predicted(n_weights, n_steps * tokens_a_step * text.bytes_per_token, text.n_vocab),
+        )
+
+    def _open(self, group: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of a group's keys that may be chosen."""
+        return {name: value for name, value in values.items() if self.is_open(f"{group}.{name}")}
+
+    def _seconds_a_step(self, config: GPTConfig, trainer: TrainerSettings) -> float:
+        """Seconds of an optimizer step of a new model."""
+        model = new_gpt(config, seed=0)
+        batch_size = choose_batch_size(
+            model,
+            global_batch_size=trainer.global_batch_size,
+            n_ranks=trainer.n_ranks,
+            device=self.hardware.device,
+            precision=self.hardware.precision,
+            compile=False,
+        )
+        return seconds_a_step(
+            model.to(self.hardware.device),
+            partial(training_loss, model),
+            self.make_optimizer(model),
+            batch_size=batch_size,
+            n_micro_steps=micro_steps(trainer.global_batch_size, batch_size, trainer.n_ranks),
+            is_bf16=self.hardware.precision != "fp32",
+            n_steps=COMPARED_STEPS,
+        )
+
+
+def predicted(n_weights: int, n_bytes: float, n_vocab: int) -> float:
+    """The law: how a run ends, in bits per byte. It ranks the runs on one text.
+
+    Args:
+        n_weights: in the blocks of the model.
+        n_bytes: of text that the run trains on.
+        n_vocab: ids of the tokenizer.
+
+    Fitted to 38 runs of 20 to 180 s on two cores, on 20 MB of manual pages, by scripts/benchmarks/dial.py. The root
+    mean square of its relative errors there is 1.8 %, and the largest is 4.8 %. The form is that of Hoffmann et al.
+    2022, equation 2, with a term for the vocabulary.
+    """
+    return (
+        0.096
+        + 0.477 * (n_weights / 1e6) ** -0.087
+        + 0.547 * (n_bytes / 1e6) ** -0.522
+        + 0.119 * (n_vocab / 4000) ** -0.661
+    )
+
+
+def weights_of(config: GPTConfig) -> int:
+    """Number of weights in the blocks of a model."""
+    blocks = gpt_of_shapes(config).blocks
+    return sum(weight.numel() for block in blocks for weight in block.parameters())
+
+
+def sizes_of(width: int) -> dict[str, int]:
+    """The sizes of a model that belong to a width, by their names in ModelSettings."""
+    n_heads = max(1, width // (32 if width < 512 else 64))
+    return {
+        "d_model": width,
+        "n_layers": max(2, round(width / 80)),
+        "n_heads": n_heads,
+        "n_kv_heads": n_heads // 2 if n_heads % 2 == 0 else n_heads,
+        "d_ff": 8 * round(width / 3),  # its three matrices are as large as two of 4 * width
+    }
+
+
+def seconds_a_step(
+    model: GPT,
+    compute_loss: Callable[[Tensor, Tensor], Tensor],
+    optimizer: torch.optim.Optimizer,
+    *,
+    batch_size: int,
+    n_micro_steps: int,
+    is_bf16: bool,
+    n_steps: int,
+) -> float:
+    """The median seconds of some optimizer steps, behind one that warms up.
+
+    Args:
+        model: on its device. It is trained on tokens that mean nothing, and of no use afterwards.
+        compute_loss: the loss of a micro-step's tokens and targets, (B, T) each.
+        optimizer: of the model.
+        batch_size: sequences of a micro-step.
+        n_micro_steps: micro-steps of a step.
+        is_bf16: whether matrices are multiplied in bfloat16.
+        n_steps: steps that are measured.
+    """
+    device = model.embedding.weight.device
+    shape = (batch_size, model.config.context_length)
+    tokens = torch.randint(model.config.vocab_size, shape, device=device)
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=is_bf16)
+    model.train()
+
+    times = []
+    for _ in range(1 + n_steps):
+        began = clock(device.type)
+        for _ in range(n_micro_steps):
+            with autocast:
+                loss = compute_loss(tokens, tokens)
+            (loss / n_micro_steps).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        times.append(clock(device.type) - began)
+    return statistics.median(times[1:])
+
+
+def seconds_of_run(module: GPTModule, hardware: Hardware) -> float:
+    """Seconds of an optimizer step of a run, whose module is of no use afterwards."""
+    settings = module.settings
+    model = module.model.to(hardware.device)
+    return seconds_a_step(
+        model,
+        module.compute_loss,
+        module.make_optimizer(model),
+        batch_size=settings.micro_batch_size,
+        n_micro_steps=micro_steps(
+            settings.global_batch_size, settings.micro_batch_size, settings.n_ranks
+        ),
+        is_bf16=hardware.precision == "bf16",
+        n_steps=CHOSEN_STEPS,
+    )
+
+
+def steps_in(
+    seconds: float, seconds_a_step: float, text: Text, *, tokens_a_step: int, n_val_tokens: int
+) -> tuple[int, int]:
+    """The steps that fill a time with their validations, or that are worth it, and the steps between two validations.
+
+    A validation, which has no backward pass, takes a third of the time of training on as many tokens.
+
+    Args:
+        seconds: for steps and validations.
+        seconds_a_step: seconds of a step.
+        text: the text, prepared.
+        tokens_a_step: tokens that a step trains on.
+        n_val_tokens: tokens of a validation.
+    """
+    of_validation = seconds_a_step * n_val_tokens / tokens_a_step / 3
+    n_validations = max(1, int(min(MOST_VALIDATIONS, VALIDATED_SHARE * seconds / of_validation)))
+    in_time = (seconds - n_validations * of_validation) / seconds_a_step
+    n_steps = int(min(in_time, most_steps(text, tokens_a_step)))
+    return n_steps, max(1, math.ceil(n_steps / n_validations))
+
+
+def most_steps(text: Text, tokens_a_step: int) -> float:
+    """Steps that pass over a text as often as is worth it."""
+    return max(1.0, MOST_PASSES * text.n_bytes / text.bytes_per_token / tokens_a_step)

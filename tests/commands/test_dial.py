@@ -1,0 +1,117 @@
+"""budget=: what a command with it chooses, keeps, says and refuses."""
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from run_folders import config_of, last, newest
+
+TEXT = (
+    "data=text",
+    "data.path=my.txt",
+    "callbacks.samples=null",
+    "callbacks.pictures=null",
+)
+CHOSEN = (
+    "tokenizer.vocab_size",
+    *(f"model.{name}" for name in ("d_model", "n_layers", "n_heads", "n_kv_heads", "d_ff")),
+    *("model.context_length", "model.dropout", "trainer.global_batch_size"),
+    *("trainer.max_steps", "trainer.val_every_steps"),
+)
+
+
+@pytest.fixture
+def dialled(script, once):
+    """What was said by a run of a minute, of which the text needs little."""
+    result = once("dialled", lambda: script("train", *TEXT, "budget=1m")).result
+    assert result.code == 0, result
+    return result.out
+
+
+def test_its_numbers_alone_train_the_same_weights(script, dialled):
+    config = OmegaConf.create(config_of(newest()))
+    weights = last(newest())["state_dict"]
+    assert (
+        script("train", *TEXT, *(f"{key}={OmegaConf.select(config, key)}" for key in CHOSEN)).code
+        == 0
+    )
+    again = last(newest())["state_dict"]
+    assert all(torch.equal(weights[name], again[name]) for name in weights)
+
+
+def test_it_says_what_it_has_chosen_and_how_often_it_reads_the_text(dialled):
+    config = OmegaConf.create(config_of(newest()))
+    said = next(line for line in dialled.splitlines() if "chosen: " in line)
+    assert f"{config.model.n_layers} blocks of {config.model.d_model}" in said
+    assert f" {config.trainer.max_steps} steps: " in said
+    # A step reads 2,048 tokens, and the text is passed four times at most.
+    passes = float(said.partition(" steps: ")[2].partition(" ")[0])
+    assert 3 < passes <= 4
+
+
+def test_a_run_with_it_goes_on_by_its_numbers(script, dialled):
+    steps = config_of(newest())["trainer"]["max_steps"] + 1
+    result = script("train", "resume=runs/latest", f"trainer.max_steps={steps}")
+    assert result.code == 0, result
+    assert "dial" not in result.out
+    assert last(newest())["global_step"] == steps
+    script("train", "resume=runs/latest", "budget=2m").assert_refused(
+        "budget=2m would change the past"
+    )
+
+
+def test_typed_again_with_folder_it_is_complete(script):
+    command = ("train", *TEXT, "budget=1m", "folder=x")
+    assert "dial" in script(*command).out
+    assert "is complete" in script(*command).out
+
+
+def test_what_is_typed_stays_and_the_rest_is_chosen(script):
+    kept = (
+        "tokenizer=byte",
+        "model.n_layers=1",
+        "trainer.max_steps=2",
+        "trainer.global_batch_size=4",
+    )
+    assert script("train", *TEXT, "budget=1m", *kept).code == 0
+    config = config_of(newest())
+    assert config["model"]["n_layers"] == 1
+    assert config["model"]["d_model"] != 128  # that of the configuration
+    assert config["trainer"]["max_steps"] == 2
+    assert config["trainer"]["global_batch_size"] == 4
+    assert "vocab_size" not in config["tokenizer"]
+
+
+def test_what_an_experiment_sets_stays(script):
+    command = ("train", "experiment=smoke", *TEXT, "--cfg", "job")
+    plain = OmegaConf.create(script(*command).out)
+    with_budget = OmegaConf.create(script(*command, "budget=1m").out)
+    assert with_budget.model.d_model == plain.model.d_model
+    assert with_budget.trainer.max_steps == plain.trainer.max_steps
+
+
+def test_cfg_shows_the_choice_and_trains_nothing(script, tmp_path):
+    shown = OmegaConf.create(script("train", *TEXT, "budget=1m", "--cfg", "job").out)
+    assert shown.model.d_model == 64
+    assert shown.trainer.max_steps < 500
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_model_to_begin_with_keeps_its_sizes(script, trained, tmp_path):
+    result = script("train", *TEXT, f"init_from={trained}", "budget=1m")
+    assert result.code == 0, result
+    here, source = config_of(newest()), config_of(trained)
+    assert here["model"]["d_model"] == source["model"]["d_model"]
+    assert here["trainer"]["max_steps"] != 500
+
+
+@pytest.mark.parametrize("given", ["1s", "0.5"])
+def test_too_little_time_is_one_line(script, given):
+    script("train", *TEXT, f"budget={given}").assert_refused(
+        f"budget={given} leaves no time to train"
+    )
+
+
+@pytest.mark.parametrize("given", ["5x", "0", "-1", "''", "1m30"])
+def test_a_wrong_time_is_one_line(script, given):
+    script("train", *TEXT, f"budget={given}").assert_refused("budget must be ")

@@ -1,0 +1,197 @@
+"""The rule behind budget=, by hand: its law, what belongs to a width, and the steps of a time."""
+
+import math
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from gptmini.hardware import choose_hardware
+from gptmini.model import ModelSettings, preset
+from gptmini.training import TrainerSettings, budget
+from gptmini.training.budget import WIDTHS, Search, Text
+
+TRAINER = TrainerSettings(
+    max_steps=500,
+    max_time=None,
+    max_bad_steps=10,
+    global_batch_size=16,
+    batch_size="auto",
+    gradient_clip=1.0,
+    val_every_steps=200,
+    val_tokens=60_000,
+    device="cpu",
+    devices=1,
+    num_nodes=1,
+    strategy="auto",
+    checkpoint_activations=False,
+    timeout=600,
+    requeue=False,
+    precision="fp32",
+    compile=False,
+    threads=None,
+)
+QWEN = preset("qwen_tiny", vocab_size=256)
+LARGE = 10**12  # bytes of a text that no run here reads twice
+
+
+def test_the_law_at_its_units():
+    assert budget.predicted(10**6, 1e6, 4000) == pytest.approx(0.096 + 0.477 + 0.547 + 0.119)
+
+
+def test_the_law_falls_with_more_weights_more_text_and_more_ids():
+    here = budget.predicted(10**6, 1e6, 4000)
+    assert budget.predicted(2 * 10**6, 1e6, 4000) < here
+    assert budget.predicted(10**6, 2e6, 4000) < here
+    assert budget.predicted(10**6, 1e6, 8000) < here
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "width", "n_vocab"),
+    [
+        (200_000, 128, 2000),
+        (2_000_000, 128, 4000),  # 2000 * 10 ** 0.3 = 3991
+        (20_000_000, 128, 8000),  # 2000 * 100 ** 0.3 = 7962
+        (20_000_000, 64, 4000),  # 80 * 64 = 5120
+        (5 * 10**9, 1024, 32_000),
+        (2000, 128, 512),
+    ],
+)
+def test_ids_of_a_text(n_bytes, width, n_vocab):
+    text = Text.in_pairs(n_bytes, width)
+    assert text.n_vocab == n_vocab
+    assert text.bytes_per_token == pytest.approx(0.36 * math.log(n_vocab))
+
+
+@pytest.mark.parametrize(
+    ("width", "n_layers", "n_heads", "n_kv_heads", "d_ff"),
+    [(64, 2, 2, 1, 168), (96, 2, 3, 3, 256), (192, 2, 6, 3, 512), (768, 10, 12, 6, 2048)],
+)
+def test_sizes_of_a_width(width, n_layers, n_heads, n_kv_heads, d_ff):
+    assert budget.sizes_of(width) == {
+        "d_model": width,
+        "n_layers": n_layers,
+        "n_heads": n_heads,
+        "n_kv_heads": n_kv_heads,
+        "d_ff": d_ff,
+    }
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_width_makes_a_model(width):
+    preset("qwen_tiny", vocab_size=256, **budget.sizes_of(width))
+
+
+def test_weights_of_the_blocks():
+    # Of width 8: queries and output 8 * 8 each, keys and values 8 * 4 each, three matrices of the MLP of 8 * 16 each,
+    # two norms of 8 gains, and two of the 4 numbers of a head.
+    of_block = 2 * 8 * 8 + 2 * 8 * 4 + 3 * 8 * 16 + 2 * 8 + 2 * 4
+    config = preset(
+        "qwen_tiny", vocab_size=64, d_model=8, n_layers=3, n_heads=2, n_kv_heads=1, d_ff=16
+    )
+    assert budget.weights_of(config) == 3 * of_block
+
+
+def test_steps_that_fill_a_time():
+    # A validation of 6,144 tokens takes a third of three steps, 0.1 s; 20 of them take 2 of the 100 s.
+    text = Text(n_bytes=LARGE, n_vocab=256, bytes_per_token=1.0)
+    assert budget.steps_in(100, 0.1, text, tokens_a_step=2048, n_val_tokens=6144) == (980, 49)
+
+
+def test_validations_take_a_twentieth_of_the_time():
+    # One takes 10 / 3 s, so that one alone fits into 5 s.
+    text = Text(n_bytes=LARGE, n_vocab=256, bytes_per_token=1.0)
+    steps = budget.steps_in(100, 0.1, text, tokens_a_step=2048, n_val_tokens=100 * 2048)
+    assert steps == (966, 966)
+
+
+def test_a_small_text_is_passed_four_times():
+    # 4 * 10,240 bytes in tokens of 2 bytes are 20,480 tokens, which are 10 steps.
+    text = Text(n_bytes=10_240, n_vocab=256, bytes_per_token=2.0)
+    n_steps, _ = budget.steps_in(1000, 0.1, text, tokens_a_step=2048, n_val_tokens=2048)
+    assert n_steps == 10
+
+
+def test_a_step_is_the_median_without_the_first(monkeypatch):
+    ticks = iter([0, 50, 50, 53, 53, 58, 58, 62])  # steps of 50, 3, 5 and 4 s
+    monkeypatch.setattr(budget, "clock", lambda device: next(ticks))
+    search = searched(1, kind=Search)
+    assert search._seconds_a_step(QWEN, TRAINER) == 4
+
+
+# The search
+
+
+class Machine(Search):
+    """A search on a machine that trains a thousand weights on a million tokens in a second."""
+
+    def _seconds_a_step(self, config, trainer):
+        n_weights = budget.weights_of(config) + config.vocab_size * config.d_model
+        return 1e-9 * n_weights * trainer.global_batch_size * config.context_length
+
+
+def searched(seconds, *, kept=(), kind=Machine, **sizes):
+    model = asdict(preset("qwen_tiny", vocab_size=1, **sizes))
+    del model["vocab_size"]
+    return kind(
+        model=ModelSettings(**model),
+        trainer=TRAINER,
+        make_optimizer=lambda model: torch.optim.AdamW(model.parameters()),
+        hardware=choose_hardware("cpu", "fp32", False, 1),
+        is_open=lambda key: key not in kept,
+        seconds=seconds,
+    )
+
+
+def large(width):
+    return Text.in_pairs(LARGE, width)
+
+
+def test_the_search_ends_behind_the_best_width():
+    candidates = searched(60).candidates(large)
+    losses = [candidate.loss for candidate in candidates]
+    assert [candidate.config.d_model for candidate in candidates] == [*WIDTHS[: len(losses)]]
+    assert 1 < len(losses) < len(WIDTHS)
+    assert losses[-1] >= losses[-2] == min(losses)
+
+
+def test_more_time_gives_a_wider_model():
+    def best(seconds):
+        candidates = searched(seconds).candidates(large)
+        return min(candidates, key=lambda candidate: candidate.loss).config.d_model
+
+    assert best(1000) < best(10_000) < best(100_000)
+
+
+def test_steps_grow_with_the_time():
+    for seconds in (10, 1000, 100_000):
+        for candidate in searched(seconds).candidates(large):
+            n_tokens = candidate.global_batch_size * candidate.config.context_length
+            assert candidate.n_steps <= budget.MANY_STEPS
+            assert n_tokens == 2048 or candidate.n_steps > budget.MANY_STEPS / 2
+
+
+def test_what_is_kept_stays():
+    kept = ("model.d_model", "model.n_layers", "model.context_length", "trainer.global_batch_size")
+    search = searched(10**6, kept=kept, d_model=128, n_layers=5, context_length=100)
+    (candidate,) = search.candidates(large)
+    config = candidate.config
+    assert (config.d_model, config.n_layers, config.context_length) == (128, 5, 100)
+    assert candidate.global_batch_size == 16
+
+
+def test_widths_that_do_not_fit_are_passed_over():
+    search = searched(60, kept=("model.n_kv_heads",), n_kv_heads=2)
+    # Of 64, 96 and 128 with 2, 3 and 4 heads, and so on: three heads have no two key-value heads.
+    widths = [candidate.config.d_model for candidate in search.candidates(large)]
+    assert widths[:2] == [64, 128]
+
+
+def test_a_small_text_limits_weights_and_passes_and_asks_for_dropout():
+    # 8 weights for each of 100,000 bytes: two blocks of 128 have 363,000, and of 192 812,000.
+    candidates = searched(10**9).candidates(lambda width: Text.in_pairs(100_000, width))
+    assert [candidate.config.d_model for candidate in candidates] == [64, 96, 128]
+    assert [candidate.config.dropout for candidate in candidates] == [0, 0.1, 0.1]
+    text = Text.in_pairs(100_000, 128)
+    n_tokens = candidates[-1].n_steps * 2048
+    assert n_tokens * text.bytes_per_token == pytest.approx(400_000)
