@@ -37,6 +37,8 @@ MANY_STEPS = 2000
 # Most passes over a text: up to so many, one over the same text is worth nearly as much as one over new text, by
 # Muennighoff et al. 2023, "Scaling Data-Constrained Language Models".
 MOST_PASSES = 4.0
+# Steps that a run takes in any case where there is time: of a very small text, four passes are no training.
+LEAST_STEPS = 100
 # Most weights in the blocks for each byte of the text. A text of 200 KB was learned no better with more.
 MOST_WEIGHTS = 8.0
 # Of a model with more weights in its blocks than the text has bytes, which would else learn the text by heart.
@@ -195,14 +197,14 @@ def predicted(n_weights: int, n_bytes: float, n_vocab: int) -> float:
         n_vocab: ids of the tokenizer.
 
     Fitted to 38 runs of 20 to 180 s on two cores, on 20 MB of manual pages, by scripts/benchmarks/dial.py. The root
-    mean square of its relative errors there is 1.8 %, and the largest is 4.8 %. The form is that of Hoffmann et al.
+    mean square of its relative errors there is 1.8 %, and the largest is 3.9 %. The form is that of Hoffmann et al.
     2022, equation 2, with a term for the vocabulary.
     """
     return (
-        0.096
-        + 0.477 * (n_weights / 1e6) ** -0.087
-        + 0.547 * (n_bytes / 1e6) ** -0.522
-        + 0.119 * (n_vocab / 4000) ** -0.661
+        0.195
+        + 0.377 * (n_weights / 1e6) ** -0.107
+        + 0.510 * (n_bytes / 1e6) ** -0.566
+        + 0.156 * (n_vocab / 4000) ** -0.513
     )
 
 
@@ -305,4 +307,4 @@ def steps_in(
 
 def most_steps(text: Text, tokens_a_step: int) -> float:
     """Steps that pass over a text as often as is worth it."""
-    return max(1.0, MOST_PASSES * text.n_bytes / text.bytes_per_token / tokens_a_step)
+    return max(LEAST_STEPS, MOST_PASSES * text.n_bytes / text.bytes_per_token / tokens_a_step)

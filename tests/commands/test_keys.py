@@ -255,6 +255,7 @@ TRIED_ELSEWHERE = {
     "trainer.checkpoint_activations",  # in tests/training/test_recomputing.py
     "trainer.requeue",  # in resuming/test_stops.py
     # In test_tuning.py.
+    "budget",
     "init_from",
     "tokenizer.path",
     "callbacks.overfitting",

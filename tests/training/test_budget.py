@@ -36,7 +36,7 @@ LARGE = 10**12  # bytes of a text that no run here reads twice
 
 
 def test_the_law_at_its_units():
-    assert budget.predicted(10**6, 1e6, 4000) == pytest.approx(0.096 + 0.477 + 0.547 + 0.119)
+    assert budget.predicted(10**6, 1e6, 4000) == pytest.approx(0.195 + 0.377 + 0.510 + 0.156)
 
 
 def test_the_law_falls_with_more_weights_more_text_and_more_ids():
@@ -105,11 +105,12 @@ def test_validations_take_a_twentieth_of_the_time():
     assert steps == (966, 966)
 
 
-def test_a_small_text_is_passed_four_times():
-    # 4 * 10,240 bytes in tokens of 2 bytes are 20,480 tokens, which are 10 steps.
-    text = Text(n_bytes=10_240, n_vocab=256, bytes_per_token=2.0)
-    n_steps, _ = budget.steps_in(1000, 0.1, text, tokens_a_step=2048, n_val_tokens=2048)
-    assert n_steps == 10
+@pytest.mark.parametrize(("n_bytes", "n_steps"), [(204_800, 200), (10_240, 100)])
+def test_a_small_text_is_passed_four_times_or_for_100_steps(n_bytes, n_steps):
+    # 4 * 204,800 bytes in tokens of 2 bytes are 409,600 tokens, which are 200 steps.
+    text = Text(n_bytes=n_bytes, n_vocab=256, bytes_per_token=2.0)
+    steps = budget.steps_in(1000, 0.1, text, tokens_a_step=2048, n_val_tokens=2048)
+    assert steps[0] == n_steps
 
 
 def test_a_step_is_the_median_without_the_first(monkeypatch):
@@ -188,10 +189,9 @@ def test_widths_that_do_not_fit_are_passed_over():
 
 
 def test_a_small_text_limits_weights_and_passes_and_asks_for_dropout():
-    # 8 weights for each of 100,000 bytes: two blocks of 128 have 363,000, and of 192 812,000.
-    candidates = searched(10**9).candidates(lambda width: Text.in_pairs(100_000, width))
-    assert [candidate.config.d_model for candidate in candidates] == [64, 96, 128]
-    assert [candidate.config.dropout for candidate in candidates] == [0, 0.1, 0.1]
-    text = Text.in_pairs(100_000, 128)
+    # Of 200,000 bytes there are at most 1,600,000 weights: two blocks of 192 have 812,000, and three of 256 2,158,000.
+    candidates = searched(10**9).candidates(lambda width: Text.in_pairs(200_000, width))
+    assert [candidate.config.d_model for candidate in candidates] == [64, 96, 128, 192]
+    assert [candidate.config.dropout for candidate in candidates] == [0, 0.1, 0.1, 0.1]
     n_tokens = candidates[-1].n_steps * 2048
-    assert n_tokens * text.bytes_per_token == pytest.approx(400_000)
+    assert n_tokens * 0.36 * math.log(2000) == pytest.approx(800_000)

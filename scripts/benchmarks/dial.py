@@ -1,0 +1,251 @@
+"""The rule behind budget=: the runs that its law was fitted to, a fit, and runs of random sizes in the same time.
+
+The parts grid and random train about a hundred runs each, which takes hours; called again with the same --out, they go
+on where they were. The parts law and compare read these rows. Nothing else may run meanwhile, except in random, which
+measures first how many steps of each run fit into the time, and then trains two runs at once.
+"""
+
+import argparse
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from gptmini.model import preset
+from gptmini.training import budget
+
+from .fits import subject_of
+from .harness import UNWATCHED, Table, given, read_results, train
+
+# Of the grid: seconds, widths, blocks and ids.
+SECONDS = (20, 60, 180)
+WIDTHS = (64, 96, 128, 192, 256)
+BLOCKS = (2, 4)
+IDS = (2000, 4000, 8000)
+TOKENS_A_STEP = 2048
+STARTS = 40  # of the fit, of which the best is kept
+
+N_RANDOM = 12
+# Seconds that a command takes besides its steps and validations, where the text is prepared.
+AROUND = 5.5
+
+
+class Cell(NamedTuple):
+    """A text that the law never saw, a file in --texts, and a time for a run."""
+
+    name: str
+    val_fraction: float
+    seconds: int
+
+    def __str__(self) -> str:
+        """As in prose, 60 s."""
+        return f"{self.name}, {self.seconds} s"
+
+    def overrides(self, arguments: argparse.Namespace) -> list[str]:
+        """Overrides that choose the text."""
+        path = given(arguments, "texts") / f"{self.name}.txt"
+        return text_of(path, self.val_fraction, arguments)
+
+
+CELLS = (
+    *(Cell("prose", 0.1, seconds) for seconds in (60, 180)),  # 200 KB
+    *(Cell("code", 0.04, seconds) for seconds in (60, 180)),  # 2 MB
+    *(Cell("german", 0.005, seconds) for seconds in (60, 180, 600)),  # 20 MB
+)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    add = parser.add_argument
+    add("--grid-text", type=Path, help="the text of the grid, of 20 MB or more")
+    add("--texts", type=Path, help="a folder with prose.txt, code.txt and german.txt")
+    add("--data", default="data", help="folder of the prepared texts (default: %(default)s)")
+
+
+def text_of(path: Path, val_fraction: float, arguments: argparse.Namespace) -> list[str]:
+    """Overrides that choose a text, all of whose held-out part is validated on."""
+    return [
+        "data=text",
+        f"data.path={path}",
+        f"data.val_fraction={val_fraction}",
+        f"data_dir={arguments.data}",
+        "trainer.val_tokens=null",
+        *UNWATCHED,
+    ]
+
+
+def measured_before(table: Table, arguments: argparse.Namespace) -> set[str]:
+    """Put the rows that earlier calls have measured of a part back into the table; return what they are."""
+    if not arguments.out.is_file():
+        return set()
+    rows = [row for row in read_results(arguments.out)["rows"] if row["part"] == table.part]
+    table.rows += rows
+    return {row["what"] for row in rows}
+
+
+# The law
+
+
+def measure_grid(table: Table, arguments: argparse.Namespace) -> None:
+    """Train a model of each width, number of blocks and vocabulary for each time."""
+    text = text_of(given(arguments, "grid_text"), 0.02, arguments)
+    known = measured_before(table, arguments)
+    for seconds in SECONDS:
+        for n_vocab in IDS:
+            with_ids = [*text, f"tokenizer.vocab_size={n_vocab}"]
+            for width in WIDTHS:
+                for n_layers in BLOCKS:
+                    what = f"{seconds} s, {n_layers} blocks of {width}, {n_vocab:,} ids"
+                    if what in known:
+                        continue
+                    ended = train(
+                        *with_ids,
+                        f"model.d_model={width}",
+                        f"model.n_layers={n_layers}",
+                        f"trainer.global_batch_size={TOKENS_A_STEP // 128}",
+                        "model.context_length=128",
+                        f"budget={seconds}",
+                    )
+                    sizes = budget.sizes_of(width) | {"n_layers": n_layers}
+                    tokens_per_byte = subject_of(with_ids).store.tokens_per_byte("train")
+                    table.add(
+                        what,
+                        ended.of("val/bits_per_byte")[-1],
+                        n_weights=budget.weights_of(
+                            preset("qwen_tiny", vocab_size=n_vocab, **sizes)
+                        ),
+                        n_bytes=ended.lines[-1]["step"] * TOKENS_A_STEP / tokens_per_byte,
+                        n_vocab=n_vocab,
+                    )
+
+
+def measure_law(table: Table, arguments: argparse.Namespace) -> None:
+    """Say how far the law is from the grid, with the constants of the rule and with the best ones."""
+    rows = [row for row in table.rows if row["part"] == "grid"]
+    sizes = [(row["n_weights"], row["n_bytes"], row["n_vocab"]) for row in rows]
+    bits = torch.tensor([row["figure"] for row in rows], dtype=torch.float64)  # (runs,)
+    ruled = torch.tensor([budget.predicted(*of_run) for of_run in sizes]) / bits - 1
+    fitted = errors_of_fit(torch.tensor(sizes, dtype=torch.float64), bits)
+    for name, errors in (("of the rule", ruled), ("of a new fit", fitted)):
+        square = errors.square().mean().item()
+        method = f"{len(rows)} runs"
+        table.add(f"relative error {name}: root of the mean square", square**0.5, method=method)
+        table.add(f"relative error {name}: largest", errors.abs().max().item(), method=method)
+
+
+def errors_of_fit(sizes: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
+    """Relative errors of the law with the constants that make their squares smallest, (runs,).
+
+    Args:
+        sizes: weights, bytes and ids of each run, (runs, 3).
+        bits: per byte, (runs,).
+    """
+    logs = (sizes / torch.tensor([1e6, 1e6, 4000.0])).log()  # (runs, 3)
+
+    def errors_with(constants: torch.Tensor) -> torch.Tensor:
+        terms = (constants[1:4] - constants[4:] * logs).exp()  # (runs, 3)
+        return (constants[0] + terms.sum(dim=1)) / bits - 1
+
+    best = torch.full_like(bits, torch.inf)
+    for seed in range(STARTS):
+        generator = torch.Generator().manual_seed(seed)
+        constants = torch.randn(7, generator=generator, dtype=torch.float64) / 2
+        constants.requires_grad_()
+        optimizer = torch.optim.LBFGS([constants], max_iter=2000, line_search_fn="strong_wolfe")
+
+        def closure(optimizer=optimizer, constants=constants) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = errors_with(constants).square().sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        found = errors_with(constants).detach()
+        if found.square().sum() < best.square().sum():
+            best = found
+            factors = [*constants[:1].tolist(), *constants[1:4].exp().tolist()]
+            print(f"  constant, factors: {factors}; powers: {constants[4:].tolist()}")
+    return best
+
+
+# The rule
+
+
+def random_runs(arguments: argparse.Namespace) -> Iterator[tuple[Cell, str, list[str]]]:
+    """For each cell, the names and the overrides of runs of random sizes and of the default sizes."""
+    for cell in CELLS:
+        draws = random.Random(f"{cell.name} {cell.seconds}")
+        for i in range(N_RANDOM):
+            yield cell, f"{cell}: random sizes {i}", [*cell.overrides(arguments), *drawn(draws)]
+        yield cell, f"{cell}: default sizes", cell.overrides(arguments)
+
+
+def drawn(draws: random.Random) -> list[str]:
+    """Overrides of random sizes, rate and dropout, as somebody might choose them."""
+    width = draws.choice([64, 96, 128, 192, 256, 384])
+    sizes = budget.sizes_of(width) | {"n_layers": draws.choice([1, 2, 3, 4, 6])}
+    return [
+        f"tokenizer.vocab_size={draws.choice([500, 1000, 2000, 4000, 8000, 16000])}",
+        *(f"model.{name}={value}" for name, value in sizes.items()),
+        f"model.context_length={draws.choice([64, 128, 256])}",
+        f"trainer.global_batch_size={draws.choice([8, 16, 32])}",
+        f"optimizer.lr={0.03 * 2 ** draws.uniform(-1, 1):.4f}",
+        f"model.dropout={draws.choice([0.0, 0.1, 0.2])}",
+    ]
+
+
+def measure_random(table: Table, arguments: argparse.Namespace) -> None:
+    """Train runs of random sizes in the steps that fit into the time of their cell."""
+    known = measured_before(table, arguments)
+    todo = [item for item in random_runs(arguments) if item[1] not in known]
+    planned = [(what, [*typed, *steps_of(cell, typed)]) for cell, what, typed in todo]
+
+    def bits_of(item: tuple[str, list[str]]) -> float:
+        return min(train(*item[1], "trainer.threads=1").of("val/bits_per_byte"))
+
+    with ThreadPoolExecutor(2) as pool:
+        for (what, _), bits in zip(planned, pool.map(bits_of, planned), strict=True):
+            table.add(what, bits)
+
+
+def steps_of(cell: Cell, overrides: list[str]) -> list[str]:
+    """Overrides of the steps and validations that fit into the time of a cell, however often they pass the text."""
+    subject = subject_of(overrides)
+    module, _ = subject.assemble()
+    n_steps, val_every = budget.steps_in(
+        cell.seconds - AROUND,
+        budget.seconds_of_run(module, subject.settings.hardware),
+        budget.Text(n_bytes=2**62, n_vocab=1, bytes_per_token=1.0),
+        tokens_a_step=subject.tokens_a_step,
+        n_val_tokens=subject.store.n_tokens("val"),
+    )
+    return [f"trainer.max_steps={n_steps}", f"trainer.val_every_steps={val_every}"]
+
+
+def measure_compare(table: Table, arguments: argparse.Namespace) -> None:
+    """Train with budget= for the time of each cell, and compare with the rows of the part random."""
+    others = {row["what"]: row["figure"] for row in table.rows if row["part"] == "random"}
+    for cell in CELLS:
+        known = {name: bits for name, bits in others.items() if name.startswith(f"{cell}: ")}
+        default = known.pop(f"{cell}: default sizes")
+        ended = train(*cell.overrides(arguments), f"budget={cell.seconds}")
+        bits = min(ended.of("val/bits_per_byte"))
+        best = min(known.values())
+        table.add(f"{cell}: bits per byte", bits, best_random=best, default=default)
+        table.add(f"{cell}: divided by the best of {len(known)}", bits / best, goal="at most 1.02")
+        table.add(f"{cell}: divided by the default sizes", bits / default, goal="below 1")
+        spent = ended.seconds / cell.seconds
+        table.add(
+            f"{cell}: seconds of the command, divided by the budget", spent, goal="at most 1.1"
+        )
+
+
+PARTS = {
+    "grid": measure_grid,
+    "law": measure_law,
+    "random": measure_random,
+    "compare": measure_compare,
+}
