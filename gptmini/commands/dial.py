@@ -102,7 +102,7 @@ class Dial:
 
         text_of gives the text in the tokens that suit a width.
         """
-        from gptmini.training.budget import Search
+        from gptmini.training.budget import Search, best_of
 
         search = Search(
             model=self.settings.model,
@@ -113,7 +113,7 @@ class Dial:
             seconds=self._left(),
         )
         candidates = search.candidates(text_of)
-        best = min(candidates, key=lambda candidate: candidate.loss)
+        best = best_of(candidates)
         of_model = {f"model.{name}": getattr(best.config, name) for name in CHOSEN_OF_MODEL}
         self._take(of_model | {"trainer.global_batch_size": best.global_batch_size})
         if "vocab_size" in self.config.tokenizer:
@@ -196,17 +196,17 @@ class Dial:
 
 def why(candidates: "Sequence[Candidate]") -> list[str]:
     """A line on what the next narrower and the next wider model would come to, by the rule."""
-    best = min(candidates, key=lambda candidate: candidate.loss)
+    from gptmini.training.budget import best_of
+
+    best = best_of(candidates)
     i = candidates.index(best)
     beside = [candidates[j] for j in (i - 1, i + 1) if 0 <= j < len(candidates)]
-    if not beside:
-        return []
     losses = [
-        f"a width of {candidate.config.d_model} in {candidate.n_steps:,.0f} steps would end "
-        f"{candidate.loss / best.loss - 1:.1%} higher"
+        f"a width of {candidate.config.d_model} in {candidate.n_steps:,.0f} steps would end at "
+        f"{candidate.loss / best.loss:.3f} of this loss"
         for candidate in beside
     ]
-    return [f"why: by the rule, {', and '.join(losses)}"]
+    return [f"why: by the rule, {', and '.join(losses)}"] if losses else []
 
 
 def bytes_to_train_on(corpus: "Corpus") -> int:

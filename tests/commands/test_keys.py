@@ -254,8 +254,8 @@ TRIED_ELSEWHERE = {
     "trainer.timeout",
     "trainer.checkpoint_activations",  # in tests/training/test_recomputing.py
     "trainer.requeue",  # in resuming/test_stops.py
+    "budget",  # in test_dial.py
     # In test_tuning.py.
-    "budget",
     "init_from",
     "tokenizer.path",
     "callbacks.overfitting",

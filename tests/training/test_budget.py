@@ -9,7 +9,7 @@ import torch
 from gptmini.hardware import choose_hardware
 from gptmini.model import ModelSettings, preset
 from gptmini.training import TrainerSettings, budget
-from gptmini.training.budget import WIDTHS, Search, Text
+from gptmini.training.budget import WIDTHS, Candidate, Search, Text
 
 TRAINER = TrainerSettings(
     max_steps=500,
@@ -52,7 +52,7 @@ def test_the_law_falls_with_more_weights_more_text_and_more_ids():
         (200_000, 128, 2000),
         (2_000_000, 128, 4000),  # 2000 * 10 ** 0.3 = 3991
         (20_000_000, 128, 8000),  # 2000 * 100 ** 0.3 = 7962
-        (20_000_000, 64, 4000),  # 80 * 64 = 5120
+        (5 * 10**9, 192, 8000),  # 50 * 192 = 9600
         (5 * 10**9, 1024, 32_000),
         (2000, 128, 512),
     ],
@@ -65,7 +65,13 @@ def test_ids_of_a_text(n_bytes, width, n_vocab):
 
 @pytest.mark.parametrize(
     ("width", "n_layers", "n_heads", "n_kv_heads", "d_ff"),
-    [(64, 2, 2, 1, 168), (96, 2, 3, 3, 256), (192, 2, 6, 3, 512), (768, 10, 12, 6, 2048)],
+    [
+        (64, 2, 2, 1, 168),
+        (96, 2, 3, 3, 256),
+        (192, 2, 6, 3, 512),
+        (200, 2, 5, 5, 536),  # which six heads do not divide
+        (768, 10, 12, 6, 2048),
+    ],
 )
 def test_sizes_of_a_width(width, n_layers, n_heads, n_kv_heads, d_ff):
     assert budget.sizes_of(width) == {
@@ -114,7 +120,8 @@ def test_a_small_text_is_passed_four_times_or_for_100_steps(n_bytes, n_steps):
 
 
 def test_a_step_is_the_median_without_the_first(monkeypatch):
-    ticks = iter([0, 50, 50, 53, 53, 58, 58, 62])  # steps of 50, 3, 5 and 4 s
+    seconds = [50, 3, 5, 4]
+    ticks = iter([tick for length in seconds for tick in (0, length)])  # when each begins and ends
     monkeypatch.setattr(budget, "clock", lambda device: next(ticks))
     search = searched(1, kind=Search)
     assert search._seconds_a_step(QWEN, TRAINER) == 4
@@ -149,17 +156,26 @@ def large(width):
 
 
 def test_the_search_ends_behind_the_best_width():
-    candidates = searched(60).candidates(large)
+    candidates = searched(10_000).candidates(large)
     losses = [candidate.loss for candidate in candidates]
     assert [candidate.config.d_model for candidate in candidates] == [*WIDTHS[: len(losses)]]
-    assert 1 < len(losses) < len(WIDTHS)
-    assert losses[-1] >= losses[-2] == min(losses)
+    assert 2 < len(losses) < len(WIDTHS)
+    assert losses[-1] > 1.01 * min(losses)
+    assert losses[-2] <= 1.01 * min(losses)
+    assert budget.best_of(candidates) is candidates[-2]
+
+
+def test_of_equals_the_widest_is_the_best():
+    losses = [1.5, 1.005, 1.0, 1.009, 1.011]
+    candidates = [
+        Candidate(config=QWEN, global_batch_size=16, n_steps=n, loss=losses[n]) for n in range(5)
+    ]
+    assert budget.best_of(candidates) is candidates[3]
 
 
 def test_more_time_gives_a_wider_model():
     def best(seconds):
-        candidates = searched(seconds).candidates(large)
-        return min(candidates, key=lambda candidate: candidate.loss).config.d_model
+        return budget.best_of(searched(seconds).candidates(large)).config.d_model
 
     assert best(1000) < best(10_000) < best(100_000)
 
