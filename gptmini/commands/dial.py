@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from gptmini.data import Corpus, Progress, TokenStore, Watcher
-    from gptmini.training.budget import Candidate, Text
+    from gptmini.training.budget import Candidate, Search, Text
 
 # Bytes of a text after which its size is estimated, by the share of its files that they took.
 ENOUGH = 50_000_000
@@ -75,8 +75,10 @@ class Dial:
 
         corpus = build_part(self.config.data)
         candidates: list[Candidate] = []
-        # A tokenizer whose size is chosen is made after that, and any other one before.
-        if self._is_open("tokenizer.vocab_size") and "vocab_size" in self.config.tokenizer:
+        # A tokenizer whose size is chosen is made after that, and any other one before. Token files have a tokenizer,
+        # and so may the parts of a mixture.
+        has_size = self._is_open("tokenizer.vocab_size") and "vocab_size" in self.config.tokenizer
+        if has_size and not hasattr(corpus, "prepare"):
             n_bytes = bytes_to_train_on(corpus)
             candidates = self._take_sizes(partial(Text.in_pairs, n_bytes))
         store, prepared_now = open_tokens(
@@ -102,17 +104,9 @@ class Dial:
 
         text_of gives the text in the tokens that suit a width.
         """
-        from gptmini.training.budget import Search, best_of
+        from gptmini.training.budget import best_of
 
-        search = Search(
-            model=self.settings.model,
-            trainer=self.settings.trainer,
-            make_optimizer=self.settings.optimizer.build,
-            hardware=self.settings.hardware,
-            is_open=self._is_open,
-            seconds=self._left(),
-        )
-        candidates = search.candidates(text_of)
+        candidates = self._search().candidates(text_of)
         best = best_of(candidates)
         of_model = {f"model.{name}": getattr(best.config, name) for name in CHOSEN_OF_MODEL}
         self._take(of_model | {"trainer.global_batch_size": best.global_batch_size})
@@ -120,23 +114,37 @@ class Dial:
             self._take({"tokenizer.vocab_size": best.config.vocab_size})
         return candidates
 
+    def _search(self) -> "Search":
+        """A search in the time that is left."""
+        from gptmini.training.budget import Search
+
+        return Search(
+            model=self.settings.model,
+            trainer=self.settings.trainer,
+            make_optimizer=self.settings.optimizer.build,
+            hardware=self.settings.hardware,
+            is_open=self._is_open,
+            seconds=self._left(),
+        )
+
     def _take_steps(self, store: "TokenStore", text: "Text") -> float:
         """Choose the steps that fill the time that is left, and when to validate; return the seconds of a step."""
         from gptmini.training import budget
 
         module, _ = assemble(self.settings, store, None)
-        seconds_a_step = budget.seconds_of_run(module, self.settings.hardware)
+        seconds_a_step = budget.seconds_of_run(module, self.settings.hardware, seconds=self._left())
         trainer = self.settings.trainer
+        tokens_a_step = trainer.global_batch_size * self.settings.model.context_length
         n_val_tokens = store.n_tokens("val")
         n_steps, val_every = budget.steps_in(
             self._left(),
             seconds_a_step,
-            text,
-            tokens_a_step=trainer.global_batch_size * self.settings.model.context_length,
+            most=self._search().most_steps(text, tokens_a_step),
+            tokens_a_step=tokens_a_step,
             n_val_tokens=min(n_val_tokens, trainer.val_tokens or n_val_tokens),
         )
         if n_steps < 1:
-            raise self._too_short(f"a step takes {seconds_a_step:.2g} s")
+            raise self._too_short(f"a step takes {seconds_a_step:.2g} s, and a validation follows")
         self._take({"trainer.max_steps": n_steps, "trainer.val_every_steps": val_every})
         return seconds_a_step
 
@@ -157,7 +165,12 @@ class Dial:
         ]
 
     def _is_open(self, key: str) -> bool:
-        """Whether a key may be chosen: it was neither typed nor set by an experiment or by the model of init_from."""
+        """Whether a key may be chosen: it was neither typed nor set by an experiment or by the model of init_from.
+
+        The steps of an experiment give way to the time.
+        """
+        if key in ("trainer.max_steps", "trainer.val_every_steps"):
+            return not self.typed.has(key)
         of_source = self.config.init_from is not None and key.startswith(("model.", "tokenizer."))
         return not of_source and not asks_for(key, self.typed)
 
@@ -180,8 +193,8 @@ class Dial:
     def _too_short(self, why: str) -> UserError:
         """The error of a budget that leaves no time to train."""
         return UserError(
-            f"budget={self.config.budget} leaves no time to train: {why}; give more, or prepare the text before, with "
-            "gptmini prepare and the same tokenizer.vocab_size"
+            f"budget={self.config.budget} leaves no time to train: {why}; give more, or prepare a large text before, "
+            "with the same tokenizer.vocab_size= for gptmini prepare and gptmini train"
         )
 
     def _in_time(self, on_progress: "Callable[[Progress], None]") -> "Callable[[Progress], None]":
@@ -201,11 +214,13 @@ def why(candidates: "Sequence[Candidate]") -> list[str]:
     best = best_of(candidates)
     i = candidates.index(best)
     beside = [candidates[j] for j in (i - 1, i + 1) if 0 <= j < len(candidates)]
-    losses = [
-        f"a width of {candidate.config.d_model} in {candidate.n_steps:,.0f} steps would end at "
-        f"{candidate.loss / best.loss:.3f} of this loss"
-        for candidate in beside
-    ]
+    losses = []
+    for candidate in beside:
+        change = candidate.loss / best.loss - 1
+        losses.append(
+            f"{candidate.config.d_model} wide in {candidate.n_steps:,.0f} steps would end {abs(change):.1%} "
+            f"{'higher' if change > 0 else 'lower, which is too little to tell'}"
+        )
     return [f"why: by the rule, {', and '.join(losses)}"] if losses else []
 
 
@@ -213,6 +228,8 @@ def bytes_to_train_on(corpus: "Corpus") -> int:
     """Bytes of the documents that a text gives to train on; an estimate for a large text."""
     n_bytes = 0
     for document in corpus.documents():
+        if document.split == "val":
+            continue
         n_bytes += len(document.text.encode())
         if n_bytes >= ENOUGH:
             n_bytes = round(n_bytes / (corpus.share_read() or 1))

@@ -62,8 +62,6 @@ class RootSettings:
     """The keys at the root of the configuration."""
 
     name: Annotated[FileName, AfterValidator(_not_latest)] | None  # of the run
-    # Time for a new run, whose sizes and steps are then chosen for it; None for those of the configuration.
-    budget: PositiveFloat | Duration | None
     seed: Seed  # of the first weights, the order of batches and dropout
     data_dir: Place  # folder of the prepared token files
     num_workers: PositiveInt | Literal["auto"]  # threads that tokenise a text
@@ -73,6 +71,8 @@ class RootSettings:
     freeze: list[str] | str  # beginnings of names of weights that training leaves as they are
     resume: str | None  # a run folder, or a .ckpt file in one, to go on with
     console: Literal["auto", "lines", "quiet"]
+    # Time for a new run, whose sizes and steps are then chosen for it; None for those of the configuration.
+    budget: PositiveFloat | Duration | None = None
 
     @property
     def n_workers(self) -> int:

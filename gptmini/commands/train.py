@@ -118,7 +118,7 @@ def _train(
 
     announcer = open_announcer(console, run, settings, loggers, typed)
     if chosen:
-        announcer.say("dial", *chosen)
+        announcer.say("budget", *chosen)
     log_setup(loggers, config, module, run)
     announcer.say_start(run, module, settings, prepared_now=prepared_now)
     loggers = [*loggers, announcer.console]

@@ -15,7 +15,7 @@ from gptmini.user_error import UserError
 # Digits of a number that is drawn from an interval. More of them would change no curve, and make commands unreadable.
 DIGITS = 4
 # Groups and keys that can change what a token is. Runs that differ in one of them are compared by bits per byte.
-CHANGE_TOKENS = ("data", "tokenizer", "experiment", "init_from")
+CHANGE_TOKENS = ("data", "tokenizer", "experiment", "init_from", "budget")
 SEED = "seed"  # the key over which a table gives means
 
 
@@ -134,6 +134,8 @@ class Space:
     def by_bits(self) -> bool:
         """Whether the tokens of runs may differ, so that runs are compared by bits per byte instead of by loss."""
         roots = [key.lstrip("+").partition(".")[0] for key in self.keys]
+        if any(line.startswith("budget=") for line in self.fixed):  # which chooses a tokenizer
+            return True
         return any(root in CHANGE_TOKENS for root in roots)
 
     @property

@@ -29,8 +29,15 @@ VOCABULARIES = (512, 1000, 2000, 4000, 8000, 16_000, 32_000)
 BYTES_OF_PAIRS = 0.36  # bytes a token, divided by the natural logarithm of the number of ids
 # Tokens of a sequence and sequences of a step: the first with which at most MANY_STEPS steps fit into the time.
 STEPS_OF = (
-    *((128, 16), (256, 16), (256, 32), (512, 32), (512, 64)),
-    *((1024, 64), (1024, 128), (1024, 256), (1024, 512)),
+    (128, 16),
+    (256, 16),
+    (256, 32),
+    (512, 32),
+    (512, 64),
+    (1024, 64),
+    (1024, 128),
+    (1024, 256),
+    (1024, 512),
 )
 MANY_STEPS = 2000
 
@@ -50,12 +57,16 @@ TOLERANCE = 0.01
 
 # Seconds that a run takes besides its steps and validations: before the command looks at its clock, and at the end.
 AROUND = 2.5
+# Seconds that the sample and the pictures of a validation take.
+SAMPLED = 0.5
 # Share of the time that validations may take, and most of them; one follows the last step in any case.
 VALIDATED_SHARE = 0.05
 MOST_VALIDATIONS = 20
-# Steps that are measured of each model that is compared, and of the chosen one, besides one that warms up.
+# Steps that are measured of each model that is compared, and of the chosen one, besides one that warms up; fewer where
+# they take more than a share of the time.
 COMPARED_STEPS = 3
 CHOSEN_STEPS = 5
+MEASURED_SHARE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +141,8 @@ class Search:
         for width in widths:
             text = text_of(width)
             try:
-                settings = replace(self.model, **self._open("model", sizes_of(width)))
+                kept = None if self.is_open("model.n_heads") else self.model.n_heads
+                settings = replace(self.model, **self._open("model", sizes_of(width, kept)))
                 config = settings.with_vocab_size(text.n_vocab)
             except ValidationError:  # heads that stay as they are do not divide this width
                 if not found and width == widths[-1]:
@@ -150,15 +162,19 @@ class Search:
     def _candidate(self, text: Text, config: GPTConfig, n_weights: int) -> Candidate:
         """A model of some sizes, in steps of as many tokens as suit the time."""
         dropout = DROPOUT if n_weights > text.n_bytes else 0.0
+        tokens_a_step = 0
         for context_length, batch_size in STEPS_OF:
             changes = {"context_length": context_length, "dropout": dropout}
             config = replace(config, **self._open("model", changes))
             changes = {"global_batch_size": batch_size}
             trainer = replace(self.trainer, **self._open("trainer", changes))
 
+            before = tokens_a_step
             tokens_a_step = config.context_length * trainer.global_batch_size
+            if tokens_a_step == before:
+                continue
             in_time = self.seconds / self._seconds_a_step(config, trainer)
-            n_steps = min(in_time, most_steps(text, tokens_a_step))
+            n_steps = min(in_time, self.most_steps(text, tokens_a_step))
             if n_steps <= MANY_STEPS:
                 break
         return Candidate(
@@ -167,6 +183,13 @@ class Search:
             n_steps=n_steps,
             loss=predicted(n_weights, n_steps * tokens_a_step * text.bytes_per_token, text.n_vocab),
         )
+
+    def most_steps(self, text: Text, tokens_a_step: int) -> float:
+        """Steps that a run takes at most: as many as are worth it, or those that stay as they are."""
+        if not self.is_open("trainer.max_steps"):
+            return self.trainer.max_steps
+        worth_it = MOST_PASSES * text.n_bytes / text.bytes_per_token / tokens_a_step
+        return max(LEAST_STEPS, worth_it)
 
     def _open(self, group: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """The values of a group's keys that may be chosen."""
@@ -191,6 +214,7 @@ class Search:
             n_micro_steps=micro_steps(trainer.global_batch_size, batch_size, trainer.n_ranks),
             is_bf16=self.hardware.precision != "fp32",
             n_steps=COMPARED_STEPS,
+            seconds=MEASURED_SHARE * self.seconds,
         )
 
 
@@ -226,11 +250,14 @@ def weights_of(config: GPTConfig) -> int:
     return sum(weight.numel() for block in blocks for weight in block.parameters())
 
 
-def sizes_of(width: int) -> dict[str, int]:
-    """The sizes of a model that belong to a width, by their names in ModelSettings."""
-    d_head = 32 if width < 512 else 64  # or more, where that does not divide the width
-    fitting = (n for n in range(1, width // d_head + 1) if width % (2 * n) == 0)
-    n_heads = max(fitting, default=1)
+def sizes_of(width: int, n_heads: int | None = None) -> dict[str, int]:
+    """The sizes of a model that belong to a width, and to a number of heads if one is given, as ModelSettings has them.
+
+    A head is 32 wide, and 64 from a width of 512 on; or wider, where that does not divide the width.
+    """
+    if n_heads is None:
+        d_head = 32 if width < 512 else 64
+        n_heads = max((n for n in range(1, width // d_head + 1) if width % (2 * n) == 0), default=1)
     return {
         "d_model": width,
         "n_layers": max(2, round(width / 80)),
@@ -249,6 +276,7 @@ def seconds_a_step(
     n_micro_steps: int,
     is_bf16: bool,
     n_steps: int,
+    seconds: float,
 ) -> float:
     """The median seconds of some optimizer steps, behind one that warms up.
 
@@ -260,6 +288,7 @@ def seconds_a_step(
         n_micro_steps: micro-steps of a step.
         is_bf16: whether matrices are multiplied in bfloat16.
         n_steps: steps that are measured.
+        seconds: after which no further step begins.
     """
     device = model.embedding.weight.device
     shape = (batch_size, model.config.context_length)
@@ -267,8 +296,8 @@ def seconds_a_step(
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=is_bf16)
     model.train()
 
-    times = []
-    for _ in range(1 + n_steps):
+    times: list[float] = []
+    while len(times) < 1 + n_steps and (len(times) < 2 or sum(times) < seconds):
         began = clock(device.type)
         for _ in range(n_micro_steps):
             with autocast:
@@ -281,8 +310,8 @@ def seconds_a_step(
     return statistics.median(times[1:])
 
 
-def seconds_of_run(module: GPTModule, hardware: Hardware) -> float:
-    """Seconds of an optimizer step of a run, whose module is of no use afterwards."""
+def seconds_of_run(module: GPTModule, hardware: Hardware, *, seconds: float) -> float:
+    """Seconds of an optimizer step of a run, whose module is of no use afterwards; seconds is the time of the run."""
     settings = module.settings
     model = module.model.to(hardware.device)
     return seconds_a_step(
@@ -295,30 +324,25 @@ def seconds_of_run(module: GPTModule, hardware: Hardware) -> float:
         ),
         is_bf16=hardware.precision == "bf16",
         n_steps=CHOSEN_STEPS,
+        seconds=MEASURED_SHARE * seconds,
     )
 
 
 def steps_in(
-    seconds: float, seconds_a_step: float, text: Text, *, tokens_a_step: int, n_val_tokens: int
+    seconds: float, seconds_a_step: float, *, most: float, tokens_a_step: int, n_val_tokens: int
 ) -> tuple[int, int]:
-    """The steps that fill a time with their validations, or that are worth it, and the steps between two validations.
+    """The steps that fill a time with their validations, and the steps between two validations.
 
-    A validation, which has no backward pass, takes a third of the time of training on as many tokens.
+    A validation, which has no backward pass, takes a third of the time of training on as many tokens, and its sample.
 
     Args:
         seconds: for steps and validations.
         seconds_a_step: seconds of a step.
-        text: the text, prepared.
+        most: steps that the run takes at most.
         tokens_a_step: tokens that a step trains on.
         n_val_tokens: tokens of a validation.
     """
-    of_validation = seconds_a_step * n_val_tokens / tokens_a_step / 3
+    of_validation = seconds_a_step * n_val_tokens / tokens_a_step / 3 + SAMPLED
     n_validations = max(1, int(min(MOST_VALIDATIONS, VALIDATED_SHARE * seconds / of_validation)))
-    in_time = (seconds - n_validations * of_validation) / seconds_a_step
-    n_steps = int(min(in_time, most_steps(text, tokens_a_step)))
+    n_steps = int(min(most, (seconds - n_validations * of_validation) / seconds_a_step))
     return n_steps, max(1, math.ceil(n_steps / n_validations))
-
-
-def most_steps(text: Text, tokens_a_step: int) -> float:
-    """Steps that pass over a text as often as is worth it."""
-    return max(LEAST_STEPS, MOST_PASSES * text.n_bytes / text.bytes_per_token / tokens_a_step)

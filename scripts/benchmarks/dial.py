@@ -6,6 +6,7 @@ measures first how many steps of each run fit into the time, and then trains two
 """
 
 import argparse
+import math
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -217,8 +218,8 @@ def steps_of(cell: Cell, overrides: list[str]) -> list[str]:
     module, _ = subject.assemble()
     n_steps, val_every = budget.steps_in(
         cell.seconds - AROUND,
-        budget.seconds_of_run(module, subject.settings.hardware),
-        budget.Text(n_bytes=2**62, n_vocab=1, bytes_per_token=1.0),
+        budget.seconds_of_run(module, subject.settings.hardware, seconds=cell.seconds),
+        most=math.inf,
         tokens_a_step=subject.tokens_a_step,
         n_val_tokens=subject.store.n_tokens("val"),
     )

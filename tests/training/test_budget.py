@@ -98,33 +98,46 @@ def test_weights_of_the_blocks():
     assert budget.weights_of(config) == 3 * of_block
 
 
-def test_steps_that_fill_a_time():
-    # A validation of 6,144 tokens takes a third of three steps, 0.1 s; 20 of them take 2 of the 100 s.
-    text = Text(n_bytes=LARGE, n_vocab=256, bytes_per_token=1.0)
-    assert budget.steps_in(100, 0.1, text, tokens_a_step=2048, n_val_tokens=6144) == (980, 49)
-
-
-def test_validations_take_a_twentieth_of_the_time():
-    # One takes 10 / 3 s, so that one alone fits into 5 s.
-    text = Text(n_bytes=LARGE, n_vocab=256, bytes_per_token=1.0)
-    steps = budget.steps_in(100, 0.1, text, tokens_a_step=2048, n_val_tokens=100 * 2048)
-    assert steps == (966, 966)
+@pytest.mark.parametrize(
+    ("seconds", "n_val_tokens", "most", "n_steps", "val_every"),
+    [
+        # A validation of 6,144 tokens takes a third of three steps, 0.1 s, and half a second for its sample. Eight of
+        # them fit into a twentieth of 100 s, and take 4.8 s.
+        (100, 6144, 10_000, 952, 119),
+        (1000, 6144, 10_000, 9880, 494),  # and in any time there are twenty
+        (100, 204_800, 10_000, 961, 961),  # one takes 3.83 s
+        (100, 6144, 80, 80, 10),
+    ],
+)
+def test_steps_that_fill_a_time(seconds, n_val_tokens, most, n_steps, val_every):
+    steps = budget.steps_in(seconds, 0.1, most=most, tokens_a_step=2048, n_val_tokens=n_val_tokens)
+    assert steps == (n_steps, val_every)
 
 
 @pytest.mark.parametrize(("n_bytes", "n_steps"), [(204_800, 200), (10_240, 100)])
 def test_a_small_text_is_passed_four_times_or_for_100_steps(n_bytes, n_steps):
     # 4 * 204,800 bytes in tokens of 2 bytes are 409,600 tokens, which are 200 steps.
     text = Text(n_bytes=n_bytes, n_vocab=256, bytes_per_token=2.0)
-    steps = budget.steps_in(1000, 0.1, text, tokens_a_step=2048, n_val_tokens=2048)
-    assert steps[0] == n_steps
+    assert searched(1000).most_steps(text, 2048) == n_steps
+
+
+def test_steps_that_are_kept_are_taken():
+    search = searched(10**9, kept=("trainer.max_steps",))
+    assert {candidate.n_steps for candidate in search.candidates(large)} == {TRAINER.max_steps}
 
 
 def test_a_step_is_the_median_without_the_first(monkeypatch):
     seconds = [50, 3, 5, 4]
     ticks = iter([tick for length in seconds for tick in (0, length)])  # when each begins and ends
     monkeypatch.setattr(budget, "clock", lambda device: next(ticks))
-    search = searched(1, kind=Search)
+    search = searched(10_000, kind=Search)
     assert search._seconds_a_step(QWEN, TRAINER) == 4
+
+
+def test_a_measurement_of_a_slow_model_ends_early(monkeypatch):
+    ticks = iter([0, 50, 0, 40])
+    monkeypatch.setattr(budget, "clock", lambda device: next(ticks))
+    assert searched(100, kind=Search)._seconds_a_step(QWEN, TRAINER) == 40
 
 
 # The search
@@ -195,6 +208,12 @@ def test_what_is_kept_stays():
     config = candidate.config
     assert (config.d_model, config.n_layers, config.context_length) == (128, 5, 100)
     assert candidate.global_batch_size == 16
+
+
+def test_heads_that_are_kept_have_half_as_many_keys():
+    candidates = searched(10_000, kept=("model.n_heads",), n_heads=4).candidates(large)
+    assert [candidate.config.d_model for candidate in candidates][:3] == [64, 96, 128]
+    assert {(one.config.n_heads, one.config.n_kv_heads) for one in candidates} == {(4, 2)}
 
 
 def test_widths_that_do_not_fit_are_passed_over():
