@@ -62,11 +62,11 @@ SAMPLED = 0.5
 # Share of the time that validations may take, and most of them; one follows the last step in any case.
 VALIDATED_SHARE = 0.05
 MOST_VALIDATIONS = 20
-# Steps that are measured of each model that is compared, and of the chosen one, besides one that warms up; fewer where
-# they take more than a share of the time.
-COMPARED_STEPS = 3
-CHOSEN_STEPS = 5
+# Steps that are measured of each model, besides one that warms up; fewer where they take more than a share of the time.
+MEASURED_STEPS = 3
 MEASURED_SHARE = 0.1
+# Share of the time for which the chosen model is measured, since the speed of many machines changes every few seconds.
+CHOSEN_SHARE = 0.03
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,8 +213,8 @@ class Search:
             batch_size=batch_size,
             n_micro_steps=micro_steps(trainer.global_batch_size, batch_size, trainer.n_ranks),
             is_bf16=self.hardware.precision != "fp32",
-            n_steps=COMPARED_STEPS,
-            seconds=MEASURED_SHARE * self.seconds,
+            least=0.0,
+            most=MEASURED_SHARE * self.seconds,
         )
 
 
@@ -275,8 +275,8 @@ def seconds_a_step(
     batch_size: int,
     n_micro_steps: int,
     is_bf16: bool,
-    n_steps: int,
-    seconds: float,
+    least: float,
+    most: float,
 ) -> float:
     """The median seconds of some optimizer steps, behind one that warms up.
 
@@ -287,8 +287,8 @@ def seconds_a_step(
         batch_size: sequences of a micro-step.
         n_micro_steps: micro-steps of a step.
         is_bf16: whether matrices are multiplied in bfloat16.
-        n_steps: steps that are measured.
-        seconds: after which no further step begins.
+        least: seconds for which steps are measured, and some steps in any case.
+        most: seconds after which no further step begins.
     """
     device = model.embedding.weight.device
     shape = (batch_size, model.config.context_length)
@@ -297,7 +297,7 @@ def seconds_a_step(
     model.train()
 
     times: list[float] = []
-    while len(times) < 1 + n_steps and (len(times) < 2 or sum(times) < seconds):
+    while len(times) < 2 or (sum(times) < most and not has_enough(times[1:], least)):
         began = clock(device.type)
         for _ in range(n_micro_steps):
             with autocast:
@@ -308,6 +308,11 @@ def seconds_a_step(
         optimizer.zero_grad()
         times.append(clock(device.type) - began)
     return statistics.median(times[1:])
+
+
+def has_enough(times: Sequence[float], least: float) -> bool:
+    """Whether steps that took these times are enough for a measurement of so many seconds."""
+    return len(times) >= MEASURED_STEPS and sum(times) >= least
 
 
 def seconds_of_run(module: GPTModule, hardware: Hardware, *, seconds: float) -> float:
@@ -323,8 +328,8 @@ def seconds_of_run(module: GPTModule, hardware: Hardware, *, seconds: float) -> 
             settings.global_batch_size, settings.micro_batch_size, settings.n_ranks
         ),
         is_bf16=hardware.precision == "bf16",
-        n_steps=CHOSEN_STEPS,
-        seconds=MEASURED_SHARE * seconds,
+        least=CHOSEN_SHARE * seconds,
+        most=MEASURED_SHARE * seconds,
     )
 
 
