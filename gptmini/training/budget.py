@@ -51,9 +51,9 @@ MOST_WEIGHTS = 8.0
 # Of a model with more weights in its blocks than the text has bytes, which would else learn the text by heart.
 DROPOUT = 0.1
 
-# Of models whose losses by the law are so near the lowest, the widest is taken. Between widths of 64 and 96 in a minute
-# the law sees no difference, and the wider one ended 0.5 and 1.3 % lower on two texts that the law was not fitted to.
-TOLERANCE = 0.01
+# Of models whose losses by the law are so near the lowest, which is about the law's own error, the widest is taken: on
+# other texts than that of the law, the wider of two near equals was the better one, by 0.5 and 1.3 % for 96 beside 64.
+TOLERANCE = 0.02
 
 # Seconds that a run takes besides its steps and validations: before the command looks at its clock, and at the end.
 AROUND = 2.5

@@ -67,6 +67,7 @@ def commands(arguments: argparse.Namespace) -> list[list[str]]:
         ["contention"],
         ["ablation", *text],
         ["attention"],
+        ["dial", "--only", "law"],
     ]
     if arguments.harness_python is not None:
         typed.append(["exported", "--harness-python", arguments.harness_python])
