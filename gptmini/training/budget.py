@@ -196,7 +196,7 @@ class Search:
         return {name: value for name, value in values.items() if self.is_open(f"{group}.{name}")}
 
     def _seconds_a_step(self, config: GPTConfig, trainer: TrainerSettings) -> float:
-        """Seconds of an optimizer step of a new model."""
+        """Seconds of an optimizer step of a new model, by the fastest: a slow moment must not decide between models."""
         model = new_gpt(config, seed=0)
         batch_size = choose_batch_size(
             model,
@@ -206,7 +206,7 @@ class Search:
             precision=self.hardware.precision,
             compile=False,
         )
-        return seconds_a_step(
+        times = times_of_steps(
             model.to(self.hardware.device),
             partial(training_loss, model),
             self.make_optimizer(model),
@@ -216,6 +216,7 @@ class Search:
             least=0.0,
             most=MEASURED_SHARE * self.seconds,
         )
+        return min(times)
 
 
 def best_of(candidates: Sequence[Candidate]) -> Candidate:
@@ -267,7 +268,7 @@ def sizes_of(width: int, n_heads: int | None = None) -> dict[str, int]:
     }
 
 
-def seconds_a_step(
+def times_of_steps(
     model: GPT,
     compute_loss: Callable[[Tensor, Tensor], Tensor],
     optimizer: torch.optim.Optimizer,
@@ -277,8 +278,8 @@ def seconds_a_step(
     is_bf16: bool,
     least: float,
     most: float,
-) -> float:
-    """The median seconds of some optimizer steps, behind one that warms up.
+) -> list[float]:
+    """The seconds of each of some optimizer steps, behind one that warms up.
 
     Args:
         model: on its device. It is trained on tokens that mean nothing, and of no use afterwards.
@@ -307,7 +308,7 @@ def seconds_a_step(
         optimizer.step()
         optimizer.zero_grad()
         times.append(clock(device.type) - began)
-    return statistics.median(times[1:])
+    return times[1:]
 
 
 def has_enough(times: Sequence[float], least: float) -> bool:
@@ -316,10 +317,10 @@ def has_enough(times: Sequence[float], least: float) -> bool:
 
 
 def seconds_of_run(module: GPTModule, hardware: Hardware, *, seconds: float) -> float:
-    """Seconds of an optimizer step of a run, whose module is of no use afterwards; seconds is the time of the run."""
+    """Median seconds of an optimizer step of a run of some seconds, whose module is of no use afterwards."""
     settings = module.settings
     model = module.model.to(hardware.device)
-    return seconds_a_step(
+    times = times_of_steps(
         model,
         module.compute_loss,
         module.make_optimizer(model),
@@ -331,6 +332,7 @@ def seconds_of_run(module: GPTModule, hardware: Hardware, *, seconds: float) -> 
         least=CHOSEN_SHARE * seconds,
         most=MEASURED_SHARE * seconds,
     )
+    return statistics.median(times)
 
 
 def steps_in(
