@@ -190,11 +190,11 @@ class Dial:
             raise self._too_short("it is over before training begins")
         return left
 
-    def _too_short(self, why: str) -> UserError:
+    def _too_short(self, reason: str) -> UserError:
         """The error of a budget that leaves no time to train."""
         return UserError(
-            f"budget={self.config.budget} leaves no time to train: {why}; give more, or prepare a large text before, "
-            "with the same tokenizer.vocab_size= for gptmini prepare and gptmini train"
+            f"budget={self.config.budget} leaves no time to train: {reason}; give more, or prepare a large text "
+            "before, with the same tokenizer.vocab_size= for gptmini prepare and gptmini train"
         )
 
     def _in_time(self, on_progress: "Callable[[Progress], None]") -> "Callable[[Progress], None]":

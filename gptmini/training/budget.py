@@ -206,6 +206,7 @@ class Search:
             precision=self.hardware.precision,
             compile=False,
         )
+
         times = times_of_steps(
             model.to(self.hardware.device),
             partial(training_loss, model),
@@ -320,6 +321,7 @@ def seconds_of_run(module: GPTModule, hardware: Hardware, *, seconds: float) -> 
     """Median seconds of an optimizer step of a run of some seconds, whose module is of no use afterwards."""
     settings = module.settings
     model = module.model.to(hardware.device)
+
     times = times_of_steps(
         model,
         module.compute_loss,

@@ -1,8 +1,8 @@
 """The rule behind budget=: the runs that its law was fitted to, a fit, and runs of random sizes in the same time.
 
 The parts grid and random train about a hundred runs each, which takes hours; called again with the same --out, they go
-on where they were. The parts law and compare read these rows. Nothing else may run meanwhile, except in random, which
-measures first how many steps of each run fit into the time, and then trains two runs at once.
+on where they were. The parts law and compare read these rows. The machine must do nothing else, except while random
+trains: how many steps of its runs fit into the time is measured before that.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,33 +95,29 @@ def measure_grid(table: Table, arguments: argparse.Namespace) -> None:
     """Train a model of each width, number of blocks and vocabulary for each time."""
     text = text_of(given(arguments, "grid_text"), 0.02, arguments)
     known = measured_before(table, arguments)
-    for seconds in SECONDS:
-        for n_vocab in IDS:
-            with_ids = [*text, f"tokenizer.vocab_size={n_vocab}"]
-            for width in WIDTHS:
-                for n_layers in BLOCKS:
-                    what = f"{seconds} s, {n_layers} blocks of {width}, {n_vocab:,} ids"
-                    if what in known:
-                        continue
-                    ended = train(
-                        *with_ids,
-                        f"model.d_model={width}",
-                        f"model.n_layers={n_layers}",
-                        f"trainer.global_batch_size={TOKENS_A_STEP // 128}",
-                        "model.context_length=128",
-                        f"budget={seconds}",
-                    )
-                    sizes = budget.sizes_of(width) | {"n_layers": n_layers}
-                    tokens_per_byte = subject_of(with_ids).store.tokens_per_byte("train")
-                    table.add(
-                        what,
-                        ended.of("val/bits_per_byte")[-1],
-                        n_weights=budget.weights_of(
-                            preset("qwen_tiny", vocab_size=n_vocab, **sizes)
-                        ),
-                        n_bytes=ended.lines[-1]["step"] * TOKENS_A_STEP / tokens_per_byte,
-                        n_vocab=n_vocab,
-                    )
+    for seconds, n_vocab, width, n_layers in product(SECONDS, IDS, WIDTHS, BLOCKS):
+        what = f"{seconds} s, {n_layers} blocks of {width}, {n_vocab:,} ids"
+        if what in known:
+            continue
+        with_ids = [*text, f"tokenizer.vocab_size={n_vocab}"]
+        ended = train(
+            *with_ids,
+            f"model.d_model={width}",
+            f"model.n_layers={n_layers}",
+            f"trainer.global_batch_size={TOKENS_A_STEP // 128}",
+            "model.context_length=128",
+            f"budget={seconds}",
+        )
+
+        sizes = budget.sizes_of(width) | {"n_layers": n_layers}
+        tokens_per_byte = subject_of(with_ids).store.tokens_per_byte("train")
+        table.add(
+            what,
+            ended.of("val/bits_per_byte")[-1],
+            n_weights=budget.weights_of(preset("qwen_tiny", vocab_size=n_vocab, **sizes)),
+            n_bytes=ended.lines[-1]["step"] * TOKENS_A_STEP / tokens_per_byte,
+            n_vocab=n_vocab,
+        )
 
 
 def measure_law(table: Table, arguments: argparse.Namespace) -> None:

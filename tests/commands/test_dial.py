@@ -38,10 +38,8 @@ def dialled(script, once):
 def test_its_numbers_alone_train_the_same_weights(script, dialled):
     config = OmegaConf.create(config_of(newest()))
     weights = last(newest())["state_dict"]
-    assert (
-        script("train", *TEXT, *(f"{key}={OmegaConf.select(config, key)}" for key in CHOSEN)).code
-        == 0
-    )
+    typed = [f"{key}={OmegaConf.select(config, key)}" for key in CHOSEN]
+    assert script("train", *TEXT, *typed).code == 0
     again = last(newest())["state_dict"]
     assert all(torch.equal(weights[name], again[name]) for name in weights)
 
@@ -104,7 +102,7 @@ def test_cfg_shows_the_choice_and_trains_nothing(script, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_model_to_begin_with_keeps_its_sizes(script, trained, tmp_path):
+def test_a_model_to_begin_with_keeps_its_sizes(script, trained):
     result = script("train", *TEXT, f"init_from={trained}", "budget=1m")
     assert result.code == 0, result
     here, source = config_of(newest()), config_of(trained)
