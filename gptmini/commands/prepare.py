@@ -31,7 +31,7 @@ def run_job(config: "DictConfig", typed: Typed) -> None:
 
     from gptmini.data.store import SPLITS
 
-    for key in ("resume", "folder"):
+    for key in ("resume", "folder", "budget"):
         if config[key] is not None:
             raise UserError(
                 f"gptmini prepare begins no run and goes on with none, got {key}={config[key]}"

@@ -116,6 +116,7 @@ PLACES = [
     ),
     ("train resume=runs/latest folder=x", "resume= names the run to go on with, and folder= that"),
     ("prepare resume=x", "gptmini prepare begins no run and goes on with none, got resume=x"),
+    ("prepare budget=10m", "gptmini prepare begins no run and goes on with none, got budget=10m"),
     (f"{TINY} data.path=absent", "data.path must be a file, a folder or a glob that matches, got"),
     (f"{TINY} data.path=empty.txt", "empty.txt must hold text, got none"),
     (f"{TINY} data.path=latin.txt", "latin.txt must be UTF-8, got byte 0xe9 at offset 3, in line"),
