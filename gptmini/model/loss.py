@@ -10,6 +10,8 @@ from torch.nn import functional as F
 from gptmini.model.gpt import GPT
 
 LOGITS_AT_ONCE = 2**24  # 64 MB in float32; a loss needs several times as much
+# Just below 32 MB in float32: gptmini.hardware.keep_freed_memory has the memory of larger tensors taken anew each step.
+LOGITS_AT_ONCE_ON_CPU = 2**23 - 1
 
 
 def training_loss(
@@ -20,7 +22,7 @@ def training_loss(
     dtype: torch.dtype | None = None,
     counted_share: float = 1.0,
 ) -> Tensor:
-    """Compute next_token_loss(model(tokens), targets) with at most LOGITS_AT_ONCE logits in memory.
+    """Compute next_token_loss(model(tokens), targets) with at most logits_at_once logits in memory.
 
     Compiled code is not cut into pieces, and holds all logits.
 
@@ -39,7 +41,7 @@ def training_loss(
     """
     hidden = model.hidden(tokens, dtype=dtype)  # (B, T, C)
     n_logits = targets.numel() * model.config.vocab_size
-    if n_logits <= LOGITS_AT_ONCE or torch.compiler.is_compiling():
+    if n_logits <= logits_at_once(hidden.device) or torch.compiler.is_compiling():
         if counted_share == 1:
             return next_token_loss(model.unembed(hidden), targets)
         nats = next_token_loss(model.unembed(hidden), targets, reduction="sum")
@@ -48,8 +50,13 @@ def training_loss(
     return loss / counted_share
 
 
+def logits_at_once(device: torch.device) -> int:
+    """Most logits that a device holds in memory at once."""
+    return LOGITS_AT_ONCE_ON_CPU if device.type == "cpu" else LOGITS_AT_ONCE
+
+
 def row_pieces(model: GPT, hidden: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Cut hidden states and targets into pieces of n positions whose n * V logits are at most LOGITS_AT_ONCE.
+    """Cut hidden states and targets into pieces of n positions whose n * V logits are at most logits_at_once.
 
     Args:
         model: the GPT that will turn the hidden states into logits.
@@ -58,7 +65,7 @@ def row_pieces(model: GPT, hidden: Tensor, targets: Tensor) -> Iterator[tuple[Te
 
     Returns an iterator over pairs of hidden states, (1, n, C), and targets, (n,).
     """
-    n_rows = max(1, LOGITS_AT_ONCE // model.config.vocab_size)
+    n_rows = max(1, logits_at_once(hidden.device) // model.config.vocab_size)
     pieces = hidden.flatten(0, 1).unsqueeze(0).split(n_rows, dim=1)  # (1, n, C) each
     target_pieces = targets.flatten().split(n_rows)  # (n,) each
     return zip(pieces, target_pieces, strict=True)

@@ -100,7 +100,7 @@ def test_logits_of_a_large_vocabulary_are_summed_piece_by_piece(monkeypatch):
     model = make()
     expected = [sum(batch) for batch in nats_by_hand(model)]
 
-    monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE", 7 * V)
+    monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE_ON_CPU", 7 * V)
     unembed = model.unembed
     seen = []
     model.unembed = lambda hidden: seen.append(hidden.shape[1]) or unembed(hidden)

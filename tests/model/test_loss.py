@@ -70,11 +70,11 @@ def test_a_loss_by_pieces_has_the_loss_and_gradients_of_the_whole(preset, dtype,
         return loss.detach()
 
     whole = wide(preset)
-    monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE", 10**9)
+    monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE_ON_CPU", 10**9)
     expected = loss_of(whole)
 
     in_pieces = wide(preset)
-    monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE", 7 * V)
+    monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE_ON_CPU", 7 * V)
     loss = loss_of(in_pieces)
 
     assert sizes == [T - 1] + [7] * 8 + [4]  # 60 rows, seven at a time
@@ -91,7 +91,7 @@ def test_a_loss_by_pieces_has_the_loss_and_gradients_of_the_whole(preset, dtype,
 @pytest.mark.parametrize("pieces", [False, True])
 def test_the_loss_is_the_mean_over_the_share_of_targets_that_count(pieces, monkeypatch):
     if pieces:
-        monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE", 7 * V)
+        monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE_ON_CPU", 7 * V)
     model = wide(GPT2)
     tokens = draw()[:, :-1]
     targets = draw()[:, 1:].clone()
@@ -105,7 +105,7 @@ def test_the_loss_is_the_mean_over_the_share_of_targets_that_count(pieces, monke
 
 
 def test_a_loss_by_pieces_leaves_a_frozen_unembedding_alone(monkeypatch):
-    monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE", 7 * V)
+    monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE_ON_CPU", 7 * V)
     model = wide(MODERN)
     tokens = draw()
     model.unembedding.weight.requires_grad_(False)
@@ -119,7 +119,7 @@ def test_a_loss_by_pieces_leaves_a_frozen_unembedding_alone(monkeypatch):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_stream_of_bfloat16_is_that_of_the_model_with_rounded_weights(name, pieces, monkeypatch):
     if pieces:
-        monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE", 7 * V)
+        monkeypatch.setattr("gptmini.model.loss.LOGITS_AT_ONCE_ON_CPU", 7 * V)
     model = wide(CONFIGS[name])
     rounded = copy.deepcopy(model).bfloat16()
     tokens = draw()
