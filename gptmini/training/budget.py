@@ -8,7 +8,7 @@ the width, the text and the number of steps.
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -62,9 +62,11 @@ SAMPLED = 0.5
 # Share of the time that validations may take, and most of them; one follows the last step in any case.
 VALIDATED_SHARE = 0.05
 MOST_VALIDATIONS = 20
-# Steps that are measured of each model, besides one that warms up; fewer where they take more than a share of the time.
-MEASURED_STEPS = 3
+# Steps of a model that are measured in a turn, besides one that warms up; fewer where they take more than this share of
+# the time.
+MEASURED_STEPS = 2
 MEASURED_SHARE = 0.1
+TURNS = 2  # in which the models are measured, so that a slow moment of the machine does not decide between them
 # Share of the time for which the chosen model is measured, since the speed of many machines changes every few seconds.
 CHOSEN_SHARE = 0.03
 
@@ -121,6 +123,7 @@ class Search:
         hardware: what trains it.
         is_open: whether a key may be chosen, as model.d_model.
         seconds: of training.
+        fastest: seconds of the fastest step so far of a model of some sizes, in steps of so many sequences.
     """
 
     model: ModelSettings
@@ -129,6 +132,7 @@ class Search:
     hardware: Hardware
     is_open: Callable[[str], bool]
     seconds: float
+    fastest: dict[tuple[GPTConfig, int], float] = field(default_factory=dict)
 
     def candidates(self, text_of: Callable[[int], Text]) -> list[Candidate]:
         """The models that may be trained for a text, in rising width, up to the first that is not the best so far.
@@ -136,6 +140,12 @@ class Search:
         text_of gives the text in the tokens that suit a width.
         Raises pydantic.ValidationError: no sizes fit those that stay as they are.
         """
+        for _ in range(TURNS - 1):
+            self._turn(text_of)
+        return self._turn(text_of)
+
+    def _turn(self, text_of: Callable[[int], Text]) -> list[Candidate]:
+        """The models in rising width, each measured once more."""
         widths = WIDTHS if self.is_open("model.d_model") else (self.model.d_model,)
         found: list[Candidate] = []
         for width in widths:
@@ -152,8 +162,6 @@ class Search:
             n_weights = weights_of(config)
             if found and n_weights > MOST_WEIGHTS * text.n_bytes:
                 break
-            if not found:  # the first steps of a process are slow, since all memory is new to it
-                self._seconds_a_step(config, self.trainer)
             found.append(self._candidate(text, config, n_weights))
             if best_of(found) is not found[-1]:
                 break
@@ -173,7 +181,10 @@ class Search:
             tokens_a_step = config.context_length * trainer.global_batch_size
             if tokens_a_step == before:
                 continue
-            in_time = self.seconds / self._seconds_a_step(config, trainer)
+            sizes = (config, trainer.global_batch_size)
+            measured = self._seconds_a_step(config, trainer)
+            self.fastest[sizes] = min(measured, self.fastest.get(sizes, math.inf))
+            in_time = self.seconds / self.fastest[sizes]
             n_steps = min(in_time, self.most_steps(text, tokens_a_step))
             if n_steps <= MANY_STEPS:
                 break
@@ -196,7 +207,7 @@ class Search:
         return {name: value for name, value in values.items() if self.is_open(f"{group}.{name}")}
 
     def _seconds_a_step(self, config: GPTConfig, trainer: TrainerSettings) -> float:
-        """Seconds of an optimizer step of a new model, by the fastest: a slow moment must not decide between models."""
+        """Seconds of the fastest of some optimizer steps of a new model."""
         model = new_gpt(config, seed=0)
         batch_size = choose_batch_size(
             model,

@@ -55,7 +55,7 @@ class Cell(NamedTuple):
 CELLS = (
     *(Cell("prose", 0.1, seconds) for seconds in (60, 180)),  # 200 KB
     *(Cell("code", 0.04, seconds) for seconds in (60, 180)),  # 2 MB
-    *(Cell("german", 0.005, seconds) for seconds in (60, 180, 600)),  # 20 MB
+    *(Cell("german", 0.01, seconds) for seconds in (60, 180, 600)),  # 20 MB
 )
 
 
