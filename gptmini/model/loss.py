@@ -22,7 +22,7 @@ def training_loss(
     dtype: torch.dtype | None = None,
     counted_share: float = 1.0,
 ) -> Tensor:
-    """Compute next_token_loss(model(tokens), targets) with at most logits_at_once logits in memory.
+    """Compute next_token_loss(model(tokens), targets) with at most logits_at_once(device) logits in memory.
 
     Compiled code is not cut into pieces, and holds all logits.
 
@@ -56,7 +56,7 @@ def logits_at_once(device: torch.device) -> int:
 
 
 def row_pieces(model: GPT, hidden: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Cut hidden states and targets into pieces of n positions whose n * V logits are at most logits_at_once.
+    """Cut hidden states and targets into pieces of n positions whose n * V logits are at most logits_at_once(device).
 
     Args:
         model: the GPT that will turn the hidden states into logits.

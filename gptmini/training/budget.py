@@ -123,7 +123,6 @@ class Search:
         hardware: what trains it.
         is_open: whether a key may be chosen, as model.d_model.
         seconds: of training.
-        fastest: seconds of the fastest step so far of a model of some sizes, in steps of so many sequences.
     """
 
     model: ModelSettings
@@ -132,7 +131,8 @@ class Search:
     hardware: Hardware
     is_open: Callable[[str], bool]
     seconds: float
-    fastest: dict[tuple[GPTConfig, int], float] = field(default_factory=dict)
+    # Seconds of the fastest step so far of each model, with the number of sequences of its steps.
+    fastest: dict[tuple[GPTConfig, int], float] = field(default_factory=dict, init=False)
 
     def candidates(self, text_of: Callable[[int], Text]) -> list[Candidate]:
         """The models that may be trained for a text, in rising width, up to the first that is not the best so far.
@@ -181,6 +181,7 @@ class Search:
             tokens_a_step = config.context_length * trainer.global_batch_size
             if tokens_a_step == before:
                 continue
+
             sizes = (config, trainer.global_batch_size)
             measured = self._seconds_a_step(config, trainer)
             self.fastest[sizes] = min(measured, self.fastest.get(sizes, math.inf))

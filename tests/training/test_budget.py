@@ -127,7 +127,7 @@ def test_steps_that_are_kept_are_taken():
 
 
 def test_a_model_is_compared_by_its_fastest_step_but_the_first(monkeypatch):
-    seconds = [1, 5, 3, 4]
+    seconds = [1, 5, 3]
     ticks = iter([tick for length in seconds for tick in (0, length)])  # when each begins and ends
     monkeypatch.setattr(budget, "clock", lambda device: next(ticks))
     search = searched(10_000, kind=Search)
@@ -176,6 +176,16 @@ def test_the_search_ends_behind_the_best_width():
     assert losses[-1] > 1.02 * min(losses)
     assert losses[-2] <= 1.02 * min(losses)
     assert budget.best_of(candidates) is candidates[-2]
+
+
+def test_a_slow_moment_does_not_decide():
+    class SlowAtFirst(Machine):
+        def _seconds_a_step(self, config, trainer):
+            seconds = super()._seconds_a_step(config, trainer)
+            return seconds if self.fastest else 100 * seconds
+
+    slow = searched(10_000, kind=SlowAtFirst)
+    assert slow.candidates(large) == searched(10_000).candidates(large)
 
 
 def test_of_equals_the_widest_is_the_best():
