@@ -52,20 +52,28 @@ class Dial:
         config: the configuration.
         typed: what was typed for it.
         settings: its parts.
+        watcher: is told what is measured, and how far a preparation is.
         began: when the command began, in seconds of time.monotonic.
     """
 
     def __init__(
-        self, config: "DictConfig", typed: Typed, settings: Settings, *, began: float
+        self,
+        config: "DictConfig",
+        typed: Typed,
+        settings: Settings,
+        watcher: "Watcher",
+        *,
+        began: float,
     ) -> None:
         from gptmini.training.budget import AROUND
 
         self.config = config
         self.typed = typed
         self.settings = settings
+        self.watcher = watcher
         self.ends = began + (settings.root.seconds or 0.0) - AROUND
 
-    def choose(self, watcher: "Watcher") -> Dialled:
+    def choose(self) -> Dialled:
         """Choose the vocabulary and the sizes, open the tokens, and choose the steps.
 
         Raises UserError: the text cannot be read, or the time is over before training begins. Raises
@@ -85,7 +93,7 @@ class Dial:
             self.config,
             self.typed,
             self.settings,
-            watcher=replace(watcher, on_progress=self._in_time(watcher.on_progress)),
+            watcher=replace(self.watcher, on_progress=self._in_time(self.watcher.on_progress)),
             corpus=corpus,
         )
         text = Text.of(store)
@@ -106,7 +114,11 @@ class Dial:
         """
         from gptmini.training.budget import best_of
 
-        candidates = self._search().candidates(text_of)
+        def told_of(width: int) -> "Text":
+            self._tell("measuring models of rising width")
+            return text_of(width)
+
+        candidates = self._search().candidates(told_of)
         best = best_of(candidates)
         of_model = {f"model.{name}": getattr(best.config, name) for name in CHOSEN_OF_MODEL}
         self._take(of_model | {"trainer.global_batch_size": best.global_batch_size})
@@ -131,6 +143,7 @@ class Dial:
         """Choose the steps that fill the time that is left, and when to validate; return the seconds of a step."""
         from gptmini.training import budget
 
+        self._tell("measuring the chosen model")
         module, _ = assemble(self.settings, store, None)
         seconds_a_step = budget.seconds_of_run(module, self.settings.hardware, seconds=self._left())
         trainer = self.settings.trainer
@@ -196,6 +209,12 @@ class Dial:
             f"budget={self.config.budget} leaves no time to train: {reason}; give more, or prepare a large text "
             "before, with the same tokenizer.vocab_size= for gptmini prepare and gptmini train"
         )
+
+    def _tell(self, phase: str) -> None:
+        """Tell the watcher what is being done."""
+        from gptmini.data import Progress
+
+        self.watcher.on_progress(Progress(phase=phase, n_bytes=0, share=None))
 
     def _in_time(self, on_progress: "Callable[[Progress], None]") -> "Callable[[Progress], None]":
         """A function that tells of progress as on_progress does, and ends the preparation where the time is over."""

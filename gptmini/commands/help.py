@@ -47,7 +47,7 @@ def show_configuration(config: "DictConfig", typed: "Typed") -> None:
 
         settings = build_settings(config)
         prepare_process(settings)
-        Dial(config, typed, settings, began=began).choose(Watcher())
+        Dial(config, typed, settings, Watcher(), began=began).choose()
     print(OmegaConf.to_yaml(config), end="")
 
 

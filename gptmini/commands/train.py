@@ -105,7 +105,7 @@ def _train(
     chosen: Sequence[str] = ()
     with watching(console, topic="data") as watcher:
         if settings.root.budget is not None and config.resume is None:
-            dialled = Dial(config, typed, settings, began=began).choose(watcher)
+            dialled = Dial(config, typed, settings, watcher, began=began).choose()
             settings, store, prepared_now, chosen = dialled
         else:
             store, prepared_now = open_tokens(config, typed, settings, run.state, watcher=watcher)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from gptmini.commands import tokens
 from gptmini.training import budget
 from run_folders import config_of, last, newest
 
@@ -52,6 +53,13 @@ def test_it_says_what_it_has_chosen(dialled):
     # A step reads 2,048 tokens, and the text is passed four times at most.
     passes = float(said.partition(" steps: ")[2].partition(" ")[0])
     assert 3 < passes <= 4
+
+
+def test_it_tells_what_it_measures(script, monkeypatch):
+    monkeypatch.setattr(tokens, "INTERVAL_OF_PHASES", 0)
+    said = script("train", *TEXT, "budget=1m").out
+    assert "measuring models of rising width\n" in said
+    assert "measuring the chosen model\n" in said
 
 
 def test_a_run_with_it_goes_on_by_its_numbers(script, dialled):
