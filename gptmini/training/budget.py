@@ -182,9 +182,11 @@ class Search:
             if tokens_a_step == before:
                 continue
 
+            # Steps that are too many, as an earlier turn has shown, are not measured again.
             sizes = (config, trainer.global_batch_size)
-            measured = self._seconds_a_step(config, trainer)
-            self.fastest[sizes] = min(measured, self.fastest.get(sizes, math.inf))
+            known = self.fastest.get(sizes, math.inf)
+            if self.seconds / known <= MANY_STEPS:
+                self.fastest[sizes] = min(known, self._seconds_a_step(config, trainer))
             in_time = self.seconds / self.fastest[sizes]
             n_steps = min(in_time, self.most_steps(text, tokens_a_step))
             if n_steps <= MANY_STEPS:

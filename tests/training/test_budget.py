@@ -188,6 +188,19 @@ def test_a_slow_moment_does_not_decide():
     assert slow.candidates(large) == searched(10_000).candidates(large)
 
 
+def test_only_steps_that_may_be_taken_are_measured_again():
+    measured = []
+
+    class Counting(Machine):
+        def _seconds_a_step(self, config, trainer):
+            measured.append((config, trainer.global_batch_size))
+            return super()._seconds_a_step(config, trainer)
+
+    candidates = searched(100_000, kind=Counting).candidates(large)
+    taken = [(candidate.config, candidate.global_batch_size) for candidate in candidates]
+    assert {sizes for sizes in measured if measured.count(sizes) > 1} == set(taken)
+
+
 def test_of_equals_the_widest_is_the_best():
     losses = [1.5, 1.015, 1.0, 1.019, 1.021]
     candidates = [
