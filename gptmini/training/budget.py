@@ -67,8 +67,10 @@ MOST_VALIDATIONS = 20
 MEASURED_STEPS = 2
 MEASURED_SHARE = 0.1
 TURNS = 2  # in which the models are measured, so that a slow moment of the machine does not decide between them
-# Share of the time for which the chosen model is measured, since the speed of many machines changes every few seconds.
+# Share of the time for which the chosen model is measured, since the speed of many machines changes every few seconds;
+# of a long time, so many seconds.
 CHOSEN_SHARE = 0.03
+CHOSEN_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,7 +347,7 @@ def seconds_of_run(module: GPTModule, hardware: Hardware, *, seconds: float) -> 
             settings.global_batch_size, settings.micro_batch_size, settings.n_ranks
         ),
         is_bf16=hardware.precision == "bf16",
-        least=CHOSEN_SHARE * seconds,
+        least=min(CHOSEN_SHARE * seconds, CHOSEN_SECONDS),
         most=MEASURED_SHARE * seconds,
     )
     return statistics.median(times)

@@ -2,12 +2,13 @@
 
 import math
 from dataclasses import asdict
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from gptmini.hardware import choose_hardware
-from gptmini.model import ModelSettings, preset
+from gptmini.model import ModelSettings, new_gpt, preset
 from gptmini.training import TrainerSettings, budget
 from gptmini.training.budget import WIDTHS, Candidate, Search, Text
 
@@ -138,6 +139,21 @@ def test_a_measurement_of_a_slow_model_ends_early(monkeypatch):
     ticks = iter([0, 50, 0, 40])
     monkeypatch.setattr(budget, "clock", lambda device: next(ticks))
     assert searched(100, kind=Search)._seconds_a_step(QWEN, TRAINER) == 40
+
+
+@pytest.mark.parametrize(("seconds", "n_steps"), [(100, 3), (36_000, 60)])
+def test_the_chosen_model_is_measured_for_three_percent_of_the_time_or_a_minute(
+    monkeypatch, seconds, n_steps
+):
+    ticks = iter(range(2 * (n_steps + 1)))  # a second between any two, and one step more to warm up
+    monkeypatch.setattr(budget, "clock", lambda device: next(ticks))
+    module = Mock(model=new_gpt(QWEN, seed=0))
+    module.settings = Mock(global_batch_size=1, micro_batch_size=1, n_ranks=1)
+    module.compute_loss = lambda tokens, targets: module.model(tokens).sum()
+    module.make_optimizer = lambda model: torch.optim.AdamW(model.parameters())
+    hardware = choose_hardware("cpu", "fp32", False, 1)
+    assert budget.seconds_of_run(module, hardware, seconds=seconds) == 1
+    assert not list(ticks)
 
 
 # The search
