@@ -114,6 +114,7 @@ class Dial:
         """
         from gptmini.training.budget import best_of
 
+        # Told at every width, since a log gets a line only where the last one is some seconds old.
         def told_of(width: int) -> "Text":
             self._tell("measuring models of rising width")
             return text_of(width)

@@ -67,10 +67,9 @@ MOST_VALIDATIONS = 20
 MEASURED_STEPS = 2
 MEASURED_SHARE = 0.1
 TURNS = 2  # in which the models are measured, so that a slow moment of the machine does not decide between them
-# Share of the time for which the chosen model is measured, since the speed of many machines changes every few seconds;
-# of a long time, so many seconds.
+# Share of the time for which the chosen model is measured, since the speed of many machines changes every few seconds.
 CHOSEN_SHARE = 0.03
-CHOSEN_SECONDS = 60.0
+CHOSEN_SECONDS = 60.0  # for which it is measured at most, which is enough for such changes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +183,7 @@ class Search:
             if tokens_a_step == before:
                 continue
 
-            # Steps that are too many, as an earlier turn has shown, are not measured again.
+            # Where an earlier turn has found more than MANY_STEPS to fit, larger steps are taken in any case.
             sizes = (config, trainer.global_batch_size)
             known = self.fastest.get(sizes, math.inf)
             if self.seconds / known <= MANY_STEPS:
