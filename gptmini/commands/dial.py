@@ -234,13 +234,10 @@ def why(candidates: "Sequence[Candidate]") -> list[str]:
     best = best_of(candidates)
     i = candidates.index(best)
     beside = [candidates[j] for j in (i - 1, i + 1) if 0 <= j < len(candidates)]
-    losses = []
-    for candidate in beside:
-        change = candidate.loss / best.loss - 1
-        losses.append(
-            f"{candidate.config.d_model} wide in {candidate.n_steps:,.0f} steps would end {abs(change):.1%} "
-            f"{'higher' if change > 0 else 'lower, which is too little to tell'}"
-        )
+    losses = [
+        f"{one.config.d_model} wide in {one.n_steps:,.0f} steps would end {one.loss / best.loss - 1:.1%} higher"
+        for one in beside
+    ]
     return [f"why: by the rule, {', and '.join(losses)}"] if losses else []
 
 

@@ -105,7 +105,7 @@ def test_what_an_experiment_sets_stays_but_for_its_steps(script):
 
 def test_cfg_shows_the_choice_and_trains_nothing(script, tmp_path):
     shown = OmegaConf.create(script("train", *TEXT, "budget=1m", "--cfg", "job").out)
-    assert shown.model.d_model == 64
+    assert shown.model.d_model == 96
     assert shown.trainer.max_steps < 500
     assert not (tmp_path / "runs").exists()
 

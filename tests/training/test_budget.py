@@ -10,7 +10,7 @@ import torch
 from gptmini.hardware import choose_hardware
 from gptmini.model import ModelSettings, new_gpt, preset
 from gptmini.training import TrainerSettings, budget
-from gptmini.training.budget import WIDTHS, Candidate, Search, Text
+from gptmini.training.budget import WIDTHS, Search, Text
 
 TRAINER = TrainerSettings(
     max_steps=500,
@@ -189,8 +189,8 @@ def test_the_search_ends_behind_the_best_width():
     losses = [candidate.loss for candidate in candidates]
     assert [candidate.config.d_model for candidate in candidates] == [*WIDTHS[: len(losses)]]
     assert 2 < len(losses) < len(WIDTHS)
-    assert losses[-1] > 1.01 * min(losses)
-    assert losses[-2] <= 1.01 * min(losses)
+    assert losses[:-1] == sorted(losses[:-1], reverse=True)
+    assert losses[-1] > losses[-2]
     assert budget.best_of(candidates) is candidates[-2]
 
 
@@ -215,14 +215,6 @@ def test_only_steps_that_may_be_taken_are_measured_again():
     candidates = searched(100_000, kind=Counting).candidates(large)
     taken = [(candidate.config, candidate.global_batch_size) for candidate in candidates]
     assert {sizes for sizes in measured if measured.count(sizes) > 1} == set(taken)
-
-
-def test_of_equals_the_widest_is_the_best():
-    losses = [1.5, 1.005, 1.0, 1.009, 1.011]
-    candidates = [
-        Candidate(config=QWEN, global_batch_size=16, n_steps=n, loss=losses[n]) for n in range(5)
-    ]
-    assert budget.best_of(candidates) is candidates[3]
 
 
 def test_more_time_gives_a_wider_model():
@@ -251,21 +243,22 @@ def test_what_is_kept_stays():
 
 def test_heads_that_are_kept_have_half_as_many_keys():
     candidates = searched(10_000, kept=("model.n_heads",), n_heads=4).candidates(large)
-    assert [candidate.config.d_model for candidate in candidates][:3] == [64, 96, 128]
+    assert [candidate.config.d_model for candidate in candidates][:2] == [96, 128]
     assert {(one.config.n_heads, one.config.n_kv_heads) for one in candidates} == {(4, 2)}
 
 
 def test_widths_that_do_not_fit_are_passed_over():
     search = searched(60, kept=("model.n_kv_heads",), n_kv_heads=2)
-    # Of 64, 96 and 128 with 2, 3 and 4 heads, and so on: three heads have no two key-value heads.
+    # Of 96 and 128 with 3 and 4 heads, and so on: three heads have no two key-value heads.
     widths = [candidate.config.d_model for candidate in search.candidates(large)]
-    assert widths[:2] == [64, 128]
+    assert widths[0] == 128
 
 
 def test_a_small_text_limits_weights_and_passes_and_asks_for_dropout():
     # Of 200,000 bytes there are at most 1,600,000 weights: two blocks of 192 have 812,000, and three of 256 2,158,000.
     candidates = searched(10**9).candidates(lambda width: Text.in_pairs(200_000, width))
-    assert [candidate.config.d_model for candidate in candidates] == [64, 96, 128, 192]
-    assert [candidate.config.dropout for candidate in candidates] == [0, 0.1, 0.1, 0.1]
+    assert [candidate.config.d_model for candidate in candidates] == [96, 128, 192]
+    assert [candidate.config.dropout for candidate in candidates] == [0.1, 0.1, 0.1]
+    assert {candidate.config.dropout for candidate in searched(1000).candidates(large)} == {0}
     n_tokens = candidates[-1].n_steps * 2048
     assert n_tokens * 0.36 * math.log(2000) == pytest.approx(800_000)
