@@ -23,8 +23,10 @@ class Slots:
         self.capacity = capacity
         self.device = device
 
-        # Positions that each row holds: a number while all rows are equally long, else int64 (B,).
+        # Positions that each row holds: a number while all rows are equally long, else int64 (B,). The longest is always
+        # a number too, because reading it off a GPU would wait for the GPU.
         self.lengths: int | Tensor = 0
+        self.longest = 0
 
         # Of the running pass: its positions, the same slice in every row or int64 (B, T); their index into tensors
         # (B, capacity, ...); and S, the number of slots from the left that hold what some query may see.
@@ -37,6 +39,7 @@ class Slots:
 
     def set_lengths(self, lengths: Sequence[int]) -> None:
         """Let row b go on after its first lengths[b] positions."""
+        self.longest = max(lengths)
         if len(set(lengths)) == 1:
             self.lengths = lengths[0]
         else:
@@ -47,8 +50,7 @@ class Slots:
 
         Raises ValueError: the slots exceed the capacity.
         """
-        longest = self.lengths if isinstance(self.lengths, int) else int(self.lengths.max())
-        visible = longest + n_tokens
+        visible = self.longest + n_tokens
         if visible > self.capacity:
             raise ValueError(
                 f"a cache of {self.capacity} tokens cannot hold {visible}; encode fewer anew"
@@ -59,6 +61,7 @@ class Slots:
         else:
             self._take_index(self.lengths, n_tokens, visible)
         self.lengths += n_tokens
+        self.longest = visible
 
     def _take_slice(self, start: int, visible: int) -> None:
         """Take the slots from start to visible in every row."""

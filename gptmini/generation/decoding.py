@@ -4,7 +4,6 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,15 +30,6 @@ def uniforms(seed: int, stream: int) -> Iterator[float]:
     while True:
         numbers = torch.rand(UNIFORMS_AT_ONCE, dtype=torch.float64, generator=generator)
         yield from numbers.tolist()
-
-
-class Drawn(NamedTuple):
-    """What one step draws, for each row of the batch."""
-
-    tokens: Tensor  # int64 (B,)
-    highest: Tensor  # (B,), highest logit of each row, which shows whether the logits are finite
-    # float64 (B,), of the tokens under the model alone; None unless asked for
-    log_probabilities: Tensor | None
 
 
 @dataclass
@@ -114,7 +104,7 @@ class Decoder:
             capacity = min(capacity, longest + rules.max_new_tokens)
 
         self._score: Callable[[Tensor], Tensor]
-        self._draw: Callable[..., Drawn] = _draw
+        self._draw: Callable[..., Tensor] = _draw
         if compile:
             self.cache = fixed_cache(model, n_rows, capacity)
             self._score = self._score_by_forward
@@ -139,19 +129,22 @@ class Decoder:
             newest[row] = sample.ids[-1]
             uniform[row] = next(sample.draws)
 
+        # A token costs one copy to a GPU, from memory that the GPU reads by itself, and one back, which waits for it.
+        inputs = torch.tensor(
+            [newest, uniform],
+            dtype=torch.float64,
+            pin_memory=self.rules_device.type == "cuda",
+        )  # (2, B)
         drawn = self._draw(
             self._score,
             self.rules,
             self.log_probabilities,
-            torch.tensor(newest, device=self.device),
-            torch.tensor(uniform, dtype=torch.float64, device=self.rules_device),
+            inputs.to(self.rules_device, non_blocking=True),
+            self.device,
             self.seen,
         )
-        tokens = drawn.tokens.tolist()
-        highest = drawn.highest.tolist()
-        log_probabilities: list[float | None] = [None] * len(tokens)
-        if drawn.log_probabilities is not None:
-            log_probabilities = drawn.log_probabilities.tolist()
+        tokens, highest, *of_tokens = drawn.tolist()
+        log_probabilities = of_tokens[0] if of_tokens else [None] * len(tokens)
         self.lengths = [length + 1 for length in self.lengths]
 
         if not all(math.isfinite(highest[row]) for row, _ in active):
@@ -159,9 +152,13 @@ class Decoder:
                 "logits must be finite, got others: "
                 "the model has diverged or its checkpoint is damaged"
             )
+
+        chosen = []
         for row, sample in active:
-            sample.ids.append(tokens[row])
-        return [(sample.number, tokens[row], log_probabilities[row]) for row, sample in active]
+            token = int(tokens[row])
+            sample.ids.append(token)
+            chosen.append((sample.number, token, log_probabilities[row]))
+        return chosen
 
     def end(self, number: int) -> None:
         """Draw no more for the sample of this number, which is in the batch."""
@@ -232,23 +229,35 @@ def _draw(
     score: Callable[[Tensor], Tensor],
     rules: Rules,
     log_probabilities: bool,
-    tokens: Tensor,
-    uniform: Tensor,
+    inputs: Tensor,
+    device: torch.device,
     seen: Tensor | None,
-) -> Drawn:
-    """Score the newest tokens, int64 (B,), and draw those after them; tokens that are drawn are marked in seen."""
-    logits = score(tokens).to(uniform.device)  # (B, V)
+) -> Tensor:
+    """Score the newest tokens and draw those after them, which are marked in seen.
+
+    Args:
+        score: returns logits (B, V) after tokens, int64 (B,), on the device.
+        rules: how tokens are drawn.
+        log_probabilities: whether to return them.
+        inputs: newest token and random number of each row, float64 (2, B), on the device of the rules.
+        device: that of the model.
+        seen: as for choose.
+
+    Returns:
+        float64 (2, B) or (3, B), in one tensor so that it is read at once; float64 holds every id exactly. Rows: the
+        tokens; the highest logit, which shows whether the logits are finite; the log-probabilities of the tokens under
+        the model alone, if asked for.
+    """
+    tokens = inputs[0].long().to(device)  # (B,)
+    uniform = inputs[1]  # (B,)
+    logits = score(tokens).to(inputs.device)  # (B, V)
     chosen = choose(logits, uniform, rules, seen)  # (B,); V of a row of nan
     chosen = chosen.clamp(max=logits.size(-1) - 1)
     if seen is not None:
         seen.scatter_(1, chosen.unsqueeze(1), True)
 
-    of_chosen = None
+    drawn = [chosen.double(), logits.amax(dim=-1).double()]  # (B,) each
     if log_probabilities:
         all_tokens = logits.double().log_softmax(dim=-1)  # (B, V)
-        of_chosen = all_tokens.gather(-1, chosen.unsqueeze(1)).squeeze(1)  # (B,)
-    return Drawn(
-        tokens=chosen,
-        highest=logits.amax(dim=-1),
-        log_probabilities=of_chosen,
-    )
+        drawn.append(all_tokens.gather(-1, chosen.unsqueeze(1)).squeeze(1))  # (B,)
+    return torch.stack(drawn)

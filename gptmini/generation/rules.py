@@ -43,9 +43,11 @@ def apply_top_p(logits: Tensor, top_p: float) -> Tensor:
     if top_p == 1:
         return logits  # the sum below would round, and drop some of the least probable tokens
 
-    # Compiled code cannot branch on what the first look finds, and sorts the whole vocabulary at once.
+    # Compiled code cannot branch on what the first look finds, and a branch on a GPU's numbers waits for the GPU: both
+    # sort the whole vocabulary at once.
     vocab_size = logits.size(-1)
-    n_candidates = vocab_size if torch.compiler.is_compiling() else min(LIKELY, vocab_size)
+    sort_all = logits.is_cuda or torch.compiler.is_compiling()
+    n_candidates = vocab_size if sort_all else min(LIKELY, vocab_size)
     while True:
         ordered, order = logits.topk(n_candidates, dim=-1)  # (..., n) each, highest first
         probabilities = (ordered - logits.logsumexp(dim=-1, keepdim=True)).exp()  # (..., n)

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from generation.decoders import GROUPED, PRESETS, PROMPTS, SETTINGS, generate, make
 from gptmini.generation import Decoder, Rules, choose, uniforms
@@ -140,6 +141,28 @@ def test_a_compiled_step_draws_the_same_tokens_and_is_compiled_once(preset, back
     torch.compiler.reset()
     with torch._dynamo.config.patch(error_on_recompile=True):
         assert generate(model, compile=True, **SETTINGS) == expected
+
+
+class ScalarReads(TorchDispatchMode):
+    """Counts the numbers that the host reads off a tensor one by one, each of which waits for a GPU."""
+
+    n_reads = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        self.n_reads += function is torch.ops.aten._local_scalar_dense.default
+        return function(*arguments, **keywords or {})
+
+
+def test_rows_of_different_lengths_are_decoded_without_reading_a_number_off_the_device():
+    model = make(LLAMA)
+    decoder = Decoder(model, PROMPTS, Rules(temperature=0), streams=range(5), batch_size=5)
+    decoder.draw()  # encodes the prompts
+    assert isinstance(decoder.cache.slots.lengths, torch.Tensor)
+
+    with ScalarReads() as reads:
+        for _ in range(3):
+            decoder.draw()
+    assert reads.n_reads == 0
 
 
 def test_no_prompt_gives_no_token():
