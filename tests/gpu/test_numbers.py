@@ -39,22 +39,29 @@ def test_logits_and_gradients_equal_the_cpus(device, kind):
 @KINDS
 @pytest.mark.parametrize("precision", ["bf16", "bf16_stream"])
 def test_bf16_trains_as_well_as_fp32(run, kind, precision):
-    steps = 3 if TRY_ON_CPU else 60
+    steps = 3 if TRY_ON_CPU else 30
 
     def losses(precision):
         trainers = []
         for seed in (1, 2, 3):
-            options = {"max_steps": steps, "val_every_steps": steps, "seed": seed}
-            trainers.append(run(kind, precision=precision, **options))
+            trainers.append(
+                run(
+                    kind,
+                    precision=precision,
+                    optimizer="slow adamw",
+                    max_steps=steps,
+                    val_every_steps=steps,
+                    seed=seed,
+                )
+            )
         return [trainer.lightning_module.evaluation.loss for trainer in trainers]
 
-    in_fp32 = losses("fp32")
-    spread = max(in_fp32) - min(in_fp32)
-    expected = sum(in_fp32) / 3
-    mean = sum(losses(precision)) / 3
+    # Seed by seed, because two seeds are 0.1 apart. On a CPU bf16 moved none of these losses by more than 0.002.
+    pairs = zip(losses("fp32"), losses(precision), strict=True)
+    apart = max(abs(expected - loss) for expected, loss in pairs)
 
-    print(f"mean of three seeds {mean:.4f}, in fp32 {expected:.4f}, its seeds {spread:.4f} apart")
-    assert abs(mean - expected) <= spread / 2
+    print(f"losses are at most {apart:.4f} apart")
+    assert apart <= 0.02
 
 
 @KINDS

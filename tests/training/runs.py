@@ -28,6 +28,8 @@ class Sgd:
 OPTIMIZERS = {
     "sgd": Sgd,
     "adamw": AdamWSettings(lr=0.01, betas=[0.9, 0.95], eps=1e-8, weight_decay=0.1),
+    # For figures of a run that must hardly depend on rounding.
+    "slow adamw": AdamWSettings(lr=0.002, betas=[0.9, 0.95], eps=1e-8, weight_decay=0.1),
     "muon": MuonSettings(
         lr=0.02,
         embedding_lr=0.03,
