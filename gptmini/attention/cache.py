@@ -23,8 +23,8 @@ class Slots:
         self.capacity = capacity
         self.device = device
 
-        # Positions that each row holds: a number while all rows are equally long, else int64 (B,). The longest is always
-        # a number too, because reading it off a GPU would wait for the GPU.
+        # Positions that each row holds: a number while all rows are equally long, else int64 (B,). The longest stays
+        # a number, because reading it off a GPU would wait for the GPU.
         self.lengths: int | Tensor = 0
         self.longest = 0
 
