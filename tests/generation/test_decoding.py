@@ -143,6 +143,24 @@ def test_a_compiled_step_draws_the_same_tokens_and_is_compiled_once(preset, back
         assert generate(model, compile=True, **SETTINGS) == expected
 
 
+def test_each_batch_size_is_compiled_for_itself(monkeypatch):
+    model = make(LLAMA)
+    sizes = []
+
+    def backend(graph, inputs, **options):
+        # A graph for any batch size would be given the size as an input.
+        sizes.append([value for value in inputs if not isinstance(value, torch.Tensor)])
+        return graph
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    torch.compiler.reset()
+    for n_rows in (1, 2, 3):
+        prompts = PROMPTS[:n_rows]
+        expected = generate(model, prompts, 3, batch_size=n_rows)
+        assert generate(model, prompts, 3, batch_size=n_rows, compile=True) == expected
+    assert sizes == [[], [], []]
+
+
 class ScalarReads(TorchDispatchMode):
     """Counts the numbers that the host reads off a tensor one by one, each of which waits for a GPU."""
 

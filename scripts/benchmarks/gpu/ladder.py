@@ -33,9 +33,11 @@ def measure_ladder(table: Table, setting: Setting, *, preset: str) -> None:
     noise = max(losses) - min(losses)
 
     helped = []
+    complete = True
     for lever in levers(setting.scale, preset):
         figures = measure_rung(setting, lever.name, preset, [lever], base)
         if figures is None:
+            complete = False
             continue
         gain = figures["times_base"]
         is_equal = abs(figures["loss"] - base["loss"]) <= noise
@@ -47,6 +49,8 @@ def measure_ladder(table: Table, setting: Setting, *, preset: str) -> None:
     if chosen:
         names = " + ".join(lever.name for lever in chosen)
         measure_rung(setting, f"{together} ({names})", preset, chosen, base)
+    elif not complete:
+        table.add(f"{together}: times the base's speed", None, status="some levers not measured")
     else:
         said = f"no lever gave {setting.scale.gain} times the speed"
         table.add(f"{together}: times the base's speed", 1.0, said=said)
