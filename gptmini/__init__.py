@@ -3,8 +3,6 @@
 The names of this package load when they are first used, so that `import gptmini` itself loads no torch.
 """
 
-import os
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -18,12 +16,6 @@ if TYPE_CHECKING:
     from gptmini.loading import load
     from gptmini.model import GPT, GPTConfig, preset
     from gptmini.user_error import UserError
-
-# Rounds that the threads of torch spin before they sleep, where libgomp runs them; it counts before torch is imported.
-# By libgomp's own choice a run beside a busy program is several times slower, and on a quiet machine no faster.
-# Whoever sets OMP_WAIT_POLICY has chosen that otherwise; GOMP_SPINCOUNT would count instead of it.
-if "OMP_WAIT_POLICY" not in os.environ and "torch" not in sys.modules:
-    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 __version__ = "0.3.0"
 _HOMES = {

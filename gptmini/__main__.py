@@ -12,6 +12,7 @@ def main(command: str | None = None) -> None:
     Args:
         command: the command's name; None for the one that the first argument names.
     """
+    start_up.choose_spin_count()
     start_up.set_aside()
     code = 1  # of an error that keeps its traceback
     try:

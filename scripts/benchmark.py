@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 from gptmini.commands.errors import one_line_errors
+from gptmini.commands.start_up import choose_spin_count
 from gptmini.user_error import UserError
 
 FOLDER = Path(__file__).resolve().parent / "benchmarks"
@@ -28,6 +29,8 @@ def main() -> None:
     if name not in names:
         raise UserError(f"there is no benchmark {name}: {usage}")
 
+    # What a benchmark measures in this process waits as a command does.
+    choose_spin_count()
     # The folder becomes a package under a name that no installed package has. On sys.path its files could hide
     # installed packages of the same names, or be hidden by them.
     package = ModuleType("_benchmarks")

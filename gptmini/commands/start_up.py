@@ -1,5 +1,7 @@
 """How a program of gptmini begins and ends.
 
+GNU's OpenMP reads how torch's threads wait for work when torch is imported, so the program chooses that first.
+
 While a command imports its libraries, Python's garbage collector and its handler of Ctrl-C are set aside.
 
 Importing torch, Lightning and Hydra makes about a million objects that stay until the program ends. The collector would
@@ -23,10 +25,21 @@ import sys
 
 from gptmini.world import this_world
 
+# Rounds that the threads of torch spin before they sleep, where libgomp runs them. By libgomp's own choice a run beside
+# a busy program is several times slower, and on a quiet machine no faster.
+SPIN_COUNT = "3000"
+
 _waiting = False  # whether set_aside was called, and started was not
 _is_first = False  # whether nothing was registered for the exit before set_aside was called
 # Of a program that is to end at once; None where Python is to be taken down.
 _exit_code: int | None = None
+
+
+def choose_spin_count() -> None:
+    """Choose how long idle threads spin, unless the user has; must be called before torch is imported."""
+    # GOMP_SPINCOUNT would count instead of an OMP_WAIT_POLICY of the user's.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
 
 
 def set_aside() -> None:

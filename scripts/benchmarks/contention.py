@@ -17,7 +17,7 @@ from .fits import subject_of
 from .harness import UNWATCHED, Table, add_overrides, in_turns, positive, ratios, train
 
 BUSY = "while True: pass"
-# Variables by which a user chooses how threads wait. Importing gptmini sets the first of them in this process too.
+# Variables by which a user chooses how threads wait. scripts/benchmark.py sets the first of them in this process too.
 CHOOSING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 # What GNU's OpenMP does where no variable is set. Because it is set, gptmini leaves it as it is.
 AS_TORCH_WAITS = {"GOMP_SPINCOUNT": "300000"}

@@ -212,16 +212,23 @@ def test_python_is_taken_down_only_for_what_another_tool_has_registered_and_for_
         assert done.stderr.endswith("RuntimeError: a bug\n")
 
 
-def test_importing_it_sets_how_threads_wait_unless_the_user_has(monkeypatch):
+def test_the_program_sets_how_threads_wait_unless_the_user_has_and_an_import_sets_nothing(
+    monkeypatch,
+):
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
-    probe = "import os, gptmini; print(os.environ.get('GOMP_SPINCOUNT'))"
-    for chosen, expected in (
-        ({}, "3000"),
-        ({"GOMP_SPINCOUNT": "7"}, "7"),
-        ({"OMP_WAIT_POLICY": "passive"}, "None"),
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    # The program gptmini, and one that imports the package. Each shows what a process that it starts is given.
+    program = "import gptmini.__main__ as p; p.commands.main = lambda: None; p.main()"
+    imported = "import gptmini; gptmini.train; gptmini.UserError"
+    show = "import subprocess; print(subprocess.getoutput('echo $GOMP_SPINCOUNT'))"
+    for lines, chosen, expected in (
+        (program, {}, "3000"),
+        (program, {"GOMP_SPINCOUNT": "7"}, "7"),
+        (program, {"OMP_WAIT_POLICY": "passive"}, ""),
+        (imported, {}, ""),
     ):
-        environment = os.environ | chosen
-        said = subprocess.check_output([sys.executable, "-c", probe], text=True, env=environment)
+        command = [sys.executable, "-c", f"{lines}\n{show}"]
+        said = subprocess.check_output(command, text=True, env=os.environ | chosen)
         assert said == f"{expected}\n"
 
 
