@@ -241,7 +241,7 @@ def _work(workers: Sequence["Worker"], stopping: "SweepEnd") -> None:
         while left and not stopping.signal:
             done, left = wait(left, timeout=POLL, return_when=FIRST_EXCEPTION)
             if any(future.exception() for future in done):
-                stopping.signal = signal.SIGTERM
+                stopping.ask(signal.SIGTERM)
         if left:
             tell("stopped", "its runs are told to save and end; the same command goes on")
     for future in futures:

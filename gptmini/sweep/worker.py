@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,17 +18,44 @@ from gptmini.sweep.study import Sweep, Taken
 from gptmini.user_error import UserError
 
 MISTAKE = 2  # exit code of a run that ends by a mistake, which would come again
-POLL = 0.5  # seconds between two looks at a run, or at the trials of other workers
+POLL = 0.5  # seconds between two looks at the trials of other workers
 # The signals that end a sweep once its runs are saved; Windows lacks the last three.
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 LONGEST_REASON = 300  # characters of why a trial has failed
 
 
 class SweepEnd:
-    """Keeps the first signal that asks a sweep to end; a second one ends the sweep at once."""
+    """Keeps the first signal that asks a sweep to end, and passes it on; a second one ends the sweep at once."""
 
     def __init__(self) -> None:
         self.signal = 0  # number of the signal; 0 for none
+        self._runs: set[subprocess.Popen] = set()  # the runs' processes
+        # A signal waits until a run that is being started is among the runs. The main thread, which handles signals,
+        # may hold the lock itself.
+        self._lock = threading.RLock()
+
+    def run(self, command: Sequence[str], **options: Any) -> int:
+        """Run a process that is told to save and end when the sweep is; return its exit code as subprocess.run does.
+
+        options are those of subprocess.Popen. Where the sweep is ending already, nothing is started.
+        """
+        with self._lock:
+            if self.signal:
+                return -signal.SIGTERM
+            process = subprocess.Popen(command, **options)
+            self._runs.add(process)
+
+        code = process.wait()
+        with self._lock:
+            self._runs.remove(process)
+        return code
+
+    def ask(self, number: int) -> None:
+        """Tell every run to save and end; number is that of the signal which asks for it."""
+        self.signal = self.signal or number
+        with self._lock:
+            for process in self._runs:
+                process.terminate()
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -44,10 +72,13 @@ class SweepEnd:
                 signal.signal(number, handlers_before[number])
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        """Handle the first signal. The system ends the process at the next one, whatever its threads wait for."""
-        self.signal = number
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        """Handle a signal: every run is told at once, because a second signal may end this process at any time."""
+        is_first = not self.signal
+        self.ask(number)
+        if not is_first and number in (signal.SIGINT, signal.SIGTERM):
+            # The system ends the process, whatever its threads wait for.
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +153,7 @@ class Worker:
 
         # What a run prints goes into a file, because a pipe would break when the worker is killed.
         with output.open("ab") as file:
-            process = subprocess.Popen(
+            return self.stopping.run(
                 [*self.command, *overrides, *self.extra, f"folder={run}"],
                 env={**os.environ, **(self.variables or {})},
                 stdin=subprocess.DEVNULL,
@@ -131,14 +162,6 @@ class Worker:
                 pass_fds=[trial.lock],
                 start_new_session=True,
             )
-        is_asked = False
-        while True:
-            try:
-                return process.wait(timeout=POLL)
-            except subprocess.TimeoutExpired:
-                if self.stopping.signal and not is_asked:
-                    process.terminate()
-                    is_asked = True
 
     def _conclude(self, number: int, seconds: float) -> None:
         """Write down the result of a run that has ended by itself."""
