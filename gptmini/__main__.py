@@ -1,6 +1,7 @@
 """The program gptmini, as in python -m gptmini."""
 
 import sys
+from pathlib import Path
 
 from gptmini import commands
 from gptmini.commands import start_up
@@ -30,4 +31,7 @@ def main(command: str | None = None) -> None:
 
 
 if __name__ == "__main__":
+    # By python -m the files of the working folder would hide every library.
+    if not sys.flags.safe_path and sys.path[0] in ("", str(Path.cwd())):
+        del sys.path[0]
     main()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gptmini import __version__
 from gptmini.commands.errors import MISUSE, one_line_errors, print_mistake
+from gptmini.commands.own_modules import find_in
 
 COMMANDS = {
     "train": "train a GPT on a text, or go on with a run",
@@ -56,8 +57,7 @@ def run(command: str, arguments: list[str]) -> None:
     Each command has its own module, which is imported only now: sample needs no Hydra, report no Lightning. The modules
     of the commands that Hydra composes a configuration for are imported once it has found every typed key.
     """
-    # A class of the user's own is found in the folder where the command is typed.
-    sys.path.append(str(Path.cwd()))
+    find_in(str(Path.cwd()))
     if command in COMPOSED:
         import_module("gptmini.commands.compose").run_composed(command, arguments)
     else:

@@ -20,6 +20,7 @@ from gptmini.commands.errors import (
     speak,
 )
 from gptmini.commands.overrides import in_hydras_grammar, key_of, quoted
+from gptmini.commands.own_modules import find_in
 from gptmini.files import CONFIGS
 from gptmini.user_error import UserError
 from gptmini.world import this_world
@@ -129,8 +130,12 @@ def _do_job(
     flags: argparse.Namespace,
 ) -> Any:
     """Show the configuration of a job, or do the job with it."""
+    from hydra.core.hydra_config import HydraConfig
+
     from gptmini.commands.help import show_configuration, show_help
 
+    # A launcher of Hydra's may run the job in another process, which has not been told yet where to look.
+    find_in(HydraConfig.get().runtime.cwd)
     _check_root(config, command)
     if flags.help:
         return show_help(command, config, typed, flags.shown_keys)

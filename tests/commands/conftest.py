@@ -53,7 +53,8 @@ def script(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
 
     def run(name, *arguments):
-        monkeypatch.setattr(sys, "path", [*sys.path])  # gptmini train adds the working folder
+        # gptmini adds a finder of modules in the working folder.
+        monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
         monkeypatch.setattr(sys, "argv", [str(SCRIPTS / f"{name}.py"), *arguments])
         capsys.readouterr()
         try:

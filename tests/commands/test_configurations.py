@@ -108,10 +108,13 @@ def test_files_of_ones_own_choose_each_other_and_change_values(write):
     assert (config.callbacks.stop.patience, config.callbacks.pictures) == (9, None)
 
 
-# The classes that docs/configuring.md describes, in a file in the folder where the command is typed.
+# The classes that docs/configuring.md describes, in a file in the folder where the command is typed, which imports
+# another file there.
 MINE = """
 import lightning
 import torch
+
+from my_words import TOLD
 
 class Sgd:
     def __init__(self, lr):
@@ -133,7 +136,7 @@ class Tell(lightning.Callback):
         self.every = every
 
     def on_train_end(self, trainer, module):
-        print("told every", self.every, [group["lr"] for group in trainer.optimizers[0].param_groups])
+        print(TOLD, self.every, [group["lr"] for group in trainer.optimizers[0].param_groups])
 """
 
 
@@ -141,6 +144,7 @@ def test_an_optimizer_a_schedule_and_a_callback_may_be_classes_of_ones_own(
     script, short, write, tmp_path
 ):
     (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "my_words.py").write_text("TOLD = 'told every'")
     write("optimizer/sgd.yaml", "_target_: mine.Sgd\nlr: 0.5")
     write("schedule/falling.yaml", "_target_: mine.Falling")
     own = ("--config-dir", "mine", "optimizer=sgd", "schedule=falling")

@@ -210,7 +210,8 @@ def refused(script, tmp_path, monkeypatch, capsys):
     (tmp_path / "mine").mkdir()
     for name in ("m.GGUF", "a.safetensors"):
         (tmp_path / "mine" / name).touch()
-    monkeypatch.setattr(sys, "path", [*sys.path])  # the program adds the working folder
+    # The program adds a finder of modules in the working folder.
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     # No port of this machine answers there.
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
 
