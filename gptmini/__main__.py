@@ -14,6 +14,7 @@ def main(command: str | None = None) -> None:
         command: the command's name; None for the one that the first argument names.
     """
     start_up.choose_spin_count()
+    start_up.end_with_launcher()
     start_up.set_aside()
     code = 1  # of an error that keeps its traceback
     try:

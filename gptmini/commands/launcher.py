@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gptmini.commands.errors import TROUBLE, RanksFailed, print_mistake
 from gptmini.commands.overrides import as_override, key_of
+from gptmini.commands.start_up import LAUNCHER, SHUTDOWN_TIMEOUT
 
 if TYPE_CHECKING:
     from gptmini.commands.compose import Typed
@@ -19,7 +20,7 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
     """Start gptmini train once for each device of this machine, and wait for these ranks.
 
     Each rank is a program in a session of its own, so that a Ctrl-C in the terminal reaches this process alone, which
-    passes it on. A second one ends the ranks at once.
+    passes it on. A second one ends the ranks at once. Ranks end when this process is gone.
 
     Args:
         settings: the trainer settings, whose devices is a number.
@@ -37,7 +38,7 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
     # The launcher puts handlers of its own in place of these, and leaves them there.
     handlers = {number: signal.getsignal(number) for number in heeded_signals()}
     # Seconds until a rank that was sent a signal is killed. By default these are too few to save a large run.
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(int(settings.timeout)))
+    os.environ.setdefault(SHUTDOWN_TIMEOUT, str(int(settings.timeout)))
 
     launch = elastic_launch(
         LaunchConfig(
@@ -61,6 +62,9 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
     # The launcher would tell of each signal, and of each rank that ends by one, in lines of its own.
     disabled_before = logging.root.manager.disable
     logging.disable(logging.ERROR)
+    # On Windows the python of a virtual environment starts another process, whose parent it is.
+    if os.name == "posix":
+        os.environ[LAUNCHER] = str(os.getpid())
     try:
         # By -P Python looks for no library in the working folder.
         launch("-P", "-m", "gptmini", "train", *arguments)
@@ -78,6 +82,7 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
         _, first = failed.get_first_failure()
         raise RanksFailed(max(first.exitcode, TROUBLE)) from None
     finally:
+        os.environ.pop(LAUNCHER, None)
         logging.disable(disabled_before)
         for number, handler in handlers.items():
             signal.signal(number, handler)

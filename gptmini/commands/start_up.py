@@ -2,6 +2,11 @@
 
 GNU's OpenMP reads how torch's threads wait for work when torch is imported, so the program chooses that first.
 
+A rank that gptmini has started ends when the process that has started it is gone, whatever the rank waits for: while it
+imports torch, and while it looks for the store that this process kept. A thread looks at the id of the parent, which
+every Unix changes when the parent dies. Linux alone would send a signal by itself (prctl), and a pipe between the two
+processes would have to pass through torch's launcher, which closes it.
+
 While a command imports its libraries, Python's garbage collector and its handler of Ctrl-C are set aside.
 
 Importing torch, Lightning and Hydra makes about a million objects that stay until the program ends. The collector would
@@ -22,12 +27,20 @@ import gc
 import os
 import signal
 import sys
+import threading
+import time
 
 from gptmini.world import this_world
 
 # Rounds that the threads of torch spin before they sleep, where libgomp runs them. By libgomp's own choice a run beside
 # a busy program is several times slower, and on a quiet machine no faster.
 SPIN_COUNT = "3000"
+
+# The variable in which a rank is given the id of the process that has started it.
+LAUNCHER = "GPTMINI_LAUNCHER"
+POLL = 0.5  # seconds between two looks at the parent
+# The variable of torch's launcher with the seconds that a rank may take to end after it was sent a signal.
+SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
 _waiting = False  # whether set_aside was called, and started was not
 _is_first = False  # whether nothing was registered for the exit before set_aside was called
@@ -40,6 +53,27 @@ def choose_spin_count() -> None:
     # GOMP_SPINCOUNT would count instead of an OMP_WAIT_POLICY of the user's.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
+
+
+def end_with_launcher() -> None:
+    """As a rank that gptmini has started, end when the process that has started this rank is gone; else do nothing."""
+    # What the rank starts itself has another parent.
+    launcher = os.environ.pop(LAUNCHER, None)
+    if launcher is not None:
+        threading.Thread(target=_end_without, args=(int(launcher),), daemon=True).start()
+
+
+def _end_without(launcher: int) -> None:
+    """When the launcher is gone, do to this process what the launcher would do at a SIGTERM.
+
+    The system ends a rank that has not begun to train, and a rank that trains saves the run. One that waits in vain for
+    another rank is killed after SHUTDOWN_TIMEOUT.
+    """
+    while os.getppid() == launcher:
+        time.sleep(POLL)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(float(os.environ[SHUTDOWN_TIMEOUT]))
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def set_aside() -> None:

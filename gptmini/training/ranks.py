@@ -57,6 +57,8 @@ class Ranks:
         self.world = world
         # Whether this rank waits for the others at the end of the block; False where it was told to stop at once.
         self.leave_together = True
+        # Seconds that this rank waits at the end of the block: trainer.timeout, once it has joined the others.
+        self._patience = ANSWER.total_seconds()
         self._store = _open_store(world) if world.size > 1 else None
 
     def __enter__(self) -> "Ranks":
@@ -73,7 +75,7 @@ class Ranks:
 
         The launcher may end all ranks with the first that ends. So no rank leaves before the first one has saved, has
         written how the run ended, and has put its job into the queue again. The first one may keep the store, and stays
-        until all others are here.
+        until all others are here. A rank that waits longer for the first one than trainer.timeout leaves without it.
 
         Raises UserError: a rank does not come.
         """
@@ -85,7 +87,8 @@ class Ranks:
         # Whoever keeps the store is gone: the first rank has left already, or the launcher was killed.
         with suppress(distributed.DistError, RuntimeError):
             self._meet(self._store, "done")
-            while not self._store.check(["done/0"]):
+            deadline = time.monotonic() + self._patience
+            while not self._store.check(["done/0"]) and time.monotonic() < deadline:
                 time.sleep(POLL)
         if distributed.is_initialized():
             distributed.destroy_process_group()
@@ -133,6 +136,7 @@ class Ranks:
         """
         if self._store is None:
             return
+        self._patience = seconds
 
         import torch
         from torch.distributed import PrefixStore

@@ -226,8 +226,22 @@ def test_ranks_whose_launcher_is_killed_save_and_end(short, start):
         assert_gone(rank)
 
 
-def test_a_signal_to_the_command_saves_the_run_of_all_ranks(short, start):
+@NEEDS_PROC
+def test_ranks_whose_launcher_is_killed_while_they_start_end_and_free_its_pipe(short, start):
     run = start("train", *short, *ENDLESS, TWO)
+    while len(ranks := ranks_of(run)) < 2:
+        time.sleep(0.05)
+    run.kill()
+    assert run.communicate(timeout=PATIENCE)[0] == ""
+    for rank in ranks:
+        assert_gone(rank)
+
+
+def test_a_signal_to_the_command_saves_the_run_of_all_ranks(short, start, tmp_path):
+    """Ranks find a class of the user's own in the working folder, and no file there hides a library from them."""
+    (tmp_path / "mine.py").write_text("import lightning\nclass Mine(lightning.Callback): pass\n")
+    (tmp_path / "hydra.py").write_text("raise SystemExit('executed')")
+    run = start("train", *short, *ENDLESS, TWO, "+callbacks.mine._target_=mine.Mine")
     first_step(run)
     run.send_signal(signal.SIGINT)
     printed = run.communicate(timeout=PATIENCE)[0]

@@ -1,0 +1,95 @@
+"""A rank that gptmini has started does not outlive the process that has started it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import pytest
+
+from gptmini.commands.start_up import LAUNCHER, SHUTDOWN_TIMEOUT
+
+# Starts a rank, whose program is the first argument, prints its id, and waits.
+PARENT = f"""
+import os, subprocess, sys
+environment = dict(os.environ)
+if sys.argv[2] == "gptmini":
+    environment["{LAUNCHER}"] = str(os.getpid())
+rank = subprocess.Popen([sys.executable, "-c", sys.argv[1]], env=environment)
+print(rank.pid, flush=True)
+rank.wait()
+"""
+BEGINNING = """
+import os, signal, subprocess, time
+from gptmini.commands.start_up import end_with_launcher
+end_with_launcher()
+"""
+# Ranks say when they are where they are to be.
+IMPORTING = f"{BEGINNING}print('there', flush=True)\ntime.sleep(600)"
+TRAINING = f"""{BEGINNING}
+asked = []
+signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+print('there', flush=True)
+while not asked:
+    time.sleep(0.01)
+print('saved', flush=True)
+"""
+WAITING_IN_VAIN = f"""{BEGINNING}
+signal.signal(signal.SIGTERM, lambda number, frame: print('asked', flush=True))
+print('there', flush=True)
+while True:
+    time.sleep(600)
+"""
+INHERITED = f"{BEGINNING}print(subprocess.getoutput('echo there ${LAUNCHER}'), flush=True)"
+
+
+@pytest.fixture
+def orphaned():
+    """Kill the process that has started a rank; returns what the rank prints then, once it and its pipe are gone."""
+    started = []
+
+    def run(rank, launcher="gptmini", seconds=20):
+        parent = subprocess.Popen(
+            [sys.executable, "-c", PARENT, rank, launcher],
+            env=os.environ | {SHUTDOWN_TIMEOUT: "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(int(parent.stdout.readline()))
+        assert parent.stdout.readline() == "there\n"
+        parent.kill()
+        parent.wait()
+        return parent.communicate(timeout=seconds)[0]
+
+    yield run
+    for process in started:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("rank", "printed"),
+    [(IMPORTING, ""), (TRAINING, "saved\n"), (WAITING_IN_VAIN, "asked\n")],
+)
+def test_a_rank_whose_launcher_is_killed_ends_wherever_it_is(orphaned, rank, printed):
+    assert orphaned(rank) == printed
+
+
+def test_a_rank_of_another_launcher_stays(orphaned):
+    with pytest.raises(subprocess.TimeoutExpired):
+        orphaned(IMPORTING, launcher="torchrun", seconds=3)
+
+
+def test_a_launcher_that_is_gone_before_its_rank_looks_is_noticed():
+    began = time.monotonic()
+    # No process has this id, so that the parent is another one.
+    variables = {LAUNCHER: "0", SHUTDOWN_TIMEOUT: "1"}
+    rank = subprocess.run([sys.executable, "-c", IMPORTING], env=os.environ | variables)
+    assert rank.returncode == -signal.SIGTERM
+    assert time.monotonic() - began < 60
+
+
+def test_what_a_rank_starts_is_no_rank(orphaned):
+    assert orphaned(INHERITED) == ""

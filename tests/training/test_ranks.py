@@ -1,0 +1,25 @@
+"""Ranks leave a run together, and none waits for ever for another one."""
+
+import threading
+from datetime import timedelta
+
+from torch.distributed import HashStore
+
+from gptmini.training import ranks
+from gptmini.world import World
+
+
+def test_a_rank_leaves_without_a_first_rank_that_does_not_come(monkeypatch):
+    store = HashStore()
+    monkeypatch.setattr(ranks, "_open_store", lambda world: store)
+    monkeypatch.setattr(ranks, "ANSWER", timedelta(seconds=0.3))
+
+    def leave():
+        with ranks.Ranks(World(launcher="torchrun", rank=1, local_rank=1, size=2, devices=2)):
+            pass
+
+    leaving = threading.Thread(target=leave, daemon=True)
+    leaving.start()
+    leaving.join(timeout=20)
+    assert not leaving.is_alive()
+    assert store.check(["here/1", "done/1"])
