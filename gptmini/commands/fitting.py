@@ -1,5 +1,6 @@
 """The training of a run that has begun, from its first step to what is said of its end."""
 
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -41,9 +42,12 @@ def make_console(kind: str) -> "Console":
     """The console of a run; kind is auto, lines or quiet."""
     from gptmini.training.monitoring.console import LastingConsole
 
+    # FORCE_COLOR, which notebooks and servers that test set, would let Rich draw a bar where nothing can move it.
+    has_terminal = sys.stdout is not None and sys.stdout.isatty()
     return LastingConsole(
         quiet=kind == "quiet",
-        force_terminal=False if kind == "lines" else None,
+        force_terminal=None if has_terminal and kind != "lines" else False,
+        force_jupyter=False,  # in a notebook Rich would print what is to be quiet
         soft_wrap=True,
         highlight=False,
     )
@@ -64,7 +68,14 @@ def open_announcer(
 
     console_logger = ConsoleLogger(
         console,
-        Console(file=run.log, soft_wrap=True, highlight=False),
+        # By itself Rich would print to a notebook in place of the file, and colours where FORCE_COLOR asks for them.
+        Console(
+            file=run.log,
+            force_terminal=False,
+            force_jupyter=False,
+            soft_wrap=True,
+            highlight=False,
+        ),
         settings.trainer.max_steps,
         run.lines,
         settings.trainer.validation_due,
