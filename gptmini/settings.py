@@ -25,6 +25,13 @@ Pair = Annotated[list[BelowOne], Field(min_length=2, max_length=2)]
 # What a random generator of torch takes.
 Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
+# Defaults of gptmini sample, and of gptmini.generate and generate_stream. They stand here because the command shows
+# them in its help before torch is imported.
+SAMPLE_SEED = 1
+SAMPLE_TEMPERATURE = 0.8  # below 1: samples of a small model make more sense
+SAMPLE_TOKENS = 200  # most new tokens; many tokenizers have no end-of-text that would end a sample
+SAMPLE_BATCH_SIZE = 8
+
 
 def _plain_name(name: str) -> str:
     """Return the name of a file or folder; ValueError for a path."""

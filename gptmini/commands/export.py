@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from gptmini.commands.arguments import say_which
 from gptmini.commands.errors import Parser, one_line_errors, path_argument
-from gptmini.commands.sample import TEMPERATURE
 from gptmini.commands.start_up import started
+from gptmini.settings import SAMPLE_TEMPERATURE
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ DTYPES = ("fp32", "bf16", "fp16", "q8_0")
 GGUF = ".gguf"  # ends the name of a GGUF file
 # How gptmini sample draws where nothing else is asked for, in the names of transformers, which draws from the 50 most
 # probable tokens unless top_k is 0.
-SAMPLING = {"do_sample": True, "temperature": TEMPERATURE, "top_k": 0}
+SAMPLING = {"do_sample": True, "temperature": SAMPLE_TEMPERATURE, "top_k": 0}
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:

@@ -18,10 +18,10 @@ from gptmini.commands.errors import (
 from gptmini.commands.sample_output import Interruption, show_jsonl, show_text
 from gptmini.commands.start_up import started
 from gptmini.data.escapes import unescaped
+from gptmini.settings import SAMPLE_BATCH_SIZE, SAMPLE_SEED, SAMPLE_TEMPERATURE, SAMPLE_TOKENS
 from gptmini.user_error import UserError
 
 DTYPES = ("fp32", "bf16", "fp64")
-TEMPERATURE = 0.8  # below 1: samples of a small model make more sense
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -68,13 +68,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--batch-size",
         type=at_least_one,
-        default=8,
+        default=SAMPLE_BATCH_SIZE,
         help="most samples at a time (default: %(default)s)",
     )
     parser.add_argument(
         "--max-new-tokens",
         type=at_least_one,
-        default=200,
+        default=SAMPLE_TOKENS,
         help="length of a sample (default: %(default)s)",
     )
 
@@ -82,7 +82,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--temperature",
         type=float,
-        default=TEMPERATURE,
+        default=SAMPLE_TEMPERATURE,
         help="0 is greedy (default: %(default)s)",
     )
     parser.add_argument(
@@ -109,7 +109,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--seed",
         type=int,
-        default=1,
+        default=SAMPLE_SEED,
         help="same seed, same samples (default: %(default)s)",
     )
 

@@ -1,11 +1,24 @@
 """From prompts to text that streams: whole characters, and nothing that a stop string would take back."""
 
+import difflib
+import inspect
+import operator
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
+
+from pydantic import ValidationError
 
 from gptmini.generation.decoding import Decoder
 from gptmini.generation.rules import Rules
 from gptmini.model import GPT
+from gptmini.settings import (
+    SAMPLE_BATCH_SIZE,
+    SAMPLE_SEED,
+    SAMPLE_TEMPERATURE,
+    SAMPLE_TOKENS,
+    first_mistake,
+)
 from gptmini.tokenizer import REPLACEMENT, Tokenizer
 from gptmini.user_error import UserError
 
@@ -31,7 +44,9 @@ def generate_stream(
     *,
     num_samples: int = 1,
     batch_size: int = 1,
-    seed: int = 0,
+    seed: int = SAMPLE_SEED,
+    max_new_tokens: int | None = SAMPLE_TOKENS,
+    temperature: float = SAMPLE_TEMPERATURE,
     stop: str | Sequence[str] | None = None,
     ignore_end_of_text: bool = False,
     log_probabilities: bool = False,
@@ -44,23 +59,24 @@ def generate_stream(
         model, tokenizer: as load gives them; the model is in eval mode until the stream ends or is closed.
         prompts: one text or several; an empty text starts a document.
         num_samples: samples of each prompt, at least 1.
-        batch_size: most samples at a time, at least 1.
-        seed: fixes a sample, together with its prompt and its number among the samples of that prompt. Other samples in
-            the batch change it only where rounding decides.
+        batch_size: most samples at a time, at least 1. With 1, the pieces of one sample follow those of another.
+        seed: fixes a sample, together with its prompt, the prompt's place among the prompts, and the sample's number
+            among those of its prompt. Other samples in the batch change it only where rounding decides.
+        max_new_tokens: length of a sample; None goes on until something else ends the sample.
+        temperature: 0 takes the most probable token.
         stop: texts that end a sample where one first stands complete in what was generated; they are not part of it.
         ignore_end_of_text: whether to go on when the end of a document is drawn, instead of ending the sample there.
         log_probabilities: whether each piece has the log-probability of its token.
         compile: whether the step of one token is compiled, which takes about a minute and pays on a GPU.
-        rules: fields of Rules: max_new_tokens, temperature and the like.
+        rules: further fields of Rules: top_k, top_p, min_p and repetition_penalty.
 
-    Raises when a piece is asked for
-        UserError: a number out of range, an unknown character, logits not finite.
-        pydantic.ValidationError: a rule that does not exist, or whose value is wrong.
+    Raises UserError when a piece is asked for: an unknown option, a value of the wrong type or out of range, an unknown
+    character, logits not finite.
     """
-    for name, number in (("num_samples", num_samples), ("batch_size", batch_size)):
-        if number < 1:
-            raise UserError(f"{name} must be at least 1, got {number}")
-    checked = Rules(**rules)
+    num_samples = _whole_number("num_samples", num_samples, least=1)
+    batch_size = _whole_number("batch_size", batch_size, least=1)
+    seed = _whole_number("seed", seed)
+    checked = _checked(max_new_tokens=max_new_tokens, temperature=temperature, **rules)
     texts = [prompts] if isinstance(prompts, str) else list(prompts)
     if len(texts) * num_samples > MOST_SAMPLES:
         raise UserError(
@@ -69,19 +85,20 @@ def generate_stream(
         )
     stops = [stop] if isinstance(stop, str) else list(stop or ())
 
-    # One entry for each sample: the ids of its prompt, and its number among the samples of that prompt.
+    # One entry for each sample: the ids of its prompt, and its random stream. The streams of a prompt begin far enough
+    # apart that num_samples does not change which stream a sample has.
     ids = []
-    numbers = []
-    for prompt in _encode_prompts(tokenizer, texts):
+    random_streams = []
+    for i, prompt in enumerate(_encode_prompts(tokenizer, texts)):
         for number in range(num_samples):
             ids.append(prompt)
-            numbers.append(number)
+            random_streams.append(i * MOST_SAMPLES + number)
 
     decoder = Decoder(
         model,
         ids,
         checked,
-        streams=numbers,
+        streams=random_streams,
         seed=seed,
         batch_size=batch_size,
         log_probabilities=log_probabilities,
@@ -123,7 +140,7 @@ def generate(
     prompts: str | Sequence[str],
     *,
     num_samples: int = 1,
-    batch_size: int = 8,
+    batch_size: int = SAMPLE_BATCH_SIZE,
     **options: Any,
 ) -> list[str]:
     """Continue prompts, and return the continuations without the prompts: those of the first prompt come first.
@@ -132,7 +149,7 @@ def generate(
         model, tokenizer, prompts: as for generate_stream.
         num_samples: samples of each prompt.
         batch_size: most samples at a time.
-        options: of generate_stream, as seed and stop, and fields of Rules, as max_new_tokens and temperature.
+        options: of generate_stream, such as seed, max_new_tokens, temperature and stop.
 
     Raises what generate_stream raises.
     """
@@ -245,6 +262,32 @@ class TextStream:
             if any(stop.startswith(ending) for stop in self.stop):
                 return n_characters
         return 0
+
+
+def _whole_number(name: str, value: Any, *, least: int | None = None) -> int:
+    """A whole number of any type, such as numpy's; UserError for another value, or one below the least."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise UserError(f"{name} must be a whole number, got {value!r}") from None
+    if least is not None and number < least:
+        raise UserError(f"{name} must be at least {least}, got {number}")
+    return number
+
+
+def _checked(**rules: Any) -> Rules:
+    """The rules; UserError for an unknown name, with the nearest option, or a value that does not fit."""
+    own = [field.name for field in fields(Rules)]
+    for name in rules:
+        if name not in own:
+            known = [*inspect.signature(generate_stream).parameters, *own]
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise UserError(f"unknown option {name}{hint}")
+    try:
+        return Rules(**rules)
+    except ValidationError as error:
+        raise UserError(first_mistake(error)) from None
 
 
 def _encode_prompts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:

@@ -5,8 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gptmini.generation import TextStream, generate, generate_stream, prompt_ids
+from gptmini.commands.sample import parse
+from gptmini.generation import Decoder, Rules, TextStream, generate, generate_stream, prompt_ids
 from gptmini.tokenizer import CharTokenizer, byte
+from gptmini.user_error import UserError
 from sizes import TALKATIVE
 from toys import wide_gpt
 
@@ -41,18 +43,50 @@ def test_a_sample_ends_at_end_of_text_unless_told_otherwise():
     assert (text, finish, ended) == (LETTERS.decode(ids[:at]), "end_of_text", ids[: at + 1])
 
 
-def test_samples_of_prompts_are_numbered_and_each_is_what_it_is_alone():
+def test_neither_other_prompts_nor_the_batch_nor_more_samples_change_a_sample():
     prompts = ["abc", "j", "", "abcdefghijabcdefghij"]
     together = samples(prompts, num_samples=3, batch_size=5, temperature=1.3)
     assert len(together) == 12
     assert len({text for text, _, _ in together[:3]}) == 3
 
+    # A sample follows from its own prompt, the place of that prompt, and its number among the samples of that prompt.
     for i, prompt in enumerate(prompts):
-        assert samples(prompt, num_samples=3, temperature=1.3) == together[3 * i : 3 * i + 3]
+        others = ["hi" * n for n in range(i)]
+        found = samples([*others, prompt], num_samples=3, temperature=1.3)
+        assert found[3 * i :] == together[3 * i : 3 * i + 3]
+    assert samples(prompts, batch_size=2, temperature=1.3) == together[::3]
 
-    backwards = samples(prompts[::-1], num_samples=3, batch_size=2, temperature=1.3)
-    for i, j in enumerate((3, 2, 1, 0)):
-        assert backwards[3 * i : 3 * i + 3] == together[3 * j : 3 * j + 3]
+
+def test_prompts_with_one_seed_draw_different_streams_and_the_first_keeps_its_own():
+    first, second, third = samples(["abc"] * 3, temperature=1.3)
+    assert len({text for text, _, _ in (first, second, third)}) == 3
+
+    # The streams of the first prompt are those that the decoder itself draws from.
+    for number, (_, _, ids) in enumerate(samples("abc", num_samples=2, temperature=1.3)):
+        rules = Rules(max_new_tokens=40, temperature=1.3)
+        decoder = Decoder(make(), [[0, 1, 2]], rules, streams=[number], seed=1)
+        assert ids == [decoder.draw()[0][1] for _ in ids]
+
+
+def test_python_draws_as_the_command_does_unless_told_otherwise():
+    command = vars(parse(["runs/latest"]))
+    for function in (generate, generate_stream):
+        names = generate_stream.__kwdefaults__ | function.__kwdefaults__
+        shared = {name: names[name] for name in names if name in command}
+        shared.pop("compile")
+        # A stream is in order unless several samples take turns.
+        if function is generate_stream:
+            assert shared.pop("batch_size") == 1
+        stop = shared.pop("stop")
+        assert not stop
+        assert not command["stop"]
+        assert shared == {name: command[name] for name in shared}
+        assert {"seed", "temperature", "max_new_tokens", "num_samples"} <= set(shared)
+
+    # A tokenizer without end-of-text ends no sample.
+    model = wide_gpt(TALKATIVE | {"vocab_size": 10}).eval()
+    tokenizer = CharTokenizer("abcdefghij", end_of_text=False)
+    assert len(generate(model, tokenizer, "abc")[0]) == command["max_new_tokens"]
 
 
 @pytest.mark.parametrize("n_letters", [1, 2, 3])
@@ -94,13 +128,21 @@ def test_the_model_is_left_in_its_mode_and_drops_nothing(training):
         ({"num_samples": 0}, "num_samples must be at least 1, got 0"),
         ({"num_samples": 10**20}, "num_samples times the number of prompts must be at most"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"num_samples": "2"}, "num_samples .* '2'"),
+        ({"seed": 1.5}, "seed .* 1.5"),
+        ({"n_tokens": 0}, "max_new_tokens.* 0"),
+        ({"temperature": "hot"}, "temperature.* 'hot'"),
+        ({"top_p": 2.0}, "top_p.* 2.0"),
+        ({"max_tokens": 5}, "max_tokens.* max_new_tokens"),
         ({"stop": ["a", ""]}, "a stop string must not be empty"),
         ({"prompts": ["abc", "xyz"]}, "got 'x'"),
     ],
 )
-def test_bad_arguments_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_arguments_are_refused_in_one_line(options, message):
+    with pytest.raises(UserError, match=message) as caught:
         samples(**options)
+    assert "http" not in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_an_empty_prompt_text_becomes_what_starts_a_document():
