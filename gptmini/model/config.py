@@ -3,7 +3,7 @@
 This module imports no torch, so that a command tells a wrong value before torch is imported.
 """
 
-from dataclasses import asdict
+from dataclasses import asdict, field
 from typing import Annotated, Literal, NotRequired, Self
 
 from pydantic import Field, ValidationError, model_validator, with_config
@@ -76,7 +76,8 @@ class ModelSettings:
     dropout: BelowOne = 0.0
     # Period of the slowest turn in tokens, over 2 pi; set for position=rotary, None otherwise.
     rotary_base: PositiveFactor | None = None
-    rotary_scaling: RotaryScaling | None = None  # None for the frequencies as they are
+    # None for the frequencies as they are. A dict has no hash, so that of the settings leaves it out.
+    rotary_scaling: RotaryScaling | None = field(default=None, hash=False)
     # RMS-normalise queries and keys; gain: with learned gains, and before they turn.
     qk_norm: bool | Literal["gain"] = False
     attention_scale: PositiveFactor | None = None  # factor on the scores; None for 1 / sqrt(D)

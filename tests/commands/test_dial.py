@@ -110,6 +110,23 @@ def test_cfg_shows_the_choice_and_trains_nothing(script, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_model_of_llama_3_1_keeps_how_its_positions_turn(script):
+    scaling = "factor:8.0,low_freq_factor:1.0,high_freq_factor:4.0,original_context_length:64"
+    result = script(
+        "train", *TEXT, "tokenizer=byte", "model.n_layers=1", "budget=1m", "--cfg", "job",
+        f"model.rotary_scaling={{{scaling}}}",
+    )  # fmt: skip
+    assert result.code == 0, result
+    shown = OmegaConf.create(result.out)
+    assert dict(shown.model.rotary_scaling) == {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_context_length": 64,
+    }
+    assert shown.model.d_model == 96  # chosen
+
+
 def test_a_model_to_begin_with_keeps_its_sizes(script, trained):
     result = script("train", *TEXT, f"init_from={trained}", "budget=1m")
     assert result.code == 0, result

@@ -87,6 +87,13 @@ def test_settings_and_a_vocabulary_are_a_config():
     assert GPTConfig(**asdict(config)) == config
 
 
+def test_equal_settings_have_equal_hashes_also_with_rotary_scaling():
+    scaled = ROTARY | {"rotary_scaling": {"factor": 8.0}}
+    twice = {GPTConfig(**scaled): 1, GPTConfig(**scaled): 2}
+    assert list(twice.values()) == [2]
+    assert GPTConfig(**ROTARY) not in twice
+
+
 @pytest.mark.parametrize("base", [LEARNED, ROTARY])
 def test_defaults_are_neutral(base):
     written_out = base | {
