@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from gptmini.generation.decoding import Decoder
 from gptmini.generation.rules import Rules
 from gptmini.model import GPT
+from gptmini.model.packed import is_packed
 from gptmini.settings import (
     SAMPLE_BATCH_SIZE,
     SAMPLE_SEED,
@@ -77,6 +78,10 @@ def generate_stream(
     batch_size = _whole_number("batch_size", batch_size, least=1)
     seed = _whole_number("seed", seed)
     checked = _checked(max_new_tokens=max_new_tokens, temperature=temperature, **rules)
+    if compile and is_packed(model):
+        raise UserError(
+            "a packed model cannot be compiled; leave out compile=True, or pack() before generating"
+        )
     texts = [prompts] if isinstance(prompts, str) else list(prompts)
     if len(texts) * num_samples > MOST_SAMPLES:
         raise UserError(

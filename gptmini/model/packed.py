@@ -31,7 +31,7 @@ def pack(model: GPT) -> GPT:
     """Pack a model's large matrices for decoding on a CPU of the x86-64 kind, if oneDNN computes in their dtype there.
 
     That is float32, and bfloat16 where the processor has instructions for it.
-    A packed model can be decoded alone, neither trained nor saved. Its weights take as much memory as before, but for a
+    A packed model can be evaluated and decoded, neither compiled nor trained nor saved. Its weights take as much memory as before, but for a
     tied embedding, which is kept beside its packed copy. Returns the model.
     """
     weight = model.unembedding_weight
@@ -45,6 +45,11 @@ def pack(model: GPT) -> GPT:
     if model.config.tie_embeddings and weight.numel() >= LARGE:
         model.add_module("unembedding", PackedLinear(weight, None))
     return model
+
+
+def is_packed(model: GPT) -> bool:
+    """Whether any matrix of a model is packed."""
+    return any(isinstance(module, PackedLinear) for module in model.modules())
 
 
 def _is_computed_by_onednn(dtype: torch.dtype) -> bool:
