@@ -101,9 +101,8 @@ class Announcer:
         if not frozen:
             return
 
-        n_frozen = sum(model.get_parameter(name).numel() for name in frozen)
-        n_all = sum(weight.numel() for weight in model.parameters())
-        self.say("", f"{n_frozen:,} of {n_all:,} parameters stay as they are")
+        n_frozen = model.count_parameters(frozen)
+        self.say("", f"{n_frozen:,} of {model.n_parameters:,} parameters stay as they are")
         if "embedding.weight" in frozen and model.config.tie_embeddings:
             self.say("", "the embedding, which stays as it is, is the unembedding too")
 

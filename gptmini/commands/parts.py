@@ -251,17 +251,15 @@ def build_loggers(parts: "DictConfig", run: "Run") -> "list[Logger]":
 
     A partial is called with those values of the run that its parameters name.
 
-    The run's name is offered under two parameters: Weights & Biases takes an id, under which a resumed run goes on in
-    the entry that it began, and MLflow takes a run_name.
+    Weights & Biases takes an id, under which a resumed run continues the entry that it began, and MLflow a run_name.
     """
     from gptmini.training import MetricsLogger
     from gptmini.training.trainer import Logger
 
-    name = f"{run.folder.parent.name}-{run.folder.name}"
     offered = {
         "save_dir": str(run.folder),
-        "id": re.sub(r"[^\w.-]", "-", name),  # Weights & Biases refuses other characters in an id
-        "run_name": name,
+        "id": run.identity.id,
+        "run_name": f"{run.folder.parent.name}-{run.folder.name}",
     }
     loggers: list[Logger] = [MetricsLogger(run.folder)]
     for key, part in _made(parts, "logger").items():

@@ -38,7 +38,7 @@ def freeze(model: GPT, prefixes: Sequence[str]) -> int:
         prefixes: beginnings of names of weights, in whole parts, as embedding, blocks.0 or blocks.2.mlp. A number may
             be a range: blocks.0-5.
 
-    Returns how many parameters are frozen.
+    Returns how many parameters are frozen, as GPT.n_parameters counts them.
     Raises UserError: a prefix that no weight has, or nothing is left to train.
     """
     named = dict(model.named_parameters())
@@ -56,7 +56,7 @@ def freeze(model: GPT, prefixes: Sequence[str]) -> int:
         raise UserError("freeze must leave weights to train, and names all of them")
     for name in frozen:
         named[name].requires_grad_(False)
-    return sum(named[name].numel() for name in frozen)
+    return model.count_parameters(frozen)
 
 
 def _each_of_range(prefix: str) -> Iterator[str]:

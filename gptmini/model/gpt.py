@@ -1,7 +1,7 @@
 """The GPT: embed, N blocks, unembed."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import torch
@@ -177,10 +177,17 @@ class GPT(nn.Module):
     @property
     def n_parameters(self) -> int:
         """Trained numbers, a tied matrix once, rows of padded vocabulary not counted."""
-        n_matrices = 1 if self.config.tie_embeddings else 2
+        return self.count_parameters(name for name, _ in self.named_parameters())
+
+    def count_parameters(self, names: Iterable[str]) -> int:
+        """Numbers in the weights of these names, rows of padded vocabulary not counted."""
         n_padding_rows = self.config.padded_vocab_size - self.config.vocab_size
-        padding = n_matrices * n_padding_rows * self.config.d_model
-        return sum(parameter.numel() for parameter in self.parameters()) - padding
+        count = 0
+        for name in names:
+            count += self.get_parameter(name).numel()
+            if name in VOCABULARY:
+                count -= n_padding_rows * self.config.d_model
+        return count
 
     @property
     def flops_per_token(self) -> int:

@@ -1,10 +1,9 @@
 """The run, and its checkpoint, for a path that a user typed; every command uses these functions."""
 
 import re
-from datetime import datetime
 from pathlib import Path
 
-from gptmini.runs.run_folder import STAMP, seen_from_here
+from gptmini.runs.run_folder import begun, seen_from_here
 from gptmini.user_error import UserError
 
 # A run's checkpoint files, without .ckpt. Other files beside them, which were set aside or which a user has put there,
@@ -132,13 +131,11 @@ def _runs(folder: Path, *patterns: str) -> list[Path]:
 
 
 def _begun(run: Path) -> tuple[str, int, str]:
-    """When a run began, as a key to sort by: the time in the folder's name.
+    """When a run began, as a key to sort by: the time in the folder's name, or for another name that in its config.yaml.
 
-    The times of its files would say when it was resumed or copied. A folder that was given another name counts as of
-    the time when its config.yaml was written.
+    The times of its files would say when it was resumed or copied.
     """
     named = NAME_WITH_TIME.fullmatch(run.name)
     if named is not None:
         return named[1], int(named[2] or 1), run.name
-    written = datetime.fromtimestamp((run / "config.yaml").stat().st_mtime)
-    return written.strftime(STAMP), 1, run.name
+    return begun(run), 1, run.name

@@ -10,6 +10,7 @@ from gptmini.runs.metrics import Line, dropping_later_lines
 from gptmini.runs.resume import adopt, find_training_state, remove_left_overs
 from gptmini.runs.run_folder import (
     check_latest,
+    identity_of,
     is_run,
     link_latest,
     locked,
@@ -49,6 +50,7 @@ class Run:
         self.resumed = resumed
         self.state = state
         self.notes = list(notes)
+        self.identity = identity_of(folder)
         self.end: RunState | None = None  # how the run's last start ended, or that it was killed
         self.lines: list[Line] = []  # of metrics.jsonl, up to the step
         self.overrides: Sequence[str] = ()  # all that was typed for this run so far, KEY=VALUE each
@@ -89,7 +91,7 @@ class Run:
 
         # The configuration is written first: a run without one cannot be resumed, and latest must not lead to it.
         self.overrides = overrides
-        write_config(config, self.folder, overrides)
+        write_config(config, self.folder, overrides, self.identity)
         write_state(self.folder, RunState(state="running", step=self.step))
         if self.root is not None:
             link_latest(self.root, self.folder)

@@ -3,9 +3,11 @@
 import datetime
 import os
 import re
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from gptmini import __version__
 from gptmini.files import naming, replace_by_symlink, replacing
@@ -17,9 +19,20 @@ STAMP = "%Y-%m-%d_%H-%M-%S"  # the time in the name of a run's folder
 # optimizer's state by number instead of by name.
 OLDEST_RESUMABLE = (0, 3)
 VERSION = b"version: "  # what the config.yaml of a run begins with
+# Lines in the head of a config.yaml that say which run it is, and the bytes in which they are looked for.
+IDENTITY = re.compile(r"^(begun|id): '?([\w.-]+)'?$", re.MULTILINE)
+HEAD = 1024
+LONGEST_NAME = 100  # characters of a run's name in its id: Weights & Biases takes 128 in all
 LINKED = ("config.yaml", "train.log", "checkpoints")  # items that runs/latest links to
 # Seconds that a process waits for the lock of a run, which a table of runs holds for an instant.
 PATIENCE = 0.5
+
+
+class Identity(NamedTuple):
+    """When a run began, and an id that no other run has. Both stay when its folder is renamed, moved or resumed."""
+
+    begun: str  # local time, as in the name of a run's folder, and microseconds
+    id: str  # letters of any alphabet, digits, and the characters _ . -
 
 
 def is_run(folder: Path) -> bool:
@@ -87,17 +100,59 @@ def _check_free(folder: Path) -> None:
         )
 
 
-def write_config(config: str, folder: Path, overrides: Sequence[str]) -> None:
+def identity_of(folder: Path) -> Identity:
+    """The identity of the run in a folder, or a new one for a folder without a run.
+
+    A run of an earlier version keeps none: its id is the name of its folder, and its configuration was written when it
+    began or last went on.
+    """
+    if not is_run(folder):
+        place = folder.absolute()
+        now = datetime.datetime.now().strftime(f"{STAMP}.%f")
+        return Identity(begun=now, id=f"{_plain(place)[:LONGEST_NAME]}-{secrets.token_hex(4)}")
+
+    kept = _kept_identity(folder)
+    written = datetime.datetime.fromtimestamp((folder / "config.yaml").stat().st_mtime)
+    return Identity(
+        begun=kept.get("begun", written.strftime(STAMP)),
+        id=kept.get("id", _plain(folder)),
+    )
+
+
+def begun(folder: Path) -> str:
+    """When the run in a folder began, as text that sorts by time."""
+    return identity_of(folder).begun
+
+
+def _plain(folder: Path) -> str:
+    """The names of a run's folder and of the folder around it, in characters that an id may have."""
+    return re.sub(r"[^\w.-]", "-", f"{folder.parent.name}-{folder.name}")
+
+
+def _kept_identity(folder: Path) -> dict[str, str]:
+    """What the head of a run's config.yaml says of its identity."""
+    with (folder / "config.yaml").open("rb") as file:
+        head = file.read(HEAD).decode("utf-8", errors="replace")
+    return dict(IDENTITY.findall(head))
+
+
+def write_config(
+    config: str, folder: Path, overrides: Sequence[str], identity: Identity | None = None
+) -> None:
     """Write config.yaml into a run folder.
 
     Args:
         config: the configuration in YAML, without interpolations.
         folder: of the run.
         overrides: what was typed for the run in all its starts, KEY=VALUE each.
+        identity: of the run; None for one that never trains.
     """
     import yaml
 
     head = {"version": __version__, "typed": list(overrides)}
+    if identity is not None:
+        # Before the overrides, so that the first kilobyte has them.
+        head = {"version": __version__, **identity._asdict(), "typed": list(overrides)}
     text = yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=10_000)
     with replacing(folder / "config.yaml") as file:
         file.write(f"{text}{config}".encode())
@@ -111,6 +166,8 @@ def read_config(folder: Path, *, to_go_on: bool = False) -> tuple[dict, list[str
     """
     tree = read_yaml(folder / "config.yaml")
     version = tree.pop("version", None)
+    for name in Identity._fields:
+        tree.pop(name, None)
     if to_go_on:
         check_version(version, folder)
     typed = tree.pop("typed", [])

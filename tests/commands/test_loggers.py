@@ -141,12 +141,14 @@ def test_weights_and_biases_are_given_the_curves_and_what_the_configuration_says
     assert points == curves_of(read_lines(folder))["val/loss"]
     assert start.return_value.finish.called  # or the next run of this process would write here
 
-    # Weights & Biases keeps links in the run folder, with which the run goes on, in the entry of the same id. An id has
-    # no #.
+    # Weights & Biases keeps links in the run folder, with which the run goes on, in the entry of the same id, also under
+    # another name. An id has no #.
     (folder / "wandb").mkdir()
     (folder / "wandb" / "latest-run").symlink_to("offline-run-1")
-    assert script("train", "resume=runs/latest", "trainer.max_steps=6").code == 0
-    assert start.call_args.kwargs["id"] == given["id"] == f"a-1-{folder.name}"
+    folder.rename("moved")
+    assert script("train", "resume=moved", "trainer.max_steps=6").code == 0
+    assert start.call_args.kwargs["id"] == given["id"]
+    assert given["id"].startswith(f"a-1-{folder.name}-")
 
 
 def test_mlflow_keeps_what_tensorboard_keeps(run, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 
 import gptmini
 from gptmini.runs import every_run, find_checkpoint, find_run, find_runs
-from gptmini.runs.run_folder import link_latest
+from gptmini.runs.run_folder import Identity, link_latest, write_config
 from gptmini.user_error import UserError
 
 # In the order in which the runs began. The times of their files say the opposite, as those of a copy may.
@@ -65,6 +65,16 @@ def test_a_folder_of_runs_holds_them_in_the_order_in_which_they_began():
     assert find_runs("runs/demo")[0] == renamed
     os.utime(renamed / "config.yaml", (4_000_000_000, 4_000_000_000))
     assert find_run("runs/demo") == renamed
+
+
+def test_a_run_under_another_name_that_is_resumed_is_not_the_newest():
+    began = Identity(begun=f"{TIMES[2]}.5", id="demo")
+    for number in (2, 0):  # the second one is written last, as at a resumption
+        folder = Path(f"runs/demo/{number}")
+        folder.mkdir()
+        write_config("", folder, [], began._replace(begun=f"2026-11-22_09-00-0{number}.5"))
+    names = [run.name for run in find_runs("runs/demo")]
+    assert names == [*TIMES[:3], "0", "2", TIMES[3]]
 
 
 def test_a_run_directly_in_the_folder_of_all_runs_is_found_beside_those_of_a_name():

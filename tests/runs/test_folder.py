@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -78,6 +79,44 @@ def test_a_configuration_is_kept_under_the_version_that_writes_it(tmp_path):
     run_folder.write_config("seed: 1\n", tmp_path, ["data.path=Bücher: a, b", "seed=1"])
     assert run_folder.read_config(tmp_path) == ({"seed": 1}, ["data.path=Bücher: a, b", "seed=1"])
     assert f"version: {gptmini.__version__}\n" in (tmp_path / "config.yaml").read_text()
+
+
+def test_a_run_keeps_when_it_began_and_its_id_wherever_its_folder_lies(tmp_path):
+    # Two checkouts of one project, in which the same is typed.
+    folders = [tmp_path / checkout / "runs" / "wb" for checkout in ("a", "b")]
+    first, second = (run_folder.identity_of(folder) for folder in folders)
+    assert first.id != second.id
+    assert first.id.startswith("runs-wb-")
+
+    folder = folders[0]
+    folder.mkdir(parents=True)
+    run_folder.write_config("seed: 1\n", folder, ["folder=runs/wb"] * 99, first)
+    assert run_folder.identity_of(folder) == first
+    assert run_folder.read_config(folder)[0] == {"seed": 1}
+    moved = folder.rename(tmp_path / "moved")
+    assert run_folder.identity_of(moved) == first
+
+    # YAML quotes some names, and Weights & Biases takes 128 characters.
+    odd = tmp_path / "???" / "..."
+    odd.mkdir(parents=True)
+    identity = run_folder.identity_of(odd)
+    run_folder.write_config("seed: 1\n", odd, [], identity)
+    assert run_folder.identity_of(odd) == identity
+    assert len(run_folder.identity_of(tmp_path / ("x" * 200)).id) <= 128
+
+
+def test_a_run_of_an_earlier_version_has_the_id_that_its_folder_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = Path("runs/a#1")
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("version: 0.3.0\ntyped: []\nseed: 1\n")
+    identity = run_folder.identity_of(folder)
+    assert identity.id == "runs-a-1"
+
+    # It keeps both from here on.
+    run_folder.write_config("seed: 1\n", folder, [], identity)
+    os.utime(folder / "config.yaml", (4_000_000_000, 4_000_000_000))
+    assert run_folder.identity_of(folder.rename("b")) == identity
 
 
 def test_a_run_of_a_version_that_stores_the_same_goes_on(tmp_path):

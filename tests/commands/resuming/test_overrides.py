@@ -49,7 +49,8 @@ def test_what_a_run_has_already_may_be_typed_again_and_is_shown(complete, resume
     assert (result.code, result.err) == (0, ""), result
 
     expected = config_of(newest())
-    del expected["version"], expected["typed"]
+    for name in ("version", "begun", "id", "typed"):  # which say whose configuration it is
+        del expected[name]
     expected["trainer"]["max_steps"] = 9
     expected["resume"] = str(newest().relative_to(Path.cwd()))  # what runs/latest means now
     result = resume("--cfg", "job", "trainer.max_steps=9")
