@@ -119,7 +119,10 @@ def _find(key: str, path: str) -> FoundFiles:
             f"{key} must be a file, a folder or a glob, got an empty name; . is the current folder"
         )
     if path == STANDARD_INPUT:
-        return FoundFiles([_standard_input()], [])
+        piped = _standard_input()
+        if not piped.stat().st_size:
+            raise UserError(f"{key}=- reads the text that is piped into the command, and got none")
+        return FoundFiles([piped], [])
 
     given = Path(path).expanduser()
     if given.is_dir():
@@ -182,8 +185,7 @@ def _holds_text(file: Path) -> bool:
 def _standard_input() -> Path:
     """The file that holds what was piped into this process; it is deleted when the process ends.
 
-    A text is read several times, and a pipe only once.
-    Raises UserError: nothing is piped.
+    A text is read several times, and a pipe only once. The file is empty if nothing is piped.
     """
     folder = Path(tempfile.mkdtemp(prefix="gptmini-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -191,6 +193,4 @@ def _standard_input() -> Path:
     with naming(path), path.open("wb") as file:
         if sys.stdin is not None and not sys.stdin.isatty():
             shutil.copyfileobj(sys.stdin.buffer, file)
-    if not path.stat().st_size:
-        raise UserError("data.path=- reads the text that is piped into the command, and got none")
     return path

@@ -264,7 +264,8 @@ class Reader:
     def _leave_out(self, problem: str) -> None:
         """Count a record that cannot be read; UserError unless such records are to be left out."""
         if self.on_error == "fail":
-            raise UserError(f"{problem}; data.on_error is fail, skip leaves such records out")
+            remedy = "data.on_error is fail, skip leaves such records out"
+            raise UserError(problem, for_training=remedy)
         self.n_skipped += 1
         if self.n_skipped <= MOST_LISTED:
             self.skipped.append(problem)

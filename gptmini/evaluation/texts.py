@@ -65,6 +65,12 @@ class PreparedText:
                 yield document
 
 
+class _TypedCorpus(TextCorpus):
+    """A corpus whose files were named on the command line of gptmini evaluate."""
+
+    path_key = "--text"
+
+
 class TextFiles:
     """Files of text, which are read into memory and encoded by each model's tokenizer."""
 
@@ -78,7 +84,7 @@ class TextFiles:
 
         try:
             # No share is held out: documents() gives all of them.
-            corpus = TextCorpus([str(path) for path in paths], val_fraction=0.5, field=field)
+            corpus = _TypedCorpus([str(path) for path in paths], val_fraction=0.5, field=field)
             parts: list[str] = []
             for document in corpus.documents():
                 parts.append(document.text)
@@ -86,9 +92,8 @@ class TextFiles:
                     self._texts.append("".join(parts))
                     parts = []
         except UserError as error:
-            # The corpus knows the keys of a configuration, and after a semicolon advises some that only training has.
-            message, _, _ = str(error).partition("; ")
-            message = message.replace("data.path", "--text").replace("data.field", "--field")
+            # The option for data.field has another name, and other keys of a configuration have no option.
+            message = error.message.replace("as data.field says", "as --field says")
             raise UserError(message) from None
         self.notes = corpus.notes()
 

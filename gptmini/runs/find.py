@@ -131,7 +131,7 @@ def _runs(folder: Path, *patterns: str) -> list[Path]:
 
 
 def _begun(run: Path) -> tuple[str, int, str]:
-    """When a run began, as a key to sort by: the time in the folder's name, or for another name that in its config.yaml.
+    """When a run began, as a key to sort by: the time in its folder's name, or else the time in its config.yaml.
 
     The times of its files would say when it was resumed or copied.
     """

@@ -142,3 +142,27 @@ def test_the_sources_of_a_mixture_are_measured_by_document(script, trained, tmp_
         "evaluate", "runs/latest", "--data", result.out.partition(",")[0], "--per-document"
     )
     assert "does not say where documents end, which --per-document and" in alone.err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        # A name that holds what also separates a message from its remedy, or a key of the configuration.
+        ("my; text.txt", None, ["--text ", "got my; text.txt, which does not exist"]),
+        ("data.path.txt", None, ["--text ", "got data.path.txt"]),
+        ("a; b.pdf", "x", ["--text ", "got a; b.pdf; convert it to a .txt file"]),
+        (
+            "a; b.jsonl",
+            '{"body": 1}',
+            ["a; b.jsonl, line 1", "field text, as --field says", "body"],
+        ),
+        # Remedies that name keys of training are left out.
+        ("a; b.txt", "caf\xe9", ["a; b.txt must be UTF-8", "0xe9"]),
+    ],
+)
+def test_a_text_that_cannot_be_read_is_named_whole(script, trained, tmp_path, name, text, said):
+    if text is not None:
+        (tmp_path / name).write_bytes(text.encode("latin-1"))
+    result = script("evaluate", "runs/latest", "--text", name)
+    result.assert_refused(*said)
+    assert "data." not in result.err.replace(name, "")

@@ -141,8 +141,8 @@ def test_weights_and_biases_are_given_the_curves_and_what_the_configuration_says
     assert points == curves_of(read_lines(folder))["val/loss"]
     assert start.return_value.finish.called  # or the next run of this process would write here
 
-    # Weights & Biases keeps links in the run folder, with which the run goes on, in the entry of the same id, also under
-    # another name. An id has no #.
+    # Weights & Biases keeps links in the run folder, with which the run goes on. Its entry has the same id, also where
+    # the folder has another name. An id has no #.
     (folder / "wandb").mkdir()
     (folder / "wandb" / "latest-run").symlink_to("offline-run-1")
     folder.rename("moved")
