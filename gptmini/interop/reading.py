@@ -56,6 +56,7 @@ def read_sizes(path: Path) -> tuple[GPTConfig, Tokenizer]:
 
 def _tokenizer_for(config: GPTConfig, path: Path) -> Tokenizer:
     """The tokenizer of a folder for a model of these sizes; UserError if it has more ids than the model."""
+    kind = read_json(path / "config.json")["model_type"]
     ends: list[int] = []
     for name in ("config.json", "generation_config.json"):
         named = read_json(path / name).get("eos_token_id") if (path / name).exists() else None
@@ -65,7 +66,7 @@ def _tokenizer_for(config: GPTConfig, path: Path) -> Tokenizer:
         raise UserError(f"{path}: eos_token_id must be an id or several, got {ends!r:.80}")
     # transformers writes GPT-2's own id where a configuration was given none, however small the model is.
     ends = [end for end in dict.fromkeys(ends) if end < config.vocab_size]
-    return read_tokenizer(path, n_vocab=config.vocab_size, ends=ends)
+    return read_tokenizer(path, n_vocab=config.vocab_size, ends=ends, kind=kind)
 
 
 def _weights(path: Path) -> dict[str, Tensor]:

@@ -36,6 +36,10 @@ SPACES = (" ", "  ", "\n", "\n\n    ", "\t", "\u3000", "\xa0")
 N_COMPARED = 2000  # texts
 # Keys of tokenizer_config.json whose tokens a template for chats may use.
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+# The tokenizer of older folders of GPT-2. The rule that cuts texts into pieces is in neither file.
+GPT2_FILES = ("vocab.json", "merges.txt")
+# Keys that list further special tokens, in transformers 4 and 5.
+MORE_TOKENS = ("additional_special_tokens", "extra_special_tokens")
 
 
 def to_tokenizers(tokenizer: Tokenizer) -> "tokenizers.Tokenizer":
@@ -143,7 +147,9 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, *, context_length: int) 
     (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
 
 
-def read_tokenizer(path: Path, *, n_vocab: int, ends: Sequence[int]) -> Tokenizer:
+def read_tokenizer(
+    path: Path, *, n_vocab: int, ends: Sequence[int], kind: str = "gpt2"
+) -> Tokenizer:
     """The tokenizer of a folder with tokenizer.json, or as older ones of GPT-2 have it, with vocab.json and merges.txt.
 
     It is one of gptmini's own where that gives the same ids and the folder has no template for chats, and else runs the
@@ -153,12 +159,11 @@ def read_tokenizer(path: Path, *, n_vocab: int, ends: Sequence[int]) -> Tokenize
         path: the folder.
         n_vocab: ids of the model, which may have more than its tokenizer.
         ends: ids at which a sample ends, as the model's configurations say; the first also separates documents.
+        kind: model type, whose tokenizer cuts texts by a rule that vocab.json and merges.txt do not hold.
 
-    Raises UserError: a file is damaged, or has more ids than the model; OSError: a file is missing.
+    Raises UserError: a file is missing, damaged, or has more ids than the model.
     """
-    file = path / "tokenizer.json"
-    if not file.exists() and (path / "merges.txt").exists():
-        file = path / "vocab.json"
+    file = _tokenizer_file(path, kind)
     theirs = _read_theirs(file)
 
     by_id = {i: token for token, i in theirs.get_vocab(with_added_tokens=True).items()}
@@ -180,6 +185,25 @@ def read_tokenizer(path: Path, *, n_vocab: int, ends: Sequence[int]) -> Tokenize
         )
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
+
+
+def _tokenizer_file(path: Path, kind: str) -> Path:
+    """The file of a folder that holds the vocabulary; UserError if there is none from which all ids follow."""
+    file = path / "tokenizer.json"
+    if file.exists():
+        return file
+
+    is_gpt2s = all((path / name).exists() for name in GPT2_FILES)
+    if is_gpt2s and kind == "gpt2":
+        return path / GPT2_FILES[0]
+
+    others = [name for name in (*GPT2_FILES, "tokenizer.model") if (path / name).exists()]
+    found = f" (it has {' and '.join(others)})" if others else ""
+    source = repr(str(path)) if others else "BASE_MODEL"
+    raise UserError(
+        f"{path} is a {kind} without tokenizer.json{found}; save the fast tokenizer of transformers there: "
+        f"AutoTokenizer.from_pretrained({source}).save_pretrained({str(path)!r})"
+    )
 
 
 def _chat_of(path: Path) -> dict[str, str] | None:
@@ -208,19 +232,81 @@ def _chat_of(path: Path) -> dict[str, str] | None:
 def _read_theirs(file: Path) -> "tokenizers.Tokenizer":
     """The tokenizer of a tokenizer.json, or of a vocab.json with merges.txt beside it; UserError for a damaged file."""
     import tokenizers
-    from tokenizers import models, pre_tokenizers
 
     values = read_json(file)
     try:
         if file.name == "vocab.json":
-            model = models.BPE.from_file(str(file), str(file.with_name("merges.txt")))
-            theirs = tokenizers.Tokenizer(model)
-            theirs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-            return theirs
+            return _of_vocabulary_and_merges(file)
         check_settings(values)
         return tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exceptions
         raise UserError(f"{file} must be a tokenizer of the library tokenizers ({error})") from None
+
+
+def _of_vocabulary_and_merges(file: Path) -> "tokenizers.Tokenizer":
+    """GPT-2's tokenizer of a vocab.json, with merges.txt and what tokens were added in other files of its folder.
+
+    The files are read as by GPT2Tokenizer of transformers 5.24: tokenization_utils_base.py and tokenization_gpt2.py.
+    """
+    import tokenizers
+    from tokenizers import AddedToken, decoders, models, pre_tokenizers
+
+    vocabulary, merges = models.BPE.read_file(str(file), str(file.with_name("merges.txt")))
+    settings = _json_beside(file, "tokenizer_config.json")
+    added, special = _added_tokens(file, settings)
+    vocabulary |= {token["content"]: i for i, token in added.items()}
+    if len(set(vocabulary.values())) != len(vocabulary):
+        raise ValueError("an added token has the id of another")
+
+    theirs = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    theirs.pre_tokenizer = pre_tokenizers.ByteLevel(
+        add_prefix_space=settings.get("add_prefix_space") is True
+    )
+    theirs.decoder = decoders.ByteLevel()
+
+    # Those of the vocabulary that have a name, as end-of-text, are special without being listed as added.
+    known = [token["content"] for token in added.values()]
+    for name in special:
+        if name in vocabulary and name not in known:
+            theirs.add_special_tokens([AddedToken(name, special=True, normalized=False)])
+    theirs.add_tokens([AddedToken(**added[i]) for i in sorted(added)])
+    return theirs
+
+
+def _added_tokens(file: Path, settings: dict) -> tuple[dict[int, dict], list[str]]:
+    """The tokens that were added to a vocab.json, their settings by their ids; and the names of all special tokens.
+
+    tokenizer_config.json lists them with their settings. In older folders added_tokens.json has the ids alone.
+    """
+    names: dict = settings
+    if "added_tokens_decoder" not in settings:
+        names = settings | _json_beside(file, "special_tokens_map.json")
+    listed = [names.get(name) for name in NAMED_TOKENS]
+    for key in MORE_TOKENS:
+        more = names.get(key) or []
+        listed += more.values() if isinstance(more, dict) else more
+    special = [_content(token) for token in listed if token is not None]
+    special.append(END_OF_TEXT)  # what transformers names where the files name none
+
+    if "added_tokens_decoder" in settings:
+        return {int(i): token for i, token in settings["added_tokens_decoder"].items()}, special
+
+    added = {}
+    for token, i in _json_beside(file, "added_tokens.json").items():
+        is_special = token in special
+        added[i] = {"content": token, "special": is_special, "normalized": not is_special}
+    return added, special
+
+
+def _json_beside(file: Path, name: str) -> dict:
+    """The object in another JSON file of a file's folder; empty where there is no such file."""
+    beside = file.with_name(name)
+    return read_json(beside) if beside.exists() else {}
+
+
+def _content(token: "str | dict") -> str:
+    """The string of a token, which may be given with its settings."""
+    return token["content"] if isinstance(token, dict) else token
 
 
 def _ours(theirs: "tokenizers.Tokenizer", tokens: list[str]) -> Tokenizer | None:

@@ -156,9 +156,12 @@ def check_settings(tree: dict) -> None:
 
 
 def _bytes_of_ids(tokenizer: Any, tree: dict) -> dict[int, bytes]:
-    """The bytes that each id stands for, as the file's decoder says: letters, SentencePiece's signs, or plain text."""
+    """The bytes that each id stands for, as the file's decoder says: letters, SentencePiece's signs, or plain text.
+
+    Without a decoder, they are letters if the file turns texts into letters before it encodes them.
+    """
     added = {token["id"]: token["content"] for token in tree.get("added_tokens") or []}
-    decoder = json.dumps(tree.get("decoder"))
+    decoder = json.dumps(tree.get("decoder") or tree.get("pre_tokenizer"))
     is_in_letters = '"ByteLevel"' in decoder
     has_byte_tokens = '"ByteFallback"' in decoder
 
