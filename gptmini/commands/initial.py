@@ -80,13 +80,16 @@ def _sizes(config: "DictConfig", typed: Typed, source: "TrainedSource") -> dict[
 
     # What null stands for.
     model = source.config
-    usual = {
+    usual: dict[str, Any] = {
         "n_kv_heads": model.n_heads,
         "d_head": model.d_model // model.n_heads,
         "d_ff": 4 * model.d_model,
         "attention_bias": model.bias,
         "norm_eps": NORM_EPS[model.norm],
+        "full_context_length": model.full_context_length,
     }
+
+    longest = model.longest_input
 
     def meant(name: str, value: object) -> object:
         return usual.get(name) if value is None else value
@@ -104,9 +107,11 @@ def _sizes(config: "DictConfig", typed: Typed, source: "TrainedSource") -> dict[
             )
 
     asked = sizes["context_length"]
-    longest = source.config.context_length
     if isinstance(asked, int) and asked > longest:
         raise UserError(f"model.context_length must be at most {longest}, {as_in}, got {asked}")
+    # Rotary weights keep their positions, whatever length they are trained on; learned positions are cut off.
+    if model.position == "rotary":
+        sizes["full_context_length"] = None if asked == longest else longest
     return sizes
 
 

@@ -78,6 +78,9 @@ def measure(
     sizes = {"context_length": trained.model.config.context_length, "batch_size": batch_size}
     if alone:
         documents = text.documents(tokenizer)
+        sizes["context_length"] = (
+            trained.model.config.longest_input
+        )  # as lm-evaluation-harness does
         n_words = _count_words(tokenizer, documents)
         tokens_per_byte = None  # known when the documents are scored
         assert tokenizer.end_of_text is not None

@@ -65,7 +65,7 @@ class Decoder:
         Args:
             model: in eval mode.
             prompts: ids to continue, at least one each, all in the model's vocabulary; of a longer prompt the newest
-                context_length ids are seen.
+                longest_input ids are seen.
             rules: how tokens are drawn; the caller ends a sample after max_new_tokens, for which there is room.
             streams: number of each prompt's random stream, one for each prompt.
             seed: of all streams.
@@ -98,7 +98,7 @@ class Decoder:
             self.seen = torch.zeros(shape, dtype=torch.bool, device=self.rules_device)
 
         # Each row has room for the longest prompt and its sample, as far as the context goes.
-        capacity = model.config.context_length
+        capacity = model.config.longest_input
         longest = max((len(prompt) for prompt in prompts), default=0)
         if rules.max_new_tokens is not None:
             capacity = min(capacity, longest + rules.max_new_tokens)
@@ -168,15 +168,15 @@ class Decoder:
 
     def _refill(self) -> bool:
         """Give free rows to waiting samples, and encode the newest half of full rows again; False if none is left."""
-        context_length = self.model.config.context_length
+        longest_input = self.model.config.longest_input
         windows = {}  # ids to encode, by row
         for row, sample in enumerate(self.rows):
             if sample is None:
                 sample = self.rows[row] = self._begin(row)
                 if sample is not None:
-                    windows[row] = sample.ids[-context_length:]
-            elif self.lengths[row] == context_length:
-                n_kept = max(1, context_length // 2)
+                    windows[row] = sample.ids[-longest_input:]
+            elif self.lengths[row] == longest_input:
+                n_kept = max(1, longest_input // 2)
                 windows[row] = sample.ids[-n_kept:]
         if windows:
             _encode(self.model, self.cache, windows)

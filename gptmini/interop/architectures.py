@@ -47,7 +47,7 @@ class Architecture:
     def check_computes(self, config: GPTConfig, kind: str) -> None:
         """Raise UserError unless every setting that the model type fixes has the value that it stands for."""
         # First weights no longer matter after training.
-        free = {*self.settings, *self.any_value}
+        free = {*self.settings, *self.any_value, "full_context_length"}
         free |= {"dropout", "init", "mlp", "rotary_base", "tie_embeddings"}
         for field in fields(config):
             if field.name in free:

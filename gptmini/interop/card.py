@@ -74,7 +74,7 @@ def _body(name: str, model: GPT, tokenizer: Tokenizer, training: Training, kind:
         "",
         "| | |",
         "|---|---|",
-        f"| context | {config.context_length:,} tokens |",
+        f"| context | {config.longest_input:,} tokens |",
         f"| layers, width, heads | {config.n_layers}, {config.d_model}, {config.n_heads} |",
         f"| vocabulary | {tokenizer.n_vocab:,} tokens |",
     ]

@@ -58,7 +58,7 @@ def write_folder(
     with new_folder(path) as folder:
         _write_json(folder / "config.json", config)
         _write_weights(folder, config, state, DTYPES[dtype])
-        write_tokenizer(tokenizer, folder, context_length=model.config.context_length)
+        write_tokenizer(tokenizer, folder, context_length=model.config.longest_input)
         _write_json(folder / "generation_config.json", _generation(tokenizer, sampling))
         card = model_card(path.name, model, tokenizer, training, kind=chosen)
         (folder / "README.md").write_text(card, encoding="utf-8")

@@ -122,7 +122,7 @@ def _add_sizes(writer: "gguf.GGUFWriter", model: GPT, kind: str) -> None:
     import gguf
 
     config = model.config
-    writer.add_context_length(config.context_length)
+    writer.add_context_length(config.longest_input)
     writer.add_embedding_length(config.d_model)
     writer.add_block_count(config.n_layers)
     writer.add_feed_forward_length(config.d_ff or 4 * config.d_model)

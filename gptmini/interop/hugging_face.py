@@ -262,6 +262,8 @@ def _their_config(
         exported["attn_pdrop"] = config.dropout
         return exported
 
+    # Training may have seen shorter sequences than the weights came with.
+    exported["max_position_embeddings"] = config.longest_input
     # The configs of the others have no null that stands for the usual size.
     exported["num_key_value_heads"] = config.n_kv_heads or config.n_heads
     exported["intermediate_size"] = config.d_ff or 4 * config.d_model

@@ -50,7 +50,7 @@ class ModelSettings:
     Raises pydantic.ValidationError, a ValueError: a wrong type, range or combination.
     """
 
-    context_length: Size  # T, longest input in tokens
+    context_length: Size  # T, tokens of a sequence in training, and the longest input
     d_model: Size  # C, width of the residual stream
     n_layers: Layers  # N, blocks
     n_heads: Size  # H, query heads; divides C
@@ -78,6 +78,9 @@ class ModelSettings:
     rotary_base: PositiveFactor | None = None
     # None for the frequencies as they are. A dict has no hash, so that of the settings leaves it out.
     rotary_scaling: RotaryScaling | None = field(default=None, hash=False)
+    # Longest input in tokens of rotary weights that are trained on a shorter context_length than they came with; None
+    # for context_length.
+    full_context_length: Size | None = None
     # RMS-normalise queries and keys; gain: with learned gains, and before they turn.
     qk_norm: bool | Literal["gain"] = False
     attention_scale: PositiveFactor | None = None  # factor on the scores; None for 1 / sqrt(D)
@@ -112,10 +115,18 @@ class ModelSettings:
                 f"d_head, which is d_model / n_heads where it is null, must be even when position=rotary, "
                 f"got d_head={self.head_width}"
             )
-        if is_rotary and self.context_length * self.head_width > LARGEST_TABLE:
+        if is_rotary and self.longest_input * self.head_width > LARGEST_TABLE:
             raise ValueError(
                 f"context_length * d_head must be at most {LARGEST_TABLE} when position=rotary, "
-                f"got context_length={self.context_length}, d_head={self.head_width}"
+                f"got context_length={self.longest_input}, d_head={self.head_width}"
+            )
+        if self.longest_input < self.context_length or (
+            self.full_context_length is not None and not is_rotary
+        ):
+            raise ValueError(
+                "full_context_length must be null, or at least context_length when position=rotary, "
+                f"got full_context_length={self.full_context_length}, "
+                f"context_length={self.context_length}, position={self.position}"
             )
 
         if self.rotary_scaling is not None and len(self.rotary_scaling) not in (1, 4):
@@ -124,6 +135,11 @@ class ModelSettings:
                 f"original_context_length too, got {', '.join(self.rotary_scaling)}"
             )
         return self
+
+    @property
+    def longest_input(self) -> int:
+        """Positions that the model has: most tokens that it can be given."""
+        return self.full_context_length or self.context_length
 
     @property
     def head_width(self) -> int:

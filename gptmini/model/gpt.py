@@ -41,13 +41,13 @@ class GPT(nn.Module):
         else:
             assert config.rotary_base is not None
             table = rotary_table(
-                config.context_length,
+                config.longest_input,
                 config.head_width,
                 config.rotary_base,
                 cast("dict[str, float] | None", config.rotary_scaling),
             )
-            self.register_buffer("rotary_cos", table.cos, persistent=False)  # (context_length, D/2)
-            self.register_buffer("rotary_sin", table.sin, persistent=False)  # (context_length, D/2)
+            self.register_buffer("rotary_cos", table.cos, persistent=False)  # (longest_input, D/2)
+            self.register_buffer("rotary_sin", table.sin, persistent=False)  # (longest_input, D/2)
         self.embedding_norm: nn.Module = nn.Identity()
         if config.embedding_norm:
             self.embedding_norm = new_norm(config)
@@ -65,7 +65,7 @@ class GPT(nn.Module):
     def forward(self, tokens: Tensor, cache: GPTCache | None = None) -> Tensor:
         """Logits (B, T, V) of the token after each of int64 (B, T); a cache holds earlier positions and takes these.
 
-        Raises ValueError: the positions exceed context_length, or the cache's room.
+        Raises ValueError: the positions exceed config.longest_input, or the cache's room.
         """
         return self.unembed(self.hidden(tokens, cache))
 
@@ -82,9 +82,9 @@ class GPT(nn.Module):
         input where it uses them. None is the dtype of the embedding.
         """
         n_tokens = tokens.size(1)
-        if n_tokens > self.config.context_length:
+        if n_tokens > self.config.longest_input:
             raise ValueError(
-                f"input must fit context_length={self.config.context_length} tokens, got {n_tokens}"
+                f"input must fit context_length={self.config.longest_input} tokens, got {n_tokens}"
             )
 
         positions: slice | Tensor = slice(0, n_tokens)
@@ -166,10 +166,10 @@ class GPT(nn.Module):
 
         Args:
             batch_size: B, rows.
-            capacity: tokens that each row can hold, at most context_length; None for context_length.
+            capacity: tokens that each row can hold, at most config.longest_input; None for that many.
         """
         weight = self.embedding.weight
-        longest = self.config.context_length
+        longest = self.config.longest_input
         capacity = longest if capacity is None else min(capacity, longest)
         slots = Slots(batch_size, capacity, device=weight.device)
         return GPTCache(self.config, slots, dtype=weight.dtype)

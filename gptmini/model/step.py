@@ -51,10 +51,10 @@ class DecodingStep:
             self.positions = model.position_embedding.weight.detach()  # (context_length, C)
         else:
             # Both halves of a head are turned at once: x * cos + (second, first) * (sin, -sin).
-            cos = model.rotary_cos.to(self.embedding.dtype)  # (context_length, D/2)
-            sin = model.rotary_sin.to(self.embedding.dtype)  # (context_length, D/2)
-            self.cos = torch.cat((cos, cos), dim=-1)  # (context_length, D)
-            self.sin = torch.cat((sin, -sin), dim=-1)  # (context_length, D)
+            cos = model.rotary_cos.to(self.embedding.dtype)  # (longest_input, D/2)
+            sin = model.rotary_sin.to(self.embedding.dtype)  # (longest_input, D/2)
+            self.cos = torch.cat((cos, cos), dim=-1)  # (longest_input, D)
+            self.sin = torch.cat((sin, -sin), dim=-1)  # (longest_input, D)
         self.embedding_norm = _bind_norm(model.embedding_norm)
 
         self.attentions = []

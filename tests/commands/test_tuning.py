@@ -35,6 +35,7 @@ TUNE = (
 )
 
 
+SHORT_RUN = ("trainer.max_steps=1", "trainer.global_batch_size=2")
 SMOKE_SIZES = (
     "model.context_length=8",
     "model.d_model=16",
@@ -99,6 +100,38 @@ def test_an_imported_model_of_another_program_is_tuned(script, tmp_path):
     assert result.code == 0, result
     model, tokenizer = gptmini.load("runs/latest")
     assert (model.config.context_length, tokenizer.n_vocab) == (4, 7)
+
+
+def test_rotary_weights_keep_their_positions_through_runs_on_shorter_contexts(
+    script, base, tmp_path
+):
+    def exported_positions(name):
+        assert script("export", "runs/latest", name).code == 0
+        return json.loads((tmp_path / name / "config.json").read_text())["max_position_embeddings"]
+
+    def context_of(folder):
+        config = last(folder)["gptmini"]["config"]
+        return config["context_length"], config["full_context_length"]
+
+    stopped = ("init_from=runs/latest", "model.context_length=4", "trainer.max_time=1e-9")
+    assert script("train", *TUNE, *stopped).code == 0
+    shorter = newest()
+    assert script("train", f"resume={shorter}", "trainer.max_time=null").code == 0
+    assert (context_of(shorter), exported_positions("out")) == ((4, 8), 8)
+
+    # A run of an earlier version does not know of more positions than it was trained on.
+    checkpoint = last(shorter)
+    del checkpoint["gptmini"]["config"]["full_context_length"]
+    torch.save(checkpoint, tmp_path / "older.ckpt")
+    assert gptmini.load(tmp_path / "older.ckpt")[0].config.longest_input == 4
+
+    # A run that begins with the shorter one has its context, or a longer one, up to all positions.
+    for lengths, found in [((), (4, 8)), (("model.context_length=8",), (8, None))]:
+        result = script("train", *TUNE[1:], *SHORT_RUN, f"init_from={shorter}", *lengths)
+        assert result.code == 0, result
+        assert (context_of(newest()), exported_positions(f"out{found[0]}")) == (found, 8)
+    result = script("train", *TUNE[1:], f"init_from={shorter}", "model.context_length=9")
+    result.assert_refused("model.context_length must be at most 8, as in the model of init_from=")
 
 
 def test_a_run_that_was_cut_off_goes_on_to_the_bit_though_the_base_is_gone(script, base, tmp_path):

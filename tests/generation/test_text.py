@@ -43,6 +43,13 @@ def test_a_sample_ends_at_end_of_text_unless_told_otherwise():
     assert (text, finish, ended) == (LETTERS.decode(ids[:at]), "end_of_text", ids[: at + 1])
 
 
+def test_a_sample_sees_all_positions_of_the_model_though_it_was_trained_on_fewer():
+    model = make()
+    trained_on_fewer = make(context_length=5, full_context_length=model.config.context_length)
+    prompts = ["abc", "abcdefghij"]
+    assert samples(prompts, model=trained_on_fewer) == samples(prompts, model=model)
+
+
 def test_neither_other_prompts_nor_the_batch_nor_more_samples_change_a_sample():
     prompts = ["abc", "j", "", "abcdefghijabcdefghij"]
     together = samples(prompts, num_samples=3, batch_size=5, temperature=1.3)

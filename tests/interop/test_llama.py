@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from gptmini.interop import to_hugging_face, write_folder, write_gguf
 from gptmini.interop.card import Training
 from gptmini.interop.hugging_face import from_hugging_face
 from gptmini.interop.reading import read_folder
+from gptmini.model import GPTConfig
+from gptmini.model.adapting import adapted
 from gptmini.tokenizer import LibraryTokenizer, from_dict
 from gptmini.user_error import UserError
 from interop.library_tokenizers import learned
@@ -180,6 +183,31 @@ def test_a_folder_is_read_and_written_with_its_tokenizer_to_the_letter(folder, t
     )
     continuation = expected[0, len(prompt) :].tolist()
     assert got == tokenizer.decode(continuation)
+
+
+def test_an_export_names_the_positions_of_the_weights_and_not_the_context_of_training(
+    folder, tmp_path
+):
+    path, theirs, _ = folder
+    model, tokenizer = read_folder(path)
+    lengths = {"context_length": 7, "full_context_length": CONTEXT}
+    tuned = adapted(model, GPTConfig(**asdict(model.config) | lengths)).eval()
+    write_folder(tmp_path / "out", tuned, tokenizer, NOTHING_TRAINED, sampling={})
+
+    back = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    assert back.config.max_position_embeddings == CONTEXT
+    assert back.config.rope_parameters == theirs.config.rope_parameters
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out").model_max_length == CONTEXT
+    tokens = torch.randint(tokenizer.n_vocab, (1, CONTEXT))
+    with torch.no_grad():
+        expected = theirs(tokens).logits
+        torch.testing.assert_close(back(tokens).logits, expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(tuned(tokens), expected, atol=1e-4, rtol=1e-4)
+
+    gguf = pytest.importorskip("gguf")
+    write_gguf(tmp_path / "m.gguf", tuned, tokenizer, name="mine", dtype="fp32")
+    reader = gguf.GGUFReader(tmp_path / "m.gguf")
+    assert reader.get_field("llama.context_length").contents() == CONTEXT
 
 
 def test_a_sample_ends_at_each_id_that_ends_an_answer(folder, tmp_path):

@@ -6,7 +6,7 @@ import torch
 from gptmini.model import GPTConfig
 from gptmini.model.adapting import adapted, freeze
 from gptmini.user_error import UserError
-from sizes import GPT2, MODERN, PRESETS, B, C, T, V
+from sizes import CONTEXT, GPT2, MODERN, PRESETS, B, C, T, V
 from toys import wide_gpt
 
 
@@ -18,6 +18,19 @@ def test_a_shorter_context_changes_no_logit_within_it(preset):
     tokens = torch.randint(V, (B, T))
     with torch.no_grad():
         assert torch.equal(shorter(tokens), model(tokens))
+
+
+def test_rotary_weights_that_are_trained_on_a_shorter_context_keep_their_positions():
+    model = wide_gpt(MODERN).eval()
+    lengths = {"context_length": T, "full_context_length": CONTEXT}
+    shorter = adapted(model, GPTConfig(**MODERN | lengths)).eval()
+    tokens = torch.randint(V, (B, CONTEXT))
+    with torch.no_grad():
+        assert torch.equal(shorter(tokens), model(tokens))
+        by_cache = shorter(tokens, shorter.new_cache(B))
+        torch.testing.assert_close(by_cache, model(tokens), atol=1e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match="must fit context_length=13 tokens, got 14"):
+        shorter(torch.zeros(1, CONTEXT + 1, dtype=torch.int64))
 
 
 def test_learned_positions_beyond_the_context_are_left_out():

@@ -49,6 +49,16 @@ ROTARY = LEARNED | {"position": "rotary", "rotary_base": 100.0}
             "got context_length=16777217, d_head=4",
         ),
         (
+            LEARNED | {"full_context_length": 20},
+            "full_context_length must be null, or at least context_length when position=rotary, "
+            "got full_context_length=20, context_length=13, position=learned",
+        ),
+        (
+            ROTARY | {"full_context_length": 12},
+            "full_context_length must be null, or at least context_length when position=rotary, "
+            "got full_context_length=12, context_length=13, position=rotary",
+        ),
+        (
             ROTARY | {"rotary_scaling": {"factor": 8.0, "low_freq_factor": 1.0}},
             "rotary_scaling must have factor alone, or low_freq_factor, high_freq_factor and original_context_length "
             "too, got factor, low_freq_factor",
