@@ -80,6 +80,18 @@ def load_mapped(path: Path) -> "tuple[GPT, int | None]":
     return build_model(contents), contents.get("global_step")
 
 
+def published_of(path: Path) -> dict[str, str]:
+    """The settings of the folder in which the weights of a checkpoint, or of this folder, were published; or empty."""
+    from gptmini.interop.published import published_in, read_published
+
+    if is_exported(path):
+        return read_published(path)
+
+    from gptmini.checkpoint.file import read_header
+
+    return published_in(read_header(path))
+
+
 def find_source(path: str | Path) -> TrainedSource:
     """Sizes and tokenizer of what load would load.
 

@@ -49,7 +49,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--as",
         dest="kind",
         choices=KINDS,
-        help="model type of a folder (default: the most widely known that computes what the model does)",
+        help="model type of a folder (default: that of the imported folder, or the most widely known that "
+        "computes what the model does)",
     )
 
     parser.add_argument(
@@ -76,6 +77,7 @@ def main(arguments: list[str] | None = None) -> None:
     from gptmini.checkpoint.file import read_checkpoint
     from gptmini.interop import ARCHITECTURES, write_folder, write_gguf
     from gptmini.interop.folder import check_is_free
+    from gptmini.interop.published import published_in
     from gptmini.loading import is_exported, model_and_tokenizer
     from gptmini.runs import find_checkpoint, named_run
 
@@ -93,9 +95,17 @@ def main(arguments: list[str] | None = None) -> None:
     checkpoint = find_checkpoint(run)
     contents = read_checkpoint(checkpoint, mapped=True)  # the optimizer's state stays in the file
     model, tokenizer = model_and_tokenizer(contents, checkpoint)
+    published = published_in(contents["gptmini"])
 
     if is_gguf:
-        kind = write_gguf(out, model, tokenizer, name=out.stem, dtype=options.dtype)
+        kind = write_gguf(
+            out,
+            model,
+            tokenizer,
+            name=out.stem,
+            dtype=options.dtype,
+            published=published,
+        )
         n_bytes = out.stat().st_size
     else:
         kind = write_folder(
@@ -106,6 +116,7 @@ def main(arguments: list[str] | None = None) -> None:
             kind=options.kind,
             dtype=options.dtype,
             sampling=SAMPLING,
+            published=published,
         )
         n_bytes = sum(file.stat().st_size for file in out.iterdir())
 

@@ -51,12 +51,15 @@ def main(arguments: list[str] | None = None) -> None:
     from gptmini.checkpoint.file import header, write_checkpoint
     from gptmini.files import new_folder
     from gptmini.interop.folder import check_is_free
+    from gptmini.interop.published import read_published
 
     started()
     check_is_free(folder)
-    model, tokenizer = read_model(options.source, options.meta)
+    source = local_path(options.source)
+    model, tokenizer = read_model(options.source, source, options.meta)
     state = {f"model.{name}": weight for name, weight in model.state_dict().items()}
-    checkpoint = {"gptmini": header(model.config, tokenizer.to_dict()), "state_dict": state}
+    described = header(model.config, tokenizer.to_dict(), published=read_published(source))
+    checkpoint = {"gptmini": described, "state_dict": state}
     with new_folder(folder) as temporary:
         (temporary / "checkpoints").mkdir()
         write_checkpoint(checkpoint, temporary / "checkpoints" / "best.ckpt")
@@ -91,14 +94,18 @@ def _describe(folder: Path, source: str, sizes: "GPTConfig") -> None:
     (folder / FILE).write_bytes(line)
 
 
-def read_model(source: str, meta: Path | None) -> "tuple[GPT, Tokenizer]":
-    """The model and the tokenizer of a folder, of a checkpoint of nanoGPT, or of a name on the hub.
+def read_model(source: str, path: Path, meta: Path | None) -> "tuple[GPT, Tokenizer]":
+    """The model and the tokenizer of a folder, or of a checkpoint of nanoGPT.
+
+    Args:
+        source: what the user has named.
+        path: where it is, as local_path says.
+        meta: nanoGPT's meta.pkl; None for none.
 
     Raises UserError: nothing there, or nothing that GPT computes.
     """
     from gptmini.interop import read_folder, read_nanogpt
 
-    path = local_path(source)
     if path.is_file() and path.suffix == ".safetensors":
         raise UserError(f"{path} is read with the files beside it; name its folder")
     if path.is_file():

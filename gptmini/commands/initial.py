@@ -43,11 +43,16 @@ def take_from_source(config: "DictConfig", typed: Typed) -> None:
 
 
 def initial_model(path: str) -> "tuple[GPT, dict[str, Any]]":
-    """The trained model that a run begins with, and what the run's checkpoints say of its origin: path and step."""
-    from gptmini.loading import load_mapped
+    """The trained model that a run begins with, and what the run's checkpoints say of its origin.
+
+    That is its path, its step, and the settings of the folder that its weights were published in, if they were.
+    """
+    from gptmini.loading import load_mapped, published_of
 
     model, step = load_mapped(Path(path))
-    return model, {"path": path, "step": step}
+    origin = {"path": path, "step": step}
+    published = published_of(Path(path))
+    return model, origin | {"published": published} if published else origin
 
 
 def _source_of(name: str) -> "TrainedSource":
@@ -89,8 +94,6 @@ def _sizes(config: "DictConfig", typed: Typed, source: "TrainedSource") -> dict[
         "full_context_length": model.full_context_length,
     }
 
-    longest = model.longest_input
-
     def meant(name: str, value: object) -> object:
         return usual.get(name) if value is None else value
 
@@ -107,6 +110,7 @@ def _sizes(config: "DictConfig", typed: Typed, source: "TrainedSource") -> dict[
             )
 
     asked = sizes["context_length"]
+    longest = model.longest_input
     if isinstance(asked, int) and asked > longest:
         raise UserError(f"model.context_length must be at most {longest}, {as_in}, got {asked}")
     # Rotary weights keep their positions, whatever length they are trained on; learned positions are cut off.

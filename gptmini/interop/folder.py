@@ -8,12 +8,22 @@ import torch
 from torch import Tensor
 
 from gptmini.files import flush_file, new_folder
+from gptmini.interop.architectures import ARCHITECTURES
 from gptmini.interop.card import Training, model_card
 from gptmini.interop.hugging_face import to_hugging_face
+from gptmini.interop.published import (
+    CONFIG,
+    GENERATION,
+    TOKENIZER,
+    Published,
+    parsed,
+    special_ids,
+    with_published,
+)
 from gptmini.interop.reading import GPT2_PREFIX
 from gptmini.interop.tokenizer_json import write_tokenizer
 from gptmini.model.gpt import GPT
-from gptmini.tokenizer import Tokenizer, beginning_of
+from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError
 
 LARGEST_FILE = "5GB"  # of weights; more are divided among several files, as on the hub
@@ -29,6 +39,7 @@ def write_folder(
     kind: str | None = None,
     dtype: str = "fp32",
     sampling: Mapping[str, object],
+    published: Mapping[str, str] | None = None,
 ) -> str:
     """Write a folder of a Hugging Face model, whole or not at all.
 
@@ -39,27 +50,37 @@ def write_folder(
         training: what the model card says of the training.
         kind: model type, as for to_hugging_face.
         dtype: of the weights, a key of DTYPES.
-        sampling: settings of generation_config.json, besides the ids.
+        sampling: settings of generation_config.json, besides the ids, for a model that was not published before.
+        published: settings of the folder that its weights come from, as read_published gives them; None for none.
 
     Returns the model type.
     Raises UserError: the folder is there already, or no model type computes what the model does.
     """
     path = Path(path).absolute()
     check_is_free(path)
-    config, state = to_hugging_face(
-        model,
-        end_of_text=tokenizer.end_of_text,
-        beginning=beginning_of(tokenizer),
-        kind=kind,
-    )
+    before = parsed(published or {})
+    source = before.get(CONFIG, {})
+    exported, state = to_hugging_face(model, kind=kind or source.get("model_type"))
+    chosen = exported["model_type"]
+    config = with_published(exported, special_ids(tokenizer, before, chosen), source)
     config["dtype"] = str(DTYPES[dtype]).removeprefix("torch.")
-    chosen = config["model_type"]
+    # Learned positions that the folder had, and a shorter context of training has cut off.
+    positions = ARCHITECTURES[chosen].settings["context_length"]
+    is_cut = source.get(positions) != config[positions]
 
     with new_folder(path) as folder:
         _write_json(folder / "config.json", config)
         _write_weights(folder, config, state, DTYPES[dtype])
-        write_tokenizer(tokenizer, folder, context_length=model.config.longest_input)
-        _write_json(folder / "generation_config.json", _generation(tokenizer, sampling))
+        write_tokenizer(
+            tokenizer,
+            folder,
+            context_length=model.config.longest_input,
+            published=before.get(TOKENIZER),
+            is_cut=is_cut,
+        )
+        generation = _generation(tokenizer, sampling, before)
+        if generation is not None:
+            _write_json(folder / GENERATION, generation)
         card = model_card(path.name, model, tokenizer, training, kind=chosen)
         (folder / "README.md").write_text(card, encoding="utf-8")
 
@@ -80,13 +101,20 @@ def check_is_free(path: Path) -> None:
         )
 
 
-def _generation(tokenizer: Tokenizer, sampling: Mapping[str, object]) -> dict:
-    """The settings of generation_config.json."""
+def _generation(
+    tokenizer: Tokenizer, sampling: Mapping[str, object], published: Published
+) -> dict | None:
+    """The settings of generation_config.json; None where a folder without them was published."""
+    if published:
+        return published.get(GENERATION)
+
+    ids = special_ids(tokenizer, published, "")
     ends = [tokenizer.end_of_text, *tokenizer.more_ends]
-    ids = {
-        "bos_token_id": beginning_of(tokenizer),
-        "eos_token_id": ends if len(ends) > 1 else ends[0],
-    }
+    if len(ends) > 1:
+        ids["eos_token_id"] = ends
+    # Batches of prompts need a token that fills them up, and the id between documents is never in one.
+    if ids["pad_token_id"] is None:
+        ids["pad_token_id"] = tokenizer.end_of_text
     return {**ids, **sampling}
 
 

@@ -5,6 +5,7 @@ tokenizer by a hash of the ids that it gives to a fixed text, and so refuses eve
 another text. The file names GPT-2's rule for pieces instead, which all byte pairs of gptmini have.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from gptmini.interop.architectures import ARCHITECTURES, is_conv1d
 from gptmini.interop.gguf_tokenizer import add_tokenizer
 from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.interop.llama import TURNED
+from gptmini.interop.published import parsed, special_ids
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT
 from gptmini.model.layers import RMS_NORM_EPS
@@ -47,7 +49,15 @@ LARGEST_FP16 = int(np.finfo(np.float16).max)
 ACTIVATION = ".act_fn."  # in names of numbers of xIELU, which are not tensors of the file
 
 
-def write_gguf(path: Path, model: GPT, tokenizer: Tokenizer, *, name: str, dtype: str) -> str:
+def write_gguf(
+    path: Path,
+    model: GPT,
+    tokenizer: Tokenizer,
+    *,
+    name: str,
+    dtype: str,
+    published: Mapping[str, str] | None = None,
+) -> str:
     """Write a GGUF file whole or not at all.
 
     Args:
@@ -56,6 +66,7 @@ def write_gguf(path: Path, model: GPT, tokenizer: Tokenizer, *, name: str, dtype
         tokenizer: its tokenizer, of byte pairs whose rule llama.cpp knows.
         name: of the model.
         dtype: of its matrices, a key of DTYPES; vectors and positions stay in float32.
+        published: settings of the folder that its weights come from, as read_published gives them; None for none.
 
     Returns the model type.
     Raises UserError: llama.cpp does not know the model or the tokenizer, or the library gguf is not installed.
@@ -80,7 +91,7 @@ def write_gguf(path: Path, model: GPT, tokenizer: Tokenizer, *, name: str, dtype
         _add_sizes(writer, model, kind)
         if kind == "apertus":
             _add_activation(writer, model.config.n_layers, state)
-        add_tokenizer(writer, tokenizer)
+        add_tokenizer(writer, tokenizer, special_ids(tokenizer, parsed(published or {}), kind))
         tensors = _tensors_of(model, kind, state)
         _add_tensors(writer, tensors, dtype)
 

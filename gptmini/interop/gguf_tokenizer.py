@@ -4,7 +4,8 @@ Source: llama.cpp, src/llama-vocab.cpp: the rules for pieces by their names, and
 """
 
 import json
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gptmini.interop.tokenizer_json import to_tokenizers
 from gptmini.tokenizer import (
@@ -54,9 +55,12 @@ class Vocabulary(NamedTuple):
     scores: list[float]  # of the merge that makes a token, higher for an earlier one
 
 
-def add_tokenizer(writer: "gguf.GGUFWriter", tokenizer: Tokenizer) -> None:
+def add_tokenizer(
+    writer: "gguf.GGUFWriter", tokenizer: Tokenizer, special_ids: Mapping[str, Any]
+) -> None:
     """Add the vocabulary of a tokenizer, its merges or scores, and the ids around a text.
 
+    special_ids are the ids that a config.json of the model names.
     Raises UserError: llama.cpp does not know the kind of tokenizer, or has no rule that cuts texts as it does.
     """
     is_bytes_alone = isinstance(tokenizer, BytePairTokenizer) and len(tokenizer.ranks) == 256
@@ -93,8 +97,11 @@ def add_tokenizer(writer: "gguf.GGUFWriter", tokenizer: Tokenizer) -> None:
     writer.add_token_types(vocabulary.types)
 
     # Without these ids, llama.cpp takes 11 for both in a vocabulary of byte pairs.
-    writer.add_bos_token_id(beginning_of(tokenizer) or 0)
+    bos = special_ids.get("bos_token_id")
+    writer.add_bos_token_id((beginning_of(tokenizer) or 0) if bos is None else bos)
     writer.add_eos_token_id(tokenizer.end_of_text or 0)
+    if special_ids.get("pad_token_id") is not None:
+        writer.add_pad_token_id(special_ids["pad_token_id"])
     writer.add_add_bos_token(bool(tokenizer.before))
     if tokenizer.chat is not None:
         writer.add_chat_template(tokenizer.chat["chat_template"])

@@ -23,8 +23,9 @@ from gptmini.user_error import UserError
 
 # Another name that transformers has for the tanh form of GELU.
 OTHER_NAMES = {"gelu_new": "gelu_pytorch_tanh"}
-# Settings that configs of the hub leave out where a model has the usual width inside an MLP.
-OPTIONAL = ("n_inner",)
+# Settings that a config may leave out, by model type: GPT-2's usual width inside an MLP, and in a Llama as many heads
+# of keys and values as of queries. The others of Llama's form have a number there that does not follow from the rest.
+OPTIONAL = {"gpt2": ("n_inner",), "llama": ("num_key_value_heads",)}
 NEVER_SET = ("quantization_config", "rope_scaling")
 # What rope_parameters may say besides their base, because it changes nothing.
 PLAIN_ROPE = {"rope_type": "default", "partial_rotary_factor": 1}
@@ -184,7 +185,8 @@ def our_config(config: dict) -> GPTConfig:
         raise UserError(f"model_type must be one of {', '.join(ARCHITECTURES)}, got {kind!r}")
     architecture = ARCHITECTURES[kind]
     needed = [*architecture.settings.values(), *architecture.needed]
-    absent = [name for name in needed if name not in config and name not in OPTIONAL]
+    optional = OPTIONAL.get(kind, ())
+    absent = [name for name in needed if name not in config and name not in optional]
     if absent:
         raise UserError(f"the config of a model of type {kind} must have {', '.join(absent)}")
     never_set = ("quantization_config",) if kind in llama.KINDS else NEVER_SET

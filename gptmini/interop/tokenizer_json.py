@@ -7,7 +7,7 @@ import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gptmini.tokenizer import (
     END_OF_TEXT,
@@ -115,13 +115,22 @@ def merges_of(ranks: list[bytes]) -> list[tuple[str, str]]:
     return merges
 
 
-def write_tokenizer(tokenizer: Tokenizer, folder: Path, *, context_length: int) -> None:
+def write_tokenizer(
+    tokenizer: Tokenizer,
+    folder: Path,
+    *,
+    context_length: int,
+    published: dict[str, Any] | None = None,
+    is_cut: bool = False,
+) -> None:
     """Write tokenizer.json and tokenizer_config.json, which transformers reads as PreTrainedTokenizerFast.
 
     Args:
         tokenizer: of any kind.
         folder: an existing folder.
         context_length: most tokens that the model takes.
+        published: the tokenizer_config.json of the folder that the tokenizer comes from; None for none.
+        is_cut: whether that folder's model took more tokens.
     """
     if isinstance(tokenizer, LibraryTokenizer):
         text = tokenizer.text
@@ -129,22 +138,36 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, *, context_length: int) 
         text = to_tokenizers(tokenizer).to_str(pretty=True)
     (folder / "tokenizer.json").write_bytes(text.encode("utf-8"))
 
-    config: dict[str, object] = {
-        # Without this class, transformers 5 makes GPT-2's own tokenizer of the file and leaves ignore_merges out.
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": context_length,
-        "clean_up_tokenization_spaces": False,
-    }
-    for name, i in (
-        ("bos_token", beginning_of(tokenizer)),
-        ("eos_token", tokenizer.end_of_text),
-    ):
-        if i is not None:
-            config[name] = tokenizer.decode([i])
-    if isinstance(tokenizer, LibraryTokenizer) and tokenizer.chat is not None:
+    config: dict[str, Any] = dict(published or {})
+    if published is None:
+        config = _own_config(tokenizer)
+    if published is None or is_cut:
+        config["model_max_length"] = context_length
+    # Without this class, transformers 5 makes GPT-2's own tokenizer of the file and leaves ignore_merges out.
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+
+    # A list holds further templates, of which chat has the default one.
+    has_several = isinstance(config.get("chat_template"), list)
+    if isinstance(tokenizer, LibraryTokenizer) and tokenizer.chat is not None and not has_several:
         config |= tokenizer.chat
     text = json.dumps(config, indent=2) + "\n"
     (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
+
+
+def _own_config(tokenizer: Tokenizer) -> dict[str, Any]:
+    """The tokenizer_config.json of a tokenizer that was published in no folder, without its class and its length."""
+    config: dict[str, Any] = {"clean_up_tokenization_spaces": False}
+    for name, i in (
+        ("bos_token", beginning_of(tokenizer)),
+        ("eos_token", tokenizer.end_of_text),
+        # Batches of prompts need a token that fills them up, and this one never stands within a document.
+        ("pad_token", tokenizer.end_of_text),
+    ):
+        if i is not None:
+            config[name] = tokenizer.decode([i])
+    # A model goes on behind the last token of a row.
+    config["padding_side"] = "left"
+    return config
 
 
 def read_tokenizer(

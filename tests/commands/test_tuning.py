@@ -134,6 +134,38 @@ def test_rotary_weights_keep_their_positions_through_runs_on_shorter_contexts(
     result.assert_refused("model.context_length must be at most 8, as in the model of init_from=")
 
 
+@pytest.mark.parametrize("way", ["folder", "import"])
+def test_what_a_folder_says_of_ids_and_sampling_stays_through_training(script, base, tmp_path, way):
+    def settings_of(folder):
+        names = ("config", "generation_config", "tokenizer_config")
+        return {
+            name: json.loads((tmp_path / folder / f"{name}.json").read_text()) for name in names
+        }
+
+    assert script("export", str(base), "out").code == 0
+    published = settings_of("out")
+    published["config"] |= {"bos_token_id": 3, "pad_token_id": 5, "initializer_range": 0.3}
+    published["generation_config"] |= {"temperature": 0.3, "pad_token_id": 5}
+    published["tokenizer_config"] |= {"pad_token": "A", "model_max_length": 1000}
+    for name, values in published.items():
+        (tmp_path / "out" / f"{name}.json").write_text(json.dumps(values))
+
+    source = "out"
+    if way == "import":
+        assert script("import", "out", "runs/in").code == 0
+        source = "runs/in"
+    stopped = (*SHORT_RUN, f"init_from={source}", "trainer.max_time=1e-9")
+    assert script("train", *TUNE[1:], *stopped).code == 0
+    first = newest()
+    shutil.rmtree(tmp_path / source)
+    assert script("train", f"resume={first}", "trainer.max_time=null").code == 0
+    result = script("train", *TUNE[1:], *SHORT_RUN, f"init_from={first}")
+    assert result.code == 0, result
+
+    assert script("export", "runs/latest", "again").code == 0
+    assert settings_of("again") == published
+
+
 def test_a_run_that_was_cut_off_goes_on_to_the_bit_though_the_base_is_gone(script, base, tmp_path):
     tuned = (f"init_from={base}", "freeze=embedding", "trainer.max_steps=4")
     assert script("train", *TUNE, *tuned).code == 0

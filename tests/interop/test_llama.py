@@ -12,7 +12,7 @@ import gptmini
 from gptmini.generation import generate_stream
 from gptmini.interop import to_hugging_face, write_folder, write_gguf
 from gptmini.interop.card import Training
-from gptmini.interop.hugging_face import from_hugging_face
+from gptmini.interop.hugging_face import from_hugging_face, our_config
 from gptmini.interop.reading import read_folder
 from gptmini.model import GPTConfig
 from gptmini.model.adapting import adapted
@@ -123,6 +123,19 @@ def test_what_gpt_does_not_compute_is_refused_by_its_key(model, changes, said):
     theirs = made(model)
     with pytest.raises(UserError, match=said):
         from_hugging_face(theirs.config.to_dict() | changes, theirs.state_dict())
+
+
+def test_a_llama_without_num_key_value_heads_has_as_many_as_query_heads():
+    sizes = SIZES | {"num_key_value_heads": None}
+    config = transformers.LlamaConfig(**sizes).to_dict()
+    assert config.pop("num_key_value_heads") == SIZES["num_attention_heads"]
+    assert our_config(config).n_kv_heads is None
+
+    del sizes["num_key_value_heads"]
+    config = transformers.MistralConfig(**sizes, sliding_window=None).to_dict()
+    assert config.pop("num_key_value_heads") == 8  # a number of its own
+    with pytest.raises(UserError, match="type mistral must have num_key_value_heads"):
+        our_config(config)
 
 
 def test_the_spelling_of_transformers_4_is_read():

@@ -1,0 +1,182 @@
+"""What a folder says beside its weights comes back from an export as transformers read it before."""
+
+import json
+import os
+
+import pytest
+import torch
+from tokenizers import processors
+
+from gptmini import tokenizer
+from gptmini.interop import read_folder, write_folder, write_gguf
+from gptmini.interop.card import Training
+from gptmini.interop.published import published_in, read_published
+from gptmini.tokenizer import LibraryTokenizer
+from gptmini.user_error import UserError
+from interop.library_tokenizers import learned
+from sizes import MODERN
+from tokenizer.texts import TRAIN, WORDS
+from toys import documents_of, wide_gpt
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+transformers = pytest.importorskip("transformers")
+
+NOTHING_TRAINED = Training(
+    text=None, version=None, step=None, n_tokens=None, val_loss=None, bits_per_byte=None
+)
+SAMPLING = {"do_sample": True, "temperature": 0.8, "top_k": 0}
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<pad>"]
+TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
+SIZES = {
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 60,
+}
+IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
+NAMES = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<pad>"}
+# The class in transformers, what differs from SIZES and IDS in its config, the settings of generation_config.json, and
+# those of tokenizer_config.json.
+FORMS = {
+    "llama": (
+        "Llama",
+        {"attention_dropout": 0.1, "initializer_range": 0.3, "tie_word_embeddings": True},
+        IDS | {"eos_token_id": [2, 0], "do_sample": True, "temperature": 0.6, "top_p": 0.9},
+        NAMES | {"model_max_length": 60, "padding_side": "left"},
+    ),
+    "llama without a pad token": (
+        "Llama",
+        {"pad_token_id": None},
+        None,
+        {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"},
+    ),
+    "mistral": ("Mistral", {"sliding_window": 70}, IDS, NAMES | {"unk_token": "<|endoftext|>"}),
+    "qwen3": (
+        "Qwen3",
+        {"bos_token_id": 0, "pad_token_id": None, "head_dim": 10, "sliding_window": 9},
+        {"bos_token_id": 0, "eos_token_id": [2, 0], "pad_token_id": 0, "repetition_penalty": 1.1},
+        {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "chat_template": TEMPLATE},
+    ),
+}
+
+
+def made(form, folder):
+    """A folder of a form, as transformers saves it."""
+    name, changes, generation, names = FORMS[form]
+    coder = learned("the cat sat on 12 mats and the other 345 cats", special=SPECIAL)
+    is_before_texts = "bos_token" in names
+    if not is_before_texts:
+        coder.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
+    transformers.PreTrainedTokenizerFast(tokenizer_object=coder, **names).save_pretrained(folder)
+
+    torch.manual_seed(0)
+    sizes = SIZES | IDS | {"vocab_size": coder.get_vocab_size() + 7} | changes
+    model = getattr(transformers, f"{name}ForCausalLM")(
+        getattr(transformers, f"{name}Config")(**sizes)
+    )
+    model.generation_config = transformers.GenerationConfig(**generation or {})
+    model.save_pretrained(folder)
+    if generation is None:
+        (folder / "generation_config.json").unlink()
+    return folder
+
+
+def as_transformers_reads(folder):
+    """All that transformers reads of a folder's three files of settings."""
+    config = transformers.AutoConfig.from_pretrained(folder).to_dict()
+    coder = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    found = {
+        "config": {key: value for key, value in config.items() if key != "_name_or_path"},
+        "generation": model.generation_config.to_dict(),
+        "special": (coder.special_tokens_map, coder.all_special_ids),
+        "coder": {key: repr(value) for key, value in coder.init_kwargs.items()},
+        "ids": coder(["the <|im_end|> cats", "12"]).input_ids,
+    }
+    for name in ("name_or_path", "tokenizer_file"):
+        found["coder"].pop(name, None)
+    return found
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_transformers_reads_the_same_of_an_imported_folder_and_of_its_export(form, tmp_path):
+    source = made(form, tmp_path / "source")
+    model, coder = read_folder(source)
+    out = tmp_path / "out"
+    published = read_published(source)
+    write_folder(out, model, coder, NOTHING_TRAINED, sampling=SAMPLING, published=published)
+    assert as_transformers_reads(out) == as_transformers_reads(source)
+
+
+def test_what_was_chosen_for_an_export_or_in_training_wins_over_what_was_published(tmp_path):
+    source = made("llama", tmp_path / "source")
+    settings = json.loads((source / "config.json").read_text())
+    settings |= {"auto_map": {"AutoModelForCausalLM": "mine.py"}, "torch_dtype": "float32"}
+    (source / "config.json").write_text(json.dumps(settings))
+    model, coder = read_folder(source)
+    object.__setattr__(model.config, "dropout", 0.3)
+    options = {"sampling": SAMPLING, "published": read_published(source), "dtype": "bf16"}
+
+    write_folder(tmp_path / "out", model, coder, NOTHING_TRAINED, **options)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (config["attention_dropout"], config["dtype"]) == (0.3, "bfloat16")
+    assert not {"auto_map", "torch_dtype"} & set(config)
+
+    write_folder(tmp_path / "mistral", model, coder, NOTHING_TRAINED, kind="mistral", **options)
+    config = json.loads((tmp_path / "mistral" / "config.json").read_text())
+    assert config["model_type"] == "mistral"
+    assert {name: config[name] for name in IDS} == IDS
+
+
+def test_a_gguf_file_names_the_ids_that_were_published(tmp_path):
+    gguf = pytest.importorskip("gguf")
+    source = made("llama", tmp_path / "source")
+    model, coder = read_folder(source)
+    published = read_published(source)
+    write_gguf(tmp_path / "m.gguf", model, coder, name="m", dtype="fp32", published=published)
+    reader = gguf.GGUFReader(tmp_path / "m.gguf")
+    found = {}
+    for name in ("bos", "eos", "padding"):
+        found[name] = reader.get_field(f"tokenizer.ggml.{name}_token_id").contents()
+    assert found == {"bos": 1, "eos": 2, "padding": 3}
+
+
+def test_the_tokens_that_a_chat_template_names_have_their_ids_in_a_config_of_an_older_run(tmp_path):
+    """A checkpoint of an earlier version keeps no more of a folder than the template and the names that it uses."""
+    coder = learned("the cat sat on 12 mats", special=SPECIAL)
+    coder.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
+    n_vocab = coder.get_vocab_size()
+    named = LibraryTokenizer(
+        coder.to_str(), n_vocab=n_vocab, end_of_text=2, chat=NAMES | {"chat_template": TEMPLATE}
+    )
+    gpt = wide_gpt(MODERN | {"vocab_size": n_vocab}).eval()
+    write_folder(tmp_path / "out", gpt, named, NOTHING_TRAINED, sampling=SAMPLING)
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "out")
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert {name: getattr(config, name) for name in IDS} == IDS
+    assert {name: getattr(again, name) for name in NAMES} == NAMES
+
+
+def test_a_batch_of_prompts_is_continued_as_each_is_alone(tmp_path):
+    coder = tokenizer.bpe(documents_of(TRAIN), vocab_size=300)
+    gpt = wide_gpt(MODERN | {"vocab_size": coder.n_vocab, "context_length": 80}).eval()
+    write_folder(tmp_path / "out", gpt, coder, NOTHING_TRAINED, sampling={})
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert again.pad_token_id == coder.end_of_text
+    assert again(["the t", WORDS[:40]], padding=True).attention_mask[0][0] == 0
+
+    generate = transformers.pipeline("text-generation", str(tmp_path / "out"))
+    prompts = ["the t", WORDS[:40]]
+    options = {"max_new_tokens": 8, "do_sample": False}
+    together = generate(prompts, batch_size=2, **options)
+    assert together == [generate(prompt, **options) for prompt in prompts]
+
+
+@pytest.mark.parametrize(
+    "kept", [5, {"config.json": 3}, {"config.json": "[1]"}, {"config.json": "{"}]
+)
+def test_what_a_checkpoint_keeps_must_be_json_objects(kept):
+    with pytest.raises(UserError, match="the checkpoint's published must hold JSON"):
+        published_in({"published": kept})
