@@ -6,15 +6,22 @@ from pathlib import Path
 
 from gptmini.hub_errors import downloading
 
-# Files of a model on the hub that are read.
+# Files of a model on the hub that are read, and one that says why a repository is not read. A * would also match the
+# names of folders: *.safetensors is onnx/model.safetensors too.
 PATTERNS = [
     "config.json",
     "generation_config.json",
-    "*.safetensors",
+    "adapter_config.json",
+    "model.safetensors",
+    "model-?????-of-?????.safetensors",
     "model.safetensors.index.json",
     "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
     "vocab.json",
     "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
 ]
 
 

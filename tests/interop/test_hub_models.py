@@ -1,0 +1,89 @@
+"""Models of the hub by their names: what is downloaded of a repository, by the filter of the hub's own client."""
+
+import json
+import shutil
+
+import huggingface_hub
+import pytest
+from huggingface_hub.utils import filter_repo_objects
+
+import gptmini
+from gptmini.commands.arguments import local_path
+from gptmini.interop import write_folder
+from gptmini.interop.card import Training
+from gptmini.tokenizer import LibraryTokenizer
+from interop.library_tokenizers import learned
+from sizes import LLAMA
+from toys import wide_gpt
+
+NAME = "someone/tiny-llama"
+NOTHING_TRAINED = Training(
+    text=None, version=None, step=None, n_tokens=None, val_loss=None, bits_per_byte=None
+)
+TEMPLATE = "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}</s>{% endfor %}"
+# What repositories hold besides, and no import reads: weights of other programs and other precisions.
+OTHERS = (
+    "consolidated.safetensors",
+    "onnx/model.safetensors",
+    "model.fp16.safetensors",
+    "pytorch_model.bin",
+    "tokenizer.model",
+    "original/params.json",
+    "custom_code.py",
+)
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A repository on the hub, whose client downloads from a folder instead; and what was downloaded of it, if it was.
+
+    The weights are in parts, the chat template is a file of its own.
+    """
+    folder = tmp_path / "hub"
+    coder = learned("the cat sat on 12 mats", special=["<s>", "</s>"])
+    tokenizer = LibraryTokenizer(coder.to_str(), n_vocab=coder.get_vocab_size(), end_of_text=1)
+    settings = LLAMA | {"attention_bias": None, "vocab_size": tokenizer.n_vocab}
+    monkeypatch.setattr("gptmini.interop.folder.LARGEST_FILE", "20KB")
+    write_folder(folder, wide_gpt(settings).eval(), tokenizer, NOTHING_TRAINED, sampling={})
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    for name in OTHERS:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+
+    cache = tmp_path / "cache"
+
+    def snapshot_download(name, *, allow_patterns):
+        assert name == NAME
+        files = [str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()]
+        for file in filter_repo_objects(files, allow_patterns=allow_patterns):
+            (cache / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(folder / file, cache / file)
+        return str(cache)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    monkeypatch.chdir(tmp_path)
+    return folder, cache
+
+
+def test_a_name_on_the_hub_gives_the_model_of_the_whole_repository(repository):
+    folder, _ = repository
+    assert len(list(folder.glob("model-*.safetensors"))) > 1
+    model, tokenizer = gptmini.load(local_path(NAME))
+    expected, tokenizer_of_all = gptmini.load(folder)
+    assert tokenizer.to_dict() == tokenizer_of_all.to_dict()
+    assert tokenizer.chat["chat_template"] == TEMPLATE
+    chat = [{"role": "user", "content": "cat"}]
+    ids, _ = tokenizer.chats.encode(chat)
+    assert tokenizer.decode(ids.tolist()) == "<s>user: cat</s>"
+    for name, weight in expected.state_dict().items():
+        assert weight.equal(model.state_dict()[name])
+
+
+def test_added_tokens_and_settings_are_downloaded_and_other_weights_are_not(repository):
+    folder, cache = repository
+    for name in ("added_tokens.json", "special_tokens_map.json", "vocab.json", "merges.txt"):
+        (folder / name).write_text(json.dumps({}))
+    local_path(NAME)
+    left_out = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+    left_out -= {str(file.relative_to(cache)) for file in cache.rglob("*") if file.is_file()}
+    assert left_out == {*OTHERS, "README.md"}
