@@ -36,6 +36,9 @@ def load(path: str | Path) -> "tuple[GPT, Tokenizer]":
     exported folder is one of a Hugging Face model, as gptmini export writes it, or as the hub has it.
     Raises UserError: nothing there, not a checkpoint, damaged, or holding pickled code.
     """
+    from gptmini.interop.not_read import check_is_read
+
+    check_is_read(Path(path))
     if is_exported(path):
         from gptmini.interop import read_folder
 
@@ -97,6 +100,9 @@ def find_source(path: str | Path) -> TrainedSource:
 
     Raises UserError: as load, but that damage to the weights is not noticed.
     """
+    from gptmini.interop.not_read import check_is_read
+
+    check_is_read(Path(path))
     if is_exported(path):
         from gptmini.interop.reading import read_sizes
 

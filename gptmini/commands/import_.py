@@ -105,7 +105,9 @@ def read_model(source: str, path: Path, meta: Path | None) -> "tuple[GPT, Tokeni
     Raises UserError: nothing there, or nothing that GPT computes.
     """
     from gptmini.interop import read_folder, read_nanogpt
+    from gptmini.interop.not_read import check_is_read
 
+    check_is_read(path)
     if path.is_file() and path.suffix == ".safetensors":
         raise UserError(f"{path} is read with the files beside it; name its folder")
     if path.is_file():
@@ -115,5 +117,10 @@ def read_model(source: str, path: Path, meta: Path | None) -> "tuple[GPT, Tokeni
     if not path.exists():
         raise UserError(
             f"{source} must be a folder, a file, or a name on the hub, and does not exist"
+        )
+    if path.is_dir() and not (path / "config.json").exists():
+        raise UserError(
+            f"{source} must be a Hugging Face folder (config.json, model.safetensors, tokenizer.json), and has no "
+            "config.json"
         )
     return read_folder(path)

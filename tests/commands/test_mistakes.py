@@ -153,6 +153,7 @@ RUNS = [
     ("export absent mine", "mine must not exist yet, or be an empty folder; delete it"),
     ("export absent mine/m.GGUF", "mine/m.GGUF must not exist yet; delete it"),
     ("import ./absent out", "./absent must be a folder, a file, or a name on the hub"),
+    ("import . out", ". must be a Hugging Face folder (config.json, model.safetensors, tokenizer"),
     ("import my.txt out", "my.txt is not a checkpoint, or is cut short"),
     ("import mine out", "mine/config.json: No such file or directory"),
     ("import mine mine", "mine must not exist yet, or be an empty folder"),

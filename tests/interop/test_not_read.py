@@ -1,0 +1,39 @@
+"""Adapters of peft and GGUF files are named for what they are, wherever a model is read."""
+
+import json
+
+import pytest
+
+import gptmini
+from gptmini.interop.not_read import check_is_read
+from gptmini.loading import find_source
+from gptmini.user_error import UserError
+
+
+@pytest.fixture
+def adapter(tmp_path):
+    """A folder as peft writes it."""
+    (tmp_path / "lora").mkdir()
+    (tmp_path / "lora" / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
+    (tmp_path / "lora" / "adapter_model.safetensors").touch()
+    return tmp_path / "lora"
+
+
+@pytest.mark.parametrize("read", [gptmini.load, find_source])
+def test_an_adapter_is_to_be_merged_into_its_base(adapter, read):
+    with pytest.raises(UserError, match=r"lora is a LoRA .*merge_and_unload\(\)"):
+        read(adapter)
+    # The folder of a whole model may keep the adapter that was merged into it.
+    (adapter / "model.safetensors").touch()
+    check_is_read(adapter)
+
+
+@pytest.mark.parametrize("read", [gptmini.load, find_source])
+@pytest.mark.parametrize("named", ["file", "folder"])
+def test_a_gguf_file_is_known_by_its_content(tmp_path, read, named):
+    file = tmp_path / "m.gguf"
+    file.write_bytes(b"GGUF\x03\0\0\0")
+    with pytest.raises(UserError, match=r"m\.gguf is a GGUF file, .*gguf_file='m\.gguf'"):
+        read(file if named == "file" else tmp_path)
+    file.write_bytes(b"nothing")
+    check_is_read(tmp_path)
