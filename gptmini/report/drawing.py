@@ -134,7 +134,7 @@ def attention_maps(
 
 @rc_context(SETTINGS)
 def loss_by_position(losses: np.ndarray, positions: np.ndarray, title: str) -> Figure:
-    """Draw the mean loss at each position of the context, and a smooth line through the means.
+    """Draw the mean loss at each position of the context that a token has, and a smooth line through the means.
 
     Args:
         losses: nats of n tokens, (n,).
@@ -142,17 +142,21 @@ def loss_by_position(losses: np.ndarray, positions: np.ndarray, title: str) -> F
         title: of the chart.
     """
     counts = np.bincount(positions)  # (T,)
-    mean = np.bincount(positions, weights=losses) / counts  # (T,)
+    sums = np.bincount(positions, weights=losses)  # (T,)
+    # Where the loss counts answers alone, some positions may have no token.
+    found = np.flatnonzero(counts)  # (n_positions,)
+    mean = sums[found] / counts[found]  # (n_positions,)
 
     # Each point of the smooth line is the mean over all tokens of the neighbouring positions.
-    window = np.ones(min(SMOOTHED, len(mean)))
+    window = np.ones(min(SMOOTHED, len(counts)))
     tokens_near = np.convolve(counts, window, mode="same")  # (T,)
-    smooth = np.convolve(mean * counts, window, mode="same") / tokens_near  # (T,)
+    sums_near = np.convolve(sums, window, mode="same")  # (T,)
+    smooth = sums_near[found] / tokens_near[found]  # (n_positions,)
 
     figure = Figure(figsize=LOSS_CHART)
     axes = figure.add_axes(LOSS_BOX)
     axes.set(title=title, xlabel="position in the context, tokens", ylabel="loss, nats")
-    places = np.arange(1, len(mean) + 1)
+    places = found + 1
     axes.plot(places, mean, color=FAINT, linewidth=1, label="mean")
     axes.plot(places, smooth, color="C0", linewidth=2, label=f"mean of {len(window)} positions")
     axes.legend()

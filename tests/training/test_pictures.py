@@ -75,6 +75,17 @@ def test_loss_by_position_is_the_mean_of_each_place():
     assert smooth.get_ydata()[0] == pytest.approx(3.5)  # of the eight that there are
 
 
+def test_positions_without_a_token_are_left_out(recwarn):
+    """As where the loss counts answers alone."""
+    positions = np.array([2, 2, 40, 60])
+    losses = np.array([1.0, 2.0, 5.0, 0.5])
+    mean, smooth = drawing.loss_by_position(losses, positions, "loss").axes[0].lines
+    assert mean.get_xdata().tolist() == smooth.get_xdata().tolist() == [3, 41, 61]
+    assert mean.get_ydata().tolist() == [1.5, 5.0, 0.5]
+    assert smooth.get_ydata().tolist() == pytest.approx([1.5, 5.0, 0.5])
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize("spread", [4.0, 1e-7, 0.0])
 def test_the_histogram_counts_every_token_even_where_all_losses_are_one_number(spread):
     losses = np.array([0.5] * 30 + [0.5 + spread] * 10, dtype=np.float32)
