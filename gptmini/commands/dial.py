@@ -243,12 +243,13 @@ def why(candidates: "Sequence[Candidate]") -> list[str]:
 
 def bytes_to_train_on(corpus: "Corpus") -> int:
     """Bytes of the documents that a text gives to train on; an estimate for a large text."""
-    n_bytes = 0
+    n_bytes = 0  # that are read
+    n_held_out = 0  # those of them that come as held out
     for document in corpus.documents():
-        if document.split == "val":
-            continue
-        n_bytes += len(document.text.encode())
+        n_of_document = len(document.text.encode())
+        n_bytes += n_of_document
+        n_held_out += n_of_document if document.split == "val" else 0
         if n_bytes >= ENOUGH:
-            n_bytes = round(n_bytes / (corpus.share_read() or 1))
-            break
-    return round(n_bytes * (1 - (corpus.val_fraction or 0)))
+            n_all = n_bytes / (corpus.share_read() or 1)
+            return round(n_all * (1 - corpus.share_held_out()))
+    return round((n_bytes - n_held_out) * (1 - (corpus.val_fraction or 0)))

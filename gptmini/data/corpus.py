@@ -42,6 +42,10 @@ class Corpus(ABC):
         """Share of the text that the present reading has come to, from 0 to 1; None if that is not known."""
         return None
 
+    def share_held_out(self) -> float:
+        """Share of the text that is held out, about."""
+        return self.val_fraction or 0.0
+
     def notes(self) -> list[str]:
         """Lines that a user should read once the text is prepared."""
         return []

@@ -142,6 +142,12 @@ class TextCorpus(Corpus):
         """Share of the bytes of all files that documents() has read, from 0 to 1."""
         return min(1.0, (self._n_before + self._reader.position) / max(self.size, 1))
 
+    def share_held_out(self) -> float:
+        """Share of the text that is held out: with val_path, of the bytes of all files."""
+        if self.val_fraction is not None:
+            return self.val_fraction
+        return sum(file.stat().st_size for file in self.val_files) / max(self.size, 1)
+
     def notes(self) -> list[str]:
         """Lines about what was left out, and about a separator that stands nowhere; complete once the text is read."""
         reader = self._reader
