@@ -111,12 +111,11 @@ class Announcer:
         origin = "prepared now" if prepared_now else "prepared before"
         n_train = store.n_tokens("train")
         n_val = store.n_tokens("val")
-        bytes_per_token = 1 / store.tokens_per_byte("train")
         self.say(
             "data",
             f"{store.folder}, {origin}",
             f"{n_train:,} tokens to train on, {n_val:,} held out; "
-            f"{bytes_per_token:.2f} bytes a token",
+            f"{store.bytes_per_token('train'):.2f} bytes a token",
         )
 
     def _say_passes(self, module: "GPTModule") -> None:

@@ -59,10 +59,9 @@ def run_job(config: "DictConfig", typed: Typed) -> None:
         origin += f", {found} is right"
     print(f"{store.folder}, {origin}")
     for split in SPLITS:
-        n_tokens = store.n_tokens(split)
-        n_bytes = store.n_bytes(split)
         print(
-            f"{split:5} {n_tokens:,} tokens, {n_bytes:,} bytes, {n_bytes / n_tokens:.2f} bytes a token"
+            f"{split:5} {store.n_tokens(split):,} tokens, {store.n_bytes(split):,} bytes, "
+            f"{store.bytes_per_token(split):.2f} bytes a token"
         )
     for text in ["", *lines] if lines else []:
         print(text)
@@ -82,7 +81,7 @@ def inspection(store: "TokenStore", on_progress: "Callable[[Progress], None]") -
     yield _row("documents", [f"{store.n_documents(split):,}" for split in SPLITS])
     yield _row("tokens", [f"{store.n_tokens(split):,}" for split in SPLITS])
     yield _row("bytes", [f"{store.n_bytes(split):,}" for split in SPLITS])
-    yield _row("bytes a token", [f"{1 / store.tokens_per_byte(split):.2f}" for split in SPLITS])
+    yield _row("bytes a token", [f"{store.bytes_per_token(split):.2f}" for split in SPLITS])
     used = [f"{splits[split].n_ids_used:,} of {tokenizer.n_vocab:,}" for split in SPLITS]
     yield _row("ids used", used)
     yield from _sources(store)

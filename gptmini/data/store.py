@@ -168,6 +168,10 @@ class TokenStore:
         """Largest id of a split."""
         return self.meta[split]["largest_id"]
 
+    def bytes_per_token(self, split: str) -> float:
+        """Bytes of text for each id of a split, end-of-text included, whether or not the loss counts it."""
+        return self.n_bytes(split) / self.n_tokens(split)
+
     def tokens_per_byte(self, split: str) -> float:
         """Ids for each byte of text, end-of-text included: what turns nats per token into bits per byte.
 

@@ -91,10 +91,9 @@ def data_card(store: "TokenStore") -> list[list[str]]:
 
     for split in ("train", "val"):
         n_documents = store.meta[split]["documents"]
-        bytes_per_token = 1 / store.tokens_per_byte(split)
         counts = (
             f"{n_documents:,} documents, {store.n_bytes(split):,} bytes, "
-            f"{store.n_tokens(split):,} tokens, {bytes_per_token:.3f} bytes a token"
+            f"{store.n_tokens(split):,} tokens, {store.bytes_per_token(split):.3f} bytes a token"
         )
         rows.append([split, counts])
 

@@ -1,11 +1,28 @@
 """gptmini prepare: what it says, what it accepts, and what it refuses."""
 
+import json
 import re
 import subprocess
 
 import numpy as np
+from tokenizers import processors
 
 import programs
+from interop.library_tokenizers import learned
+
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 300,
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 16,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 100.0,
+    "eos_token_id": 1,
+}
 
 
 def test_prepare_takes_the_overrides_of_train_and_prepares_its_very_tokens(script, short):
@@ -62,6 +79,38 @@ def test_inspect_shows_what_is_in_the_folder(script, tmp_path):
     )
     # The first has 16 words: 4 passages, of which the first 2 are shared. The second repeats itself after 3 words.
     assert f"{2 / (4 + 3):.1%} of the different passages of 13 words in them stand in" in out
+
+
+def test_bytes_a_token_are_those_of_all_tokens_also_where_the_loss_counts_answers(script, tmp_path):
+    """Every line that gives them beside the number of all tokens."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(LLAMA))
+    template = (
+        "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+    )
+    (tmp_path / "model" / "chat_template.jinja").write_text(template)
+    tokenizer = learned("where is the cat? user assistant", special=["<s>", "</s>"])
+    tokenizer.post_processor = processors.ByteLevel()
+    tokenizer.save(str(tmp_path / "model" / "tokenizer.json"))
+    chat = [
+        {"role": "user", "content": "where is the cat? " * 3},
+        {"role": "assistant", "content": "XYZ"},
+    ]
+    (tmp_path / "chats.jsonl").write_text(f"{json.dumps({'messages': chat})}\n" * 10)
+
+    rendered = "".join(f"{message['role']}: {message['content']}\n" for message in chat)
+    n_tokens = len(tokenizer.encode(rendered).ids) + 1
+    expected = f"{len(rendered) / n_tokens:.2f}"
+
+    files = ("data.path=[chats.jsonl]", "data.val_path=[val.jsonl]")
+    (tmp_path / "val.jsonl").write_text((tmp_path / "chats.jsonl").read_text())
+    how = ("data.template=chat", "data.loss_on=answers")
+    of_model = ("tokenizer=of_model", "tokenizer.path=model")
+    result = script("prepare", "data=text", *files, *how, *of_model, "inspect=true")
+    assert result.code == 0, result
+    found = re.findall(r"([\d.]+) bytes a token$", result.out, re.MULTILINE)
+    found += re.search(r"^bytes a token +(\S+) +(\S+)$", result.out, re.MULTILINE).groups()
+    assert found == [expected] * 4
 
 
 def test_records_that_were_left_out_are_listed(script, tmp_path):
