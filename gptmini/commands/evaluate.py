@@ -218,9 +218,11 @@ def open_text(options: argparse.Namespace, trained: "TrainedModel") -> "HeldOutT
 def scores_documents_alone(options: argparse.Namespace, models: "Sequence[TrainedModel]") -> bool:
     """Whether each document is scored alone: where that is asked for, or models of different tokenizers are compared.
 
-    Raises UserError: a tokenizer has no end-of-text, behind which a document could stand.
+    Raises UserError: a tokenizer has no id behind which a document could stand.
     """
-    tokenizers = [trained.tokenizer.to_dict() for trained in models]
+    from gptmini.tokenizer import beginning_of, of_ids
+
+    tokenizers = [of_ids(trained.tokenizer.to_dict()) for trained in models]
     have_same = all(state == tokenizers[0] for state in tokenizers)
     if have_same and not options.per_document:
         return False
@@ -228,7 +230,7 @@ def scores_documents_alone(options: argparse.Namespace, models: "Sequence[Traine
     if options.stride is not None:
         raise UserError("--stride needs models with the same tokenizer")
     for trained in models:
-        if trained.tokenizer.end_of_text is None:
+        if beginning_of(trained.tokenizer) is None:
             raise UserError(
                 f"the tokenizer of {trained.path} must have an end-of-text, behind which each document is scored; "
                 "tokenizer=char has one only if its text had several documents"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gptmini.data.store import TokenStore, without_marks
-from gptmini.tokenizer import Tokenizer
+from gptmini.tokenizer import Tokenizer, before_documents
 
 IDS_AT_ONCE = 2**20  # ids that are read or decoded at once
 SHOWN = 3  # documents that are shown from the beginning of a split, and longest documents that are named
@@ -26,7 +26,7 @@ BASE = np.uint64(0x9E3779B97F4A7C15)  # odd: the golden ratio's multiplier of Fi
 class Longest(NamedTuple):
     """One of the longest documents of a split."""
 
-    n_tokens: int  # end-of-text apart
+    n_tokens: int  # without the ids around the text
     beginning: str
 
 
@@ -132,7 +132,7 @@ def gram_hashes(text: str) -> np.ndarray:
 def _documents(
     store: TokenStore, split: str, tokenizer: Tokenizer
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where each document of a split starts and ends, in ids and without end-of-text, int64 (n,) each.
+    """Where the text of each document of a split starts and ends, in ids, int64 (n,) each.
 
     Where the folder has no index, documents are told apart by end-of-text.
     """
@@ -151,5 +151,9 @@ def _documents(
 
     starts = np.append(0, behind[:-1])
     ends = behind - n_end
+    # A folder of an earlier version has none of these ids.
+    for before in before_documents(tokenizer):
+        firsts = without_marks(ids[np.minimum(starts, len(ids) - 1)])  # (n,)
+        starts = starts + ((firsts == before) & (starts < ends))
     is_filled = starts < ends
     return starts[is_filled], ends[is_filled]

@@ -26,7 +26,7 @@ from gptmini.data.store import (
 )
 from gptmini.data.text_corpus import TextCorpus
 from gptmini.settings import STRICT, FileName
-from gptmini.tokenizer import Tokenizer, from_dict
+from gptmini.tokenizer import Tokenizer, before_documents, from_dict, of_ids
 from gptmini.user_error import UserError
 
 # Options of the group tokenizer whose builders have other names.
@@ -189,7 +189,7 @@ class Mixture(Corpus):
                     f"all sources must have one tokenizer, got {store.folder} with that of {found}, and {kind} for the "
                     f"others; add tokenizer={OPTIONS.get(found, found)}, or name the texts instead"
                 )
-            if store.tokenizer_state != prepared[0].tokenizer_state:
+            if of_ids(store.tokenizer_state) != of_ids(prepared[0].tokenizer_state):
                 raise UserError(
                     f"all sources must have one tokenizer, got {prepared[0].folder} and {store.folder} with different "
                     "ones; name their texts instead, to learn one from all"
@@ -240,9 +240,13 @@ def _tell_of_source(watcher: Watcher, name: str, note: str) -> None:
 
 def _builder_of(tokenizer: Tokenizer, kind: str) -> BuildTokenizer:
     """A builder of a tokenizer that is there already; prepared folders are named and known by kind and content."""
+    keywords: dict[str, object] = {"sha256": digest_of_json(of_ids(tokenizer.to_dict()))}
+    before = before_documents(tokenizer)
+    if before:
+        keywords["before"] = before  # earlier versions put no ids before a document
 
-    def build(documents: object, *, sha256: str) -> Tokenizer:
+    def build(documents: object, **keywords: object) -> Tokenizer:
         return tokenizer
 
     build.__name__ = kind
-    return partial(build, sha256=digest_of_json(tokenizer.to_dict()))
+    return partial(build, **keywords)

@@ -42,7 +42,7 @@ from gptmini.data.store import (
     write_meta,
 )
 from gptmini.files import flush_file, naming, replacing
-from gptmini.tokenizer import LibraryTokenizer, Tokenizer, from_dict
+from gptmini.tokenizer import LibraryTokenizer, Tokenizer, before_documents, from_dict
 from gptmini.tokenizer.library import NO_TEMPLATE
 from gptmini.user_error import UserError
 
@@ -222,6 +222,7 @@ class Task(NamedTuple):
     number: int  # from 0
     documents: list[Document]  # and parts of documents, each with its split
     n_bytes: int  # UTF-8 bytes of text
+    begins: bool  # whether the first part begins its document
 
 
 def cut_tasks(documents: Iterable[Document]) -> Iterator[Task]:
@@ -229,6 +230,7 @@ def cut_tasks(documents: Iterable[Document]) -> Iterator[Task]:
     number = 0
     some: list[Document] = []
     n_bytes = 0
+    begins = True  # whether the first part begins its document
     ends = True  # whether the last part ends its document
 
     for document in documents:
@@ -236,14 +238,15 @@ def cut_tasks(documents: Iterable[Document]) -> Iterator[Task]:
         n_bytes += n_bytes_of(document.text)
         ends = document.ends
         if n_bytes >= TASK or len(some) >= MOST_PARTS:
-            yield Task(number, some, n_bytes)
+            yield Task(number, some, n_bytes, begins)
             number += 1
             some = []
             n_bytes = 0
+            begins = ends
 
     assert ends, "the last part of a corpus must end its document"
     if some:
-        yield Task(number, some, n_bytes)
+        yield Task(number, some, n_bytes, begins)
 
 
 class _Preparation:
@@ -439,21 +442,27 @@ def encode_task(
 ) -> None:
     """Encode a task and write its ids to a file, whole or not at all; nothing if the result is no longer wanted."""
     splits: dict[str | None, EncodedSplit] = {split: EncodedSplit() for split in SPLITS}
+    before = np.array(before_documents(tokenizer), dtype=np.uint32)
     end = np.array([tokenizer.end_of_text or 0], dtype=np.uint32)
     texts = (document.text for document in task.documents)
     if corpus.template is None:
         all_ids = tokenizer.encode_batch(texts)
     else:
         all_ids = encode_chats(texts, tokenizer, corpus.loss_on)
+        before = before[:0]  # a template writes its own
         if corpus.loss_on == "answers":
             end = ~end.astype(np.int64)
 
+    begins = task.begins
     for document, ids in zip(task.documents, all_ids, strict=True):
         if is_over.is_set():
             return
         encoded = splits[document.split]
+        if begins:
+            encoded.add(before)
         encoded.add(ids)
         encoded.n_bytes += n_bytes_of(document.text)
+        begins = document.ends
         if document.ends:
             if tokenizer.end_of_text is not None:
                 encoded.add(end)

@@ -21,7 +21,7 @@ from gptmini.evaluation.score import Evaluation, Sums, exponential, score
 from gptmini.evaluation.texts import HeldOutText
 from gptmini.evaluation.windows import documents_alone, stream
 from gptmini.model import GPT
-from gptmini.tokenizer import Tokenizer
+from gptmini.tokenizer import Tokenizer, beginning_of
 from gptmini.user_error import UserError
 
 
@@ -66,7 +66,7 @@ def measure(
     Args:
         trained: the model, on the device that computes.
         text: what it is evaluated on.
-        alone: whether each document is scored alone, behind an end-of-text, which the tokenizer must have; otherwise
+        alone: whether each document is scored alone, behind beginning_of the tokenizer, which must be an id; otherwise
             all documents are scored in one stream.
         stride: ids between the beginnings of windows of a stream; None for windows that do not overlap.
         batch_size: windows at once.
@@ -83,8 +83,10 @@ def measure(
         )  # as lm-evaluation-harness does
         n_words = _count_words(tokenizer, documents)
         tokens_per_byte = None  # known when the documents are scored
-        assert tokenizer.end_of_text is not None
-        passages = [documents_alone(documents, end_of_text=tokenizer.end_of_text, **sizes)]
+        first = beginning_of(tokenizer)
+        assert first is not None
+        name = tokenizer.decode([first])
+        passages = [documents_alone(documents, first=first, first_named=name, **sizes)]
     else:
         excerpts = text.streams(tokenizer)
         n_words = None

@@ -11,7 +11,7 @@ import numpy as np
 
 from gptmini.data import TextCorpus, TokenStore
 from gptmini.data.store import Excerpt, without_marks
-from gptmini.tokenizer import Tokenizer, from_dict
+from gptmini.tokenizer import Tokenizer, before_documents, from_dict, of_ids, without_beginning
 from gptmini.user_error import UserError
 
 
@@ -27,8 +27,8 @@ class PreparedText:
         self.notes: list[str] = []
 
     def streams(self, tokenizer: Tokenizer) -> list[Excerpt]:
-        """The ids of each source, ends of text included; UserError unless they are those of the model's tokenizer."""
-        if tokenizer.to_dict() != self._store.tokenizer_state:
+        """The ids of each source as prepared; UserError unless they are those of the model's tokenizer."""
+        if not self._has_ids_of(tokenizer):
             raise UserError(
                 f"{self._store.folder} must hold tokens of the model's own tokenizer, got those of another; --text "
                 "takes a text that is not prepared"
@@ -36,7 +36,7 @@ class PreparedText:
         return self._store.excerpts(self._split, self._max_tokens)
 
     def documents(self, tokenizer: Tokenizer) -> list[np.ndarray]:
-        """The ids of each document without ends of text, encoded anew where the model has another tokenizer."""
+        """The ids of each document's text, encoded anew where the model has another tokenizer."""
         if not self._store.has_index:
             raise UserError(
                 f"{self._store.folder} does not say where documents end, which --per-document and models with other "
@@ -44,12 +44,16 @@ class PreparedText:
             )
         own = from_dict(self._store.tokenizer_state)
         documents = self._own_documents(own)
-        if tokenizer.to_dict() == self._store.tokenizer_state:
+        if self._has_ids_of(tokenizer):
             return list(documents)
         return [_encoded(tokenizer, own.decode(ids.tolist())) for ids in documents]
 
+    def _has_ids_of(self, tokenizer: Tokenizer) -> bool:
+        """Whether the ids are those of this tokenizer."""
+        return of_ids(tokenizer.to_dict()) == of_ids(self._store.tokenizer_state)
+
     def _own_documents(self, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
-        """The ids of each document as they were prepared, until there are max_tokens, without ends of text."""
+        """The ids of each document as prepared, until there are max_tokens, without those that stand around a text."""
         ids = self._store.tokens(self._split)
         start = 0
         n_tokens = 0
@@ -57,6 +61,7 @@ class PreparedText:
             if self._max_tokens is not None and n_tokens >= self._max_tokens:
                 return
             document = without_marks(np.asarray(ids[start:end])).astype(np.int64)
+            document = without_beginning(tokenizer, document)
             start = end
             if tokenizer.end_of_text is not None:
                 document = document[document != tokenizer.end_of_text]
@@ -98,13 +103,11 @@ class TextFiles:
         self.notes = corpus.notes()
 
     def streams(self, tokenizer: Tokenizer) -> list[Excerpt]:
-        """The ids of all documents in one stream, each with its end-of-text."""
-        pieces = []
-        for text in self._texts:
-            ids = _encoded(tokenizer, text)
-            if tokenizer.end_of_text is not None:
-                ids = np.append(ids, tokenizer.end_of_text)
-            pieces.append(ids)
+        """The ids of all documents in one stream, as a preparation puts them together."""
+        before = np.array(before_documents(tokenizer), dtype=np.int64)
+        ends = [] if tokenizer.end_of_text is None else [tokenizer.end_of_text]
+        end = np.array(ends, dtype=np.int64)
+        pieces = [np.concatenate([before, _encoded(tokenizer, text), end]) for text in self._texts]
 
         ids = np.concatenate(pieces)
         n_bytes = sum(len(text.encode("utf-8")) for text in self._texts)
@@ -117,7 +120,7 @@ class TextFiles:
         return [excerpt]
 
     def documents(self, tokenizer: Tokenizer) -> list[np.ndarray]:
-        """The ids of each document, without ends of text.
+        """The ids of each document's text.
 
         With max_tokens, they are as many documents as hold that many tokens under the first tokenizer that this is
         asked for, so that every model is evaluated on the same documents.

@@ -44,26 +44,28 @@ class Passage(NamedTuple):
 def documents_alone(
     documents: Sequence[np.ndarray],
     *,
-    end_of_text: int,
+    first: int,
+    first_named: str,
     context_length: int,
     batch_size: int,
 ) -> Passage:
-    """Each document behind an end-of-text, which is not scored itself.
+    """Each document behind an id that is not scored itself.
 
     Args:
-        documents: ids of each, (n,), without an end-of-text.
-        end_of_text: id that stands before each document.
+        documents: ids of each, (n,), without those that stand around a text.
+        first: id that stands before each document.
+        first_named: the token of that id, for the convention.
         context_length: most ids that the model is given.
         batch_size: most windows of a batch.
     """
 
     def windows() -> Iterator[Window]:
         for ids in documents:
-            yield from rolling_windows(ids, first=end_of_text, context_length=context_length)
+            yield from rolling_windows(ids, first=first, context_length=context_length)
 
     lengths = [len(ids) for ids in documents]
     return Passage(
-        convention=f"each document alone behind end-of-text, in windows of {context_length} tokens",
+        convention=f"each document alone behind {first_named}, in windows of {context_length} tokens",
         batches=in_batches(windows(), batch_size),
         n_tokens=sum(lengths),
         ends=np.cumsum(lengths) if len(documents) > 1 else None,
@@ -128,7 +130,7 @@ def rolling_windows(ids: np.ndarray, *, first: int, context_length: int) -> Iter
     Source: lm-evaluation-harness, get_rolling_token_windows and make_disjoint_window in lm_eval/utils.py.
 
     Args:
-        ids: of the document, (n,), without an end-of-text.
+        ids: of the document, (n,), without those that stand around a text.
         first: id that stands before the document.
         context_length: most ids that the model is given.
     """

@@ -17,8 +17,11 @@ from gptmini.tokenizer.learning import bpe as bpe
 from gptmini.tokenizer.library import LibraryTokenizer as LibraryTokenizer
 from gptmini.tokenizer.pieces import SPLIT_PATTERN as SPLIT_PATTERN
 from gptmini.tokenizer.stored import from_dict as from_dict
+from gptmini.tokenizer.stored import of_ids as of_ids
 from gptmini.tokenizer.tokenizer import END_OF_TEXT as END_OF_TEXT
 from gptmini.tokenizer.tokenizer import REPLACEMENT as REPLACEMENT
 from gptmini.tokenizer.tokenizer import Document as Document
 from gptmini.tokenizer.tokenizer import Tokenizer as Tokenizer
+from gptmini.tokenizer.tokenizer import before_documents as before_documents
 from gptmini.tokenizer.tokenizer import beginning_of as beginning_of
+from gptmini.tokenizer.tokenizer import without_beginning as without_beginning

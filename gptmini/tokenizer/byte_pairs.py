@@ -25,6 +25,7 @@ class BytePairTokenizer:
 
     kind = "byte_pair"
     before: Sequence[int] = ()
+    beginning: int | None = None
     more_ends: Sequence[int] = ()
 
     def __init__(self, pattern: str, ranks: list[bytes]) -> None:

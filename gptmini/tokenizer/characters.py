@@ -14,6 +14,7 @@ class CharTokenizer:
 
     kind = "char"
     before: Sequence[int] = ()
+    beginning: int | None = None
     more_ends: Sequence[int] = ()
 
     def __init__(self, characters: str, *, end_of_text: bool) -> None:

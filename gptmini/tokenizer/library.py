@@ -38,6 +38,7 @@ class LibraryTokenizer:
         end_of_text: int | None,
         more_ends: Sequence[int] = (),
         chat: dict[str, str] | None = None,
+        bos_token: str | None = None,
     ) -> None:
         """Take the content of tokenizer.json.
 
@@ -48,6 +49,7 @@ class LibraryTokenizer:
             more_ends: further ids at which a sample ends.
             chat: of tokenizer_config.json, chat_template and the names of tokens that it uses, as bos_token; None where
                 there is no template.
+            bos_token: of tokenizer_config.json, where chat is None.
 
         Raises UserError: the library does not read it, its ids are random, or it has more ids than the model.
         """
@@ -71,6 +73,9 @@ class LibraryTokenizer:
         self.more_ends = more_ends
         self.chat = chat
         self.before: Sequence[int] = self._ids_before_a_text()
+        self.bos_token = bos_token if chat is None else chat.get("bos_token")
+        named = None if self.bos_token is None else self._tokenizer.token_to_id(self.bos_token)
+        self.beginning: int | None = None if self.before or named == end_of_text else named
         self._bytes_of = _bytes_of_ids(self._tokenizer, tree)
         ids = [*self._bytes_of, *more_ends, *([] if end_of_text is None else [end_of_text])]
         if max(ids, default=0) >= n_vocab:
@@ -121,10 +126,10 @@ class LibraryTokenizer:
         return joined.decode("utf-8", errors="replace")
 
     def byte_lengths(self) -> np.ndarray:
-        """Bytes of each id, int64 (n_vocab,); 0 for end-of-text and for ids that only the model has."""
+        """Bytes of each id, int64 (n_vocab,); 0 for the ids around a text and for ids that only the model has."""
         lengths = np.zeros(self.n_vocab, dtype=np.int64)
         for i, token in self._bytes_of.items():
-            lengths[i] = 0 if i == self.end_of_text else len(token)
+            lengths[i] = 0 if i == self.end_of_text or i in self.before else len(token)
         return lengths
 
     def _ids_before_a_text(self) -> list[int]:
@@ -145,7 +150,10 @@ class LibraryTokenizer:
             "end_of_text": self.end_of_text,
             "more_ends": list(self.more_ends),
         }
-        return state if self.chat is None else state | {"chat": self.chat}
+        if self.chat is not None:
+            return state | {"chat": self.chat}
+        # Only where no other key says it: prepared texts are known by the digest of these keys.
+        return state if self.beginning is None else state | {"bos_token": self.bos_token}
 
 
 def check_settings(tree: dict) -> None:

@@ -8,6 +8,14 @@ from gptmini.tokenizer.library import LibraryTokenizer
 from gptmini.tokenizer.tokenizer import Tokenizer
 from gptmini.user_error import UserError
 
+# Keys that change no id of a text. They are newer than the first prepared texts, which are known by the others.
+NAMES = ("bos_token",)
+
+
+def of_ids(state: dict) -> dict:
+    """What the ids of texts follow from, of a tokenizer's to_dict()."""
+    return {key: value for key, value in state.items() if key not in NAMES}
+
 
 def from_dict(state: dict) -> Tokenizer:
     """Rebuild a tokenizer from its to_dict(); UserError for another kind, or fields that make no tokenizer."""
@@ -29,9 +37,10 @@ def from_dict(state: dict) -> Tokenizer:
                 state["json"],
                 n_vocab=state["n_vocab"],
                 end_of_text=state["end_of_text"],
-                # Both are newer than the first checkpoints with such a tokenizer.
+                # These are newer than the first checkpoints with such a tokenizer.
                 more_ends=state.get("more_ends", ()),
                 chat=state.get("chat"),
+                bos_token=state.get("bos_token"),
             )
 
         kinds = (CharTokenizer.kind, BytePairTokenizer.kind, LibraryTokenizer.kind)

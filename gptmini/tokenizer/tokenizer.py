@@ -24,6 +24,8 @@ class Tokenizer(Protocol):
     n_vocab: int  # ids, end-of-text included
     end_of_text: int | None  # id that separates documents; None for a tokenizer without one
     before: Sequence[int]  # ids that a model expects before a text
+    # Id of bos_token, which other programs put before a text that they score; None if `before` or end_of_text says it.
+    beginning: int | None
     # Further ids at which a sample ends, as that behind an answer of a model for chats.
     more_ends: Sequence[int]
 
@@ -50,4 +52,20 @@ class Tokenizer(Protocol):
 
 def beginning_of(tokenizer: Tokenizer) -> int | None:
     """The id that stands before a text for other programs: the tokenizer's own, or else the one between documents."""
-    return tokenizer.before[0] if tokenizer.before else tokenizer.end_of_text
+    if tokenizer.before:
+        return tokenizer.before[0]
+    return tokenizer.end_of_text if tokenizer.beginning is None else tokenizer.beginning
+
+
+def before_documents(tokenizer: Tokenizer) -> list[int]:
+    """The ids before each document of a prepared text; none if the id before a text is end-of-text, which ends each."""
+    before = list(tokenizer.before)
+    return [] if before == [tokenizer.end_of_text] else before
+
+
+def without_beginning(tokenizer: Tokenizer, ids: np.ndarray) -> np.ndarray:
+    """The ids of a document, (n,), without those that a preparation or a chat template has put before its text."""
+    before = list(tokenizer.before)
+    if before and ids[: len(before)].tolist() == before:
+        return ids[len(before) :]
+    return ids[1:] if len(ids) and ids[0] == beginning_of(tokenizer) else ids

@@ -26,7 +26,11 @@ def stream_of(ids, ends=None, n_tokens=None, stride=None, batch_size=3):
 
 def alone(documents, batch_size=5):
     return documents_alone(
-        documents, end_of_text=END, context_length=CONTEXT, batch_size=batch_size
+        documents,
+        first=END,
+        first_named="<|endoftext|>",
+        context_length=CONTEXT,
+        batch_size=batch_size,
     )
 
 

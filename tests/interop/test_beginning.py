@@ -1,0 +1,318 @@
+"""What stands before a text, in evaluations and in prepared texts, is what stands there in transformers."""
+
+import hashlib
+import json
+import math
+import os
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import processors
+
+from gptmini.data import TextCorpus, TokenFiles, preparation, prepare
+from gptmini.data.inspect import inspect_split
+from gptmini.evaluation.measured import TrainedModel, measure
+from gptmini.evaluation.texts import PreparedText, TextFiles
+from gptmini.generation.text import prompt_ids
+from gptmini.interop.reading import read_folder
+from gptmini.interop.tokenizer_json import read_tokenizer, to_tokenizers
+from gptmini.loading import builder_of
+from gptmini.tokenizer import before_documents, byte, from_dict
+from interop.library_tokenizers import learned
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+transformers = pytest.importorskip("transformers")
+
+CONTEXT = 16
+SPECIAL = ["<s>", "</s>", "<b>"]
+WORDS = "the cat sat on 12 mats, where is it? Nowhere and nowhere, naïve 🙂. "
+TEXTS = [WORDS[:5], WORDS[3:] * 2, "\n it is\n", WORDS, "on mats " * 9]
+TEMPLATE = "{% for message in messages %}{{ bos_token }}{{ message.content }}{% endfor %}"
+# Kinds of folders: whether the tokenizer's file puts <s> before a text, and the other names of tokenizer_config.json.
+KINDS = {
+    "adds <s>": (True, {"bos_token": "<s>"}),
+    "names another token": (False, {"bos_token": {"__type": "AddedToken", "content": "<b>"}}),
+    "has a template": (False, {"bos_token": "<b>", "chat_template": TEMPLATE}),
+    "names end-of-text": (False, {"bos_token": "</s>"}),
+    "names none": (False, {}),
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """By its kind, the folder of a random Llama in transformers."""
+    made = {}
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=300,
+        hidden_size=24,
+        intermediate_size=40,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=CONTEXT,
+        initializer_range=0.5,
+        eos_token_id=1,
+    )
+    theirs = transformers.LlamaForCausalLM(config)
+    for kind, (adds, names) in KINDS.items():
+        folder = made[kind] = tmp_path_factory.mktemp("llama")
+        theirs.save_pretrained(folder)
+        tokenizer = learned(WORDS, special=SPECIAL)
+        if not adds:
+            tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+        tokenizer.save(str(folder / "tokenizer.json"))
+        names = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>"} | names
+        (folder / "tokenizer_config.json").write_text(json.dumps(names))
+    return made
+
+
+@pytest.fixture(params=KINDS)
+def folder(request, folders):
+    """The folder of a kind."""
+    return folders[request.param]
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A file of the documents."""
+    lines = [json.dumps({"text": text}) for text in TEXTS]
+    (tmp_path / "texts.jsonl").write_text("\n".join(lines))
+    return tmp_path / "texts.jsonl"
+
+
+def read(folder):
+    """A folder's tokenizer, as a checkpoint keeps it."""
+    _, tokenizer = read_folder(folder)
+    return from_dict(tokenizer.to_dict())
+
+
+def coder_of(folder):
+    return transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def nats_of(theirs, window, n_scored):
+    """What transformers' model loses on the last ids of a window."""
+    labels = torch.tensor([window])
+    labels[:, :-n_scored] = -100
+    with torch.no_grad():
+        return float(theirs(torch.tensor([window]), labels=labels).loss) * n_scored
+
+
+def measured(folder, text, *, alone=False, stride=None):
+    model, tokenizer = read_folder(folder)
+    trained = TrainedModel(folder, folder, model, from_dict(tokenizer.to_dict()), None)
+    return measure(
+        trained, text, alone=alone, stride=stride, batch_size=3, on_batch=lambda *n: None
+    )
+
+
+def test_a_document_alone_stands_behind_the_token_of_lm_evaluation_harness(folder, file):
+    """prefix_token_id of its models/huggingface.py is bos_token_id, or else eos_token_id; the windows are its own."""
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    coder = coder_of(folder)
+    first = coder.eos_token_id if coder.bos_token_id is None else coder.bos_token_id
+
+    nats = 0.0
+    for text in TEXTS:
+        ids = coder(text, add_special_tokens=False)["input_ids"]
+        given = [first, *ids]
+        for start in range(0, len(ids), CONTEXT):
+            end = min(start + CONTEXT, len(ids))
+            nats += nats_of(theirs, given[max(0, end - CONTEXT) : end + 1], end - start)
+
+    found = measured(folder, TextFiles([file], "text", None), alone=True)
+    n_bytes = sum(len(text.encode()) for text in TEXTS)
+    bits = nats / math.log(2) / n_bytes
+    assert found.evaluation.bits_per_byte == pytest.approx(bits, rel=1e-5)
+    assert found.n_bytes == n_bytes
+    assert found.convention.startswith(f"each document alone behind {coder.decode([first])}, ")
+
+
+@pytest.mark.parametrize("stride", [None, 5])
+def test_a_stream_is_that_of_the_guide_of_hugging_face(folder, file, stride):
+    """Its guide on perplexity gives a model the ids of coder(text); behind each text stands an end-of-text."""
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    coder = coder_of(folder)
+    ids = [i for text in TEXTS for i in (*coder(text)["input_ids"], coder.eos_token_id)]
+
+    nats = 0.0
+    if stride is None:
+        for start in range(0, len(ids) - 1, CONTEXT):
+            window = ids[start : start + CONTEXT + 1]
+            nats += nats_of(theirs, window, len(window) - 1)
+    else:
+        n_done = 1
+        for start in range(0, len(ids), stride):
+            end = min(start + CONTEXT, len(ids))
+            if end > n_done:
+                nats += nats_of(theirs, ids[start:end], end - n_done)
+                n_done = end
+
+    found = measured(folder, TextFiles([file], "text", None), stride=stride)
+    assert found.evaluation.n_tokens == len(ids) - 1
+    assert found.evaluation.loss == pytest.approx(nats / (len(ids) - 1), rel=1e-5)
+    n_bytes = sum(len(text.encode()) for text in TEXTS)
+    assert found.tokens_per_byte == pytest.approx(len(ids) / n_bytes)
+    _, *others = found.sums.n_bytes.tolist()
+    assert others == [len(text.encode()) for text in TEXTS[1:]]
+
+
+def test_a_prepared_document_begins_as_in_transformers_and_as_a_prompt(folder, file, tmp_path):
+    coder = coder_of(folder)
+    tokenizer = read(folder)
+    (tmp_path / "val.txt").write_text(WORDS)
+    corpus = TextCorpus([file], 0.5, val_path=tmp_path / "val.txt")
+    store, _ = prepare(corpus, builder_of(tokenizer), tmp_path / "data")
+
+    expected = [[*coder(text)["input_ids"], coder.eos_token_id] for text in TEXTS]
+    assert in_documents(store, "train") == expected
+    prompts = [prompt_ids(tokenizer, text) for text in TEXTS]
+    assert prompts == [ids[:-1] for ids in expected]
+
+    n_bytes = sum(len(text.encode()) for text in TEXTS)
+    assert store.n_bytes("train") == n_bytes
+    assert tokenizer.byte_lengths()[store.tokens("train")].sum() == n_bytes
+    assert inspect_split(store, "train", tokenizer, 99).first == TEXTS[:3]
+
+    # A text gives the same ids where it is not prepared.
+    prepared = PreparedText(store.folder, "train", None)
+    text = TextFiles([file], "text", None)
+    for one, other in zip(prepared.documents(tokenizer), text.documents(tokenizer), strict=True):
+        assert one.tolist() == other.tolist()
+    (of_store,) = prepared.streams(tokenizer)
+    (of_text,) = text.streams(tokenizer)
+    assert of_store.ids.tolist() == of_text.ids.tolist()
+
+
+def in_documents(store, split):
+    """The ids of each document of a split."""
+    ends = store.document_ends(split).astype(int)
+    return [ids.tolist() for ids in np.split(store.tokens(split), ends[:-1])]
+
+
+class InParts(TextCorpus):
+    """A text whose documents come word by word."""
+
+    def documents(self):
+        for document in super().documents():
+            *words, last = document.text.split(" ")
+            for word in words:
+                yield document._replace(text=f"{word} ", ends=False)
+            yield document._replace(text=last)
+
+
+@pytest.mark.parametrize("most_parts", [1, 2, 2**17])
+def test_a_document_in_parts_begins_once(folders, file, tmp_path, monkeypatch, most_parts):
+    monkeypatch.setattr(preparation, "MOST_PARTS", most_parts)
+    tokenizer = read(folders["adds <s>"])
+    (tmp_path / "val.txt").write_text(WORDS)
+    corpus = InParts([file], 0.5, val_path=tmp_path / "val.txt")
+    store, _ = prepare(corpus, builder_of(tokenizer), tmp_path / "data")
+    for split, texts in (("train", TEXTS), ("val", [WORDS])):
+        for document, text in zip(in_documents(store, split), texts, strict=True):
+            first, *ids, last = document
+            assert (first, last, tokenizer.decode(ids)) == (0, 1, text)
+            assert not {0, 1} & {*ids}
+
+
+def test_a_document_that_is_cut_for_validation_begins_in_both_splits(folders, tmp_path):
+    tokenizer = read(folders["adds <s>"])
+    (tmp_path / "one.txt").write_text((WORDS + "\n") * 40)
+    corpus = TextCorpus(tmp_path / "one.txt", 0.1)
+    store, _ = prepare(corpus, builder_of(tokenizer), tmp_path / "data")
+    for split in ("train", "val"):
+        ids = store.tokens(split).tolist()
+        assert (ids[0], ids[-1], ids.count(0), ids.count(1)) == (0, 1, 1, 1)
+
+
+def test_a_chat_has_no_second_beginning(folders, tmp_path):
+    """The template writes <b> before each message."""
+    folder = folders["has a template"]
+    coder = coder_of(folder)
+    chats = [[{"role": "user", "content": text}] for text in TEXTS]
+    lines = [json.dumps({"messages": chat}) for chat in chats]
+    (tmp_path / "chats.jsonl").write_text("\n".join(lines))
+    tokenizer = read(folder)
+    corpus = TextCorpus([tmp_path / "chats.jsonl"], 0.5, template="chat")
+    store, _ = prepare(corpus, builder_of(tokenizer), tmp_path / "data")
+
+    expected = {tuple(coder.apply_chat_template(chat)["input_ids"]) for chat in chats}
+    found = []
+    for split in ("train", "val"):
+        assert all((*ids[:-1],) in expected for ids in in_documents(store, split))
+        found += PreparedText(store.folder, split, None).documents(tokenizer)
+    assert {(2, *ids.tolist()) for ids in found} == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fingerprints_change_only_where_ids_stand_before_a_document(folders, kind):
+    """The digest is that of earlier versions, whose tokenizers had no bos_token."""
+    tokenizer = read(folders[kind])
+    state = {
+        "kind": "tokenizers",
+        "json": (folders[kind] / "tokenizer.json").read_text(encoding="utf-8"),
+        "n_vocab": 300,
+        "end_of_text": 1,
+        "more_ends": [],
+    }
+    if kind == "has a template":
+        state["chat"] = {"chat_template": TEMPLATE, "bos_token": "<b>", "eos_token": "</s>"}
+    digest = hashlib.sha256(repr(sorted(state.items())).encode()).hexdigest()
+
+    before = {"before": [0]} if kind == "adds <s>" else {}
+    assert builder_of(tokenizer).keywords == {"sha256": digest} | before
+    is_only_here = kind == "names another token"
+    assert tokenizer.to_dict() == state | ({"bos_token": "<b>"} if is_only_here else {})
+
+
+def test_a_text_prepared_by_an_earlier_version_is_read_as_it_is(folders, file, tmp_path):
+    """Without <s>."""
+    tokenizer = read(folders["adds <s>"])
+    (tmp_path / "train.txt").write_text(WORDS)
+    corpus = TextCorpus(tmp_path / "train.txt", 0.5, val_path=file)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preparation, "before_documents", lambda tokenizer: [])
+        store, _ = prepare(corpus, lambda documents: tokenizer, tmp_path / "old")
+    assert 0 not in store.tokens("val")
+
+    new = TextFiles([file], "text", None)
+    old = PreparedText(store.folder, "val", None)
+    assert [ids.tolist() for ids in old.documents(tokenizer)] == [
+        ids.tolist() for ids in new.documents(tokenizer)
+    ]
+    (stream,) = old.streams(tokenizer)
+    assert stream.ids.tolist() == store.tokens("val").tolist()
+    assert inspect_split(store, "val", tokenizer, 99).first == TEXTS[:3]
+
+
+def test_token_files_stay_as_they_are_and_their_beginnings_are_no_text(folders, tmp_path):
+    tokenizer = read(folders["adds <s>"])
+    ids = [0, *tokenizer.encode(WORDS), 1] * 20
+    np.array(ids, dtype="<u2").tofile(tmp_path / "train.bin")
+    corpus = TokenFiles(tmp_path / "train.bin", None, 0.5)
+    store, _ = corpus.prepare(builder_of(tokenizer), tmp_path / "data")
+    assert [*store.tokens("train")[:], *store.tokens("val")[:]] == ids
+    n_bytes = store.n_bytes("train") + store.n_bytes("val")
+    assert n_bytes == 20 * len(WORDS.encode())
+    assert inspect_split(store, "train", tokenizer, 999).first[0] == WORDS
+
+
+def test_a_beginning_that_is_end_of_text_stands_there_once(tmp_path):
+    """As where transformers' GPT-2 is saved with add_bos_token; such a folder is none of gptmini's own kinds."""
+    ours = byte([])
+    theirs = to_tokenizers(ours)
+    assert read_saved(theirs, tmp_path).to_dict() == ours.to_dict()
+    end = "<|endoftext|>"
+    theirs.post_processor = processors.TemplateProcessing(
+        single=f"{end} $A", special_tokens=[(end, 256)]
+    )
+    read = read_saved(theirs, tmp_path)
+    assert list(read.before) == [256]
+    assert before_documents(read) == []
+
+
+def read_saved(theirs, folder):
+    theirs.save(str(folder / "tokenizer.json"))
+    return read_tokenizer(folder, n_vocab=257, ends=[256])
