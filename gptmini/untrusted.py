@@ -1,4 +1,4 @@
-"""Reading files that may come from somebody else: nothing in them runs, and none takes far more memory than its size.
+"""Reading files that may come from somebody else: nothing in them runs, and no pipe or device is read.
 
 Such files are checkpoints, exported models, prepared tokens, and the configuration of a run that is resumed.
 """
@@ -7,6 +7,7 @@ import io
 import json
 import math
 import pickle
+import pickletools
 import stat
 import zipfile
 from collections.abc import Collection, Iterable, Iterator
@@ -43,7 +44,7 @@ def read_tensors(path: Path, *, mapped: bool = False, checked: bool = True) -> d
     """
     import torch
 
-    size = _size(path)
+    size = file_size(path)
     _check_archive(path, checked=checked)
     try:
         contents = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
@@ -72,11 +73,34 @@ def is_dense(tensor: "Tensor") -> bool:
     return tensor.nbytes <= tensor.untyped_storage().nbytes()
 
 
+def read_safetensors(path: Path) -> "dict[str, Tensor]":
+    """The tensors of a safetensors file; UserError for damage, or for a pipe or a device.
+
+    The library refuses a header unless its tensors fill the file, each byte once.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    file_size(path)
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise UserError(f"{path} must be a whole safetensors file ({error})") from None
+
+
+def read_text(path: Path) -> str:
+    """The text of a file in UTF-8, each line end as a line feed; UserError for anything else, or if it is too large."""
+    try:
+        return io.TextIOWrapper(io.BytesIO(_content(path, LARGEST_JSON)), encoding="utf-8").read()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} must be text in UTF-8 ({error})") from None
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object that a JSON file holds; UserError for anything else, or for a file that is too large."""
-    _size(path, most=LARGEST_JSON)
+    content = _content(path, LARGEST_JSON)
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} must be JSON ({error})") from None
 
@@ -93,9 +117,7 @@ def read_yaml(path: Path, *, trusted: bool = False) -> dict[str, Any]:
 
     Raises UserError: anything else, or a file that is too large.
     """
-    _size(path, most=LARGEST_YAML)
-    text = path.read_bytes()
-
+    text = _content(path, LARGEST_YAML)
     try:
         if not trusted:
             _check_events(yaml.parse(text, Loader=LOADER))
@@ -112,9 +134,17 @@ def read_yaml(path: Path, *, trusted: bool = False) -> dict[str, Any]:
 
 
 def read_pickle(path: Path) -> Any:
-    """What a pickle of plain values holds; pickle.UnpicklingError for one that asks for a class or a function."""
-    _size(path, most=LARGEST_JSON)
-    return _PlainUnpickler(io.BytesIO(path.read_bytes())).load()
+    """What a pickle of plain values holds; pickle.UnpicklingError for one that asks for a class or a function.
+
+    Raises ValueError: a length beyond the end of the file, or a memo beyond its size, for which Python would first
+    allocate memory.
+    """
+    content = _content(path, LARGEST_JSON)
+    for operation, argument, _ in pickletools.genops(content):
+        is_memo = isinstance(argument, int) and operation.name.endswith("PUT")
+        if is_memo and argument > len(content):
+            raise ValueError(f"it has the memo {argument}")
+    return _PlainUnpickler(io.BytesIO(content)).load()
 
 
 def targets(entries: Iterable[tuple[tuple, object]]) -> set[tuple[str, str]]:
@@ -204,14 +234,24 @@ class _PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it must hold plain values, and asks for {module}.{name}")
 
 
-def _size(path: Path, most: float = math.inf) -> int:
-    """Bytes of a file; UserError for a pipe or a device, which could be waited for, or for more than `most` bytes."""
+def file_size(path: Path, most: float = math.inf) -> int:
+    """Bytes of a file, or of the one that a link leads to, as in the cache of the Hugging Face hub.
+
+    Raises UserError: a pipe or a device, which could be waited for, or more than `most` bytes.
+    """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise UserError(f"{path} must be a regular file, and is not")
     if status.st_size > most:
         raise UserError(f"{path} must have at most {most:,} bytes, got {status.st_size:,}")
     return status.st_size
+
+
+def _content(path: Path, most: int) -> bytes:
+    """The bytes of a file; UserError as for file_size."""
+    size = file_size(path, most)
+    with path.open("rb") as file:
+        return file.read(size)
 
 
 def _check_events(events: "Iterable[yaml.Event]") -> None:
@@ -256,23 +296,25 @@ def _check_archive(path: Path, *, checked: bool) -> None:
 def _check_room(contents: object, size: int, path: Path) -> None:
     """Raise UserError if a file of `size` bytes holds more values and characters than bytes, or tensors not dense.
 
-    A pickle can name one long text, or one list of lists, any number of times.
+    A pickle can name one long text, one list of lists, or one tensor any number of times.
     """
     import torch
 
     room = size
+    room_of_tensors = 2 * size  # a weight that is tied has two names
     waiting = [contents]
     while waiting:
         value = waiting.pop()
-        if isinstance(value, torch.Tensor) and not is_dense(value):
-            raise UserError(f"{path} must hold dense tensors, with every number of each")
-        if not isinstance(value, str | bytes | dict | list | tuple | set):
-            continue
-
-        room -= len(value)
-        if room < 0:
+        if isinstance(value, torch.Tensor):
+            if not is_dense(value):
+                raise UserError(f"{path} must hold dense tensors, with every number of each")
+            room_of_tensors -= value.nbytes
+        elif isinstance(value, str | bytes | dict | list | tuple | set):
+            room -= len(value)
+        if room < 0 or room_of_tensors < 0:
             raise UserError(f"{path} must not repeat values beyond its own {size:,} bytes")
+
         if isinstance(value, dict):
             waiting += [*value, *value.values()]
-        elif not isinstance(value, str | bytes):
+        elif isinstance(value, list | tuple | set):
             waiting += value

@@ -1,4 +1,4 @@
-"""Files of somebody else, made by other programs: nothing in them runs, and none takes far more than its size."""
+"""Files of somebody else, made by other programs: nothing in them runs, and no pipe or device is read."""
 
 import json
 import os
@@ -22,7 +22,9 @@ from gptmini.untrusted import (
     known_nodes,
     read_json,
     read_pickle,
+    read_safetensors,
     read_tensors,
+    read_text,
     read_yaml,
     targets,
 )
@@ -149,7 +151,57 @@ def test_an_entry_that_torch_does_not_write_is_refused(path, compression, attrib
         read_tensors(path)
 
 
-@pytest.mark.parametrize("read", [read_tensors, read_json, read_yaml, read_pickle])
+def test_a_tensor_may_have_two_names_and_no_more(path):
+    shared = torch.zeros(1000)
+    torch.save({"embedding": shared, "unembedding": shared}, path)
+    assert set(read_tensors(path)) == {"embedding", "unembedding"}
+    torch.save({str(i): shared for i in range(20)}, path)
+    assert path.stat().st_size < 8_000
+    with pytest.raises(UserError, match=r"must not repeat values beyond its own [\d,]+ bytes"):
+        read_tensors(path)
+
+
+LONG = (2**28).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\x80\x02Nr" + LONG + b".", "the memo 268435456"),  # Python allocates 4 GB for it
+        (b"Np268435456\n.", "the memo 268435456"),
+        (b"\x80\x05\x96" + LONG + bytes(4) + b"abc.", "268435456 bytes"),
+    ],
+    ids=["a binary memo", "a memo in digits", "bytes"],
+)
+def test_a_pickle_that_claims_a_large_number_takes_no_memory(path, content, said):
+    path.write_bytes(content)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ValueError, match=said):
+        read_pickle(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18  # KiB
+
+
+@pytest.mark.parametrize(
+    ("offsets", "shape"),
+    [
+        ([0, 8], [1 << 40]),  # more numbers than bytes
+        ([0, 1 << 40], [1 << 38]),  # more bytes than the file has
+        ([0, 4], [1]),  # fewer
+    ],
+)
+def test_safetensors_whose_header_does_not_fit_the_file_are_refused(path, offsets, shape):
+    twice = {name: {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]} for name in "ab"}
+    for tensors in ({"a": {"dtype": "F32", "shape": shape, "data_offsets": offsets}}, twice):
+        header = json.dumps(tensors).encode()
+        path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+        with pytest.raises(UserError, match=r"file must be a whole safetensors file \("):
+            read_safetensors(path)
+
+
+READERS = [read_tensors, read_safetensors, read_text, read_json, read_yaml, read_pickle]
+
+
+@pytest.mark.parametrize("read", READERS)
 def test_nobody_waits_for_a_pipe_or_a_device(path, read):
     os.mkfifo(path)
     for place in (path, Path("/dev/zero")):
@@ -157,12 +209,22 @@ def test_nobody_waits_for_a_pipe_or_a_device(path, read):
             read(place)
 
 
-@pytest.mark.parametrize(("read", "most"), [(read_json, 2**26), (read_yaml, 2**20)])
+@pytest.mark.parametrize(
+    ("read", "most"), [(read_text, 2**26), (read_json, 2**26), (read_yaml, 2**20)]
+)
 def test_a_file_that_is_too_large_is_not_read(path, read, most):
     path.touch()
     os.truncate(path, most + 1)  # takes no room on the disk
     with pytest.raises(UserError, match=rf"must have at most {most:,} bytes, got {most + 1:,}"):
         read(path)
+
+
+def test_text_is_read_as_python_reads_it_and_must_be_utf_8(path):
+    path.write_bytes("a\r\nb\rn\u00e9\n".encode())
+    assert read_text(path) == path.read_text(encoding="utf-8") == "a\nb\nn\u00e9\n"
+    path.write_bytes(b"\xff")
+    with pytest.raises(UserError, match=r"file must be text in UTF-8 \("):
+        read_text(path)
 
 
 def test_json_and_yaml_are_read_if_they_hold_plain_keys_and_values(path):
