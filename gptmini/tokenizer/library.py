@@ -74,7 +74,7 @@ class LibraryTokenizer:
         self.chat = chat
         self.before: Sequence[int] = self._ids_before_a_text()
         self.bos_token = bos_token if chat is None else chat.get("bos_token")
-        named = None if self.bos_token is None else self._tokenizer.token_to_id(self.bos_token)
+        named = None if self.bos_token is None else self._id_of(self.bos_token)
         self.beginning: int | None = None if self.before or named == end_of_text else named
         self._bytes_of = _bytes_of_ids(self._tokenizer, tree)
         ids = [*self._bytes_of, *more_ends, *([] if end_of_text is None else [end_of_text])]
@@ -131,6 +131,13 @@ class LibraryTokenizer:
         for i, token in self._bytes_of.items():
             lengths[i] = 0 if i == self.end_of_text or i in self.before else len(token)
         return lengths
+
+    def _id_of(self, token: str) -> int | None:
+        """The id of a token; None where there is none, as of a lone surrogate."""
+        try:
+            return self._tokenizer.token_to_id(token)
+        except UnicodeEncodeError:
+            return None
 
     def _ids_before_a_text(self) -> list[int]:
         """The ids that the file puts before a text, as Llama's files do."""

@@ -18,7 +18,7 @@ from gptmini.generation.text import prompt_ids
 from gptmini.interop.reading import read_folder
 from gptmini.interop.tokenizer_json import read_tokenizer, to_tokenizers
 from gptmini.loading import builder_of
-from gptmini.tokenizer import before_documents, byte, from_dict
+from gptmini.tokenizer import before_documents, beginning_of, byte, from_dict
 from interop.library_tokenizers import learned
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -297,6 +297,15 @@ def test_token_files_stay_as_they_are_and_their_beginnings_are_no_text(folders, 
     n_bytes = store.n_bytes("train") + store.n_bytes("val")
     assert n_bytes == 20 * len(WORDS.encode())
     assert inspect_split(store, "train", tokenizer, 999).first[0] == WORDS
+
+
+@pytest.mark.parametrize("name", ["<none>", "\ud800", 5, ["<b>"], {"content": None}])
+def test_a_bos_token_that_is_no_token_is_passed_over(folders, tmp_path, name):
+    theirs = folders["names none"] / "tokenizer.json"
+    (tmp_path / "tokenizer.json").write_bytes(theirs.read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": name}))
+    tokenizer = read_tokenizer(tmp_path, n_vocab=300, ends=[1])
+    assert (tokenizer.beginning, beginning_of(tokenizer)) == (None, 1)
 
 
 def test_a_beginning_that_is_end_of_text_stands_there_once(tmp_path):
