@@ -85,7 +85,7 @@ def load_mapped(path: Path) -> "tuple[GPT, int | None]":
 
 def published_of(path: Path) -> dict[str, str]:
     """The settings of the folder in which the weights of a checkpoint, or of this folder, were published; or empty."""
-    from gptmini.interop.published import published_in, read_published
+    from gptmini.interop.folder_settings import published_in, read_published
 
     if is_exported(path):
         return read_published(path)

@@ -22,7 +22,8 @@ class TrainingState:
     step: int  # optimizer steps done
     max_steps: int  # optimizer steps that the run was to do
     validated_step: int  # newest step that a validation followed
-    origin: dict | None  # path and step of the weights that the run began with; None for new ones
+    # Path and step of the weights that the run began with, and what was published with them; None for new ones.
+    origin: dict | None
     bad_steps: int  # steps that were not applied, because loss or gradient was not finite
     bad_steps_in_a_row: int  # bad steps since the last step that was applied
     optimizer: dict[str, dict[str, Tensor]]  # by a parameter's name, its moments and step count

@@ -77,7 +77,7 @@ def main(arguments: list[str] | None = None) -> None:
     from gptmini.checkpoint.file import read_checkpoint
     from gptmini.interop import ARCHITECTURES, write_folder, write_gguf
     from gptmini.interop.folder import check_is_free
-    from gptmini.interop.published import published_in
+    from gptmini.interop.folder_settings import published_in
     from gptmini.loading import is_exported, model_and_tokenizer
     from gptmini.runs import find_checkpoint, named_run
 

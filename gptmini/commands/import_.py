@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
     from gptmini.checkpoint.file import header, write_checkpoint
     from gptmini.files import new_folder
     from gptmini.interop.folder import check_is_free
-    from gptmini.interop.published import read_published
+    from gptmini.interop.folder_settings import read_published
 
     started()
     check_is_free(folder)

@@ -10,8 +10,7 @@ from torch import Tensor
 from gptmini.files import flush_file, new_folder
 from gptmini.interop.architectures import ARCHITECTURES
 from gptmini.interop.card import Training, model_card
-from gptmini.interop.hugging_face import to_hugging_face
-from gptmini.interop.published import (
+from gptmini.interop.folder_settings import (
     CONFIG,
     GENERATION,
     TOKENIZER,
@@ -20,6 +19,7 @@ from gptmini.interop.published import (
     special_ids,
     with_published,
 )
+from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.interop.reading import GPT2_PREFIX
 from gptmini.interop.tokenizer_json import write_tokenizer
 from gptmini.model.gpt import GPT

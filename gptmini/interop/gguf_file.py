@@ -15,10 +15,10 @@ from torch import Tensor
 from gptmini.attention.rotary import frequencies, lowered
 from gptmini.files import flush_file, naming, temporary_beside
 from gptmini.interop.architectures import ARCHITECTURES, is_conv1d
+from gptmini.interop.folder_settings import parsed, special_ids
 from gptmini.interop.gguf_tokenizer import add_tokenizer
 from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.interop.llama import TURNED
-from gptmini.interop.published import parsed, special_ids
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT
 from gptmini.model.layers import RMS_NORM_EPS

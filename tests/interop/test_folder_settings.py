@@ -10,7 +10,7 @@ from tokenizers import processors
 from gptmini import tokenizer
 from gptmini.interop import read_folder, write_folder, write_gguf
 from gptmini.interop.card import Training
-from gptmini.interop.published import published_in, read_published
+from gptmini.interop.folder_settings import published_in, read_published
 from gptmini.tokenizer import LibraryTokenizer
 from gptmini.user_error import UserError
 from interop.library_tokenizers import learned
