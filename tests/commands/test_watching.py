@@ -1,6 +1,7 @@
 """TensorBoard shows what docs/watching.md documents: by its own reader, and in a real browser."""
 
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -44,6 +45,20 @@ def expanded(pattern):
     for braced, plain in re.findall(r"\{(.*?)\}|([^{}]+)", pattern):
         choices.append(braced.split(",") if braced else [plain])
     return {"".join(parts) for parts in product(*choices)}
+
+
+def test_the_settings_of_the_guide_are_typed_as_they_stand(script):
+    section = GUIDE.partition("## What is written when")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?) \| .* \|$", section, re.MULTILINE)
+    typed = [code for row in rows for code in re.findall(r"`(.*?)`", row)]
+    assert "logger=none" in typed
+    # Every line between the headings and the last row belongs to the table.
+    table = section.strip().partition("\n\n")[0]
+    assert len(table.splitlines()) == len(rows) + 2
+
+    for code in typed:
+        (override,) = shlex.split(code)  # as a shell reads it
+        assert script("train", override, "--cfg", "job").code == 0, override
 
 
 def read_events(folder):
