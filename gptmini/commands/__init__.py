@@ -4,6 +4,7 @@
 """
 
 import difflib
+import shlex
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -47,7 +48,9 @@ def main() -> None:
     else:
         close = difflib.get_close_matches(name, COMMANDS, n=1)
         nearest = f"; the nearest is {close[0]}" if close else ""
-        print_mistake(f"gptmini has no command {name}; it has {', '.join(COMMANDS)}{nearest}")
+        print_mistake(
+            f"gptmini has no command {shlex.quote(name)}; it has {', '.join(COMMANDS)}{nearest}"
+        )
         sys.exit(MISUSE)
 
 

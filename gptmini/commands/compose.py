@@ -145,10 +145,13 @@ def _do_job(
 
 
 def _check_root(config: "DictConfig", command: str) -> None:
-    """Raise UserError for a key at the root that the root configuration does not have, or a group that is a value."""
+    """Raise UserError for a key at the root that the root configuration does not have, or a group that is a value.
+
+    UserError too for one of Hydra's own keys where gptmini makes the part.
+    """
     from omegaconf import OmegaConf
 
-    from gptmini.commands.keys import no_root_key, root_keys
+    from gptmini.commands.keys import check_hydras_keys, no_root_key, root_keys
 
     known = root_keys(command)
     for key in config:
@@ -162,6 +165,8 @@ def _check_root(config: "DictConfig", command: str) -> None:
                 f"{key} must hold keys of its own, got {value!r}; {key}=NAME chooses an option, in a file "
                 f"defaults: [override /{key}: NAME]"
             )
+    # Interpolations stay as they are: they may lead nowhere.
+    check_hydras_keys(OmegaConf.to_container(config, resolve=False))
 
 
 def _typed_for_job(config_dir: str | None) -> Typed:
@@ -223,6 +228,8 @@ def parse_flags(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     from hydra._internal.utils import get_args_parser
 
     parser = get_args_parser()
+    # A part of a name, such as --experiment, would stand for a flag that means something else.
+    parser.allow_abbrev = False
     parser.error = lambda message: _refuse(parser, message)
     for action in parser._actions:
         if isinstance(action, argparse._VersionAction):
@@ -268,8 +275,9 @@ def _refuse(parser: argparse.ArgumentParser, message: str) -> NoReturn:
     """Print what is wrong with the flags as one line on stderr, and exit with code 2."""
     from gptmini.commands.keys import known_keys
 
+    groups = [place.name for place in CONFIGS.iterdir() if place.is_dir()]
     word = message.rpartition("unrecognized arguments: --")[2].partition(" ")[0].partition("=")[0]
-    if word in known_keys():
+    if word in known_keys() or word in groups:
         message = f"--{word} is no flag, but a key: {word}=VALUE"
     else:
         message = complaint(parser, message)

@@ -88,6 +88,17 @@ def one_line_errors() -> Iterator[None]:
         sys.exit(TROUBLE if is_trouble else MISUSE)
 
 
+@contextmanager
+def advising_on_memory(remedy: str) -> Iterator[None]:
+    """Note on an error for want of memory in the block what a user can lower. The note of an inner block counts."""
+    try:
+        yield
+    except Exception as error:
+        if ran_out_of_memory(error):
+            error.add_note(remedy)
+        raise
+
+
 def _stdout_is_unread() -> bool:
     """Whether stdout is a pipe whose reader is gone; another pipe that breaks, as to a worker, is an error."""
     stdout = sys.stdout
@@ -145,7 +156,8 @@ def _sentence(error: BaseException, key: str = "") -> str | None:
     if library in ("hydra", "omegaconf", "antlr4", "yaml"):
         return _not_composed(error)
     if ran_out_of_memory(error):
-        return "memory ran out; lower batch_size (trainer.batch_size when training) or the model's sizes"
+        notes = getattr(error, "__notes__", None) or ["use a machine with more memory"]
+        return f"memory ran out; {notes[0]}"
     if lost_a_rank(error):
         return "another rank is gone, or did not answer within trainer.timeout"
     if isinstance(error, OSError):

@@ -12,6 +12,7 @@ from gptmini.commands.arguments import at_least_one, say_which
 from gptmini.commands.errors import (
     TROUBLE,
     Parser,
+    advising_on_memory,
     one_line_errors,
     path_argument,
     print_mistake,
@@ -121,6 +122,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 @one_line_errors()
+@advising_on_memory("lower --batch-size, or use a machine with more memory")
 def main(arguments: list[str] | None = None) -> None:
     """Load the models and the text, evaluate, and print loss, perplexity and bits per byte."""
     options = parse(arguments)

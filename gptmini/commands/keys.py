@@ -7,10 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gptmini.files import CONFIGS
-from gptmini.untrusted import read_yaml
+from gptmini.untrusted import nodes, read_yaml
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from gptmini.commands.compose import Typed
+
+# Keys beside _target_ by which Hydra makes an object, and the type of each value.
+HYDRAS_KEYS = {"_args_": list, "_convert_": str, "_partial_": bool, "_recursive_": bool}
+# Groups whose members are parts by name, to which a user adds parts of their own with +GROUP.NAME.
+PART_GROUPS = ("callbacks", "logger")
 
 
 def root_keys(command: str) -> set[str]:
@@ -40,6 +46,37 @@ def known_keys() -> dict[str, list[str]]:
             if prefix:
                 options[key].append(file.stem)
     return options
+
+
+def is_users_part(part: str) -> bool:
+    """Whether a key names a callback or a logger that no configuration of gptmini's has."""
+    group, _, name = part.partition(".")
+    return group in PART_GROUPS and bool(name) and part not in known_keys()
+
+
+def check_hydras_keys(tree: object, place: str = "") -> None:
+    """Raise UserError for a key of Hydra's own in a part that gptmini makes, or for one with a value of another type.
+
+    A callback or a logger of the user's own may have any of these keys. The loggers of gptmini's configurations have
+    _partial_, because a run completes them.
+
+    Args:
+        tree: a configuration as plain values.
+        place: what an error message begins with, such as the name of a file.
+    """
+    for keys, value in nodes(tree):
+        if keys[-1] not in HYDRAS_KEYS:
+            continue
+        key = ".".join(map(str, keys))
+        wanted = HYDRAS_KEYS[keys[-1]]
+        if is_users_part(".".join(map(str, keys[:2]))):
+            if type(value) is not wanted:
+                raise UserError(f"{place}{key} must be a {wanted.__name__}, got {value!r}")
+        elif keys[0] == "logger" and keys[2:] == ("_partial_",):
+            if value is not True:
+                raise UserError(f"{place}{key} must be true, got {value!r}")
+        else:
+            raise UserError(f"{place}{key} is reserved for Hydra, got {value!r}; leave it out")
 
 
 def no_key(key: str) -> str:

@@ -1,5 +1,6 @@
 """Overrides as a shell's user types them, turned into the grammar of Hydra's overrides."""
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,8 @@ TEXTS = (
     "data.separator",
     "tokenizer.path",
 )
+# Keys by which Hydra would make an empty folder, and move nothing there.
+FOLDERS = ("hydra.run.dir", "hydra.run")
 # What a value begins with that is written in Hydra's own notation, also for a text: a list, a quoted text.
 NOTATION = ("[", "'", '"')
 SWEEPS = re.compile(r"(choice|range|interval|glob|shuffle|sort|tag)\(")
@@ -52,9 +55,14 @@ def in_hydras_grammar(typed: Sequence[str], *, multirun: bool = False) -> list[s
         key, equals, value = line.partition("=")
         if not equals and not line.startswith("~"):
             raise UserError(f"what is typed must be KEY=VALUE, got {line}{_remedy(line)}")
+        if key_of(line) in FOLDERS:
+            raise UserError(
+                f"{key_of(line)} moves no run; folder=, runs_dir= and data_dir= say where files lie"
+            )
         is_read = False
         is_sweep = False
         is_text = False
+        is_text_key = key.lstrip("+") in TEXTS
         try:
             override = parser.parse_override(line)
         except HydraException:
@@ -63,8 +71,10 @@ def in_hydras_grammar(typed: Sequence[str], *, multirun: bool = False) -> list[s
             is_read = True
             is_sweep = override.is_sweep_override()
             is_text = override.is_delete() or isinstance(override.value(), str | None)
+            is_number = not is_text_key and "inf" not in value.lower()
+            if is_number and _overflows(override.value()):
+                raise UserError(f"{line} must be at most 1.8e308, the largest number of 64 bits")
 
-        is_text_key = key.lstrip("+") in TEXTS
         if not is_read and not is_text_key and value.startswith(("[", "{")):
             raise UserError(
                 f"{line} is no list or mapping that Hydra can read; a text in one that holds other signs than letters "
@@ -86,6 +96,15 @@ def in_hydras_grammar(typed: Sequence[str], *, multirun: bool = False) -> list[s
             is_meant = is_read
         readable.append(line if is_meant else f"{key}={quoted(value)}")
     return readable
+
+
+def _overflows(value: object) -> bool:
+    """Whether a value holds a number that was typed in digits and is too large for a float."""
+    if isinstance(value, dict):
+        return any(map(_overflows, value.values()))
+    if isinstance(value, list):
+        return any(map(_overflows, value))
+    return isinstance(value, float) and math.isinf(value)
 
 
 def _remedy(word: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini.commands.compose import Typed
 from gptmini.commands.initial import take_from_source
+from gptmini.commands.keys import PART_GROUPS, check_hydras_keys, is_users_part
 from gptmini.commands.overrides import key_of
 from gptmini.commands.parts import root_settings, run_name
 from gptmini.files import CONFIGS
@@ -50,8 +51,6 @@ RESUMABLE = (
 ONLY_OFF = ("callbacks.samples", "callbacks.pictures")
 # Keys that say where a run lies, and no more.
 PLACES = ("resume", "folder", "runs_dir")
-# Groups whose members are parts by name, to which a user adds parts of their own with +GROUP.NAME.
-PART_GROUPS = ("callbacks", "logger")
 
 
 def going_on(config: "DictConfig", typed: Typed) -> "tuple[DictConfig, Typed]":
@@ -117,14 +116,14 @@ def _stored_configuration(
     for group in PART_GROUPS:
         # A part that was typed replaces the stored part of the same name whole, so that the file adds nothing to it.
         for name in list(tree.get(group) or {}):
-            if _is_users_part(f"{group}.{name}") and typed.has(f"{group}.{name}"):
+            if is_users_part(f"{group}.{name}") and typed.has(f"{group}.{name}"):
                 del tree[group][name]
     _check_parts(tree, folder, config, typed)
 
     stored = OmegaConf.create(tree)
     for line in typed.overrides:
         key = key_of(line)
-        is_part = _is_users_part(".".join(key.split(".")[:2]))
+        is_part = is_users_part(".".join(key.split(".")[:2]))
         was_typed = line in typed_before and key not in RESUMABLE and not is_part
         if key not in PLACES and not was_typed:
             _take(key, stored, config, folder, line)
@@ -154,7 +153,7 @@ def _take(key: str, stored: "DictConfig", config: "DictConfig", folder: Path, li
     from omegaconf import OmegaConf
 
     part = ".".join(key.split(".")[:2])
-    if _is_users_part(part):
+    if is_users_part(part):
         OmegaConf.update(stored, part, OmegaConf.select(config, part), merge=False, force_add=True)
         return
 
@@ -172,14 +171,6 @@ def _take(key: str, stored: "DictConfig", config: "DictConfig", folder: Path, li
     if group and OmegaConf.select(stored, group) is None:
         raise UserError(f"{folder} was begun without {group}, so it has no {key}")
     OmegaConf.update(stored, key, new, force_add=True)
-
-
-def _is_users_part(part: str) -> bool:
-    """Whether a key names a callback or a logger that no configuration of gptmini's has."""
-    from gptmini.commands.keys import known_keys
-
-    group, _, name = part.partition(".")
-    return group in PART_GROUPS and bool(name) and part not in known_keys()
 
 
 def _check_parts(tree: dict, folder: Path, config: "DictConfig", typed: Typed) -> None:
@@ -205,6 +196,7 @@ def _check_parts(tree: dict, folder: Path, config: "DictConfig", typed: Typed) -
         allowed |= targets(known_nodes(own))
         loggers += [(keys[1], part) for keys, part in known_nodes(own) if keys[:-1] == ("logger",)]
     check_targets(tree, allowed, path)
+    check_hydras_keys(tree, f"{path}: ")
     _check_loggers(tree.get("logger") or {}, path, loggers)
 
 
@@ -248,4 +240,4 @@ def _own_server() -> str:
 
 def parts_of_users(overrides: Sequence[str]) -> list[str]:
     """The overrides that add callbacks and loggers of the user's own, which must be typed again to go on."""
-    return [line for line in overrides if _is_users_part(".".join(key_of(line).split(".")[:2]))]
+    return [line for line in overrides if is_users_part(".".join(key_of(line).split(".")[:2]))]

@@ -11,6 +11,7 @@ from gptmini.commands.errors import (
     INTERRUPTED,
     MISUSE,
     Parser,
+    advising_on_memory,
     one_line_errors,
     path_argument,
     print_mistake,
@@ -165,6 +166,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 @one_line_errors()
+@advising_on_memory("lower --batch-size, or use a machine with more memory")
 def main(arguments: list[str] | None = None) -> None:
     """Load the model, and print each sample to stdout as it is drawn."""
     options = parse(arguments)

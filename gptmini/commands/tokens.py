@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from gptmini.commands.errors import advising_on_memory
 from gptmini.commands.parts import TextSettings, build_part
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ SETTLED = 1
 DOWNLOADING = ("gptmini.data.PublishedText", "gptmini.data.hub_text")
 
 
+@advising_on_memory("lower num_workers, or tokenizer.train_bytes where a tokenizer is learned")
 def open_tokens(
     config: "DictConfig",
     typed: "Typed",

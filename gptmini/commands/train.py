@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini.commands.compose import Typed
 from gptmini.commands.dial import Dial
-from gptmini.commands.errors import speak
+from gptmini.commands.errors import advising_on_memory, speak
 from gptmini.commands.fitting import (
     TrainingResult,
     assemble,
@@ -49,6 +49,7 @@ def run_job(config: "DictConfig", typed: Typed) -> float | None:
     return None if result.best is None else result.best.loss
 
 
+@advising_on_memory("lower trainer.batch_size or the model's sizes")
 def train(config: "DictConfig", typed: Typed) -> TrainingResult | None:
     """Train as a configuration says, from the first step or from the step that a run has reached.
 
@@ -141,6 +142,7 @@ def plan_of(run: "Run", config: "DictConfig", store: "TokenStore") -> dict[str, 
     }
 
 
+@advising_on_memory("lower trainer.batch_size or the model's sizes")
 def follow() -> TrainingResult | None:
     """Train as another rank than the first, which decides what is trained, and speaks for all.
 

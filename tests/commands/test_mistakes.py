@@ -29,6 +29,10 @@ PROGRAM = [
     ("train --multirunn", "unrecognized arguments: --multirunn; the nearest is --multirun"),
     ("train --no-such-flag", "--no-such-flag; --help lists what there is"),
     ("train --folder=x", "--folder is no flag, but a key: folder=VALUE"),
+    ("help ''", "gptmini has no command ''; it has train, "),
+    ("train --experiment smoke", "--experiment is no flag, but a key: experiment=VALUE"),
+    ("train --optimizer=muon", "--optimizer is no flag, but a key: optimizer=VALUE"),
+    ("train --multi seed=1,2", "--multi; the nearest is --multirun"),
     ("train --experimental-rerun x", "would load pickled code; resume= goes on with a run"),
     ("train --config-dir absent", "--config-dir must be a folder, got absent"),
     ("train --config-path .", "--config-dir adds a folder to them"),
@@ -56,6 +60,19 @@ KEYS = [
         "the nearest is callbacks.scalars; a part of your own must name its class",
     ),
     ("train model=tyny", "got tyny; the nearest is model=tiny"),
+    # Keys by which Hydra would do something else than gptmini.
+    ("train hydra.run.dir=out", "hydra.run.dir moves no run; folder=, runs_dir= and data_dir= say"),
+    ("prepare hydra.run.dir=out", "hydra.run.dir moves no run"),
+    ("train -m hydra.run.dir=out seed=1,2", "hydra.run.dir moves no run"),
+    ("train ++data._partial_=true", "data._partial_ is reserved for Hydra, got True"),
+    ("prepare ++data._partial_=true", "data._partial_ is reserved for Hydra, got True"),
+    ("train +trainer._args_=[1]", "trainer._args_ is reserved for Hydra, got [1]"),
+    ("train ++model._recursive_=false", "model._recursive_ is reserved for Hydra, got False"),
+    ("train ++optimizer.lr_scale._convert_=all", "lr_scale._convert_ is reserved for Hydra, got"),
+    ("train ++callbacks.samples._args_=[1]", "callbacks.samples._args_ is reserved for Hydra"),
+    ("train logger.tensorboard._partial_=10m", "logger.tensorboard._partial_ must be true, got '"),
+    ("sweep ++data._partial_=true seed=1,2", "data._partial_ is reserved for Hydra, got True"),
+    (f"train '+callbacks.mine={{{STOP}, _partial_: 10m}}'", "mine._partial_ must be a bool, got "),
 ]
 NOTATION = [
     ("train my.txt", "must be KEY=VALUE, got my.txt; data=text data.path=my.txt chooses it"),
@@ -78,6 +95,9 @@ VALUES = [
     ("train num_workers=many", "num_workers must be a valid integer or 'auto', got 'many'"),
     ("train name=a/b", "name must be a plain file name, without a path, got 'a/b'"),
     ("train name=latest", "name must be another name than latest, which leads to the newest run"),
+    ("train optimizer.momentum=1e400", "optimizer.momentum=1e400 must be at most 1.8e308"),
+    ("train optimizer.betas=[0.9,-1e400]", "optimizer.betas=[0.9,-1e400] must be at most 1.8e308"),
+    ("train optimizer.lr=inf", "optimizer.lr must be a finite number, got inf"),
     ("train freeze=7", "freeze must be a valid list or a valid string, got 7"),
     ("train 'freeze=[nothing]'", "freeze=nothing names no weights of this model; its parts are "),
     ("train callbacks.samples.top_k=2.5", "callbacks.samples.top_k must be a valid integer, got"),
@@ -326,6 +346,7 @@ FILES = [
     ("model", "defaults: [modern, _self_]\nd_modl: 32", "model.d_modl is no key; the nearest is m"),
     ("model", "d_model: 32", "model must name its class under _target_, or begin from an option"),
     ("model", "d_model: !!python/name:os.system", 'mine/model/option.yaml", line 1'),
+    ("model", "defaults: [modern, _self_]\n_args_: [1]", "model._args_ is reserved for Hydra"),
     ("tokenizer", "defaults: [bpe, _self_]\nsize: 3", "tokenizer.size is no key; the nearest is "),
 ]
 
@@ -387,7 +408,7 @@ def test_an_error_keeps_its_traceback_where_that_is_asked_for(script, monkeypatc
     [
         (BrokenPipeError(errno.EPIPE, "Broken pipe"), 2, "input or output: Broken pipe"),
         (OSError(errno.ENOSPC, "No space left on device"), 1, "the disk: No space left on device"),
-        (MemoryError(), 1, "memory ran out; lower batch_size"),
+        (MemoryError(), 1, "memory ran out; lower trainer.batch_size"),
         (ZeroDivisionError(), None, ""),
     ],
 )
@@ -406,6 +427,21 @@ def test_trouble_is_one_line_and_a_bug_keeps_its_traceback(
     result = script("train", *short)
     assert result.code == code
     assert result.err.startswith(f"error: {said}")
+    assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["prepare", "train"])
+def test_memory_that_a_text_takes_is_told_with_what_a_text_needs_less_of(
+    script, short, prepared, monkeypatch, command
+):
+    def fail(*arguments, **keywords):
+        raise MemoryError
+
+    monkeypatch.setattr("gptmini.data.prepare", fail)
+    result = script(command, *(prepared if command == "prepare" else short))
+    assert result.code == 1
+    assert "num_workers" in result.err
+    assert "batch_size" not in result.err
     assert result.err.count("\n") == 1
 
 
