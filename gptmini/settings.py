@@ -5,9 +5,12 @@ as a callback's constructor, is checked by pydantic.validate_call with STRICT. A
 pydantic.ValidationError, which a command tells in one line with the value's key.
 """
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+
+from gptmini.user_error import UserError
 
 # No text for a number, no 1 for true, no infinity, and no key that the class does not have.
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
@@ -42,6 +45,15 @@ def _plain_name(name: str) -> str:
 
 # The plain name of a file or folder, without a path.
 FileName = Annotated[str, AfterValidator(_plain_name)]
+
+
+def checked(values: object, schema: Any, file: Path | None = None) -> Any:
+    """Values of a file, as pydantic makes them for a type; UserError, with the file's name, if they do not fit it."""
+    try:
+        return TypeAdapter(schema).validate_python(values, strict=True)
+    except ValidationError as error:
+        where = "" if file is None else f"{file}: "
+        raise UserError(f"{where}{first_mistake(error)}") from None
 
 
 def first_mistake(error: ValidationError) -> str:

@@ -3,6 +3,8 @@
 transformers is not needed. Hugging Face's models are "theirs" in this file, and GPT and GPTConfig are "ours".
 """
 
+import re
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -29,6 +31,16 @@ OPTIONAL = {"gpt2": ("n_inner",), "llama": ("num_key_value_heads",)}
 NEVER_SET = ("quantization_config", "rope_scaling")
 # What rope_parameters may say besides their base, because it changes nothing.
 PLAIN_ROPE = {"rope_type": "default", "partial_rotary_factor": 1}
+# Their names of our settings that are translated one by one.
+OUR_NAMES = {
+    "tie_embeddings": "tie_word_embeddings",
+    "d_head": "head_dim",
+    "norm_eps": "rms_norm_eps",
+    "bias": "mlp_bias",
+    "rotary_base": "rope_theta",
+    "rotary_scaling": "rope_scaling",
+    "original_context_length": "original_max_position_embeddings",
+}
 SHOWN = 5  # names that an error gives
 
 
@@ -54,13 +66,13 @@ def gpt_of(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
         raise UserError(
             f"the config claims {config.n_layers} layers, and there are {len(state)} tensors in all"
         )
-    model = gpt_of_shapes(config)
-    names = _names_in(state, model, kind)
     # Beyond vocab_size, rows of GPT's weights are padding, which Hugging Face's models do not have.
     n_padding = config.padded_vocab_size - config.vocab_size
 
     weights = {}
     try:
+        model = gpt_of_shapes(config)
+        names = _names_in(state, model, kind)
         if kind == "apertus":
             state = from_apertus(state, config)
         elif kind in llama.KINDS:
@@ -204,13 +216,21 @@ def our_config(config: dict) -> GPTConfig:
     # transformers ties GPT-2's embeddings unless the config says otherwise, and those of the others only if it does.
     settings["tie_embeddings"] = config.get("tie_word_embeddings", kind == "gpt2")
     if kind in llama.KINDS:
-        try:
-            settings |= llama.settings_of(config, kind)
-        except (TypeError, AttributeError) as error:  # a value of another type
-            raise UserError(f"the config of a model of type {kind} is damaged ({error})") from None
+        settings |= llama.settings_of(config, kind)
     elif kind != "gpt2":
         settings["rotary_base"] = _rotary_base(config.get("rope_parameters"), kind)
-    return config_from_file(settings)
+    try:
+        return config_from_file(settings)
+    except UserError as error:
+        names = OUR_NAMES | architecture.settings
+        if not config.get("rope_scaling"):
+            names["rotary_scaling"] = "rope_parameters"
+        raise UserError(renamed(str(error), names)) from None
+
+
+def renamed(sentence: str, names: Mapping[str, str]) -> str:
+    """A sentence of GPTConfig, with the names that a file has for the settings in the place of ours."""
+    return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), sentence)
 
 
 def _rotary_base(rope: object, kind: str) -> object:

@@ -9,11 +9,14 @@ Hugging Face's models are "theirs" in this file, and GPT and GPTConfig are "ours
 
 from typing import Any
 
+from pydantic import PositiveInt
 from torch import Tensor
+from typing_extensions import TypedDict  # which pydantic takes before Python 3.12
 
 from gptmini.interop.apertus import with_halves_exchanged
 from gptmini.model.config import GPTConfig
 from gptmini.model.layers import RMS_NORM_EPS
+from gptmini.settings import checked
 from gptmini.user_error import UserError
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
@@ -36,11 +39,29 @@ SCALINGS = {  # of frequencies, by their rope_type: our name of each number, to 
 }
 
 
+class Rope(TypedDict, total=False):
+    """Types of what is read of the settings of rotary positions, besides those that GPTConfig checks."""
+
+    rope_type: str
+    type: str
+
+
+class ConfigTypes(TypedDict, total=False):
+    """Types of what is read of a config, besides those that GPTConfig checks."""
+
+    max_position_embeddings: PositiveInt
+    sliding_window: PositiveInt | None
+    layer_types: list[str] | None
+    rope_scaling: Rope | None
+    rope_parameters: Rope | None
+
+
 def settings_of(config: dict, kind: str) -> dict[str, Any]:
     """What a config says beyond the sizes that all architectures share, as settings of GPTConfig.
 
-    Raises UserError: a setting that GPT does not compute.
+    Raises UserError: a setting that GPT does not compute, or that has another type.
     """
+    checked(config, ConfigTypes)
     _check(config, kind, "partial_rotary_factor", 1)
     _check_windows(config, kind)
     if kind == "qwen3" and config.get("head_dim") is None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from torch import Tensor
 
 from gptmini.interop.architectures import is_conv1d
-from gptmini.interop.hugging_face import gpt_of
+from gptmini.interop.hugging_face import gpt_of, renamed
 from gptmini.model.config import GPTConfig, config_from_file
 from gptmini.model.gpt import GPT
 from gptmini.tokenizer import CharTokenizer, Tokenizer, gpt2
@@ -15,6 +15,16 @@ from gptmini.user_error import UserError
 COMPILED_PREFIX = "_orig_mod."  # of the names of a model that was saved while it was compiled
 MASK = ".attn.bias"  # ends the name of a mask that older versions kept beside the weights
 GPT2_SIZES = (50257, 50304)  # number of GPT-2's ids, and the next multiple of 64
+
+
+# Our name of each size to nanoGPT's.
+SIZES = {
+    "context_length": "block_size",
+    "d_model": "n_embd",
+    "n_layers": "n_layer",
+    "n_heads": "n_head",
+    "bias": "bias",
+}
 
 
 def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
@@ -33,7 +43,9 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
         n_rows = arguments["vocab_size"]
         config = _config_of(arguments, vocab_size=tokenizer.n_vocab)
         state = _state(checkpoint["model"], n_kept=tokenizer.n_vocab)
-    except (KeyError, TypeError, AttributeError):
+    except UserError as error:
+        raise UserError(f"{path}, model_args: {renamed(str(error), SIZES)}") from None
+    except (KeyError, TypeError, AttributeError, IndexError):
         raise UserError(f"{path} must have the entries model and model_args of nanoGPT") from None
 
     fitting = GPT2_SIZES if meta is None else (tokenizer.n_vocab,)
@@ -53,14 +65,10 @@ def _config_of(arguments: dict, *, vocab_size: int) -> GPTConfig:
     return config_from_file(
         {
             "vocab_size": vocab_size,
-            "context_length": arguments["block_size"],
-            "d_model": arguments["n_embd"],
-            "n_layers": arguments["n_layer"],
-            "n_heads": arguments["n_head"],
+            **{ours: arguments[theirs] for ours, theirs in SIZES.items()},
             "norm": "layernorm",
             "position": "learned",
             "mlp": "gelu_exact",
-            "bias": arguments["bias"],
             "tie_embeddings": True,
             "init": "gpt2",
         }
@@ -84,8 +92,11 @@ def _characters(meta: Path) -> CharTokenizer:
     """The tokenizer of nanoGPT's meta.pkl; UserError for a file that is none."""
     try:
         values = read_pickle(meta)
-        characters = "".join(values["itos"][i] for i in range(len(values["itos"])))
-        return CharTokenizer(characters, end_of_text=False)
+        characters = [values["itos"][i] for i in range(len(values["itos"]))]
+        # Before they are joined: a pickle can name one long text many times.
+        if any(len(character) != 1 for character in characters):
+            raise ValueError("an id stands for several characters or none")
+        return CharTokenizer("".join(characters), end_of_text=False)
     except OSError:
         raise
     except Exception as error:  # of any class: a pickle may be anything

@@ -7,8 +7,12 @@ import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from pydantic import BeforeValidator
+from typing_extensions import TypedDict  # which pydantic takes before Python 3.12
+
+from gptmini.settings import checked
 from gptmini.tokenizer import (
     END_OF_TEXT,
     REPLACEMENT,
@@ -21,8 +25,8 @@ from gptmini.tokenizer import (
 )
 from gptmini.tokenizer.byte_pairs import ALL_BYTES, BYTE_PATTERN
 from gptmini.tokenizer.letters import in_bytes, in_letters
-from gptmini.tokenizer.library import check_settings
-from gptmini.untrusted import read_json
+from gptmini.tokenizer.library import check_settings, library_errors
+from gptmini.untrusted import LARGEST_JSON, file_size, read_json, read_text
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -40,6 +44,35 @@ NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 GPT2_FILES = ("vocab.json", "merges.txt")
 # Keys that list further special tokens, in transformers 4 and 5.
 MORE_TOKENS = ("additional_special_tokens", "extra_special_tokens")
+
+
+class Template(TypedDict):
+    """One of several templates for chats."""
+
+    name: str
+    template: str
+
+
+def _named(templates: object) -> object:
+    """Templates for chats as the list that tokenizer_config.json has of several; one alone is the default."""
+    if isinstance(templates, str):
+        return [{"name": "default", "template": templates}]
+    return [] if templates is None else templates
+
+
+def _string_of(token: object) -> object:
+    """The string of a token, which may stand among its settings; tokenizer.json has these too."""
+    return token.get("content") if isinstance(token, dict) else token
+
+
+class Templates(TypedDict, total=False):
+    """The templates for chats of tokenizer_config.json."""
+
+    chat_template: Annotated[list[Template], BeforeValidator(_named)]
+
+
+# Tokens of tokenizer_config.json by their keys.
+Tokens = dict[str, Annotated[str | None, BeforeValidator(_string_of)]]
 
 
 def to_tokenizers(tokenizer: Tokenizer) -> "tokenizers.Tokenizer":
@@ -194,10 +227,12 @@ def read_tokenizer(
     chat = _chat_of(path)
     is_whole = sorted(by_id) == list(range(n_vocab))
     has_one_end = len(ends) <= 1  # as gptmini's own kinds
-    if ours is not None and chat is None and has_one_end and is_whole and _are_same(theirs, ours):
-        return ours
+    if ours is not None and chat is None and has_one_end and is_whole:
+        with library_errors(f"{file} must be a tokenizer that encodes any text"):
+            if _are_same(theirs, ours):
+                return ours
 
-    text = theirs.to_str() if file.name == "vocab.json" else file.read_text(encoding="utf-8")
+    text = theirs.to_str() if file.name == "vocab.json" else read_text(file)
     try:
         return LibraryTokenizer(
             text,
@@ -232,37 +267,36 @@ def _tokenizer_file(path: Path, kind: str) -> Path:
 
 def _chat_of(path: Path) -> dict[str, str] | None:
     """The chat template of a folder, as chat_template, and the names of tokens that it may use; None without one."""
-    file = path / "tokenizer_config.json"
-    config = read_json(file) if file.exists() else {}
-    template = config.get("chat_template")
-    if isinstance(template, list):  # several, each with its name
-        by_name = {one["name"]: one["template"] for one in template}
-        template = by_name.get("default")
+    config = _tokenizer_config(path)
+    template = config["chat_template"].get("default")
     if (path / "chat_template.jinja").exists():
-        template = (path / "chat_template.jinja").read_text(encoding="utf-8")
-    if not isinstance(template, str):
+        template = read_text(path / "chat_template.jinja")
+    if template is None:
         return None
 
     chat = {"chat_template": template}
     for name in NAMED_TOKENS:
-        token = _token_of(config, name)
-        if token is not None:
-            chat[name] = token
+        if config[name] is not None:
+            chat[name] = config[name]
     return chat
 
 
 def _bos_token_of(path: Path) -> str | None:
     """The bos_token of a folder's tokenizer_config.json; None without one."""
+    return _tokenizer_config(path)["bos_token"]
+
+
+def _tokenizer_config(path: Path) -> dict:
+    """The tokenizer_config.json of a folder: chat_template has all templates by their names, and tokens are strings.
+
+    Raises UserError: one of these has another type.
+    """
     file = path / "tokenizer_config.json"
-    return _token_of(read_json(file), "bos_token") if file.exists() else None
-
-
-def _token_of(config: dict, name: str) -> str | None:
-    """The token that a tokenizer_config.json gives a name, as bos_token; None for none."""
-    token = config.get(name)
-    if isinstance(token, dict):  # with its settings, which tokenizer.json has too
-        token = token.get("content")
-    return token if isinstance(token, str) else None
+    config = read_json(file) if file.exists() else {}
+    templates = checked(config, Templates, file).get("chat_template", [])
+    by_name = {one["name"]: one["template"] for one in templates}
+    tokens = checked({name: config.get(name) for name in NAMED_TOKENS}, Tokens, file)
+    return config | tokens | {"chat_template": by_name}
 
 
 def _read_theirs(file: Path) -> "tokenizers.Tokenizer":
@@ -270,13 +304,13 @@ def _read_theirs(file: Path) -> "tokenizers.Tokenizer":
     import tokenizers
 
     values = read_json(file)
-    try:
+    if file.name == "vocab.json":
+        file_size(file.with_name("merges.txt"), LARGEST_JSON)  # which the library opens itself
+    with library_errors(f"{file} must be a tokenizer of the library tokenizers"):
         if file.name == "vocab.json":
             return _of_vocabulary_and_merges(file)
         check_settings(values)
         return tokenizers.Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises bare Exceptions
-        raise UserError(f"{file} must be a tokenizer of the library tokenizers ({error})") from None
 
 
 def _of_vocabulary_and_merges(file: Path) -> "tokenizers.Tokenizer":
@@ -356,10 +390,9 @@ def _ours(theirs: "tokenizers.Tokenizer", tokens: list[str]) -> Tokenizer | None
         return None
     try:
         ranks = [in_bytes(token) for token in plain]
-    except KeyError:  # a letter that stands for no byte
+        return BytePairTokenizer(BYTE_PATTERN if ranks == ALL_BYTES else SPLIT_PATTERN, ranks)
+    except (KeyError, UserError):  # a letter that stands for no byte, or a byte without a letter
         return None
-    pattern = BYTE_PATTERN if ranks == ALL_BYTES else SPLIT_PATTERN
-    return BytePairTokenizer(pattern, ranks)
 
 
 def _are_same(theirs: "tokenizers.Tokenizer", ours: Tokenizer) -> bool:

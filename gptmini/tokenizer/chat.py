@@ -13,6 +13,7 @@ from jinja2.nodes import Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from gptmini.tokenizer.library import library_errors
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ class ChatEncoder:
         for number, part in enumerate(text.split(MARK)):
             is_typed = number % 2 == 1
             coder = self._plain if is_typed else self._tokenizer
-            encoded = coder.encode(part, add_special_tokens=False)
+            with library_errors("the tokenizer cannot encode a chat"):
+                encoded = coder.encode(part, add_special_tokens=False)
             ids += encoded.ids
             places.append(begin + np.array(encoded.offsets, dtype=np.int64).reshape(-1, 2))
             begin += len(part) + len(MARK)

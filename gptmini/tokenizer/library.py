@@ -1,12 +1,16 @@
 """Any tokenizer.json, run by the library tokenizers: what a model of another program was trained with."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import NonNegativeInt, PositiveInt, validate_call
 
+from gptmini.settings import STRICT
 from gptmini.tokenizer.byte_pairs import GROUP, in_groups
 from gptmini.tokenizer.letters import in_bytes
 from gptmini.tokenizer.tokenizer import REPLACEMENT
@@ -16,6 +20,8 @@ if TYPE_CHECKING:
     from gptmini.tokenizer.chat import ChatEncoder
 
 SPACE = "\u2581"  # by which SentencePiece's vocabularies write a space
+# A token that a decoder of the kind ByteFallback takes for a byte; any other stands for its own characters.
+BYTE_TOKEN = re.compile("<0x[+0-9A-Fa-f][0-9A-Fa-f]>")
 NO_TEMPLATE = (
     "data.template=chat needs the tokenizer of a folder with a chat template (chat_template.jinja, or chat_template in "
     "tokenizer_config.json), and this tokenizer has none; import the folder with one"
@@ -30,13 +36,14 @@ class LibraryTokenizer:
 
     kind = "tokenizers"
 
+    @validate_call(config=STRICT)
     def __init__(
         self,
         text: str,
         *,
-        n_vocab: int,
-        end_of_text: int | None,
-        more_ends: Sequence[int] = (),
+        n_vocab: PositiveInt,
+        end_of_text: NonNegativeInt | None,
+        more_ends: Sequence[NonNegativeInt] = (),
         chat: dict[str, str] | None = None,
         bos_token: str | None = None,
     ) -> None:
@@ -51,16 +58,15 @@ class LibraryTokenizer:
                 there is no template.
             bos_token: of tokenizer_config.json, where chat is None.
 
-        Raises UserError: the library does not read it, its ids are random, or it has more ids than the model.
+        Raises UserError: the library does not read it or cannot encode a text, its ids are random, or it has more ids
+        than the model; pydantic.ValidationError: an argument of another type.
         """
         import tokenizers
 
-        try:
+        with library_errors("it must be one of the library tokenizers"):
             tree = json.loads(text)
             check_settings(tree)
             self._tokenizer = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:  # the library raises bare Exceptions
-            raise UserError(f"it must be one of the library tokenizers ({error})") from None
 
         # A file keeps what its last user has set, and cuts texts in silence.
         self._tokenizer.no_truncation()
@@ -72,7 +78,8 @@ class LibraryTokenizer:
         self.end_of_text = end_of_text
         self.more_ends = more_ends
         self.chat = chat
-        self.before: Sequence[int] = self._ids_before_a_text()
+        with library_errors("it must be one that encodes a text"):
+            self.before: Sequence[int] = self._ids_before_a_text()
         self.bos_token = bos_token if chat is None else chat.get("bos_token")
         named = None if self.bos_token is None else self._id_of(self.bos_token)
         self.beginning: int | None = None if self.before or named == end_of_text else named
@@ -90,10 +97,11 @@ class LibraryTokenizer:
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
         """Ids of each text, uint32; short texts are read ahead, and encoded together."""
         for group in in_groups(texts, GROUP):
-            try:
-                encoded = self._tokenizer.encode_batch_fast(group, add_special_tokens=False)
-            except (TypeError, UnicodeEncodeError):  # of a text that is no Unicode
-                raise UserError("text must be Unicode without lone surrogates") from None
+            with library_errors("the tokenizer cannot encode a text"):
+                try:
+                    encoded = self._tokenizer.encode_batch_fast(group, add_special_tokens=False)
+                except (TypeError, UnicodeEncodeError):  # of a text that is no Unicode
+                    raise UserError("text must be Unicode without lone surrogates") from None
             for one in encoded:
                 yield np.array(one.ids, dtype=np.uint32)
 
@@ -104,7 +112,7 @@ class LibraryTokenizer:
 
         from gptmini.tokenizer.chat import ChatEncoder
 
-        if self.chat is None:
+        if self.chat is None or "chat_template" not in self.chat:
             raise UserError(NO_TEMPLATE)
         with_special = tokenizers.Tokenizer.from_str(self.text)
         with_special.no_truncation()
@@ -163,11 +171,31 @@ class LibraryTokenizer:
         return state if self.beginning is None else state | {"bos_token": self.bos_token}
 
 
+@contextmanager
+def library_errors(problem: str) -> Iterator[None]:
+    """Turn an error of the library tokenizers, within a block, into a UserError that begins with the problem.
+
+    The library raises bare Exceptions; where its Rust code gives up, it raises a PanicException, which is not even an
+    Exception.
+    """
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise UserError(f"{problem} ({' '.join(str(error).split())})") from None
+
+
 def check_settings(tree: dict) -> None:
     """Raise ValueError for settings of byte pairs that make ids random, or can make the library end the process."""
+    model = tree.get("model")
+    if not isinstance(model, dict):
+        raise ValueError(f"model must be an object, got {model!r:.80}")
     for name in REFUSED:
-        if tree["model"].get(name):
-            raise ValueError(f"it has {name}={tree['model'][name]!r:.80}")
+        if model.get(name):
+            raise ValueError(f"it has {name}={model[name]!r:.80}")
 
 
 def _bytes_of_ids(tokenizer: Any, tree: dict) -> dict[int, bytes]:
@@ -182,7 +210,7 @@ def _bytes_of_ids(tokenizer: Any, tree: dict) -> dict[int, bytes]:
 
     found = {}
     for token, i in tokenizer.get_vocab(with_added_tokens=True).items():
-        if has_byte_tokens and len(token) == 6 and token.startswith("<0x"):
+        if has_byte_tokens and BYTE_TOKEN.fullmatch(token):
             found[i] = bytes([int(token[3:5], 16)])
         elif i in added:
             found[i] = added[i].encode()

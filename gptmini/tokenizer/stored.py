@@ -2,6 +2,9 @@
 
 import base64
 
+from pydantic import ValidationError
+
+from gptmini.settings import first_mistake
 from gptmini.tokenizer.byte_pairs import BytePairTokenizer
 from gptmini.tokenizer.characters import CharTokenizer
 from gptmini.tokenizer.library import LibraryTokenizer
@@ -45,6 +48,8 @@ def from_dict(state: dict) -> Tokenizer:
 
         kinds = (CharTokenizer.kind, BytePairTokenizer.kind, LibraryTokenizer.kind)
         raise UserError(f"tokenizer kind must be one of {', '.join(kinds)}, got {kind!r}")
+    except ValidationError as error:
+        raise UserError(first_mistake(error)) from None
     except ValueError as error:  # a UserError of the tokenizer, or an error of base64
         raise UserError(" ".join(str(error).split())) from None
     except Exception as error:  # of any class: the fields may come from a stranger's file

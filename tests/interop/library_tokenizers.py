@@ -1,6 +1,15 @@
 """Tokenizers of the library tokenizers, as models of other programs have them."""
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 
 def learned(text, *, special, steps=()):
@@ -22,4 +31,25 @@ def learned(text, *, special, steps=()):
     made.post_processor = processors.TemplateProcessing(
         single=f"{special[0]} $A", special_tokens=[(special[0], 0)]
     )
+    return made
+
+
+def of_sentence_piece():
+    """Byte pairs as Llama 2 has them: spaces are signs, and a character without an id is its bytes."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), *"\u2581the", "th"]
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    made = Tokenizer(models.BPE(vocabulary, [("t", "h")], unk_token="<unk>", byte_fallback=True))
+    made.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    )
+    made.decoder = decoders.Sequence(
+        [
+            decoders.Replace("\u2581", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    made.add_special_tokens([AddedToken(piece, normalized=False) for piece in pieces[:3]])
+    made.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
     return made

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+from contextlib import contextmanager
 
 import pytest
 import tokenizers
@@ -280,7 +282,11 @@ REFUSED = [
     ("apertus", edit("config.json", model_type="bert"), "model_type must be one of gpt2, llama"),
     ("apertus", edit("config.json", vocab_size=2**31), "must have the shapes of the config: .* si"),
     ("apertus", edit("config.json", num_hidden_layers=9_999), "the config claims 9999 layers, and"),
-    ("apertus", edit("config.json", hidden_size="wide"), "d_model: .* a valid integer, got 'wide'"),
+    (
+        "apertus",
+        edit("config.json", hidden_size="wide"),
+        r"config\.json: hidden_size: .*got 'wide'",
+    ),
     ("apertus", edit("config.json", hidden_size=...), "type apertus must have hidden_size"),
     ("apertus", edit("config.json", rms_norm_eps=...), "type apertus must have rms_norm_eps"),
     ("apertus", edit("config.json", quantization_config={"bits": 4}), "quantization_config must b"),
@@ -293,7 +299,67 @@ REFUSED = [
     ("gpt2", edit("config.json", scale_attn_weights=False), "scale_attn_weights must be True in a"),
     ("gpt2", replace_weights(lm_head__weight=torch.ones(300, 24)), "none; left over: lm_head.weig"),
     ("gpt2", to_pickle, r"a pickle of weights \(\.bin\) could run code, and is not read"),
-    ("gpt2", to_index({"weight_map": 7}), "must have a weight_map from tensors to files"),
+    ("gpt2", to_index({"weight_map": 7}), r"index\.json: weight_map: .*, got 7"),
+    ("gpt2", to_index({"weight_map": {"a": "../b"}}), r"index\.json: weight_map\.a: .*'\.\./b'"),
+    ("gpt2", to_index({"weight_map": {"a": "/dev/zero"}}), r"weight_map\.a: .*'/dev/zero'"),
+    ("gpt2", to_index({"weight_map": {"a": ".."}}), r"weight_map\.a: .*'\.\.'"),
+    ("gpt2", to_index({"weight_map": {"a": "b"}}), r"index\.json names 'b', which is not in"),
+    ("gpt2", to_index({"weight_map": {"a": "\ud800"}}), r"index\.json names '\\ud800', which"),
+    ("gpt2", edit("config.json", eos_token_id=[-5, 3]), r"config\.json: eos_token_id\.0: .*got -5"),
+    ("gpt2", edit("config.json", eos_token_id="x"), r"config\.json: eos_token_id\.0: .*got 'x'"),
+    (
+        "gpt2",
+        edit("generation_config.json", eos_token_id=2.5),
+        r"eneration_config\.json: eos_token",
+    ),
+    ("gpt2", edit("config.json", n_head=5), r"config\.json: n_embd must be .* n_head=5"),
+    (
+        "gpt2",
+        edit("config.json", n_embd=6 * 2**29, vocab_size=2**32),
+        "have the shapes of the config",
+    ),
+    ("apertus", edit("config.json", tie_word_embeddings=0), r"tie_word_embeddings: .* got 0"),
+    (
+        "gpt2",
+        edit("tokenizer.json", model=[1]),
+        r"tokenizer\.json .* \(model must be .*, got \[1\]",
+    ),
+    (
+        "gpt2",
+        edit("tokenizer_config.json", chat_template=[1]),
+        r"onfig\.json: chat_template\.0: .* 1",
+    ),
+    ("gpt2", edit("tokenizer_config.json", chat_template=5), r"_config\.json: chat_template: .* 5"),
+    (
+        "gpt2",
+        edit("tokenizer_config.json", chat_template=[{"name": 5, "template": ""}]),
+        r"tokenizer_config\.json: chat_template\.0\.name: .* 5",
+    ),
+    (
+        "gpt2",
+        edit("tokenizer_config.json", chat_template="x", bos_token={"content": 7}),
+        r"tokenizer_config\.json: bos_token: .* 7",
+    ),
+    # The library panics.
+    (
+        "gpt2",
+        edit("tokenizer.json", normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+        r"tokenizer\.json must be a tokenizer of the library tokenizers \(Precompiled",
+    ),
+    (
+        "gpt2",
+        edit(
+            "tokenizer.json",
+            post_processor={
+                "type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}],
+                "pair": [],
+                "special_tokens": {},
+            },
+            normalizer={"type": "Lowercase"},  # so that it is none of gptmini's own
+        ),
+        r"tokenizer\.json: it must be one that encodes a text \(",
+    ),
     # The library would end the whole process.
     (
         "gpt2",
@@ -312,13 +378,82 @@ def test_a_folder_that_gpt_does_not_compute_is_refused_in_one_line(tmp_path, mod
     assert re.fullmatch(r".+", str(caught.value))
 
 
-def test_an_index_leads_to_no_file_outside_its_folder(tmp_path):
-    written(tmp_path / "out", "gpt2")
-    (tmp_path / "out" / "model.safetensors").rename(tmp_path / "part.safetensors")
-    index = {"weight_map": {"transformer.wte.weight": "../part.safetensors"}}
-    (tmp_path / "out" / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(FileNotFoundError, match=r"out/part\.safetensors"):
-        read_folder(tmp_path / "out")
+SIDE_FILES = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+    "model.safetensors",
+    "model-00001-of-00002.safetensors",
+    "model.safetensors.index.json",
+]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Files of a GPT-2 in every form; a folder needs only some of them."""
+    path = tmp_path_factory.mktemp("whole") / "out"
+    written(path, "gpt2")
+    model = json.loads((path / "tokenizer.json").read_text())["model"]
+    (path / "vocab.json").write_text(json.dumps(model["vocab"]))
+    merges = [" ".join(pair) for pair in model["merges"]]
+    (path / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]))
+    (path / "chat_template.jinja").write_text("{{ messages }}")
+    part = SIDE_FILES[-2]
+    (path / part).write_bytes((path / "model.safetensors").read_bytes())
+    names = load_file(path / part)
+    index = {"weight_map": dict.fromkeys(names, part)}
+    (path / "model.safetensors.index.json").write_text(json.dumps(index))
+    return path
+
+
+def without_better_files(folder, name):
+    """Take out of a folder the files that are read in the place of one."""
+    if name in ("vocab.json", "merges.txt"):
+        (folder / "tokenizer.json").unlink()
+    if name.startswith("model") and name != "model.safetensors":
+        (folder / "model.safetensors").unlink()
+
+
+@contextmanager
+def written_for(fifo, seconds):
+    """Hold a FIFO open for writing within a block, at most for some seconds, so that nobody waits for ever.
+
+    A process does it, because a library that reads may keep the threads of this one from running.
+    """
+    descriptor = os.open(fifo, os.O_RDWR)
+    process = subprocess.Popen(["sleep", str(seconds)], stdout=descriptor)
+    os.close(descriptor)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("name", SIDE_FILES)
+def test_a_file_of_a_folder_may_be_a_link_to_a_file_and_neither_a_pipe_nor_a_device(
+    tmp_path, whole, name
+):
+    # As in the cache of the hub, where every file is a link to a blob.
+    for file in whole.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    without_better_files(tmp_path, name)
+    read_folder(tmp_path)
+
+    said = rf"^{tmp_path / name} must be a regular file, and is not$"
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to(os.devnull)
+    with pytest.raises(UserError, match=said):
+        read_folder(tmp_path)
+
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with written_for(tmp_path / name, seconds=9), pytest.raises(UserError, match=said):
+        read_folder(tmp_path)
 
 
 @pytest.mark.parametrize(

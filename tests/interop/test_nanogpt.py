@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import resource
 
 import pytest
 import torch
@@ -106,11 +107,43 @@ REFUSED = [
     (change(model_args={"n_layer": 1}), r"ckpt\.pt must have the entries model and model_args of"),
     (change_model(transformer__ln_f__weight=...), r"missing: transformer\.ln_f\.weight; left over"),
     (change_model(transformer__ln_f__weight=torch.ones(1).expand(24)), "must hold dense tensors"),
+    (change_model(transformer__wte__weight=torch.tensor(1.0)), r"must have the entries model and"),
     (change_model(transformer__ln_f__weight=torch.ones(2)), "must have the shapes of the config"),
     (meta(pickle.dumps(Evil())), r"meta\.pkl must be the meta\.pkl of nanoGPT's .* asks for \S"),
+    (
+        meta(pickle.dumps({"itos": dict.fromkeys(range(7), "ab")})),
+        "an id stands for several charac",
+    ),
+    (
+        meta(pickle.dumps({"itos": dict.fromkeys(range(7), 3)})),
+        r"meta\.pkl of nanoGPT's characters",
+    ),
+    (meta(b"\x80\x02Nr\xff\xff\xff\x7f."), r"meta\.pkl of nanoGPT's characters .* the memo 21474"),
     (meta(b"junk"), r"meta\.pkl must be the meta\.pkl of nanoGPT's characters"),
     (meta(pickle.dumps({"itos": {0: "a"}})), "has 7 ids and its tokenizer 1; for ids of character"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("n_embd", "x"), ("n_layer", -1), ("n_head", None), ("block_size", 1.5)]
+)
+def test_a_size_of_another_type_is_named_as_nanogpt_names_it(tmp_path, name, value):
+    write_nanogpt(tmp_path, CHARACTERS)
+    arguments = torch.load(tmp_path / "ckpt.pt", weights_only=True)["model_args"]
+    change(model_args=arguments | {name: value})(tmp_path)
+    with pytest.raises(UserError, match=rf"ckpt\.pt, model_args: {name}: .*, got {value!r}$"):
+        read_nanogpt(tmp_path / "ckpt.pt", tmp_path / "meta.pkl")
+
+
+def test_one_long_text_for_every_id_takes_no_memory(tmp_path):
+    write_nanogpt(tmp_path, CHARACTERS)
+    text = "x" * 75_000
+    (tmp_path / "meta.pkl").write_bytes(pickle.dumps({"itos": [text] * 37_500}))
+    assert (tmp_path / "meta.pkl").stat().st_size < 151_000  # and 2.8 GB, if the texts were joined
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UserError, match=r"meta\.pkl must be the meta\.pkl of nanoGPT's characters"):
+        read_nanogpt(tmp_path / "ckpt.pt", tmp_path / "meta.pkl")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**18  # KiB
 
 
 @pytest.mark.parametrize(("damage", "said"), REFUSED, ids=range(len(REFUSED)))

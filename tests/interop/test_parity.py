@@ -159,7 +159,7 @@ def test_the_model_type_that_most_programs_know_is_chosen():
         (GPT2, {"add_cross_attention": True}, "add_cross_attention must be False in a model of"),
         (MODERN, {"rope_scaling": {"factor": 2}}, "rope_scaling must be None in a model of type n"),
         (MODERN, {"rope_parameters": None}, "rope_parameters must be a rope_theta without further"),
-        (MODERN, {"rope_parameters": {"rope_theta": "1"}}, "rotary_base: Input should be a valid"),
+        (MODERN, {"rope_parameters": {"rope_theta": "1"}}, "rope_theta: Input should be a valid"),
         (
             MODERN,
             {"rope_parameters": {"rope_theta": 1e4, "rope_type": "linear", "factor": 4.0}},

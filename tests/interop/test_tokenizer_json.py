@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from gptmini import tokenizer
 from gptmini.interop.tokenizer_json import (
@@ -14,8 +15,9 @@ from gptmini.interop.tokenizer_json import (
     to_tokenizers,
     write_tokenizer,
 )
+from gptmini.tokenizer import LibraryTokenizer
 from gptmini.user_error import UserError
-from interop.library_tokenizers import learned
+from interop.library_tokenizers import learned, of_sentence_piece
 from tokenizer.texts import END, TIKTOKEN_FILES, TRAIN, WORDS, random_texts, tokenizer_of_gpt2
 from toys import documents_of
 
@@ -183,6 +185,65 @@ def test_a_folder_from_which_no_ids_follow_is_refused(tmp_path, names, said):
         (tmp_path / name).write_text("{}")
     with pytest.raises(UserError, match=said):
         read_tokenizer(tmp_path, n_vocab=300, ends=[], kind="qwen2")
+
+
+@pytest.mark.parametrize(
+    "named", ["<0x41>", "<0xZZ>", "<0x+F>", "<0x-1>", "<0x f>", "<0x4", "<0x411"]
+)
+def test_a_token_stands_for_a_byte_where_the_library_takes_it_for_one(named):
+    made = of_sentence_piece()
+    tree = json.loads(made.to_str())
+    n_vocab = made.get_vocab_size() + 1
+    vocabulary = tree["model"]["vocab"]
+    vocabulary.setdefault(named, n_vocab - 1)
+    coder = LibraryTokenizer(json.dumps(tree), n_vocab=n_vocab, end_of_text=None)
+
+    i = vocabulary[named]
+    assert coder.decode([i]) == decoders.ByteFallback().decode([named])
+
+
+def test_a_text_on_which_a_rule_runs_away_is_refused():
+    made = of_sentence_piece()
+    made.pre_tokenizer = pre_tokenizers.Split(Regex("(x+x+)+y"), "isolated")
+    coder = LibraryTokenizer(made.to_str(), n_vocab=made.get_vocab_size(), end_of_text=None)
+    assert coder.encode("the") == made.encode("the", add_special_tokens=False).ids
+    with pytest.raises(BaseException, match="retry-limit-in-match over"):
+        made.encode("x" * 40)
+    with pytest.raises(UserError, match=r"cannot encode a text \(.*retry-limit-in-match over\)"):
+        coder.encode("x" * 40)
+
+
+def test_byte_pairs_without_every_byte_are_run_by_the_library(tmp_path):
+    model = models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")])
+    made = Tokenizer(model)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([END])
+    made.save(str(tmp_path / "tokenizer.json"))
+    read = read_tokenizer(tmp_path, n_vocab=4, ends=[3])
+    assert (read.encode("abba"), read.decode([2, 1, 0])) == (made.encode("abba").ids, "abba")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("json", "{"),
+        ("n_vocab", "x"),
+        ("n_vocab", True),
+        ("end_of_text", -5),
+        ("end_of_text", 2**70),
+        ("more_ends", [-5, 3]),
+        ("chat", {"chat_template": [1]}),
+        ("chat", [1]),
+    ],
+)
+def test_a_stored_tokenizer_with_a_field_of_another_type_is_refused_by_name(field, value):
+    made = of_sentence_piece()
+    coder = LibraryTokenizer(made.to_str(), n_vocab=made.get_vocab_size(), end_of_text=1)
+    state = coder.to_dict()
+    assert tokenizer.from_dict(state).to_dict() == state
+    said = {"json": "one of the library tokenizers", "end_of_text": "got -5|ids must be below"}
+    with pytest.raises(UserError, match=said.get(field, field)):
+        tokenizer.from_dict(state | {field: value})
 
 
 @pytest.mark.parametrize("kind", ["byte", "bpe", "char"])
