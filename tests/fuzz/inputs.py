@@ -4,6 +4,7 @@ import copy
 import math
 import traceback
 from functools import reduce
+from itertools import islice
 from operator import getitem
 from pathlib import Path
 
@@ -26,13 +27,16 @@ JUNK = [
     2**70,
     1.5,
     math.nan,
+    math.inf,
     "",
     "x",
     "a\nb",
     "é" * 5000,
     "\ud800",
     [],
+    [1],
     [3, 3],
+    [-5, 3],
     ["x", None],
     {},
     {"kind": []},
@@ -106,10 +110,10 @@ def damaged(data, damage):
 
 
 def places(tree):
-    """The path to every entry of a tree of dicts and lists, to the first three of a list."""
+    """The path to every entry of a tree of dicts and lists: the first 30 of a dict, the first three of a list."""
     entries = {}
     if isinstance(tree, dict):
-        entries = tree
+        entries = dict(islice(tree.items(), 30))
     elif isinstance(tree, list):
         entries = dict(enumerate(tree[:3]))
     for key, value in entries.items():
@@ -156,8 +160,11 @@ def same(one, other):
     return one == other or both_are_no_number
 
 
-def outcome(read, *arguments):
-    """What read returns, or None if it refuses. A refusal is a UserError of one line, raised by a line of gptmini."""
+def outcome(read, *arguments, names=""):
+    """What read returns, or None if it refuses. A refusal is a UserError of one line, raised by a line of gptmini.
+
+    names is what the line must name.
+    """
     try:
         return read(*arguments)
     except UserError as caught:
@@ -165,4 +172,5 @@ def outcome(read, *arguments):
     raised_by = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
     assert raised_by.is_relative_to(PACKAGE), f"{raised_by} says: {error}"
     assert len(str(error).splitlines()) == 1, str(error)
+    assert names in str(error), str(error)
     return None

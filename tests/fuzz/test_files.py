@@ -13,15 +13,17 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 import gptmini
-from fuzz.inputs import DAMAGE, PICKLED, broken, damaged, fuzz, outcome, same
+from fuzz.inputs import DAMAGE, JUNK, PICKLED, broken, damaged, fuzz, outcome, same
+from fuzz.model_folders import MODELS, TEXT, coder_of, write_model
 from gptmini import tokenizer
 from gptmini.checkpoint.file import header
 from gptmini.data import TextCorpus, TokenStore, prepare
+from gptmini.interop.reading import read_folder, read_sizes
 from gptmini.model import GPTConfig, new_gpt
 from sizes import TALKATIVE
 from toys import Documents, documents_of, lines
 
-pytestmark = pytest.mark.slow  # together they take ten seconds
+pytestmark = pytest.mark.slow  # together they take half a minute
 
 # It is written and read hundreds of times. Every optional field has its default, which is what a configuration means
 # that leaves the field out.
@@ -71,18 +73,86 @@ def test_a_checkpoint_that_claims_junk_is_refused_or_gives_the_same_weights(path
 TOKENIZERS = [
     tokenizer.CharTokenizer("abc", end_of_text=True).to_dict(),
     tokenizer.bpe(documents_of([lines(40)]), vocab_size=270).to_dict(),
+    coder_of("llama").to_dict(),
 ]
 FIELDS = [*PICKLED, "eA==", "eHg", "é", "aba", "ab\ud800", r"\S", r"[\s\S]"]
 
 
 @fuzz(150)
-@given(
-    state=broken(TOKENIZERS[0], FIELDS) | broken(TOKENIZERS[1], FIELDS) | st.sampled_from(FIELDS)
-)
+@given(state=st.one_of([broken(state, FIELDS) for state in TOKENIZERS]) | st.sampled_from(FIELDS))
 def test_a_tokenizer_of_junk_is_refused_or_encodes_without_loss(state):
     if made := outcome(tokenizer.from_dict, state):
         text = state["characters"] if made.kind == "char" else "a cab, é \n<|endoftext|>"
         assert made.decode(made.encode(text)) == text
+
+
+def in_json(tree):
+    """The text of a JSON file, in which infinity is a number that is too large."""
+    return json.dumps(tree).replace("Infinity", "1e400").encode()
+
+
+class ModelFile:
+    """A file of a model's folder whose content is JSON, or begins with JSON: the header of safetensors."""
+
+    def __init__(self, path):
+        self.path = path
+        self.content = path.read_bytes()
+        n_before = 8 if path.suffix == ".safetensors" else 0  # bytes of the header's length
+        n_json = int.from_bytes(self.content[:n_before], "little") or len(self.content)
+        self.tree = json.loads(self.content[n_before:][:n_json])
+        self.rest = self.content[n_before:][n_json:]
+
+    def __repr__(self):
+        return self.path.name
+
+    def write(self, tree):
+        text = in_json(tree)
+        length = len(text).to_bytes(8, "little") if self.path.suffix == ".safetensors" else b""
+        self.path.write_bytes(length + text + self.rest)
+
+
+@pytest.fixture(scope="module")
+def model_files(tmp_path_factory):
+    """The files of a folder of each model type."""
+    files = {}
+    for kind in MODELS:
+        folder = tmp_path_factory.mktemp("models") / kind
+        write_model(folder, kind)
+        files[kind] = [
+            ModelFile(path)
+            for path in sorted(folder.iterdir())
+            if path.suffix in (".json", ".safetensors")
+        ]
+    return files
+
+
+def use(folder):
+    """Read a model's folder, and do with it what commands do."""
+    model, coder = read_folder(folder)
+    read_sizes(folder)
+    model(torch.tensor([[1]]))
+    coder.decode(range(coder.n_vocab))
+    assert len(coder.byte_lengths()) == model.config.vocab_size
+    outcome(coder.encode, TEXT)
+    if getattr(coder, "chat", None):
+        outcome(coder.chats.encode, [{"role": "user", "content": TEXT}])
+    return True
+
+
+@fuzz(300)
+@given(data=st.data())
+def test_a_models_folder_with_junk_in_a_file_is_read_or_refused_by_name(
+    model_files, monkeypatch, data
+):
+    monkeypatch.setattr("gptmini.interop.tokenizer_json.N_COMPARED", 20)  # texts, for speed
+    file = data.draw(st.sampled_from(model_files[data.draw(st.sampled_from([*MODELS]))]))
+    file.write(data.draw(broken(file.tree, JUNK)))
+    # Weights that do not fit the model may be in any of several files.
+    named = file.path if file.path.suffix == ".json" else file.path.parent
+    try:
+        outcome(use, file.path.parent, names=str(named))
+    finally:
+        file.path.write_bytes(file.content)
 
 
 def read_store(folder):
