@@ -39,7 +39,15 @@ OTHERS = (" 1984", "3.14", "==", " (", ")", "_x", "日本", "🙂", "\u0301", "\
 SPACES = (" ", "  ", "\n", "\n\n    ", "\t", "\u3000", "\xa0")
 N_COMPARED = 2000  # texts
 # Keys of tokenizer_config.json whose tokens a template for chats may use.
-NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+NAMED_TOKENS = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
 # The tokenizer of older folders of GPT-2. The rule that cuts texts into pieces is in neither file.
 GPT2_FILES = ("vocab.json", "merges.txt")
 # Keys that list further special tokens, in transformers 4 and 5.

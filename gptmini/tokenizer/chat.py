@@ -2,14 +2,14 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, ClassVar, NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate, compress, pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
-from jinja2 import TemplateError
+from jinja2 import Template, TemplateError
 from jinja2.ext import Extension
-from jinja2.nodes import Node
+from jinja2.nodes import CallBlock, Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -19,27 +19,51 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     import tokenizers
 
-Message = dict[str, str]  # role and content
-# Stands around the strings of special tokens that a message holds; Unicode keeps it free for such uses.
-MARK = "\ufdd0"
+Message = dict[str, Any]  # role and content, both text, and what else the template may use
+Span = tuple[int, int]  # where a part of a text starts and ends
+# Stand before and behind a part of a text whose place is looked for; Unicode keeps both free for such uses.
+START = "\ufdd0"
+END = "\ufdd1"
+MARKS = START + END
+GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")  # transformers looks for this tag too
+# Names of a message's thoughts. transformers gives templates the first, whichever a chat has.
+THOUGHTS = ("reasoning_content", "thinking", "reasoning")
+
+
+class RefusedChatError(UserError):
+    """The template refuses this chat, or its ids or answers cannot be told; other chats may fit."""
 
 
 class GenerationTag(Extension):
-    """The tag generation, by which some templates tell transformers where answers stand; here it changes nothing."""
+    """The tag generation, by which some templates tell transformers where answers stand. Here it changes nothing."""
 
     tags: ClassVar[set[str]] = {"generation"}
+    marks: ClassVar[tuple[str, str]] = ("", "")
 
-    def parse(self, parser: Parser) -> list[Node]:
-        """Take what stands between the tag and its end as if they were not there."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def parse(self, parser: Parser) -> Node:
+        """Make a block of what stands between the tag and its end, as transformers does."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return CallBlock(self.call_method("between_marks"), [], [], body).set_lineno(line)
+
+    def between_marks(self, caller: Callable[[], str]) -> str:
+        """The text of a block between the marks."""
+        before, behind = self.marks
+        return before + caller() + behind
+
+
+class MarkingTag(GenerationTag):
+    """The tag generation, with marks around what stands between the tag and its end."""
+
+    marks = (START, END)
 
 
 class ChatEncoder:
     """Encodes chats. Special tokens of the template become their ids, and those that a message holds are text.
 
-    The template runs in a sandbox, with what transformers gives it (utils/chat_template_utils.py), but without the
-    date: the text of a prepared folder does not depend on the day.
+    The ids are those of transformers' apply_chat_template, for messages that hold special tokens with
+    sanitize_control_tokens. The template runs in a sandbox, with what transformers gives it
+    (utils/chat_template_utils.py), but without the date: the text of a prepared folder does not depend on the day.
     """
 
     def __init__(
@@ -62,80 +86,350 @@ class ChatEncoder:
 
         Raises UserError: the template is no Jinja.
         """
-        self._names: dict[str, object] = {"raise_exception": _raise, **names}
-        self._special = re.compile("|".join(map(re.escape, special)) or "(?!)")
+        # As transformers: a template may ask whether tools is none, and one that is undefined is not.
+        self._names: dict[str, object] = {
+            "tools": None,
+            "documents": None,
+            "raise_exception": _raise,
+            **names,
+        }
+        # Of two special tokens that begin in one place, the library takes the longer one.
+        longest_first = sorted(filter(str.strip, special), key=len, reverse=True)
+        one_special = "|".join(map(re.escape, longest_first)) or "(?!)"
+        self._special = re.compile(one_special)
+        self._marked_special = re.compile(f"{START}({one_special}){END}")
         self._tokenizer = tokenizer
         self._plain = plain
+        self._line_break = tokenizer.encode("\n", add_special_tokens=False).ids
 
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True,
-            lstrip_blocks=True,
-            extensions=[GenerationTag, "jinja2.ext.loopcontrols"],
-        )
-        environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
-        try:
-            self._template = environment.from_string(template)
-        except TemplateError as error:
-            raise UserError(f"a chat template must be in Jinja, got: {error}") from None
+        self._template = _compiled(template, GenerationTag)
+        has_tag = GENERATION.search(template) is not None
+        # Renders what the template renders, with marks around answers; None where the template does not say.
+        self._marking = _compiled(template, MarkingTag) if has_tag else None
 
-    def encode(self, messages: Sequence[Message]) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of a chat, uint32 (n,), and whether each stands in an answer of the assistant, bool (n,).
+    def encode(
+        self, messages: Sequence[Message], *, loss_on: str = "answers"
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of a chat, uint32 (n,), and whether the loss counts each of them, bool (n,).
 
-        An answer is what the template puts behind the prompt for one, to the end of its message.
-        Raises UserError: the template refuses the messages, or renders their beginning otherwise than in the whole.
+        For loss_on=all it counts all of them. For answers it counts what the template has between the tags generation
+        and endgeneration, or without these what the template puts behind the prompt for an answer, to the end of the
+        assistant's message.
+
+        Raises RefusedChatError: the template refuses the messages, takes a special token in them apart, or has answers
+        that cannot be found. Raises UserError: the memory does not suffice.
         """
-        messages = [message | {"content": self._marked(message["content"])} for message in messages]
+        messages = [_with_thoughts(message) for message in messages]
         text = self._rendered(messages)
 
         ids: list[int] = []
         places = [np.zeros((0, 2), dtype=np.int64)]  # in text, where each id begins and ends
-        begin = 0
-        for number, part in enumerate(text.split(MARK)):
-            is_typed = number % 2 == 1
-            coder = self._plain if is_typed else self._tokenizer
-            with library_errors("the tokenizer cannot encode a chat"):
-                encoded = coder.encode(part, add_special_tokens=False)
-            ids += encoded.ids
-            places.append(begin + np.array(encoded.offsets, dtype=np.int64).reshape(-1, 2))
-            begin += len(part) + len(MARK)
+        for (start, end), is_typed in _parts(text, self._typed(messages, text)):
+            is_first = start == 0 and not is_typed
+            some_ids, offsets = self._part(text[start:end], is_first=is_first, is_typed=is_typed)
+            ids += some_ids
+            places.append(start + offsets)
 
-        begins, ends = np.concatenate(places).T  # (n,) each
-        is_answer = np.zeros(len(ids), dtype=bool)
-        for start, end in self._answers(messages, text):
-            is_answer |= (ends > start) & (begins < end)
-        return np.array(ids, dtype=np.uint32), is_answer
-
-    def _marked(self, content: str) -> str:
-        """A message's text, with MARK before and behind the string of each special token."""
-        return self._special.sub(rf"{MARK}\g<0>{MARK}", content.replace(MARK, ""))
+        is_counted = np.full(len(ids), loss_on == "all")
+        if loss_on != "all":
+            begins, ends = np.concatenate(places).T  # (n,) each
+            for start, end in self._answers(messages, text):
+                is_counted |= (ends > start) & (begins < end)
+        return np.array(ids, dtype=np.uint32), is_counted
 
     def _rendered(self, messages: Sequence[Message], *, asks: bool = False) -> str:
         """The text of messages, with the prompt for an answer behind them if `asks`."""
-        try:
-            return self._template.render(
-                messages=messages, add_generation_prompt=asks, **self._names
-            )
-        except Exception as error:  # of any class: a template is a program
-            raise UserError(f"the tokenizer's chat template refuses a chat: {error}") from None
+        return self._run(self._template, messages, asks=asks)
 
-    def _answers(self, messages: Sequence[Message], text: str) -> list[tuple[int, int]]:
+    def _run(self, template: Template, messages: Sequence[Message], *, asks: bool) -> str:
+        """What a template renders of messages."""
+        try:
+            return template.render(messages=messages, add_generation_prompt=asks, **self._names)
+        except MemoryError:
+            # Not a matter of the chat alone: on a machine with more memory the same chat may be encoded.
+            raise UserError("the tokenizer's chat template ran out of memory") from None
+        except Exception as error:  # of any class: a template is a program
+            reason = str(error) or type(error).__name__
+            raise RefusedChatError(
+                f"the tokenizer's chat template refuses a chat: {reason}"
+            ) from None
+
+    # Special tokens in messages
+
+    def _typed(self, messages: Sequence[Message], text: str) -> list[Span]:
+        """Where special tokens stand in the text of messages that the messages hold.
+
+        The messages are rendered again with marks around their special tokens. Marks keep a template from stripping
+        white space beside them, so the two texts are compared without white space.
+        """
+        marked_messages = [_mapped(message, self._between_marks) for message in messages]
+        if marked_messages == messages:
+            return []
+
+        marked = self._rendered(marked_messages)
+        aligned = _aligned(marked, text)
+        if aligned is None:
+            found = self._special.search("".join(message["content"] for message in messages))
+            shown = "a special token" if found is None else found[0]
+            raise RefusedChatError(
+                f"a message must not hold {shown}, which the tokenizer's chat template takes apart"
+            )
+        solid, n_before = aligned
+
+        held = set()
+        for match in self._marked_special.finditer(marked):
+            first = n_before[match.start(1)]
+            last = n_before[match.end(1)] - 1
+            held.add((solid[first], solid[last] + 1))
+
+        # A template that cuts a special token out of a message may join what stood around it to another one.
+        joints = {n_before[i] for i, character in enumerate(marked) if character in MARKS}
+        around = [(solid[i - 1], solid[i]) for i in joints if 0 < i < len(solid)]
+
+        typed = []
+        for match in self._special.finditer(text):
+            start, end = match.span()
+            if any(start <= left and right < end for left, right in around):
+                raise RefusedChatError(
+                    f"the tokenizer's chat template must not make {match[0]} of parts of a message"
+                )
+            if (start, end) in held:
+                typed.append((start, end))
+        return typed
+
+    def _between_marks(self, text: str) -> str:
+        """A text of a message, with marks around the string of each special token."""
+        plain = text.replace(START, "").replace(END, "")
+        return self._special.sub(rf"{START}\g<0>{END}", plain)
+
+    def _part(self, part: str, *, is_first: bool, is_typed: bool) -> tuple[list[int], np.ndarray]:
+        """Ids of a part of a text, and where each begins and ends in it, int64 (n, 2).
+
+        Some tokenizers put a space before a text. So that a later part gets none, it is encoded behind a line break, as
+        transformers does, unless the two would be one token.
+        """
+        coder = self._plain if is_typed else self._tokenizer
+        encoded = coder.encode(part, add_special_tokens=False)
+        n_left_out = 0
+        if not is_first:
+            behind_break = coder.encode("\n" + part, add_special_tokens=False)
+            if behind_break.ids[: len(self._line_break)] == self._line_break:
+                encoded = behind_break
+                n_left_out = len(self._line_break)
+
+        ids = encoded.ids[n_left_out:]
+        if is_typed and self._tokenizer.token_to_id(part) in ids:
+            raise RefusedChatError(
+                f"a message must not hold {part}, which the tokenizer cannot take for text"
+            )
+        offsets = np.array(encoded.offsets, dtype=np.int64).reshape(-1, 2)[n_left_out:]
+        return ids, offsets - (1 if n_left_out else 0)
+
+    # Answers
+
+    def _answers(self, messages: Sequence[Message], text: str) -> list[Span]:
         """Where each answer of the assistant starts and ends in the text of messages."""
+        if self._marking is not None:
+            return self._tagged(messages, text)
+
         answers = []
         for i, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            prompt = self._rendered(messages[:i], asks=True)
-            answered = self._rendered(messages[: i + 1])
-            if not (text.startswith(prompt) and text.startswith(answered)):
-                raise UserError(
-                    "the tokenizer's chat template must render the beginning of a chat as it does in the whole, and "
-                    f"changes the answer {message['content']!r:.60} where messages follow; give each answer a chat "
-                    "that ends with it"
+            start = self._start_of_answer(messages, i, text)
+            end = self._end_of_answer(messages, i, text)
+            if start is None or end is None:
+                raise RefusedChatError(
+                    "the tokenizer's chat template must render an answer as it does where messages follow, for "
+                    f"data.loss_on=answers, and changes the answer {message['content']!r:.60} or the prompt before it; "
+                    "give each answer a chat that ends with it, or train with data.loss_on=all"
                 )
-            answers.append((len(prompt), len(answered)))
+            answers.append((start, end))
         return answers
+
+    def _tagged(self, messages: Sequence[Message], text: str) -> list[Span]:
+        """Where the text of messages stands between the template's own tags generation and endgeneration."""
+        assert self._marking is not None
+        marked = self._run(self._marking, messages, asks=False)
+        if START in text or END in text:
+            raise RefusedChatError(
+                "a chat must not hold U+FDD0 and U+FDD1, which mark answers, for data.loss_on=answers"
+            )
+        answers = []
+        open_starts: list[int] = []  # of tags inside tags
+        for n_marks_before, mark in enumerate(re.finditer(f"[{MARKS}]", marked)):
+            place = mark.start() - n_marks_before
+            if mark[0] == START:
+                open_starts.append(place)
+            else:
+                answers.append((open_starts.pop(), place))
+        return answers
+
+    def _start_of_answer(self, messages: Sequence[Message], i: int, text: str) -> int | None:
+        """Where the answer that is message i starts in the text of messages; None where that cannot be told."""
+        if i > 0:
+            prompt = self._rendered(messages[:i], asks=True)
+            return len(prompt) if text.startswith(prompt) else None
+
+        # Templates need not render a chat of no messages as they begin one. So the prompt for an answer is what the
+        # template puts behind another message.
+        content = self._content(messages, i, text)
+        if content is None:
+            return None
+        start, _ = content
+        message = self._rendered(messages[:1])
+        asked = self._rendered(messages[:1], asks=True)
+        prompt = asked.removeprefix(message)
+        place = -1 if prompt in ("", asked) else text.rfind(prompt, 0, start)
+        return start if place < 0 else place + len(prompt)
+
+    def _end_of_answer(self, messages: Sequence[Message], i: int, text: str) -> int | None:
+        """Where the answer that is message i ends in the text of messages; None where that cannot be told.
+
+        Some templates put the prompt for an answer behind every chat, as Llama 3's first one. There a chat and one that
+        goes on differ inside this prompt, which is no part of the answer.
+        """
+        is_last = i == len(messages) - 1
+        answered = text if is_last else self._rendered(messages[: i + 1])
+        longer = self._longer(messages, text) if is_last else text
+        if longer.startswith(answered):
+            return len(answered)
+
+        otherwise = len(answered) if is_last else None
+        content = self._content(messages[: i + 1], i, answered)
+        n_same = _n_same(answered, longer)
+        if content is None or n_same < content[1]:
+            return otherwise
+        start, end = content
+        prompt = answered[n_same:].rstrip()
+        if not answered[:start].rstrip().endswith(prompt):
+            return otherwise
+
+        # The next message may begin as the prompt does, as with <|start_header_id|>.
+        ends_turn = self._special.search(answered, end, n_same)
+        return n_same if ends_turn is None else ends_turn.end()
+
+    def _longer(self, messages: Sequence[Message], text: str) -> str:
+        """The text of messages and one that follows; or of messages alone, if the template asks only when told to."""
+        if self._rendered(messages, asks=True) != text:
+            return text
+        try:
+            return self._rendered([*messages, {"role": "user", "content": "?"}])
+        except RefusedChatError:
+            return text
+
+    def _content(self, messages: Sequence[Message], i: int, text: str) -> Span | None:
+        """Where the content of message i starts and ends in the text of messages.
+
+        Where the template strips white space, that around the content is left out. None where the template leaves the
+        content out, writes it twice, or takes it apart.
+        """
+        content = messages[i]["content"].replace(START, "").replace(END, "")
+        marked_message = messages[i] | {"content": f"{START}{content}{END}"}
+        try:
+            marked = self._rendered([*messages[:i], marked_message, *messages[i + 1 :]])
+        except RefusedChatError:
+            return None
+
+        marks = [character for character in marked if character in MARKS]
+        if marks != [START, END]:
+            return None
+        if marked.replace(START, "").replace(END, "") == text:
+            return marked.index(START), marked.index(END) - 1
+
+        aligned = _aligned(marked, text)
+        if aligned is None:
+            return None
+        solid, n_before = aligned
+        first = n_before[marked.index(START)]
+        n_to_end = n_before[marked.index(END)]
+        start = solid[first] if first < len(solid) else len(text)
+        return start, solid[n_to_end - 1] + 1 if n_to_end else 0
+
+
+def _compiled(template: str, tag: type[GenerationTag]) -> Template:
+    """A template in a sandbox, set up as transformers does; UserError for one that is no Jinja."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[tag, "jinja2.ext.loopcontrols"],
+    )
+    environment.filters["tojson"] = _to_json
+    try:
+        return environment.from_string(template)
+    except TemplateError as error:
+        raise UserError(f"a chat template must be in Jinja, got: {error}") from None
 
 
 def _raise(message: str) -> NoReturn:
     """What templates call raise_exception."""
     raise TemplateError(message)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: bool = False,
+) -> str:
+    """The filter tojson, with the arguments that transformers gives it; Jinja's own is for HTML."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _with_thoughts(message: Message) -> Message:
+    """A message whose thoughts have the names that transformers gives them."""
+    found = (message[name] for name in THOUGHTS if message.get(name) is not None)
+    thoughts = next(found, None)
+    if thoughts is None:
+        return message
+    return {"thinking": thoughts, **message, "reasoning_content": thoughts}
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """A value in plain JSON types with each string in it changed, but for names of fields."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _mapped(one, change) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_mapped(one, change) for one in value]
+    return value
+
+
+def _parts(text: str, typed: Sequence[Span]) -> Iterator[tuple[Span, bool]]:
+    """Cut a text before and behind each of the spans; every part comes with whether it is one of them."""
+    edges = [0, *(place for span in typed for place in span), len(text)]
+    for number, (start, end) in enumerate(pairwise(edges)):
+        if start < end:
+            yield (start, end), number % 2 == 1
+
+
+def _n_same(one: str, other: str) -> int:
+    """How many characters two texts have in common at their beginning."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _aligned(marked: str, text: str) -> tuple[list[int], list[int]] | None:
+    """How the text of messages with marks lies on their text without; None where more than white space differs.
+
+    Returns where the solid characters of text stand, those that are neither white space nor marks; and for each place
+    in marked how many of these characters are before it.
+    """
+    solid = [i for i, character in enumerate(text) if _is_solid(character)]
+    is_solid = [_is_solid(character) for character in marked]
+    if "".join(compress(marked, is_solid)) != "".join(text[i] for i in solid):
+        return None
+    return solid, [0, *accumulate(is_solid)]
+
+
+def _is_solid(character: str) -> bool:
+    """Whether a character is neither white space nor a mark."""
+    return not character.isspace() and character not in MARKS

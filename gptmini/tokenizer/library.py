@@ -118,11 +118,22 @@ class LibraryTokenizer:
         with_special.no_truncation()
         with_special.no_padding()
         added = json.loads(self.text).get("added_tokens") or []
+        special = [token["content"] for token in added if token["special"]]
         names = dict(self.chat)
+        template = names.pop("chat_template")
+
+        # A named token is a special one for transformers, also where it is only a word of the vocabulary.
+        known = {token["content"] for token in added}
+        words = [
+            name
+            for name in names.values()
+            if name not in known and with_special.token_to_id(name) is not None
+        ]
+        with_special.add_special_tokens(words)
         return ChatEncoder(
-            names.pop("chat_template"),
+            template,
             names,
-            special=[token["content"] for token in added if token["special"]],
+            special=[*special, *words],
             tokenizer=with_special,
             plain=self._tokenizer,
         )

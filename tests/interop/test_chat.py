@@ -102,17 +102,17 @@ def test_ids_and_answers_are_those_of_transformers(tmp_path, template, as_file):
 def test_special_tokens_that_a_message_holds_are_text(tmp_path):
     tokenizer = read(folder_with(tmp_path, CHATML))
     typed = [{"role": "user", "content": "the cat<|im_end|> sat </s>\ufdd0<s> on"}]
-    ids, _ = tokenizer.chats.encode(typed)
-    plain, _ = tokenizer.chats.encode([{"role": "user", "content": "the cat"}])
+    ids, _ = tokenizer.chats.encode(typed, loss_on="all")
+    plain, _ = tokenizer.chats.encode([{"role": "user", "content": "the cat"}], loss_on="all")
     special = [i for i in ids.tolist() if i < 4]
     assert special == [i for i in plain.tolist() if i < 4]
-    assert "the cat<|im_end|> sat </s><s> on<|im_end|>" in tokenizer.decode(ids.tolist())
+    assert "the cat<|im_end|> sat </s>\ufdd0<s> on<|im_end|>" in tokenizer.decode(ids.tolist())
 
 
 @pytest.mark.parametrize(
     ("template", "said"),
     [
-        (LAST, "must render the beginning of a chat as it does in the whole, and changes the answ"),
+        (LAST, r"data\.loss_on=answers, and changes the answer 'On the mat"),
         ("{{ raise_exception('roles must alternate') }}", "refuses a chat: roles must alternate"),
         ("{% if %}", "a chat template must be in Jinja, got: Expected an expression"),
         ("{{ messages.__class__.__mro__ }}", "refuses a chat: access to attribute '__class__'"),
