@@ -25,6 +25,7 @@ class Corpus(ABC):
     # chat where each document is a chat, its messages in JSON, which stays whole; None for text.
     template: str | None = None
     loss_on: str = "all"  # or answers, for the loss on the assistant's answers in chats alone
+    on_error: str = "fail"  # or skip, to leave out chats that the tokenizer's template refuses
 
     @abstractmethod
     def identity(self, digest_of: DigestOf) -> dict:

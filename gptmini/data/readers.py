@@ -49,6 +49,7 @@ class Piece(NamedTuple):
 
     text: str
     ends: bool  # whether the document ends with this piece
+    where: str = ""  # of a chat, how a message about it begins: the file, and the line or row
 
 
 class Reader:
@@ -246,9 +247,9 @@ class Reader:
                 return
             value = chat
 
-        where = f"{where} must have text in the field {self.field}, got"
+        problem = f"{where} must have text in the field {self.field}, got"
         if not isinstance(value, str):
-            self._leave_out(f"{where} {value!r:.{SHOWN}}")
+            self._leave_out(f"{problem} {value!r:.{SHOWN}}")
             return
         try:
             value.encode()
@@ -256,10 +257,10 @@ class Reader:
             # JSON may hold half of a surrogate pair as an escape, and a byte in another encoding is decoded as one.
             character = value[error.start]
             self._leave_out(
-                f"{where} {character!r}, half of a surrogate pair or a byte in another encoding"
+                f"{problem} {character!r}, half of a surrogate pair or a byte in another encoding"
             )
             return
-        yield Piece(value, ends=True)
+        yield Piece(value, ends=True, where=where if self.template else "")
 
     def _leave_out(self, problem: str) -> None:
         """Count a record that cannot be read; UserError unless such records are to be left out."""
@@ -282,7 +283,7 @@ def in_pieces(parts: Iterator[Piece], file: Path) -> Iterator[Piece]:
     """
     pending = ""  # what is read of a document and is not yet part of a piece
     searched = 0  # characters of pending that hold no place to cut; 0 where that is not known
-    for text, ends in parts:
+    for text, ends, where in parts:
         pending += text
         start = 0
         while len(pending) - start > PIECE:
@@ -302,20 +303,28 @@ def in_pieces(parts: Iterator[Piece], file: Path) -> Iterator[Piece]:
             )
         if ends:
             if pending:
-                yield Piece(pending, ends=True)
+                yield Piece(pending, ends=True, where=where)
             pending = ""
             searched = 0
 
 
 def _as_json(messages: Any) -> str | None:
-    """Role and content of messages in JSON; None for anything else, and for what is longer than a piece."""
+    """Messages in JSON; None for what are no messages with role and content, and for what is longer than a piece.
+
+    Fields without a value are left out, as transformers does.
+    """
     try:
-        plain = [{"role": one["role"], "content": one["content"]} for one in messages]
-    except (TypeError, KeyError):
+        plain = []
+        for one in messages:
+            required = {"role": one["role"], "content": one["content"]}
+            if not all(isinstance(text, str) for text in required.values()):
+                return None
+            others = {name: value for name, value in one.items() if value is not None}
+            plain.append(required | others)
+        chat = json.dumps(plain, ensure_ascii=False)
+    except (TypeError, KeyError):  # TypeError also for a value that JSON does not have, as a date
         return None
-    are_texts = all(isinstance(text, str) for one in plain for text in one.values())
-    chat = json.dumps(plain, ensure_ascii=False)
-    return chat if plain and are_texts and len(chat) <= PIECE else None
+    return chat if plain and len(chat) <= PIECE else None
 
 
 def _place_to_cut(text: str, start: int, searched: int) -> int | None:

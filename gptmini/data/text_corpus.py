@@ -46,7 +46,7 @@ class TextCorpus(Corpus):
             field: as for Reader, like the arguments after it.
             separator: text between the documents of a file; \\n stands for a line break, as in Python.
             encoding: of files of text.
-            on_error: fail, or skip for records that cannot be read.
+            on_error: fail, or skip for records that cannot be read, and chats that the template refuses.
             template: chat for records with messages, in the field of this name unless `field` is another than text;
                 the tokenizer's template makes text of them.
             loss_on: all tokens, or answers, the assistant's in chats, alone.
@@ -60,6 +60,7 @@ class TextCorpus(Corpus):
             )
         self.template = template
         self.loss_on = loss_on
+        self.on_error = on_error
         self.name = name
         self.val_fraction = val_fraction if val_path is None else None
         self._how: dict[str, Any] = {
@@ -181,7 +182,7 @@ class TextCorpus(Corpus):
         for file in files:
             piece: Piece | None = None
             for piece in self._reader.pieces(file):
-                yield Document(split, piece.text, piece.ends)
+                yield Document(split, piece.text, piece.ends, piece.where)
             if piece is None:
                 self._empty.append(file)
                 n_empty += 1

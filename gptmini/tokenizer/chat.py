@@ -26,6 +26,7 @@ START = "\ufdd0"
 END = "\ufdd1"
 MARKS = START + END
 GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")  # transformers looks for this tag too
+SHOWN = 300  # characters of a template's own error that a message shows
 # Names of a message's thoughts. transformers gives templates the first, whichever a chat has.
 THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 
@@ -149,9 +150,9 @@ class ChatEncoder:
             # Not a matter of the chat alone: on a machine with more memory the same chat may be encoded.
             raise UserError("the tokenizer's chat template ran out of memory") from None
         except Exception as error:  # of any class: a template is a program
-            reason = str(error) or type(error).__name__
+            reason = " ".join(str(error).split()) or type(error).__name__
             raise RefusedChatError(
-                f"the tokenizer's chat template refuses a chat: {reason}"
+                f"the tokenizer's chat template refuses a chat: {reason:.{SHOWN}}"
             ) from None
 
     # Special tokens in messages

@@ -15,6 +15,7 @@ class Document(NamedTuple):
     split: str | None  # train, or val for text that is held out; None where val_fraction decides
     text: str
     ends: bool = True  # whether the document ends with this part
+    where: str = ""  # how a message about it begins: the file, and the line or row; empty where that is not known
 
 
 class Tokenizer(Protocol):

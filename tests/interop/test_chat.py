@@ -3,13 +3,14 @@
 import gzip
 import json
 import os
+import re
 
 import numpy as np
 import pytest
 import torch
 
 import gptmini
-from gptmini.data import TextCorpus, prepare
+from gptmini.data import TextCorpus, Watcher, preparation, prepare
 from gptmini.data.batches import shifted
 from gptmini.data.store import without_marks
 from gptmini.interop.hugging_face import from_hugging_face
@@ -225,3 +226,143 @@ def test_what_holds_no_chats_is_told(tmp_path, chats):
     (tmp_path / "bad.jsonl").write_text('{"messages": [{"role": "user", "content": null}]}')
     with pytest.raises(UserError, match=r"line 1.* must have a chat in the field messages, a list"):
         prepared(tmp_path, tmp_path / "bad.jsonl", tokenizer)
+
+
+STRICT_PLAIN = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}{{ m.content }}</s>{% endfor %}"
+)
+
+
+@pytest.fixture
+def some_refused(tmp_path):
+    """A file of 3,000 chats, of which every hundredth begins with the assistant, and the other ones."""
+    made = []
+    for i in range(3000):
+        chat = [CHAT[1] | {"content": f"cat {i} " + "sat " * (i % 7)}, CHAT[2]]
+        made.append(chat[::-1] if i % 100 == 50 else chat)
+    lines = [json.dumps({"messages": chat}) for chat in made]
+    (tmp_path / "some.jsonl").write_text("\n".join(lines))
+    return tmp_path / "some.jsonl", [chat for chat in made if chat[0]["role"] == "user"]
+
+
+def test_a_chat_that_the_template_refuses_is_named_or_left_out_and_counted(
+    tmp_path, some_refused, monkeypatch
+):
+    file, kept = some_refused
+    path = folder_with(tmp_path / "theirs", STRICT_PLAIN)
+    tokenizer = read(path)
+    where = r"some\.jsonl, line 51 \(byte [\d,]+\),.*: roles must alternate; data\.on_error"
+    with pytest.raises(UserError, match=where):
+        prepared(tmp_path, file, tokenizer)
+
+    theirs = transformers.AutoTokenizer.from_pretrained(path)
+    expected = sorted([*theirs.apply_chat_template(chat)["input_ids"], 1] for chat in kept)
+    stores = []
+    for n_bytes in (2**22, 30_000):  # one task, and many
+        monkeypatch.setattr("gptmini.data.preparation.TASK", n_bytes)
+        notes = []
+        store, _ = prepare(
+            TextCorpus(file, 0.2, template="chat", on_error="skip"),
+            lambda documents, n=n_bytes: tokenizer,
+            tmp_path / f"data{n_bytes}",
+            n_workers=2,
+            watcher=Watcher(on_note=notes.append),
+        )
+        (note,) = [note for note in notes if "left out that the template" in note]
+        assert re.match(r"30 chats .* first: .*some\.jsonl, line 51 .*roles must alternate$", note)
+
+        listed = (store.folder / "skipped.txt").read_text().splitlines()
+        assert [int(re.search(r"line ([\d,]+)", line)[1].replace(",", "")) for line in listed] == [
+            *range(51, 3001, 100)
+        ]
+        documents = []
+        for split in ("train", "val"):
+            ends = store.document_ends(split).astype(int)[:-1]
+            documents += [part.tolist() for part in np.split(store.tokens(split), ends)]
+        assert sorted(documents) == expected
+        stores.append(store)
+    for split in ("train", "val"):
+        assert stores[0].tokens(split).tolist() == stores[1].tokens(split).tolist()
+
+
+def test_chats_left_out_are_counted_though_a_preparation_was_interrupted(
+    tmp_path, some_refused, monkeypatch
+):
+    file, _ = some_refused
+    tokenizer = read(folder_with(tmp_path / "theirs", STRICT_PLAIN))
+    monkeypatch.setattr("gptmini.data.preparation.TASK", 30_000)
+    encode = preparation.encode_task
+    notes = []
+
+    def of_model(documents):
+        return tokenizer
+
+    def interrupted(task, *others):
+        if task.number == 5:
+            raise KeyboardInterrupt
+        encode(task, *others)
+
+    def start():
+        corpus = TextCorpus(file, 0.2, template="chat", on_error="skip")
+        watcher = Watcher(on_note=notes.append)
+        return prepare(corpus, of_model, tmp_path / "data", watcher=watcher)[0]
+
+    monkeypatch.setattr("gptmini.data.preparation.encode_task", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    monkeypatch.setattr("gptmini.data.preparation.encode_task", encode)
+    store = start()
+    assert any(re.match(r"\d+ of \d+ parts of the text had been", note) for note in notes)
+    assert any(note.startswith("30 chats were left out") for note in notes)
+    assert len((store.folder / "skipped.txt").read_text().splitlines()) == 30
+
+
+def test_roles_that_occur_are_named_where_no_answer_is_trained_on(tmp_path):
+    tokenizer = read(folder_with(tmp_path / "theirs", PLAIN))
+    chats = [
+        [{"role": "human", "content": f"cat {i}"}, {"role": "gpt", "content": "the mat"}]
+        for i in range(100)
+    ]
+    file = tmp_path / "roles.jsonl"
+    file.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats))
+    with pytest.raises(UserError, match=r"loss_on=answers.* role assistant.* roles are gpt, human"):
+        prepared(tmp_path, file, tokenizer, loss_on="answers")
+    assert prepared(tmp_path, file, tokenizer).n_documents("train") > 50
+
+    with file.open("a") as more:
+        more.write("".join(json.dumps({"messages": CHAT[:3]}) + "\n" for _ in range(9)))
+        more.write(json.dumps({"messages": [*CHAT, {"role": "user", "content": "12"}]}) + "\n")
+    (tmp_path / "val.jsonl").write_text(json.dumps({"messages": CHAT}))
+    notes = []
+    corpus = TextCorpus(
+        file, 0.2, val_path=tmp_path / "val.jsonl", template="chat", loss_on="answers"
+    )
+    watcher = Watcher(on_note=notes.append)
+    prepare(corpus, lambda documents: tokenizer, tmp_path / "data", watcher=watcher)
+    (note,) = notes
+    assert re.match(r"100 chats .* assistant, .* assistant, gpt, human, system, user$", note)
+
+
+def test_a_refusal_says_why_nothing_is_left(tmp_path, chats):
+    file, _ = chats
+    tokenizer = read(folder_with(tmp_path / "theirs", "{{ raise_exception('no cats') }}"))
+    with pytest.raises(UserError, match=r"300 were left out, the first: .*line 1 .*no cats"):
+        prepared(tmp_path, file, tokenizer, on_error="skip")
+
+
+def test_what_a_message_has_besides_its_content_reaches_the_template(tmp_path):
+    template = "{% for m in messages %}{{ m.name or '-' }}{{ m.thoughts is defined }}{{ m.content }}{% endfor %}"
+    path = folder_with(tmp_path / "theirs", template)
+    chat = [
+        {"role": "user", "name": "Ada", "thoughts": None, "content": "the cat"},
+        {"role": "assistant", "content": "12 mats"},
+    ]
+    (tmp_path / "named.jsonl").write_text(json.dumps({"messages": chat}) + "\n")
+    (tmp_path / "val.jsonl").write_text(json.dumps({"messages": chat}) + "\n")
+    store = prepared(
+        tmp_path, tmp_path / "named.jsonl", read(path), val_path=tmp_path / "val.jsonl"
+    )
+    theirs = transformers.AutoTokenizer.from_pretrained(path)
+    expected = theirs.apply_chat_template(chat)["input_ids"]
+    assert store.tokens("train").tolist() == [*expected, 1]
