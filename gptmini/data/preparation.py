@@ -479,7 +479,7 @@ class ChatReport:
             noun = "chat has" if self.n_without == 1 else "chats have"
             notes.append(
                 f"{self.n_without:,} {noun} no answer to train on; data.loss_on=answers trains on the role assistant, "
-                f"and the roles are {self.named_roles()}"
+                f"and all chats have the roles {self.named_roles()}"
             )
         return notes
 
@@ -504,8 +504,8 @@ def _nothing_in(split: str, chats: ChatReport | None, loss_on: str) -> str:
         return problem
     if chats.n_without and loss_on == "answers":
         problem = (
-            f"the {split} split must hold answers for data.loss_on=answers, which trains on the role assistant, got "
-            f"none; the roles are {chats.named_roles()}"
+            f"data.loss_on=answers trains on the role assistant, and the {split} split has no answer of that role; the "
+            f"chats have the roles {chats.named_roles()}; rename one to assistant, or use data.loss_on=all"
         )
     if chats.n_refused:
         problem += (
@@ -534,8 +534,7 @@ def encode_chats(
         try:
             ids, is_counted = chats.encode(messages, loss_on=corpus.loss_on)
         except UserError as error:
-            where = document.where or "a corpus"
-            problem = f"{where} holds a chat that cannot be encoded: {error}"
+            problem = f"{document.where or 'a chat'} cannot be encoded: {error}"
             if not isinstance(error, RefusedChatError):
                 raise UserError(problem) from None
             if corpus.on_error == "fail":

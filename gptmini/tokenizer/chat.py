@@ -152,7 +152,7 @@ class ChatEncoder:
         except Exception as error:  # of any class: a template is a program
             reason = " ".join(str(error).split()) or type(error).__name__
             raise RefusedChatError(
-                f"the tokenizer's chat template refuses a chat: {reason:.{SHOWN}}"
+                f"the tokenizer's chat template refuses the chat: {reason:.{SHOWN}}"
             ) from None
 
     # Special tokens in messages
@@ -200,8 +200,7 @@ class ChatEncoder:
 
     def _between_marks(self, text: str) -> str:
         """A text of a message, with marks around the string of each special token."""
-        plain = text.replace(START, "").replace(END, "")
-        return self._special.sub(rf"{START}\g<0>{END}", plain)
+        return self._special.sub(rf"{START}\g<0>{END}", _without_marks(text))
 
     def _part(self, part: str, *, is_first: bool, is_typed: bool) -> tuple[list[int], np.ndarray]:
         """Ids of a part of a text, and where each begins and ends in it, int64 (n, 2).
@@ -237,13 +236,19 @@ class ChatEncoder:
         for i, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
+            answer = f"{message['content']!r:.60}"
+            not_found = f"data.loss_on=answers cannot find the answer {answer}: the tokenizer's chat template "
             start = self._start_of_answer(messages, i, text)
-            end = self._end_of_answer(messages, i, text)
-            if start is None or end is None:
+            if start is None:
                 raise RefusedChatError(
-                    "the tokenizer's chat template must render an answer as it does where messages follow, for "
-                    f"data.loss_on=answers, and changes the answer {message['content']!r:.60} or the prompt before it; "
-                    "give each answer a chat that ends with it, or train with data.loss_on=all"
+                    f"{not_found}does not render it behind its own prompt for an answer; use data.loss_on=all, or put "
+                    "{% generation %} and {% endgeneration %} around answers in the template"
+                )
+            end = self._end_of_answer(messages, i, text)
+            if end is None:
+                raise RefusedChatError(
+                    f"{not_found}renders it differently once a message follows; give each answer a chat that ends with "
+                    "it, or use data.loss_on=all"
                 )
             answers.append((start, end))
         return answers
@@ -274,15 +279,16 @@ class ChatEncoder:
 
         # Templates need not render a chat of no messages as they begin one. So the prompt for an answer is what the
         # template puts behind another message.
+        message = self._rendered(messages[:1])
+        prompt = self._rendered(messages[:1], asks=True).removeprefix(message)
         content = self._content(messages, i, text)
         if content is None:
             return None
         start, _ = content
-        message = self._rendered(messages[:1])
-        asked = self._rendered(messages[:1], asks=True)
-        prompt = asked.removeprefix(message)
-        place = -1 if prompt in ("", asked) else text.rfind(prompt, 0, start)
-        return start if place < 0 else place + len(prompt)
+        if not prompt:
+            return start
+        place = text.rfind(prompt, 0, start)
+        return None if place < 0 else place + len(prompt)
 
     def _end_of_answer(self, messages: Sequence[Message], i: int, text: str) -> int | None:
         """Where the answer that is message i ends in the text of messages; None where that cannot be told.
@@ -325,17 +331,17 @@ class ChatEncoder:
         Where the template strips white space, that around the content is left out. None where the template leaves the
         content out, writes it twice, or takes it apart.
         """
-        content = messages[i]["content"].replace(START, "").replace(END, "")
-        marked_message = messages[i] | {"content": f"{START}{content}{END}"}
+        marked_messages = [_mapped(message, _without_marks) for message in messages]
+        marked_messages[i]["content"] = START + marked_messages[i]["content"] + END
         try:
-            marked = self._rendered([*messages[:i], marked_message, *messages[i + 1 :]])
+            marked = self._rendered(marked_messages)
         except RefusedChatError:
             return None
 
         marks = [character for character in marked if character in MARKS]
         if marks != [START, END]:
             return None
-        if marked.replace(START, "").replace(END, "") == text:
+        if _without_marks(marked) == text:
             return marked.index(START), marked.index(END) - 1
 
         aligned = _aligned(marked, text)
@@ -402,6 +408,11 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, list):
         return [_mapped(one, change) for one in value]
     return value
+
+
+def _without_marks(text: str) -> str:
+    """A text without the characters that are marks."""
+    return text.replace(START, "").replace(END, "")
 
 
 def _parts(text: str, typed: Sequence[Span]) -> Iterator[tuple[Span, bool]]:

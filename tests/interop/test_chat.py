@@ -113,10 +113,10 @@ def test_special_tokens_that_a_message_holds_are_text(tmp_path):
 @pytest.mark.parametrize(
     ("template", "said"),
     [
-        (LAST, r"data\.loss_on=answers, and changes the answer 'On the mat"),
-        ("{{ raise_exception('roles must alternate') }}", "refuses a chat: roles must alternate"),
+        (LAST, r"data\.loss_on=answers cannot find the answer 'On the mat.* ends with it"),
+        ("{{ raise_exception('roles must alternate') }}", "refuses the chat: roles must alternate"),
         ("{% if %}", "a chat template must be in Jinja, got: Expected an expression"),
-        ("{{ messages.__class__.__mro__ }}", "refuses a chat: access to attribute '__class__'"),
+        ("{{ messages.__class__.__mro__ }}", "refuses the chat: access to attribute '__class__'"),
     ],
 )
 def test_a_template_that_cannot_be_used_is_told(tmp_path, template, said):
@@ -326,7 +326,9 @@ def test_roles_that_occur_are_named_where_no_answer_is_trained_on(tmp_path):
     ]
     file = tmp_path / "roles.jsonl"
     file.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats))
-    with pytest.raises(UserError, match=r"loss_on=answers.* role assistant.* roles are gpt, human"):
+    with pytest.raises(
+        UserError, match=r"loss_on=answers .* role assistant.* train .* roles gpt, human;"
+    ):
         prepared(tmp_path, file, tokenizer, loss_on="answers")
     assert prepared(tmp_path, file, tokenizer).n_documents("train") > 50
 

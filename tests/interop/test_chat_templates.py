@@ -188,7 +188,7 @@ def test_ids_and_answers_of_chats_are_those_of_transformers(pair, name):
     theirs, ours = pair(template)
     _, tagged = pair(template, tagged=True)
     n_refused = 0
-    for chat in random_chats(30):
+    for chat in random_chats(20):
         expected = outcome(
             theirs.apply_chat_template,
             chat,
@@ -210,7 +210,7 @@ def test_ids_and_answers_of_chats_are_those_of_transformers(pair, name):
             ids, is_answer = encoder.encode(chat, loss_on="answers")
             assert ids.tolist() == expected["input_ids"]
             assert is_answer.tolist() == [bool(i) for i in expected["assistant_masks"]], chat
-    assert n_refused < 30
+    assert n_refused < 20
 
 
 THOUGHT = "<think>\nOn 12 mats?\n</think>\n\n"
@@ -274,15 +274,31 @@ def test_answers_that_a_template_changes_later_are_those_of_its_tags_or_refused(
 
     ids, is_answer = ours.encode(THOUGHTFUL[:2])
     assert is_answer.tolist() == [bool(i) for i in expected_of(THOUGHTFUL[:2])["assistant_masks"]]
-    with pytest.raises(UserError, match=r"data\.loss_on=answers, and changes the answer .*12 mats"):
+    with pytest.raises(
+        UserError, match=r"loss_on=answers cannot find the answer .*12 mats.* ends with it"
+    ):
         ours.encode(THOUGHTFUL)
+
+
+def test_an_answer_that_does_not_follow_the_prompt_for_one_is_refused(pair):
+    """As DeepSeek R1's templates, whose prompt begins the thoughts that they take out of answers."""
+    asks = "{% if add_generation_prompt %}{{ '<|start|>assistant\n<think>' }}{% endif %}"
+    theirs, ours = pair(f"{EACH}{CHATML}{{% endfor %}}{asks}")
+    for chat in (THOUGHTFUL[:1], [said("assistant", "the cat")]):
+        ids, _ = ours.encode(chat, loss_on="all")
+        assert ids.tolist() == theirs.apply_chat_template(chat)["input_ids"]
+    for answer in ([said("assistant", "the cat")], [*THOUGHTFUL[:1], said("assistant", "the cat")]):
+        with pytest.raises(UserError, match=r"answer 'the cat': .* its own prompt for an answer"):
+            ours.encode(answer)
 
 
 @pytest.mark.parametrize("name", ["smollm2", "llama2", "llama3", "gemma"])
 def test_special_tokens_in_messages_are_text_as_transformers_makes_it(pair, name):
     theirs, ours = pair(TEMPLATES[name])
     n_encoded = 0
-    for chat in random_chats(40, special=["<|end|>", "a<s>b</s>", "<mask><mask>", "</think>"]):
+    for chat in random_chats(
+        40, special=["<|end|>", "a<s>b</s>", "<mask><mask>", "</think>", "\ufdd0"]
+    ):
         expected = outcome(theirs.apply_chat_template, chat, sanitize_control_tokens=True)
         if not isinstance(expected, Exception):
             n_encoded += 1
