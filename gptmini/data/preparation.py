@@ -502,7 +502,9 @@ def _nothing_in(split: str, chats: ChatReport | None, loss_on: str) -> str:
     problem = f"the {split} split must hold text, got none; give more text"
     if chats is None:
         return problem
-    if chats.n_without and loss_on == "answers":
+    if loss_on == "answers" and "assistant" in chats.roles:
+        problem = f"the {split} split must hold answers for data.loss_on=answers, got none; give more chats"
+    elif loss_on == "answers" and chats.roles:
         problem = (
             f"data.loss_on=answers trains on the role assistant, and the {split} split has no answer of that role; the "
             f"chats have the roles {chats.named_roles()}; rename one to assistant, or use data.loss_on=all"

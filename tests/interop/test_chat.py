@@ -368,3 +368,17 @@ def test_what_a_message_has_besides_its_content_reaches_the_template(tmp_path):
     theirs = transformers.AutoTokenizer.from_pretrained(path)
     expected = theirs.apply_chat_template(chat)["input_ids"]
     assert store.tokens("train").tolist() == [*expected, 1]
+
+
+def test_a_split_without_answers_asks_for_more_chats(tmp_path):
+    tokenizer = read(folder_with(tmp_path / "theirs", PLAIN))
+    (tmp_path / "some.jsonl").write_text(json.dumps({"messages": CHAT}))
+    (tmp_path / "val.jsonl").write_text(json.dumps({"messages": CHAT[:2]}))
+    with pytest.raises(UserError, match=r"the val split .* answers .* give more chats"):
+        prepared(
+            tmp_path,
+            tmp_path / "some.jsonl",
+            tokenizer,
+            val_path=tmp_path / "val.jsonl",
+            loss_on="answers",
+        )
