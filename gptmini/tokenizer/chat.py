@@ -101,7 +101,7 @@ class ChatEncoder:
         self._marked_special = re.compile(f"{START}({one_special}){END}")
         self._tokenizer = tokenizer
         self._plain = plain
-        self._line_break = tokenizer.encode("\n", add_special_tokens=False).ids
+        self._line_break = _encoded(tokenizer, "\n").ids
 
         self._template = _compiled(template, GenerationTag)
         has_tag = GENERATION.search(template) is not None
@@ -209,10 +209,10 @@ class ChatEncoder:
         transformers does, unless the two would be one token.
         """
         coder = self._plain if is_typed else self._tokenizer
-        encoded = coder.encode(part, add_special_tokens=False)
+        encoded = _encoded(coder, part)
         n_left_out = 0
         if not is_first:
-            behind_break = coder.encode("\n" + part, add_special_tokens=False)
+            behind_break = _encoded(coder, "\n" + part)
             if behind_break.ids[: len(self._line_break)] == self._line_break:
                 encoded = behind_break
                 n_left_out = len(self._line_break)
@@ -352,6 +352,12 @@ class ChatEncoder:
         n_to_end = n_before[marked.index(END)]
         start = solid[first] if first < len(solid) else len(text)
         return start, solid[n_to_end - 1] + 1 if n_to_end else 0
+
+
+def _encoded(coder: "tokenizers.Tokenizer", text: str) -> "tokenizers.Encoding":
+    """The ids of a text, and where each begins and ends in it; UserError where the library fails."""
+    with library_errors("the tokenizer cannot encode a chat"):
+        return coder.encode(text, add_special_tokens=False)
 
 
 def _compiled(template: str, tag: type[GenerationTag]) -> Template:
