@@ -6,7 +6,7 @@ import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -184,7 +184,7 @@ def decoded(text: Opened, file: Path) -> Iterator[str]:
 
 
 class LineTooLongError(Exception):
-    """A line is longer than LONGEST_LINE characters. It has been read to its end."""
+    """A line, or a record of several lines, is longer than LONGEST_LINE characters. The line has been read whole."""
 
 
 class Lines:
@@ -205,9 +205,45 @@ class Lines:
         self._number = 1  # of the next line
         self._offset = text.offset  # of the next line in the file, unpacked
 
+        self._length = 0  # characters of the present record that have been read
+        # Lines behind the first one of a record, which may be read again, and their number of characters.
+        self._kept = io.StringIO(newline="")
+        self._n_kept = 0
+        # Of the present record's second line: place in _kept, number, offset. None before it is read, and if it is too
+        # long to be kept.
+        self._second: tuple[int, int, int] | None = None
+
     def place(self) -> str:
         """How a message about the next line begins."""
         return f"{self._file}, line {self._number:,} (byte {self._offset:,}),"
+
+    def begin_record(self) -> None:
+        """Begin a record with the next line."""
+        self._length = 0
+        self._second = None
+        if self._n_kept:
+            place = self._kept.tell()
+            # Drop what has been read for the last time; of a long rest, only now and then.
+            if place == self._n_kept or place > LONGEST_LINE:
+                self._kept = io.StringIO(self._kept.read(), newline="")
+                self._n_kept -= place
+
+    def go_back(self) -> None:
+        """Go back to the second line of the present record, if it was read and is not too long."""
+        if self._second is not None:
+            place, self._number, self._offset = self._second
+            self._kept.seek(place)
+
+    def n_behind_first(self, test: Callable[[str], bool]) -> int:
+        """Number of lines of the present record behind its first, if all of them pass a test, and else 0."""
+        if self._second is None:
+            return 0
+        place, number, _ = self._second
+        now = self._kept.tell()
+        self._kept.seek(place)
+        all_pass = all(test(self._kept.readline()) for _ in range(self._number - number))
+        self._kept.seek(now)
+        return self._number - number if all_pass else 0
 
     def __iter__(self) -> "Lines":
         """These lines, from the next one on."""
@@ -218,19 +254,39 @@ class Lines:
 
         Raises UserError: bytes that UTF-16 or UTF-32 does not have, behind which nothing can be read.
         """
+        is_first = self._length == 0
+        if not is_first and self._second is None:
+            self._second = (self._kept.tell(), self._number, self._offset)
+
+        line = self._kept.readline() if self._n_kept else ""
+        if line:
+            self._offset += self._n_bytes(line)
+        else:
+            line = self._read_whole()
+            if not line:
+                raise StopIteration
+            if not is_first and len(line) <= LONGEST_LINE:
+                self._n_kept += self._kept.write(line)
+        self._number += 1
+
+        self._length += len(line)
+        if self._length > LONGEST_LINE:
+            if len(line) > LONGEST_LINE:
+                self._second = None
+            what = "line" if is_first else "record"
+            raise LineTooLongError(f"a {what} of more than {LONGEST_LINE:,} characters")
+        return line
+
+    def _read_whole(self) -> str:
+        """Read the next line of the file to its end, and return it, or its first LONGEST_LINE + 1 characters."""
         line = self._read()
-        if not line:
-            raise StopIteration
         rest = line
         while len(rest) > LONGEST_LINE and rest[-1] not in "\r\n":
             rest = self._read()
-        self._number += 1
-        if len(line) > LONGEST_LINE:
-            raise LineTooLongError(f"a line of more than {LONGEST_LINE:,} characters")
         return line
 
     def _read(self) -> str:
-        """The next line, or the first LONGEST_LINE + 1 characters of it; empty at the end of the file."""
+        """The next line of the file, or the first LONGEST_LINE + 1 characters of it; empty at the end of the file."""
         encoding = self._wrapper.encoding
         try:
             line = self._wrapper.readline(LONGEST_LINE + 1)
@@ -239,5 +295,9 @@ class Lines:
                 f"{self.place()} or a line behind it must be {encoding.upper()}, got {error.reason}",
                 for_training=NAMES_ENCODING,
             ) from None
-        self._offset += len(line.encode(encoding, errors="replace"))
+        self._offset += self._n_bytes(line)
         return line
+
+    def _n_bytes(self, line: str) -> int:
+        """Bytes of a line in the file."""
+        return len(line.encode(self._wrapper.encoding, errors="replace"))

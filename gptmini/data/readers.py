@@ -4,6 +4,8 @@ import csv
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -19,6 +21,7 @@ from gptmini.data.opening import (
     need_pyarrow,
     opened,
 )
+from gptmini.data.tables import DELIMITERS, looks_like_row, quoting_of, separated
 from gptmini.user_error import UserError
 
 # Characters of a piece. A piece may be shorter, where a document ends, or longer, where white space is far away.
@@ -36,6 +39,8 @@ ROWS = 256  # rows of a Parquet file that are read at once
 FIELDS_SHOWN = 12  # names of fields that an error gives
 SHOWN = 80  # characters of a wrong value that an error gives
 MOST_LISTED = 10_000  # records that are listed where they are left out; of more, the number is told
+# Lines of a value that all look like rows of its table, from which on the user is told: fewer occur in many a text.
+SUSPICIOUS = 3
 
 FieldName = Annotated[str, Field(min_length=1)]
 Separator = Annotated[str, Field(min_length=1)]
@@ -88,6 +93,11 @@ class Reader:
         self.n_separators = 0  # places in plain text where the separator stands
         self.n_skipped = 0  # records that were left out
         self.skipped: list[str] = []  # what is wrong with each of the first MOST_LISTED of these
+        # .tsv files whose quotation marks around values were removed, and those that have such marks as text.
+        self.quoted: list[Path] = []
+        self.marked: list[Path] = []
+        # Places of values whose lines look like rows of the table, the first MOST_LISTED.
+        self.merged: list[str] = []
 
     def pieces(self, file: Path) -> Iterator[Piece]:
         """Read the documents of a file in their order; an empty document is left out.
@@ -114,7 +124,7 @@ class Reader:
             elif kind == "jsonl":
                 parts = self._json_texts(text, file)
             else:
-                parts = self._table_texts(text, file, delimiter="\t" if kind == "tsv" else ",")
+                parts = self._table_texts(text, file, kind)
 
             for piece in in_pieces(parts, file):
                 if not text.raw.closed:  # behind the last line of records, Python closes the file
@@ -145,6 +155,7 @@ class Reader:
         """The texts of JSON records, one record a line; blank lines are passed over."""
         lines = Lines(text, file, newline="\n")
         while True:
+            lines.begin_record()
             where = lines.place()
             try:
                 line = next(lines)
@@ -163,33 +174,64 @@ class Reader:
                 continue
             yield from self._text_of(record, where)
 
-    def _table_texts(self, text: Opened, file: Path, *, delimiter: str) -> Iterator[Piece]:
+    def _table_texts(self, text: Opened, file: Path, kind: str) -> Iterator[Piece]:
         """The texts of a column of CSV or TSV, whose first line names the columns; blank lines are passed over."""
-        # The limit is one of the whole process. It is met where a quotation mark is left open.
+        delimiter = DELIMITERS[kind]
+        is_quoted = kind == "csv" or quoting_of(file, self.encoding) == "quoted"
+        if kind == "tsv" and is_quoted:
+            self.quoted.append(file)
+
+        # The limit is one of the whole process. Lines allows no longer record.
         csv.field_size_limit(LONGEST_LINE)
         lines = Lines(text, file, newline="")
-        rows = csv.reader(lines, delimiter=delimiter, strict=True)
+        rows = csv.reader(
+            lines,
+            delimiter=delimiter,
+            quoting=csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE,
+            strict=True,
+        )
         try:
             names = next(rows, [])
         except (csv.Error, LineTooLongError):
             names = []
         if self.field not in names:
-            raise UserError(_missing(str(file), self.field, names))
+            following = ""
+            with suppress(LineTooLongError):
+                following = next(lines, "")
+            found, names, remedy = separated(names, delimiter, following)
+            raise UserError(f"{_missing(str(file), self.field, names)} between {found}; {remedy}")
         column = names.index(self.field)
+        is_like_row = partial(looks_like_row, delimiter=delimiter, n_values=len(names))
 
+        has_marks = False
         while True:
+            lines.begin_record()
             where = lines.place()
             try:
                 row = next(rows)
             except StopIteration:
-                return
+                break
             except (csv.Error, LineTooLongError) as error:
+                # The lines behind a stray quotation mark are rows.
+                lines.go_back()
                 self._leave_out(f"{where} must be a row of a table, got: {error}")
                 continue
-            if row and len(row) != len(names):
+
+            n_like_rows = lines.n_behind_first(is_like_row)
+            if not row:
+                continue
+            if len(row) != len(names):
+                if n_like_rows:
+                    lines.go_back()
                 self._leave_out(f"{where} must have {len(names)} values, got {len(row)}")
-            elif row:
-                yield from self._checked(row[column], where)
+                continue
+            if n_like_rows >= SUSPICIOUS and len(self.merged) < MOST_LISTED:
+                self.merged.append(where)
+            has_marks |= not is_quoted and row[column].startswith('"')
+            yield from self._checked(row[column], where)
+
+        if has_marks:
+            self.marked.append(file)
 
     def _parquet_texts(self, file: Path) -> Iterator[Piece]:
         """The texts of a column of Parquet; the position follows from the share of rows."""

@@ -11,6 +11,7 @@ from gptmini.data.escapes import unescaped
 from gptmini.data.opening import Encoding, format_of, opened
 from gptmini.data.paths import Paths, find_files, names_of, note_on, without_held_out
 from gptmini.data.readers import FieldName, LossOn, OnError, Piece, Reader, Separator, Template
+from gptmini.data.tables import quoting_of
 from gptmini.settings import STRICT, FileName
 from gptmini.user_error import UserError
 
@@ -157,6 +158,15 @@ class TextCorpus(Corpus):
             notes.append(
                 f"data.separator={reader.separator!r} stands in no file of plain text, so that each is one document"
             )
+        notes += note_on(reader.quoted, "read as quoted: quotation marks around values are removed")
+        notes += note_on(reader.marked, "read as not quoted: quotation marks are part of the text")
+        if reader.merged:
+            n_merged = len(reader.merged)
+            subject = "1 value holds" if n_merged == 1 else f"{n_merged:,} values hold"
+            notes.append(
+                f"{subject} lines that look like rows of the table; the first: {reader.merged[0]} whose quotation mark "
+                "may be a stray one"
+            )
         if reader.n_skipped:
             noun = "record was" if reader.n_skipped == 1 else "records were"
             notes.append(
@@ -173,8 +183,10 @@ class TextCorpus(Corpus):
         return "".join(f"{line}\n" for line in lines)
 
     def _identity_of(self, file: Path, digest_of: DigestOf) -> list[str]:
-        """Digest, kind and packing of a file."""
-        return [digest_of(file), *format_of(file)]
+        """Digest, kind and packing of a file, and whether quotation marks are text, where that was decided."""
+        kind, packing = format_of(file)
+        is_unquoted = kind == "tsv" and quoting_of(file, self._how["encoding"]) == "text"
+        return [digest_of(file), kind, packing, *(["unquoted"] if is_unquoted else [])]
 
     def _documents(self, split: str | None, files: list[Path]) -> Iterator[Document]:
         """The documents of the files of a split, in their order."""

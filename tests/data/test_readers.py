@@ -8,6 +8,7 @@ import json
 import lzma
 import re
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.parts import whole
-from gptmini.data import opening, readers
+from gptmini.data import opening, readers, tables
 from gptmini.data.readers import Piece, Reader, in_pieces
 from gptmini.tokenizer import SPLIT_PATTERN, BytePairTokenizer
 from gptmini.user_error import UserError
@@ -307,8 +308,7 @@ def test_a_record_that_is_too_long_is_bad_and_reading_goes_on_with_the_next_line
     for name, content, said, texts in (
         ("a.jsonl", f'{{"text": "a"}}\n{{"text": "{"x" * 350}"}}\n{{"text": "b"}}', line, ["b"]),
         ("a.csv", f"id,text\n1,a\n2,{'x' * 80},{'y' * 80}\n3,b\n", line, ["b"]),
-        # A quotation mark that is left open takes the lines behind it: 4, ten times 9, and 10 characters.
-        ("b.csv", f'id,text\n1,a\n2,"two\n{rest}', "field larger than", ["A row."] * 29),
+        ("b.csv", f'id,text\n1,a\n2,"two\n{rest}', "a record of more than 100", ["A row."] * 40),
     ):
         (tmp_path / name).write_text(content)
         found, (problem,) = skipping(tmp_path / name)
@@ -348,3 +348,179 @@ def test_a_table_has_the_texts_that_pythons_csv_and_pyarrow_find(
         ),
     )
     assert [text for text in table["text"].to_pylist() if text] == expected
+
+
+def table(ending, rows):
+    """Lines of a table that is written without any quoting."""
+    delimiter = "," if ending == ".csv" else "\t"
+    return "".join(f"{delimiter.join(row)}\n" for row in [("id", "text"), *rows])
+
+
+def rows_with(changes, n=1_000):
+    """Rows of a number and a text; changes are other texts by number."""
+    return [(str(i), changes.get(i, f"A row {i}.")) for i in range(n)]
+
+
+@pytest.mark.parametrize("packing", ["", ".gz"])
+def test_a_stray_quotation_mark_loses_its_own_row_of_csv_and_none_of_tsv(tmp_path, packing):
+    rows = rows_with({10: '"a stray mark', 500: 'a "b" c'})
+    texts = [text for _, text in rows]
+    for ending in (".csv", ".tsv"):
+        data = table(ending, rows).encode()
+        file = tmp_path / f"a{ending}{packing}"
+        file.write_bytes(PACK[packing](data) if packing else data)
+        if ending == ".tsv":
+            assert documents(file) == texts
+            continue
+
+        found, (problem,) = skipping(file)
+        assert found == texts[:10] + texts[11:]
+        place = data.index(b'10,"a stray')
+        assert problem.startswith(f"{file}, line 12 (byte {place}), must be a row of a table")
+        with pytest.raises(UserError, match=r"line 12 \(byte"):
+            documents(file)
+
+
+def test_several_stray_quotation_marks_lose_one_row_each(tmp_path):
+    changes = {10: '"one', 20: 'two "marks"', 30: '"three, "four', 40: '"",""', 999: '"the last'}
+    rows = rows_with(changes)
+    (tmp_path / "a.csv").write_text(table(".csv", rows))
+    found, problems = skipping(tmp_path / "a.csv")
+    # The third row has three values, and so has the fourth, which is quoted as it should be.
+    kept = [text for i, (_, text) in enumerate(rows) if i not in (10, 30, 40, 999)]
+    assert found == kept
+    lines = [int(re.search(r"line ([\d,]+)", one)[1].replace(",", "")) for one in problems]
+    assert lines == [12, 32, 42, 1_001]
+
+
+def test_rows_between_two_stray_quotation_marks_are_told_in_csv_and_kept_apart_in_tsv(tmp_path):
+    rows = rows_with({10: '"a mark', 991: 'another"'})
+    file = tmp_path / "a.csv"
+    file.write_text(table(".csv", rows))
+    with file.open(newline="") as opened_file:
+        expected = [row[1] for row in csv.reader(opened_file)][1:]
+    assert len(expected) == 19
+
+    reader = Reader()
+    assert whole(reader.pieces(file)) == expected
+    assert [place.split(" (")[0] for place in reader.merged] == [f"{file}, line 12"]
+
+    reader = Reader()
+    file = tmp_path / "a.tsv"
+    file.write_text(table(".tsv", rows))
+    assert whole(reader.pieces(file)) == [text for _, text in rows]
+    assert (reader.merged, reader.marked) == ([], [file])
+
+
+def test_rows_that_a_stray_quotation_mark_joins_to_a_bad_row_are_kept(tmp_path):
+    (tmp_path / "a.csv").write_text('id,text\n"1,one\n2,two\n3,three"\n4,four\n')
+    found, problems = skipping(tmp_path / "a.csv")
+    assert found == ["two", 'three"', "four"]
+    assert len(problems) == 1
+
+
+def test_a_row_of_several_lines_with_a_value_too_many_is_one_bad_record(tmp_path):
+    content = 'id,text\n1,one\n2,"two,\nof\nfour, or more\nlines",too many\n3,"a\nb"\n'
+    (tmp_path / "a.csv").write_text(content)
+    found, (problem,) = skipping(tmp_path / "a.csv")
+    assert found == ["one", "a\nb"]
+    assert "line 3 (byte 14), must have 2 values, got 3" in problem
+
+
+def test_a_large_quoted_value_of_many_lines_is_one_document_that_is_not_suspicious(tmp_path):
+    value = "".join(f'A line, and "more", {i}.\n' for i in range(100_000))
+    (tmp_path / "a.csv").write_bytes(as_table(["first", value, "last"], ","))
+    reader = Reader()
+    assert whole(reader.pieces(tmp_path / "a.csv")) == ["first", value, "last"]
+    assert reader.merged == []
+
+
+def test_memory_does_not_grow_with_what_stands_behind_stray_quotation_marks(tmp_path, monkeypatch):
+    monkeypatch.setattr(opening, "LONGEST_LINE", 10_000)
+    monkeypatch.setattr(readers, "LONGEST_LINE", 10_000)
+    monkeypatch.setattr(opening, "BLOCK", 2**13)
+    # Whether the row before ends inside of a value or not, each of the stray ones does.
+    stray = ('a"', 'b"c', '"')
+    rows = [stray if i % 50 == 0 else ("1", 300 * "2", "3") for i in range(5_000)]
+    content = table(".csv", rows).replace("id,text", "id,text,more", 1)
+    (tmp_path / "a.csv").write_text(content)
+
+    reader = Reader(on_error="skip")
+    tracemalloc.start()
+    n_found = sum(piece.ends for piece in reader.pieces(tmp_path / "a.csv"))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (n_found, reader.n_skipped) == (4_900, 100)
+    assert peak < 300_000 < len(content) / 4
+
+
+@pytest.mark.parametrize(
+    ("quoting", "texts"),
+    [
+        (csv.QUOTE_MINIMAL, ['He said "no".', "Yes."]),
+        (csv.QUOTE_MINIMAL, ["Two\nlines.", "A\ttab.", '"No," he said.']),
+        (csv.QUOTE_ALL, ["Any text.", '"Quoted."']),
+        (csv.QUOTE_NONNUMERIC, ["Any text.", "Another."]),
+    ],
+)
+def test_a_tsv_with_quoted_values_is_read_as_pythons_csv_reads_it_and_told(
+    tmp_path, quoting, texts
+):
+    file = tmp_path / "a.tsv"
+    with file.open("w", newline="") as opened_file:
+        writer = csv.writer(opened_file, dialect=csv.excel_tab, quoting=quoting)
+        writer.writerows([["id", "text"], *enumerate(texts)])
+    reader = Reader()
+    assert whole(reader.pieces(file)) == texts
+    assert (reader.quoted, reader.marked) == ([file], [])
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ['"No," he said.', "Yes."],
+        ['"No."', 'He said "no".'],
+        ['"', '""', '"""', 'a"'],
+        ['"A whole sentence in marks."', '"and one that is left open'],
+    ],
+)
+def test_a_tsv_with_other_quotation_marks_keeps_them_and_that_is_told(tmp_path, texts):
+    file = tmp_path / "a.tsv"
+    file.write_text(table(".tsv", rows_with(dict(enumerate(texts)), 20)))
+    reader = Reader()
+    assert whole(reader.pieces(file))[: len(texts)] == texts
+    assert (reader.quoted, reader.marked) == ([], [file])
+
+
+def test_a_quotation_mark_behind_the_sample_of_a_tsv_is_text_and_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "SAMPLE", 200)
+    file = tmp_path / "a.tsv"
+    rows = rows_with({500: '"late"'})
+    file.write_text(table(".tsv", rows))
+    reader = Reader()
+    assert whole(reader.pieces(file)) == [text for _, text in rows]
+    assert reader.marked == [file]
+
+    # A value that begins in the sample may end behind it.
+    file.write_bytes(as_table(["one", 99 * "A long\nvalue. ", "three"], "\t"))
+    assert documents(file) == ["one", 99 * "A long\nvalue. ", "three"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.csv", "id;text\n1;a, b\n", "fields id, text between semicolons; .* with commas"),
+        ("a.csv", "sep=;\nid;text\n1;a\n", "fields id, text between semicolons; .* with commas"),
+        ("a.csv", "sep=,\nid,text\n1,a\n", "fields id, text between commas; .* sep=,"),
+        ("a.csv", "id\ttext\n1\ta\n", "fields id, text between tabs; .* with commas"),
+        ("a.csv", "1,a\n2,b\n", "fields 1, a between commas; the first line"),
+        ("a.tsv", "id,text\n1,a\n", "fields id, text between commas; .* with tabs"),
+        ("a.tsv", "id|text\n1|a\n", r"fields id, text between vertical bars; .* with tabs"),
+    ],
+)
+def test_a_table_without_the_column_names_the_delimiter_that_was_found(
+    tmp_path, name, content, said
+):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=rf"{name} must have the field text, .* {said}"):
+        documents(tmp_path / name)

@@ -153,3 +153,32 @@ def test_records_that_are_left_out_are_counted_and_listed(tmp_path, monkeypatch)
         lines = corpus.skipped().splitlines()
         assert len(lines) == 8
         assert (lines[0], lines[-1]) == (first, "and 2 more")
+
+
+def test_how_quotation_marks_of_a_tsv_are_read_is_part_of_its_identity_where_it_was_decided(
+    tmp_path,
+):
+    def read(text):
+        (tmp_path / "a.tsv").write_text(text)
+        corpus = TextCorpus(tmp_path / "a.tsv", 0.5)
+        texts = by_split(corpus)[None]
+        ((digest, *how),) = corpus.identity(digest_of)["files"]
+        assert digest == digest_of(tmp_path / "a.tsv")
+        return texts, how, corpus.notes()
+
+    file = tmp_path / "a.tsv"
+    assert read('text\tid\nsaid "no"\t1\n') == (['said "no"'], ["tsv", ""], [])
+    quoted = "1 file was read as quoted: quotation marks around values are removed"
+    assert read('text\tid\n"""no"""\t1\n') == (['"no"'], ["tsv", ""], [f"{quoted}: {file}"])
+    marked = "1 file was read as not quoted: quotation marks are part of the text"
+    found = (['"no" and'], ["tsv", "", "unquoted"], [f"{marked}: {file}"])
+    assert read('text\tid\n"no" and\t1\n') == found
+
+
+def test_rows_that_may_have_become_one_value_are_told(tmp_path):
+    rows = "".join(f"{i},row {i}\n" for i in range(9))
+    (tmp_path / "a.csv").write_text(f'id,text\n10,"stray\n{rows}11,mark"\n')
+    corpus = TextCorpus(tmp_path / "a.csv", 0.5)
+    assert len(by_split(corpus)[None]) == 1
+    (note,) = corpus.notes()
+    assert f"{tmp_path / 'a.csv'}, line 2 (byte 8)," in note
