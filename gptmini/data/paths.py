@@ -7,14 +7,18 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from gptmini.data.opening import ending_of, format_of
+from gptmini.data.outputs import is_own_file, is_own_folder
 from gptmini.files import naming
 from gptmini.user_error import UserError
 
@@ -48,22 +52,35 @@ def _paths(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
 Paths = Annotated[str | Path | list[str | Path], WrapValidator(_paths)]
 
 
-class FoundFiles(NamedTuple):
-    """The files that a user means."""
+@dataclass(frozen=True)
+class FoundFiles:
+    """The files that a user means, and what was left out of folders."""
 
     # Each once, in the order in which they were named, and by name below a folder or a glob.
-    files: list[Path]
-    left_out: list[Path]  # files of folders that hold no text
+    files: list[Path] = field(default_factory=list)
+    left_out: list[Path] = field(default_factory=list)  # files that hold no text
+    own: list[Path] = field(default_factory=list)  # files and folders that gptmini has written
+    unreadable: list[Path] = field(default_factory=list)  # folders
+
+    def notes(self) -> list[str]:
+        """A line for each kind of what was left out."""
+        return [
+            *note_on(self.left_out, "left out for want of text that can be read"),
+            *note_on(self.own, "left out as gptmini's own", noun="path"),
+            *note_on(self.unreadable, "left out as unreadable", noun="folder"),
+        ]
 
 
-def find_files(key: str, paths: Paths) -> FoundFiles:
+def find_files(key: str, paths: Paths, *, takes_own: bool = False) -> FoundFiles:
     """Find the files that a user means by a path or by a list of paths.
 
     Args:
         key: what an error message calls the value, as data.path.
         paths: a file, a folder, a glob, - for standard input, or a list of them. A file that is named is taken
-            whatever its name is. Of a folder and the folders in it, the files that hold text are taken, without those
-            whose names begin with a dot.
+            whatever its name is. Of a folder and the folders in it, linked ones too, the files that hold text are
+            taken, without those whose names begin with a dot. What gptmini has written is left out of folders and
+            globs.
+        takes_own: whether globs may match what gptmini has written.
 
     Raises UserError: nothing is there, or the name of a file says that it holds no text.
     """
@@ -73,13 +90,16 @@ def find_files(key: str, paths: Paths) -> FoundFiles:
 
     # A dict keeps the order, and each file once, under the name that comes first.
     files: dict[tuple[int, int], Path] = {}
-    left_out: list[Path] = []
-    for path in several:
-        found = _find(key, str(path))
-        left_out += found.left_out
+    all_found = [_find(key, str(path), takes_own) for path in several]
+    for found in all_found:
         for file in found.files:
             files.setdefault(_identity_of(file), file)
-    return FoundFiles(list(files.values()), left_out)
+    return FoundFiles(
+        files=list(files.values()),
+        left_out=[path for found in all_found for path in found.left_out],
+        own=[path for found in all_found for path in found.own],
+        unreadable=[path for found in all_found for path in found.unreadable],
+    )
 
 
 def without_held_out(files: Sequence[Path], held_out: Sequence[Path]) -> list[Path]:
@@ -91,11 +111,11 @@ def without_held_out(files: Sequence[Path], held_out: Sequence[Path]) -> list[Pa
     return rest
 
 
-def note_on(files: Sequence[Path], what: str) -> list[str]:
+def note_on(files: Sequence[Path], what: str, *, noun: str = "file") -> list[str]:
     """A line on what was done with files, as: 1 file was left out: a.txt. No line where there is no file."""
     if not files:
         return []
-    subject = "1 file was" if len(files) == 1 else f"{len(files):,} files were"
+    subject = f"1 {noun} was" if len(files) == 1 else f"{len(files):,} {noun}s were"
     return [f"{subject} {what}: {names_of(files)}"]
 
 
@@ -112,8 +132,8 @@ def _identity_of(file: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _find(key: str, path: str) -> FoundFiles:
-    """Find the files that one path means; errors as for find_files."""
+def _find(key: str, path: str, takes_own: bool) -> FoundFiles:
+    """Find the files that one path means; arguments and errors as for find_files."""
     if not path:  # Python would take the current folder
         raise UserError(
             f"{key} must be a file, a folder or a glob, got an empty name; . is the current folder"
@@ -122,44 +142,107 @@ def _find(key: str, path: str) -> FoundFiles:
         piped = _standard_input()
         if not piped.stat().st_size:
             raise UserError(f"{key}=- reads the text that is piped into the command, and got none")
-        return FoundFiles([piped], [])
+        return FoundFiles([piped])
 
     given = Path(path).expanduser()
     if given.is_dir():
         return _find_in_folder(key, given)
     if given.exists() and not given.is_file():  # a pipe could be read only once
         raise UserError(f"{key} must be a regular file or a folder, got {path}, which is neither")
+    if given.is_file():
+        found = FoundFiles([given])
+    else:
+        found = _find_by_glob(key, given, takes_own)
 
-    # For glob.glob, as for a shell, a star stands for no name that begins with a dot; for Path.glob it does.
-    names = [given] if given.is_file() else glob.glob(str(given), recursive=True)  # noqa: PTH207
-    files = sorted(file for file in map(Path, names) if file.is_file())
-    if not files:
-        raise UserError(
-            f"{key} must be a file, a folder or a glob that matches, got {path}, which does not exist"
-        )
-    for file in files:
+    for file in found.files:
         remedy = REFUSED.get(ending_of(file))
         if remedy is not None:
             raise UserError(f"{key} must name text, got {file}; {remedy}")
-    return FoundFiles(files, [])
+    return found
+
+
+def _find_by_glob(key: str, pattern: Path, takes_own: bool) -> FoundFiles:
+    """Find the files that a glob matches."""
+    # For glob.glob, as for a shell, a star stands for no name that begins with a dot; for Path.glob it does.
+    names = glob.glob(str(pattern), recursive=True)  # noqa: PTH207
+    files = sorted(file for file in map(Path, names) if file.is_file())
+    found = FoundFiles()
+    # Folders above the first star are named by the user.
+    named = set(Path(*takewhile(lambda part: not glob.has_magic(part), pattern.parts), "x").parents)
+    is_own = cache(is_own_folder)
+    for file in files:
+        below = [folder for folder in reversed(file.parents) if folder not in named]
+        own = [folder for folder in below if is_own(folder)]
+        if is_own_file(file):
+            own.append(file)
+        if own and not takes_own:
+            found.own.append(own[0])
+        else:
+            found.files.append(file)
+
+    if not files:
+        raise UserError(
+            f"{key} must be a file, a folder or a glob that matches, got {pattern}, which does not exist"
+        )
+    found = replace(found, own=list(dict.fromkeys(found.own)))
+    if not found.files:
+        raise UserError(f"{key} must match text, got {pattern}; {found.notes()[0]}")
+    return found
 
 
 def _find_in_folder(key: str, folder: Path) -> FoundFiles:
     """Find the files below a folder that hold text."""
-    found = []
-    for place, subfolders, names in os.walk(folder):
-        # os.walk goes on into the folders that are left in its list.
-        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        found += [Path(place, name) for name in names if not name.startswith(".")]
+    found = FoundFiles()
+    for file in sorted(_walk(folder, found)):
+        if not file.is_file():
+            continue
+        if is_own_file(file):
+            found.own.append(file)
+        elif _holds_text(file):
+            found.files.append(file)
+        else:
+            found.left_out.append(file)
 
-    files = []
-    left_out = []
-    for file in sorted(found):
-        if file.is_file():
-            (files if _holds_text(file) else left_out).append(file)
-    if not files:
-        raise UserError(f"{key} must hold files of text, got the folder {folder} with none")
-    return FoundFiles(files, left_out)
+    if not found.files:
+        reasons = "; ".join(["", *found.notes()])
+        raise UserError(
+            f"{key} must hold files of text, got the folder {folder} with none{reasons}"
+        )
+    return found
+
+
+def _walk(root: Path, found: FoundFiles) -> Iterator[Path]:
+    """Every file below a folder that is not hidden, each folder once by whatever link; adds to own and unreadable.
+
+    Links are followed after the folders that lie there themselves, so that a folder that is linked too keeps its name.
+    """
+
+    def note_error(error: OSError) -> None:
+        folder = Path(os.fsdecode(error.filename))
+        if folder == root:
+            raise error
+        found.unreadable.append(folder)
+
+    seen: set[tuple[int, int]] = set()
+    starts = deque([root])  # the folder itself, and links to others
+    while starts:
+        for place, subfolders, names in os.walk(starts.popleft(), onerror=note_error):
+            folder = Path(place)
+            identity = _identity_of(folder)
+            is_known = identity in seen
+            seen.add(identity)
+            if is_known or is_own_folder(folder, names):
+                if not is_known:
+                    found.own.append(folder)
+                subfolders.clear()
+                continue
+
+            shown = sorted(name for name in subfolders if not name.startswith("."))
+            links = [name for name in shown if (folder / name).is_symlink()]
+            starts += [folder / name for name in links]
+            # os.walk goes on into the folders that are left in its list.
+            subfolders[:] = [name for name in shown if name not in links]
+            yield from (Path(place, name) for name in names if not name.startswith("."))
 
 
 def _holds_text(file: Path) -> bool:

@@ -21,7 +21,7 @@ from gptmini.data.opening import (
     need_pyarrow,
     opened,
 )
-from gptmini.data.tables import DELIMITERS, looks_like_row, quoting_of, separated
+from gptmini.data.quoting import DELIMITERS, looks_like_row, quoting_of, separated
 from gptmini.user_error import UserError
 
 # Characters of a piece. A piece may be shorter, where a document ends, or longer, where white space is far away.

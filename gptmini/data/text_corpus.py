@@ -10,8 +10,8 @@ from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
 from gptmini.data.escapes import unescaped
 from gptmini.data.opening import Encoding, format_of, opened
 from gptmini.data.paths import Paths, find_files, names_of, note_on, without_held_out
+from gptmini.data.quoting import quoting_of
 from gptmini.data.readers import FieldName, LossOn, OnError, Piece, Reader, Separator, Template
-from gptmini.data.tables import quoting_of
 from gptmini.settings import STRICT, FileName
 from gptmini.user_error import UserError
 
@@ -77,17 +77,15 @@ class TextCorpus(Corpus):
         found = find_files(self.path_key, path)
         self.files = found.files
         self.val_files: list[Path] = []
-        left_out = found.left_out
-        self._found_notes: list[str] = []
+        self._found_notes = found.notes()
         if val_path is not None:
             held_out = find_files("data.val_path", val_path)
             self.val_files = held_out.files
             self.files = without_held_out(found.files, held_out.files)
-            left_out += held_out.left_out
             kept = set(self.files)
             in_both = [file for file in found.files if file not in kept]
             self._found_notes += note_on(in_both, "held out, being named by data.val_path too")
-        self._found_notes += note_on(left_out, "left out for want of text that can be read")
+            self._found_notes += held_out.notes()
         # Bytes of all files, as they lie on disk.
         self.size = sum(file.stat().st_size for file in (*self.files, *self.val_files))
 

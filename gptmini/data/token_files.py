@@ -270,7 +270,7 @@ def _find_token_files(key: str, paths: Paths) -> list[TokenFile]:
             raise UserError(f"{key} must name token files, got -; they are read where they lie")
         is_folder = path != "" and Path(path).expanduser().is_dir()
         found.append(f"{glob.escape(str(path))}/*.bin" if is_folder else path)
-    return [read_header(file) for file in find_files(key, found).files]
+    return [read_header(file) for file in find_files(key, found, takes_own=True).files]
 
 
 def _places(files: Sequence[TokenFile]) -> list[dict]:

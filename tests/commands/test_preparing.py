@@ -5,6 +5,7 @@ import re
 import subprocess
 
 import numpy as np
+import pytest
 from tokenizers import processors
 
 import programs
@@ -31,6 +32,44 @@ def test_prepare_takes_the_overrides_of_train_and_prepares_its_very_tokens(scrip
     folder = re.match(r"(\S+), prepared now\n", prepared.out)[1]
     trained = script("train", *short)
     assert f"data     {folder}, prepared before\n" in trained.out
+
+
+def test_what_gptmini_has_written_among_the_texts_of_a_folder_is_not_read(
+    script, trained, tmp_path
+):
+    def prepare():
+        result = script("prepare", "data=text", "data.path=.", "data.on_error=skip")
+        assert result.code == 0, result.err
+        return result.out
+
+    bytes_of_text = re.compile(r"(?:train|val) .* ([0-9,]+) bytes")
+    (tmp_path / "bad.jsonl").write_text('{"text": "One more. "}\nno record\n' * 40)
+    for arguments in (
+        ("report", str(trained), "--csv", "--out=curves.csv"),
+        ("report", str(trained), "--out=page.html"),
+        ("export", str(trained), "exported"),
+    ):
+        result = script(*arguments)
+        assert result.code == 0, result.err
+    pytest.importorskip("optuna", reason="pip install 'gptmini[sweep]'")
+    from gptmini.sweep.journal import Journal
+
+    (tmp_path / "runs" / "swept" / "output").mkdir(parents=True)
+    Journal(tmp_path / "runs" / "swept")
+    (tmp_path / "runs" / "swept" / "output" / "0.txt").write_text("step 1/4")
+
+    # The first command writes skipped.txt, which the second one finds.
+    n_bytes = 40 * len("One more. ") + (tmp_path / "my.txt").stat().st_size
+    for _ in range(2):
+        out = prepare()
+        assert sum(int(n.replace(",", "")) for n in bytes_of_text.findall(out)) == n_bytes
+    assert "prepared before" in out
+
+    # Two runs' tokens, the export, the run, the latest, the sweep, a page and a table.
+    (tmp_path / "bad.jsonl").unlink()
+    result = script("evaluate", str(trained), "--text", ".", "--json")
+    assert result.code == 0, result.err
+    assert re.search(r"8 paths were .* own: data/text-\S+, data/text-\S+, exported, ", result.err)
 
 
 def test_verify_reads_a_prepared_folder_whole(script, prepared, tmp_path, monkeypatch):

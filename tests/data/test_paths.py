@@ -1,6 +1,8 @@
 """Which files a user means by a path, and what is said of the others."""
 
+import errno
 import io
+import json
 import os
 import subprocess
 import sys
@@ -91,6 +93,120 @@ def test_a_folder_gives_what_begins_as_text_and_what_is_packed_or_of_records(tmp
     files = find_files("data.path", tmp_path)
     assert [file.name for file in files.files] == [*texts]
     assert [file.name for file in files.left_out] == [*others]
+
+
+# What gptmini writes, and what others may write under the same names: files of folders by kind.
+OWN = {
+    "run": {"config.yaml": "version: 0.3.0\ntyped:\n- seed=2\n", "metrics.jsonl": '{"step": 1}\n'},
+    "run of 0.2": {"config.yaml": "version: 0.2.0 # of gptmini, which wrote this run\nname: x\n"},
+    "prepared": {
+        "meta.json": json.dumps(
+            dict.fromkeys(["format", "source", "builder", "fingerprint", "digest"])
+        ),
+        "skipped.txt": "a.jsonl, line 1",
+    },
+    "export": {
+        "config.json": "{}",
+        "README.md": "---\ntags:\n- gptmini\n---\n\nand exported by gptmini 0.3.0 as `X`.",
+    },
+}
+OF_OTHERS = {
+    "runs": {"config.yaml": "version: 3\nservices:\n  typed: {}\n", "a.txt": "A text."},
+    "data": {"meta.json": '{"format": 3, "source": "web", "digest": 1}', "b.txt": "Text."},
+    "prepared too": {"meta.json": "[" * 100_000, "c.txt": "Text."},
+    "model": {"config.json": "{}", "README.md": "---\n---\nA model, trained by gptmini 0.3."},
+    "export": {"README.md": "---\n---\nHow a model is exported by gptmini 0.3."},
+    "sweep": {"journal.log": '{"op_code":0,"study_name":"mine"}', "d.txt": "Text."},
+    "reports": {
+        "a.html": "<!doctype html>\n<html lang=en><head><title>step,train/loss</title>",
+        "a.csv": "text,step\nstep,train/loss\n",
+        "steps.csv": "step,text\n1,train/loss\n",
+    },
+}
+
+
+def write(folder, folders):
+    """Write files of folders; return the paths of files that may be read as text, in their order."""
+    paths = []
+    for name, files in folders.items():
+        (folder / name).mkdir(parents=True)
+        for file, content in files.items():
+            (folder / name / file).write_text(content)
+            paths += [] if file.endswith(".json") else [folder / name / file]
+    return sorted(paths)
+
+
+def test_what_gptmini_wrote_is_known_by_contents_and_what_others_wrote_is_taken(tmp_path):
+    texts = write(tmp_path / "texts", OF_OTHERS)
+    paths = (tmp_path / "texts", f"{tmp_path}/texts/**/*.*[!n]")
+    for path in paths:
+        files = find_files("data.path", path)
+        assert (files.files, files.own) == (texts, [])
+
+    write(tmp_path / "texts" / "own", OWN)
+    own = sorted(tmp_path / "texts" / "own" / name for name in OWN)
+    for path in paths:
+        files = find_files("data.path", path)
+        assert (files.files, files.own) == (texts, own)
+        (note,) = [note for note in files.notes() if "own" in note]
+        assert str(own[0]) in note
+
+
+def test_of_folders_and_globs_with_nothing_but_gptminis_own_the_error_names_it(tmp_path):
+    write(tmp_path, OWN)
+    for path in (tmp_path, tmp_path / "run", f"{tmp_path}/*/metrics.jsonl"):
+        with pytest.raises(UserError, match=r"^data\.path must .* own: .*/run"):
+            found(path)
+    # Who names a file, or a folder before the first star, means it.
+    for path in (tmp_path / "run" / "metrics.jsonl", f"{tmp_path}/run/*.jsonl"):
+        assert found(path) == [tmp_path / "run" / "metrics.jsonl"]
+
+
+def test_linked_folders_are_followed_once_each_and_keep_their_own_names(tmp_path):
+    outside = tmp_path / "outside"
+    for name in ("texts/b", "outside/deep"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("texts/b/1.txt", "outside/2.txt", "outside/deep/3.txt", "aside.txt"):
+        (tmp_path / name).write_text(name)
+    before = found(tmp_path / "texts")
+
+    texts = tmp_path / "texts"
+    (texts / "a").symlink_to(texts / "b")  # a folder that is read anyway
+    (texts / "loop").symlink_to(texts)
+    (texts / "b" / "self").symlink_to("self")
+    (texts / "gone").symlink_to("nowhere")
+    (texts / ".hidden").symlink_to(outside)
+    assert found(texts) == before == [texts / "b" / "1.txt"]
+
+    (texts / "x").symlink_to(outside)
+    (texts / "y").symlink_to(outside)
+    (outside / "back").symlink_to(texts)
+    (outside / "deeper").symlink_to(outside / "deep")
+    files = [texts / "b" / "1.txt", texts / "x" / "2.txt", texts / "x" / "deep" / "3.txt"]
+    assert found(texts) == files
+
+
+def test_folders_that_cannot_be_read_are_named(tmp_path, monkeypatch):
+    for name in ("open", "closed/below"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "a.txt").write_text("A text.")
+    scandir = os.scandir
+
+    def refusing(path):
+        # The superuser may read every folder.
+        if os.fspath(path) == str(closed):
+            raise PermissionError(errno.EACCES, "Permission denied", os.fspath(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    closed = tmp_path / "closed"
+    files = find_files("data.path", tmp_path)
+    assert files.files == [tmp_path / "open" / "a.txt"]
+    assert files.unreadable == [closed]
+    assert files.notes() == [f"1 folder was left out as unreadable: {closed}"]
+    with pytest.raises(PermissionError) as caught:
+        found(closed)
+    assert caught.value.filename == str(closed)
 
 
 @pytest.mark.parametrize("name", ["a", "a.json.txt", "a.bin", "a[1].txt", ".a"])

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.parts import whole
-from gptmini.data import opening, readers, tables
+from gptmini.data import opening, quoting, readers
 from gptmini.data.readers import Piece, Reader, in_pieces
 from gptmini.tokenizer import SPLIT_PATTERN, BytePairTokenizer
 from gptmini.user_error import UserError
@@ -493,7 +493,7 @@ def test_a_tsv_with_other_quotation_marks_keeps_them_and_that_is_told(tmp_path, 
 
 
 def test_a_quotation_mark_behind_the_sample_of_a_tsv_is_text_and_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "SAMPLE", 200)
+    monkeypatch.setattr(quoting, "SAMPLE", 200)
     file = tmp_path / "a.tsv"
     rows = rows_with({500: '"late"'})
     file.write_text(table(".tsv", rows))

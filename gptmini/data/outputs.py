@@ -1,0 +1,69 @@
+"""What gptmini itself has written among a user's files, recognised by contents: such files are no text to train on.
+
+| kind | recognised by |
+|---|---|
+| run, `runs/latest` | `config.yaml` that begins with the lines `version:` and `typed:` |
+| sweep | `journal.log` that begins with Optuna's study `sweep` |
+| prepared text | `meta.json` with the keys of a prepared folder |
+| export | `config.json`, and `README.md` that says `exported by gptmini` |
+| report | `.html` that begins as every report; `.csv` that begins with the columns of a run's curves |
+
+A folder is looked into only if a file in it has one of these names.
+"""
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+from gptmini.untrusted import read_json
+from gptmini.user_error import UserError
+
+MARKS = ("config.yaml", "journal.log", "meta.json", "config.json", "README.md")
+HEAD = 2**13  # bytes at a file's beginning in which a mark stands
+RUN = re.compile(rb"version: [^\n]*(\ntyped:| # of gptmini)")  # the latter by gptmini 0.2
+SWEEP = re.compile(rb'\{"op_code":0,.*"study_name":"sweep"')
+PREPARED = {"format", "source", "builder", "fingerprint", "digest"}
+EXPORT = re.compile(rb"---\n(?s:.*)\bexported by gptmini \d")
+PAGE = (
+    b'<!doctype html>\n<html lang=en><head><meta charset="utf-8">\n'
+    b'<meta http-equiv="Content-Security-Policy"\n'
+    b"  content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">"
+)
+CURVES = re.compile(rb"step,(.*,)?(train|val|work|weights)/")
+
+
+def is_own_folder(folder: Path, names: Collection[str] = MARKS) -> bool:
+    """Whether gptmini has written a folder; names are those of its files, as far as they are known."""
+    if "config.yaml" in names and RUN.match(_head(folder / "config.yaml")):
+        return True
+    if "journal.log" in names and SWEEP.match(_head(folder / "journal.log")):
+        return True
+    if "meta.json" in names and _is_prepared(folder / "meta.json"):
+        return True
+    if "config.json" in names and "README.md" in names and (folder / "config.json").is_file():
+        return EXPORT.match(_head(folder / "README.md")) is not None
+    return False
+
+
+def is_own_file(file: Path) -> bool:
+    """Whether gptmini has written a file that lies among others: a report, or the curves of a run."""
+    kind = file.suffix.lower()
+    if kind == ".html":
+        return _head(file).startswith(PAGE)
+    return kind == ".csv" and CURVES.match(_head(file)) is not None
+
+
+def _is_prepared(path: Path) -> bool:
+    """Whether a file is the meta.json of a prepared folder."""
+    try:
+        return path.is_file() and set(read_json(path)) >= PREPARED
+    except UserError:
+        return False
+
+
+def _head(path: Path) -> bytes:
+    """The beginning of a file; nothing of what is no regular file."""
+    if not path.is_file():
+        return b""
+    with path.open("rb") as file:
+        return file.read(HEAD)
