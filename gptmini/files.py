@@ -80,6 +80,14 @@ def replace_by_symlink(destination: str, link: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def encodable(text: str) -> str:
+    """Text without lone surrogates, which UTF-8 does not have, as escapes.
+
+    Python keeps a byte of a file name that is not UTF-8 as such a surrogate, U+DC80 to U+DCFF.
+    """
+    return text.encode("utf-8", errors="backslashreplace").decode("utf-8")
+
+
 def flush_file(file: BinaryIO) -> None:
     """Flush the bytes written to a file to disk, so that they survive a power cut."""
     file.flush()

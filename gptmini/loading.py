@@ -32,8 +32,8 @@ class TrainedSource(NamedTuple):
 def load(path: str | Path) -> "tuple[GPT, Tokenizer]":
     """Model and tokenizer of a run folder (its best checkpoint), of a checkpoint file, or of an exported folder.
 
-    Model and tokenizer are ready to sample on the CPU. A folder of runs, as runs/NAME, means the newest run in it. An
-    exported folder is one of a Hugging Face model, as gptmini export writes it, or as the hub has it.
+    Model and tokenizer are ready to sample on the CPU. A folder of runs, as runs/NAME, means its newest run with a
+    checkpoint. An exported folder is one of a Hugging Face model, as gptmini export writes it, or as the hub has it.
     Raises UserError: nothing there, not a checkpoint, damaged, or holding pickled code.
     """
     from gptmini.interop.not_read import check_is_read

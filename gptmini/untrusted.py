@@ -8,6 +8,7 @@ import json
 import math
 import pickle
 import pickletools
+import re
 import stat
 import zipfile
 from collections.abc import Collection, Iterable, Iterator
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from gptmini.files import encodable
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:  # importing torch takes seconds, and a configuration is read without it
@@ -23,6 +25,8 @@ if TYPE_CHECKING:  # importing torch takes seconds, and a configuration is read 
 
 # libyaml's parser is eight times faster than Python's, but PyYAML can be built without libyaml.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# The escape of a lone surrogate, by which a file name that is not UTF-8 is written. libyaml's parser refuses it.
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 # Bytes. The largest published vocabularies take half of it; as empty lists it takes 1.6 GB of memory.
 LARGEST_JSON = 2**26
@@ -46,6 +50,7 @@ def read_tensors(path: Path, *, mapped: bool = False, checked: bool = True) -> d
 
     size = file_size(path)
     _check_archive(path, checked=checked)
+    mapped = mapped and encodable(str(path)) == str(path)  # torch maps no other name
     try:
         contents = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except (OSError, MemoryError):
@@ -118,10 +123,12 @@ def read_yaml(path: Path, *, trusted: bool = False) -> dict[str, Any]:
     Raises UserError: anything else, or a file that is too large.
     """
     text = _content(path, LARGEST_YAML)
+    loader = yaml.SafeLoader if SURROGATE.search(text) else LOADER
+
     try:
         if not trusted:
-            _check_events(yaml.parse(text, Loader=LOADER))
-        tree = yaml.load(text, Loader=LOADER) or {}
+            _check_events(yaml.parse(text, Loader=loader))
+        tree = yaml.load(text, Loader=loader) or {}
         if not isinstance(tree, dict):
             raise ValueError("it holds no keys")
         odd = [value for _, value in nodes(tree) if type(value) not in (*PLAIN, dict, list)]

@@ -19,8 +19,14 @@ def at_least_one(text: str) -> int:
 
 def say_which(typed: Path, run: Path) -> None:
     """Say on stderr which run was taken where a folder of runs was typed; to be called once nothing can fail."""
-    if run.absolute().parent == typed.absolute() and sys.stderr is not None:
-        print(f"{typed} means its newest run, {run}", file=sys.stderr, flush=True)
+    if run.absolute().parent != typed.absolute() or sys.stderr is None:
+        return
+
+    from gptmini.runs import named_run
+
+    is_newest = named_run(typed).absolute() == run.absolute()
+    which = "newest run" if is_newest else "newest run with a checkpoint"
+    print(f"{typed} means its {which}, {run}", file=sys.stderr, flush=True)
 
 
 def local_path(name: str) -> Path:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gptmini.commands.compose import Typed
-from gptmini.commands.fitting import assemble
+from gptmini.commands.fitting import assemble, check_prompts
 from gptmini.commands.initial import asks_for
 from gptmini.commands.parts import Settings, build_part, build_settings
 from gptmini.commands.tokens import open_tokens
@@ -96,6 +96,7 @@ class Dial:
             watcher=replace(self.watcher, on_progress=self._in_time(self.watcher.on_progress)),
             corpus=corpus,
         )
+        check_prompts(self.settings, store)
         text = Text.of(store)
         if not candidates:
             candidates = self._take_sizes(lambda width: text)

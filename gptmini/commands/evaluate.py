@@ -43,7 +43,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         type=path_argument,
         metavar="run",
         help="run folder (its best checkpoint), checkpoint file or exported folder, as in runs/latest; "
-        "runs/NAME for its newest run",
+        "runs/NAME for its newest run with a checkpoint",
     )
     parser.add_argument(
         "--compare",
@@ -186,7 +186,7 @@ def open_model(path: Path) -> "TrainedModel":
         model, tokenizer = load(path)
         return TrainedModel(path, path, model, tokenizer, None)
 
-    run = named_run(path)
+    run = named_run(path, saved=True)
     checkpoint = find_checkpoint(run)
     contents = read_checkpoint(checkpoint)
     model, tokenizer = model_and_tokenizer(contents, checkpoint)

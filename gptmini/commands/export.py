@@ -36,7 +36,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "run",
         type=path_argument,
         help="run folder (its best checkpoint) or checkpoint file, as in runs/latest; "
-        "runs/NAME for its newest run",
+        "runs/NAME for its newest run with a checkpoint",
     )
 
     parser.add_argument(
@@ -75,6 +75,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
 
     from gptmini.checkpoint.file import read_checkpoint
+    from gptmini.files import encodable
     from gptmini.interop import ARCHITECTURES, write_folder, write_gguf
     from gptmini.interop.folder import check_is_free
     from gptmini.interop.folder_settings import published_in
@@ -91,7 +92,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     if is_exported(options.run):
         raise UserError(f"{options.run} is exported already; gptmini import makes a run of it")
-    run = named_run(options.run)
+    run = named_run(options.run, saved=True)
     checkpoint = find_checkpoint(run)
     contents = read_checkpoint(checkpoint, mapped=True)  # the optimizer's state stays in the file
     model, tokenizer = model_and_tokenizer(contents, checkpoint)
@@ -102,7 +103,7 @@ def main(arguments: list[str] | None = None) -> None:
             out,
             model,
             tokenizer,
-            name=out.stem,
+            name=encodable(out.stem),
             dtype=options.dtype,
             published=published,
         )

@@ -141,6 +141,7 @@ def assemble(
     from gptmini.tokenizer import from_dict
     from gptmini.training import trainer
 
+    check_prompts(settings, store)
     n_vocab = from_dict(store.tokenizer_state).n_vocab
     # A run without a step done begins again, with callbacks that have seen nothing.
     if state is not None and state.step > 0:
@@ -165,6 +166,17 @@ def assemble(
         origin=origin,
         freeze=settings.root.frozen,
     )
+
+
+def check_prompts(settings: Settings, store: "TokenStore") -> None:
+    """Raise UserError for a prompt of a callback that the tokenizer of a text cannot encode."""
+    from gptmini.tokenizer import from_dict
+    from gptmini.training import Samples
+
+    tokenizer = from_dict(store.tokenizer_state)
+    for callback in settings.callbacks:
+        if isinstance(callback, Samples):
+            callback.check(tokenizer)
 
 
 def fit(

@@ -62,7 +62,7 @@ def _source_of(name: str) -> "TrainedSource":
 
     if not name:
         raise UserError("init_from must name a run, a folder or a model, got ''")
-    source = find_source(named_run(local_path(name)))
+    source = find_source(named_run(local_path(name), saved=True))
     # The link runs/latest will lead elsewhere as soon as this run begins.
     return source._replace(path=seen_from_here(source.path.resolve()))
 

@@ -234,7 +234,7 @@ def _check_names(model: "ModelSettings", frozen: Sequence[str]) -> None:
 
 def _callbacks(parts: "DictConfig", model: "ModelSettings") -> "list[Callback]":
     """The callbacks of a configuration; UserError for a part that is none, or pictures that do not fit the model."""
-    from gptmini.training import Pictures
+    from gptmini.training import Pictures, Samples
     from gptmini.training.trainer import check_callback
 
     callbacks = []
@@ -242,6 +242,8 @@ def _callbacks(parts: "DictConfig", model: "ModelSettings") -> "list[Callback]":
         callback = check_callback(name, made)
         if isinstance(callback, Pictures):
             callback.check(model)
+        if isinstance(callback, Samples):
+            callback.key = f"callbacks.{name}"
         callbacks.append(callback)
     return callbacks
 

@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Read the runs, write the page or the table, and print its file name and size."""
     options = parse(arguments)
 
-    from gptmini.files import replacing
+    from gptmini.files import encodable, replacing
     from gptmini.report.page import page_of
     from gptmini.report.reported_run import ReportedRun, give_names
     from gptmini.report.tables import csv_of
@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         text = page_of(runs, compare=options.compare is not None)
     with replacing(out) as file:
-        file.write(text.encode("utf-8"))
+        file.write(encodable(text).encode("utf-8"))
 
     if options.compare is None:
         say_which(options.run, runs[0].folder)

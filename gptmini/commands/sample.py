@@ -32,7 +32,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "run",
         type=path_argument,
         help="run folder (its best checkpoint), checkpoint file or exported folder, as in runs/latest; "
-        "runs/NAME for its newest run",
+        "runs/NAME for its newest run with a checkpoint",
     )
 
     # The prompts, from at most one source.
@@ -195,7 +195,7 @@ def main(arguments: list[str] | None = None) -> None:
         check_compiler(device)
     started()
 
-    run = named_run(options.run)
+    run = named_run(options.run, saved=True)
     model, tokenizer = gptmini.load(run)
     model.to(device=device, dtype=choose_dtype(options.dtype, device))
     if device == "cpu" and not options.compile:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gptmini.files import flush_file, new_folder
+from gptmini.files import encodable, flush_file, new_folder
 from gptmini.interop.architectures import ARCHITECTURES
 from gptmini.interop.card import Training, model_card
 from gptmini.interop.folder_settings import (
@@ -81,7 +81,7 @@ def write_folder(
         generation = _generation(tokenizer, sampling, before)
         if generation is not None:
             _write_json(folder / GENERATION, generation)
-        card = model_card(path.name, model, tokenizer, training, kind=chosen)
+        card = model_card(encodable(path.name), model, tokenizer, training, kind=chosen)
         (folder / "README.md").write_text(card, encoding="utf-8")
 
         # The library makes files that nobody else can read.

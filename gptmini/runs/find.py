@@ -14,11 +14,15 @@ CHECKPOINTS = ("last", "previous", "best")
 NAME_WITH_TIME = re.compile(r"(\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d)(?:_(\d+))?")
 
 
-def named_run(path: str | Path) -> Path:
+def named_run(path: str | Path, *, saved: bool = False) -> Path:
     """Return the run folder or file that a path stands for, which every command that takes a run asks for.
 
     A folder of runs, as runs/NAME, stands for the newest run in it, and root/latest for the run that it leads to. Every
     other path stands for itself.
+
+    Args:
+        path: what the user typed.
+        saved: True to take the newest run with a checkpoint, if any run in the folder has one.
 
     Raises UserError: the path is empty, as an unset variable of a shell is, does not exist, or is the folder of all
     runs, where it is not clear which run is meant.
@@ -37,7 +41,8 @@ def named_run(path: str | Path) -> Path:
     is_of_all = (path / "latest").exists()
     runs = _runs(path, "*/config.yaml")
     if runs and not is_of_all:
-        return runs[-1]
+        usable = [run for run in runs if has_checkpoint(run)] if saved else []
+        return (usable or runs)[-1]
 
     runs = every_run(path)
     if runs:
@@ -93,11 +98,11 @@ def find_checkpoint(path: str | Path) -> Path:
     """Return a checkpoint file as it is, and for a run its best.ckpt, or else its newest.
 
     Args:
-        path: a .ckpt file, a run folder, a folder of runs, or root/latest.
+        path: a .ckpt file, a run folder, a folder of runs, for the newest run in it with a checkpoint, or root/latest.
 
     Raises UserError: the path stands for no run, or the run has saved nothing.
     """
-    path = named_run(path)
+    path = named_run(path, saved=True)
     if path.is_file():
         return path
     checkpoints = checkpoints_in(path)

@@ -359,15 +359,20 @@ def test_a_mistake_in_a_file_of_ones_own_is_one_line(refused, tmp_path, group, c
     assert said in refused(f"train --config-dir mine {group}=option")
 
 
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        (["tokenizer=char", "callbacks.samples.prompts=['é']"], "got 'é' (U+00E9) at position 0"),
-        ([f"+callbacks.mine={{{STOP}, monitor: loss}}"], "metric `loss` which is not available"),
-    ],
-)
-def test_what_the_text_or_the_first_validation_shows_is_one_line_too(script, short, typed, said):
-    script("train", *short, *typed).assert_refused(said)
+def test_what_the_first_validation_shows_is_one_line_too(script, short):
+    typed = f"+callbacks.mine={{{STOP}, monitor: loss}}"
+    script("train", *short, typed).assert_refused("metric `loss` which is not available")
+
+
+@pytest.mark.parametrize("name", ["samples", "mine"])
+def test_a_prompt_that_the_text_does_not_allow_is_told_with_its_key_before_a_run_has_a_folder(
+    script, short, tmp_path, name
+):
+    own = "{_target_: gptmini.training.Samples, prompts: ['é'], seed: 1, max_new_tokens: 2}"
+    typed = ["callbacks.samples.prompts=['é']"] if name == "samples" else [f"+callbacks.mine={own}"]
+    result = script("train", *short, "tokenizer=char", *typed)
+    result.assert_refused(f"callbacks.{name}.prompts", "'é' (U+00E9) at position 0")
+    assert not (tmp_path / "runs").exists()
 
 
 IN_PYTHON = [

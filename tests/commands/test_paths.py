@@ -1,5 +1,6 @@
 """Paths and names of any characters work wherever one is typed, and the printed commands name them for a shell."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from gptmini.commands.overrides import as_override, in_hydras_grammar, quoted
+from gptmini.untrusted import read_yaml
 
 # Each holds characters that Hydra's grammar lacks, or that mean something else to it.
 ODD = [
@@ -130,6 +132,25 @@ def test_a_tilde_is_the_home_folder_wherever_a_path_is_opened(script, monkeypatc
     assert script("import", "~/out", "~/runs/imported").code == 0
     assert (tmp_path / "home" / "runs" / "imported").is_dir()
     assert not (tmp_path / "~").exists()
+
+
+def test_a_run_with_names_that_are_not_utf8_goes_on_and_is_reported_and_exported(
+    script, short, tmp_path
+):
+    name = os.fsdecode(b"caf\xe9")
+    (tmp_path / "my.txt").rename(tmp_path / f"{name}.txt")
+    for arguments in (
+        ("train", *short, f"data.path={name}.txt", f"folder={name}"),
+        ("train", f"resume={name}", "trainer.max_steps=5"),
+        ("report", name),
+        ("export", name, f"out {name}"),
+        ("export", name, f"{name}.gguf"),
+    ):
+        result = script(*arguments)
+        assert result.code == 0, (arguments, result.err)
+    assert read_yaml(tmp_path / name / "config.yaml")["data"]["path"] == f"{name}.txt"
+    assert "caf\\udce9" in (tmp_path / name / "report.html").read_text()
+    assert "caf\\udce9" in (tmp_path / f"out {name}" / "README.md").read_text()
 
 
 def test_a_list_of_files_is_a_list_and_a_file_that_is_named_like_one_is_quoted(

@@ -3,6 +3,7 @@
 import io
 import json
 import shlex
+import shutil
 import signal
 import sys
 
@@ -31,6 +32,22 @@ def checkpoint(tmp_path, monkeypatch):
     weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     write_checkpoint({"gptmini": own, "state_dict": weights}, tmp_path / "m.ckpt")
     return "m.ckpt"
+
+
+def test_the_newest_run_that_has_a_checkpoint_is_sampled_and_named(script, checkpoint, tmp_path):
+    for name in ("2026-11-22_09-00-00", "2026-11-22_10-00-00"):
+        (tmp_path / "runs" / "a" / name / "checkpoints").mkdir(parents=True)
+        (tmp_path / "runs" / "a" / name / "config.yaml").write_text("version: 0.3.0\n")
+    good, dead = sorted((tmp_path / "runs" / "a").iterdir())
+    shutil.copy(checkpoint, good / "checkpoints" / "best.ckpt")
+
+    result = script("sample", "runs/a", "--prompt=a", "--max-new-tokens=3")
+    assert result.code == 0, result.err
+    said = f"runs/a means its newest run with a checkpoint, runs/a/{good.name}\n"
+    assert result.err == said
+    shutil.copy(checkpoint, dead / "checkpoints" / "last.ckpt")
+    result = script("sample", "runs/a", "--prompt=a", "--max-new-tokens=3")
+    assert result.err == f"runs/a means its newest run, runs/a/{dead.name}\n"
 
 
 def expected(prompt, *, seed=1, num_samples=1, **options):

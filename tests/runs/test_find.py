@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import gptmini
-from gptmini.runs import every_run, find_checkpoint, find_run, find_runs
+from gptmini.runs import every_run, find_checkpoint, find_run, find_runs, named_run
 from gptmini.runs.run_folder import Identity, link_latest, write_config
 from gptmini.user_error import UserError
 
@@ -38,6 +38,18 @@ def runs(tmp_path, monkeypatch):
 def test_a_run_is_found_by_folder_by_checkpoint_and_as_the_newest_of_its_name(given):
     assert find_run(given) == find_run(given.absolute()) == NEWEST
     assert find_checkpoint(given) == NEWEST / "checkpoints" / "last.ckpt"
+
+
+def test_weights_are_those_of_the_newest_run_that_has_a_checkpoint():
+    (NEWEST / "checkpoints" / "last.ckpt").unlink()
+    assert find_checkpoint("runs/demo") == DEMO[-2] / "checkpoints" / "last.ckpt"
+    assert named_run("runs/demo", saved=True) == DEMO[-2]
+    assert named_run("runs/demo") == find_run("runs/demo") == NEWEST
+
+    for run in DEMO[:-1]:
+        (run / "checkpoints" / "last.ckpt").unlink()
+    with pytest.raises(UserError, match=rf"^{NEWEST} holds no checkpoints/best.ckpt"):
+        find_checkpoint("runs/demo")
 
 
 def test_a_run_is_found_by_latest():

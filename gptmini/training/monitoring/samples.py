@@ -9,9 +9,10 @@ from pydantic import Field, PositiveInt, validate_call
 
 from gptmini.generation import Rules, generate_stream, prompt_ids
 from gptmini.settings import STRICT
-from gptmini.tokenizer import END_OF_TEXT, from_dict
+from gptmini.tokenizer import END_OF_TEXT, Tokenizer, from_dict
 from gptmini.training.module import GPTModule
 from gptmini.training.monitoring.logger import run_loggers
+from gptmini.user_error import UserError
 
 
 class Samples(L.Callback):
@@ -52,12 +53,22 @@ class Samples(L.Callback):
             repetition_penalty=repetition_penalty,
         )
         self.texts: list[str] = []  # newest samples, prompts included
+        self.key = "callbacks.samples"  # of this callback in the configuration, for messages
+
+    def check(self, tokenizer: Tokenizer) -> None:
+        """Raise UserError for a prompt that a tokenizer cannot encode."""
+        for prompt in self.prompts:
+            try:
+                prompt_ids(tokenizer, prompt)
+            except UserError as error:
+                raise UserError(
+                    f"{self.key}.prompts must fit the tokenizer, got {prompt!r}: {error}"
+                ) from None
 
     def setup(self, trainer: L.Trainer, pl_module: GPTModule, stage: str) -> None:
         """Take the tokenizer of the run's text; UserError for a prompt that it cannot encode."""
         self.tokenizer = from_dict(pl_module.store.tokenizer_state)
-        for prompt in self.prompts:
-            prompt_ids(self.tokenizer, prompt)
+        self.check(self.tokenizer)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Draw the samples and log them, on the first process alone and unless the validation loss is not finite."""

@@ -1,5 +1,6 @@
 """TensorBoard's event files of a run: a copy of its metrics.jsonl, and what compares runs."""
 
+import os
 import struct
 from collections.abc import Sequence
 
@@ -11,6 +12,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import FileWriter
 from torch.utils.tensorboard.summary import custom_scalars, hparams, text
 
+from gptmini.files import encodable
 from gptmini.report.tags import COMPARED, LAYOUT
 from gptmini.runs.metrics import STEP, TIME, Line, is_number, picture_path, tags_of
 from gptmini.training.monitoring.logger import Entries, RunLogger
@@ -32,6 +34,7 @@ class EventLogger(RunLogger):
     """
 
     _writer: FileWriter | None = None  # opened by the first event
+    _descriptor: int | None = None  # of the open folder, if its name is not UTF-8
 
     @rank_zero_only
     def write_anew(self, lines: Sequence[Line]) -> None:
@@ -66,7 +69,7 @@ class EventLogger(RunLogger):
             elif isinstance(value, list):
                 is_table = any(isinstance(row, list) for row in value)
                 shown = _table(value) if is_table else _samples(value)
-                self._add(text(tag, shown), step, now)
+                self._add(text(encodable(tag), encodable(shown)), step, now)
 
     @rank_zero_only
     def log_layout(self) -> None:
@@ -89,8 +92,9 @@ class EventLogger(RunLogger):
             changed: keys that the user changed, which are the first columns of the page.
             others: keys of the further columns.
         """
-        plain = {key: _hparams_value(value) for key, value in values.items()}
-        for summary in _hparams_summaries(plain, changed, others):
+        plain = {encodable(key): _hparams_value(value) for key, value in values.items()}
+        columns = [encodable(key) for key in changed]
+        for summary in _hparams_summaries(plain, columns, others):
             self.attempt(lambda summary=summary: self._add(summary, 0))
 
     def flush(self) -> None:
@@ -104,35 +108,48 @@ class EventLogger(RunLogger):
         if self._writer is not None and not self.has_failed:
             self.attempt(self._writer.close)
         self._writer = None
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
     def _add(self, summary: Summary, step: int, now: float | None = None) -> None:
         """Add an event to the open file, unless the disk did not take one before."""
         if self.has_failed:
             return
         if self._writer is None:
-            self._writer = FileWriter(str(self.folder))
+            self._writer = FileWriter(self._path())
         self._writer.add_summary(summary, step, now)
+
+    def _path(self) -> str:
+        """A path of the folder in UTF-8, as TensorBoard's writer needs it."""
+        path = str(self.folder)
+        if encodable(path) == path:
+            return path
+        # Only Linux has other names, and it has a second path for each folder that is open.
+        self._descriptor = os.open(self.folder, os.O_RDONLY)
+        return f"/proc/self/fd/{self._descriptor}"
 
 
 def _scalars(numbers: dict[str, float]) -> Summary:
     """Scalars of one step as one event."""
-    return Summary(value=[Summary.Value(tag=tag, simple_value=numbers[tag]) for tag in numbers])
+    values = [Summary.Value(tag=encodable(tag), simple_value=numbers[tag]) for tag in numbers]
+    return Summary(value=values)
 
 
 def _image(tag: str, png: bytes) -> Summary:
     """An image as an event; the header of a PNG file holds its width and height at its 17th byte."""
     width, height = struct.unpack(">II", png[16:24])
     image = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=4)
-    return Summary(value=[Summary.Value(tag=tag, image=image)])
+    return Summary(value=[Summary.Value(tag=encodable(tag), image=image)])
 
 
 def _hparams_value(value: object) -> float | str:
     """A value as TensorBoard's page HParams takes it: a number or a text; True, None and lists become texts."""
     if type(value) is int and abs(value) < LARGEST_NUMBER:
         return value
-    if type(value) is float or type(value) is str:
+    if type(value) is float:
         return value
-    return str(value)
+    return encodable(str(value))
 
 
 def _hparams_summaries(
