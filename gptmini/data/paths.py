@@ -238,8 +238,8 @@ def _walk(root: Path, found: FoundFiles) -> Iterator[Path]:
                 continue
 
             shown = sorted(name for name in subfolders if not name.startswith("."))
-            links = [name for name in shown if (folder / name).is_symlink()]
-            starts += [folder / name for name in links]
+            links = {name for name in shown if (folder / name).is_symlink()}
+            starts += [folder / name for name in shown if name in links]
             # os.walk goes on into the folders that are left in its list.
             subfolders[:] = [name for name in shown if name not in links]
             yield from (Path(place, name) for name in names if not name.startswith("."))
