@@ -2,7 +2,7 @@
 
 | kind | recognised by |
 |---|---|
-| run, `runs/latest` | `config.yaml` that begins with the lines `version:` and `typed:` |
+| run, `runs/latest` | `config.yaml` that begins with the lines `version:` and `begun:` or `typed:` |
 | sweep | `journal.log` that begins with Optuna's study `sweep` |
 | prepared text | `meta.json` with the keys of a prepared folder |
 | export | `config.json`, and `README.md` that says `exported by gptmini` |
@@ -20,7 +20,7 @@ from gptmini.user_error import UserError
 
 MARKS = ("config.yaml", "journal.log", "meta.json", "config.json", "README.md")
 HEAD = 2**13  # bytes at a file's beginning in which a mark stands
-RUN = re.compile(rb"version: [^\n]*(\ntyped:| # of gptmini)")  # the latter by gptmini 0.2
+RUN = re.compile(rb"version: [^\n]*(\nbegun:|\ntyped:| # of gptmini)")  # the last by gptmini 0.2
 SWEEP = re.compile(rb'\{"op_code":0,.*"study_name":"sweep"')
 PREPARED = {"format", "source", "builder", "fingerprint", "digest"}
 EXPORT = re.compile(rb"---\n(?s:.*)\bexported by gptmini \d")

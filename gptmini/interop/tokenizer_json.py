@@ -236,7 +236,7 @@ def read_tokenizer(
     is_whole = sorted(by_id) == list(range(n_vocab))
     has_one_end = len(ends) <= 1  # as gptmini's own kinds
     if ours is not None and chat is None and has_one_end and is_whole:
-        with library_errors(f"{file} must be a tokenizer that encodes any text"):
+        with library_errors(f"{file}: it must be one that encodes a text"):
             if _are_same(theirs, ours):
                 return ours
 
