@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from gptmini.model.config import GPTConfig
 from gptmini.runs import find_checkpoint
 from gptmini.settings import STRICT
-from gptmini.tokenizer import Tokenizer, before_documents, from_dict, of_ids
+from gptmini.tokenizer import Tokenizer, before_documents, from_dict
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def builder_of(tokenizer: Tokenizer) -> partial:
     the digest of the tokenizer for a keyword: the place where the model lies does not matter. Ids before each document
     are another keyword, because earlier versions put none there.
     """
-    state = repr(sorted(of_ids(tokenizer.to_dict()).items()))
+    state = repr(sorted(tokenizer.to_dict().items()))
     keywords: dict[str, object] = {"sha256": hashlib.sha256(state.encode("utf-8")).hexdigest()}
     before = before_documents(tokenizer)
     if before:

@@ -70,11 +70,12 @@ def _source_of(name: str) -> "TrainedSource":
 def _makes_tokenizer_of(source: "TrainedSource", part: "DictConfig") -> bool:
     """Whether a part of a configuration makes the tokenizer of a model, whatever the text."""
     from gptmini.commands.parts import build_part
+    from gptmini.tokenizer import of_ids
 
     if part.get("_target_") not in NOT_LEARNED:
         return False
-    make = build_part(part).builder()
-    return make([]).to_dict() == source.tokenizer.to_dict()
+    made = build_part(part).builder()([])
+    return of_ids(made.to_dict()) == of_ids(source.tokenizer.to_dict())
 
 
 def _sizes(config: "DictConfig", typed: Typed, source: "TrainedSource") -> dict[str, Any]:

@@ -70,13 +70,14 @@ def check_hydras_keys(tree: object, place: str = "") -> None:
         key = ".".join(map(str, keys))
         wanted = HYDRAS_KEYS[keys[-1]]
         if is_users_part(".".join(map(str, keys[:2]))):
-            if type(value) is not wanted:
+            is_open = isinstance(value, str) and "${" in value  # filled in later
+            if type(value) is not wanted and not is_open:
                 raise UserError(f"{place}{key} must be a {wanted.__name__}, got {value!r}")
         elif keys[0] == "logger" and keys[2:] == ("_partial_",):
             if value is not True:
                 raise UserError(f"{place}{key} must be true, got {value!r}")
         else:
-            raise UserError(f"{place}{key} is reserved for Hydra, got {value!r}; leave it out")
+            raise UserError(f"{place}{key} is a key of Hydra's own, got {value!r}; remove it")
 
 
 def no_key(key: str) -> str:

@@ -66,8 +66,7 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
     if os.name == "posix":
         os.environ[LAUNCHER] = str(os.getpid())
     try:
-        # By -P Python looks for no library in the working folder.
-        launch("-P", "-m", "gptmini", "train", *arguments)
+        launch("-m", "gptmini", "train", *arguments)
     except SignalException as stopped:
         sys.exit(128 + stopped.sigval)
     except ChildFailedError as failed:

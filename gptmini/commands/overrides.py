@@ -56,9 +56,7 @@ def in_hydras_grammar(typed: Sequence[str], *, multirun: bool = False) -> list[s
         if not equals and not line.startswith("~"):
             raise UserError(f"what is typed must be KEY=VALUE, got {line}{_remedy(line)}")
         if key_of(line) in FOLDERS:
-            raise UserError(
-                f"{key_of(line)} moves no run; folder=, runs_dir= and data_dir= say where files lie"
-            )
+            raise UserError(f"{key_of(line)} has no effect; set folder=, runs_dir= or data_dir=")
         is_read = False
         is_sweep = False
         is_text = False

@@ -240,7 +240,7 @@ def _tell_of_source(watcher: Watcher, name: str, note: str) -> None:
 
 def _builder_of(tokenizer: Tokenizer, kind: str) -> BuildTokenizer:
     """A builder of a tokenizer that is there already; prepared folders are named and known by kind and content."""
-    keywords: dict[str, object] = {"sha256": digest_of_json(of_ids(tokenizer.to_dict()))}
+    keywords: dict[str, object] = {"sha256": digest_of_json(tokenizer.to_dict())}
     before = before_documents(tokenizer)
     if before:
         keywords["before"] = before  # earlier versions put no ids before a document

@@ -81,6 +81,8 @@ def separated(header: list[str], delimiter: str, following: str) -> tuple[str, l
         line = following
     if found != delimiter:
         remedy = f"write the table with {NAMES[delimiter]}, as the ending of its name says"
+    # A name that was quoted may hold a line break, which the reader of one line refuses.
+    line = line.replace("\r", " ").replace("\n", " ").rstrip(" ")
     names = next(csv.reader([line], delimiter=found), [])
     return NAMES.get(found, repr(found)), names, remedy
 

@@ -96,12 +96,13 @@ def add_tokenizer(
     writer.add_token_list(vocabulary.tokens)
     writer.add_token_types(vocabulary.types)
 
+    # A folder may say -1 for none, or several ids, where GGUF has one.
+    ids = {name: i for name, i in special_ids.items() if type(i) is int and i >= 0}
     # Without these ids, llama.cpp takes 11 for both in a vocabulary of byte pairs.
-    bos = special_ids.get("bos_token_id")
-    writer.add_bos_token_id((beginning_of(tokenizer) or 0) if bos is None else bos)
+    writer.add_bos_token_id(ids.get("bos_token_id", beginning_of(tokenizer) or 0))
     writer.add_eos_token_id(tokenizer.end_of_text or 0)
-    if special_ids.get("pad_token_id") is not None:
-        writer.add_pad_token_id(special_ids["pad_token_id"])
+    if "pad_token_id" in ids:
+        writer.add_pad_token_id(ids["pad_token_id"])
     writer.add_add_bos_token(bool(tokenizer.before))
     if tokenizer.chat is not None:
         writer.add_chat_template(tokenizer.chat["chat_template"])

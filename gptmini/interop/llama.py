@@ -50,7 +50,7 @@ class ConfigTypes(TypedDict, total=False):
     """Types of what is read of a config, besides those that GPTConfig checks."""
 
     max_position_embeddings: PositiveInt
-    sliding_window: PositiveInt | None
+    sliding_window: int | None
     layer_types: list[str] | None
     rope_scaling: Rope | None
     rope_parameters: Rope | None

@@ -6,6 +6,8 @@ from gptmini.interop.reading import INDEX, WEIGHTS
 from gptmini.user_error import UserError
 
 GGUF_MAGIC = b"GGUF"  # the first bytes of every such file
+# What a folder holds that is read: weights, or a run's checkpoints, or runs.
+READ = (WEIGHTS, INDEX, "config.yaml", "checkpoints", "latest")
 ADAPTER = "adapter_config.json"  # which peft writes beside the weights of a LoRA
 
 
@@ -13,7 +15,9 @@ def check_is_read(path: Path) -> None:
     """Raise UserError for an adapter of peft or a GGUF file, or for a folder that holds one and no other weights."""
     if _is_gguf(path):
         raise _not_read_gguf(path)
-    if not path.is_dir() or (path / WEIGHTS).exists() or (path / INDEX).exists():
+    if not path.is_dir() or any((path / name).exists() for name in READ):
+        return
+    if any(path.glob("*/config.yaml")):  # runs of one name
         return
 
     if (path / ADAPTER).exists():

@@ -187,10 +187,15 @@ def write_tokenizer(
     # Without this class, transformers 5 makes GPT-2's own tokenizer of the file and leaves ignore_merges out.
     config["tokenizer_class"] = "PreTrainedTokenizerFast"
 
-    # A list holds further templates, of which chat has the default one.
-    has_several = isinstance(config.get("chat_template"), list)
-    if isinstance(tokenizer, LibraryTokenizer) and tokenizer.chat is not None and not has_several:
+    if isinstance(tokenizer, LibraryTokenizer) and tokenizer.chat is not None:
+        templates = config.get("chat_template")
         config |= tokenizer.chat
+        # A list holds further templates, of which the tokenizer has the default one.
+        if isinstance(templates, list):
+            default = {"name": "default", "template": tokenizer.chat.get("chat_template")}
+            config["chat_template"] = [
+                default if one["name"] == "default" else one for one in templates
+            ]
     text = json.dumps(config, indent=2) + "\n"
     (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
 

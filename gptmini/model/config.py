@@ -115,10 +115,11 @@ class ModelSettings:
                 f"d_head, which is d_model / n_heads where it is null, must be even when position=rotary, "
                 f"got d_head={self.head_width}"
             )
+        length = "context_length" if self.full_context_length is None else "full_context_length"
         if is_rotary and self.longest_input * self.head_width > LARGEST_TABLE:
             raise ValueError(
-                f"context_length * d_head must be at most {LARGEST_TABLE} when position=rotary, "
-                f"got context_length={self.longest_input}, d_head={self.head_width}"
+                f"{length} * d_head must be at most {LARGEST_TABLE} when position=rotary, "
+                f"got {length}={self.longest_input}, d_head={self.head_width}"
             )
         if self.longest_input < self.context_length or (
             self.full_context_length is not None and not is_rotary

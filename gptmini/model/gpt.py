@@ -84,7 +84,7 @@ class GPT(nn.Module):
         n_tokens = tokens.size(1)
         if n_tokens > self.config.longest_input:
             raise ValueError(
-                f"input must fit context_length={self.config.longest_input} tokens, got {n_tokens}"
+                f"the input has {n_tokens} tokens; the model takes at most {self.config.longest_input}"
             )
 
         positions: slice | Tensor = slice(0, n_tokens)

@@ -29,7 +29,7 @@ class SweepEnd:
 
     def __init__(self) -> None:
         self.signal = 0  # number of the signal; 0 for none
-        self._runs: set[subprocess.Popen] = set()  # the runs' processes
+        self._runs: set[subprocess.Popen] = set()  # the processes of runs that were not told to end
         # A signal waits until a run that is being started is among the runs. The main thread, which handles signals,
         # may hold the lock itself.
         self._lock = threading.RLock()
@@ -47,15 +47,19 @@ class SweepEnd:
 
         code = process.wait()
         with self._lock:
-            self._runs.remove(process)
+            self._runs.discard(process)
         return code
 
     def ask(self, number: int) -> None:
-        """Tell every run to save and end; number is that of the signal which asks for it."""
+        """Tell every run once to save and end; number is that of the signal which asks for it."""
         self.signal = self.signal or number
         with self._lock:
-            for process in self._runs:
+            # A second signal could end a run unsaved. A run is forgotten after it was told, because the handler of
+            # another signal may interrupt this loop and end the sweep.
+            while self._runs:
+                process = next(iter(self._runs))
                 process.terminate()
+                self._runs.discard(process)
 
     @contextmanager
     def listening(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, compress, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -73,6 +74,7 @@ class ChatEncoder:
         names: Mapping[str, str],
         *,
         special: Sequence[str],
+        words: Sequence[str] = (),
         tokenizer: "tokenizers.Tokenizer",
         plain: "tokenizers.Tokenizer",
     ) -> None:
@@ -81,7 +83,8 @@ class ChatEncoder:
         Args:
             template: source in Jinja.
             names: what the template calls bos_token, eos_token and so on.
-            special: the strings of all special tokens.
+            special: the strings of the special tokens that were added to the vocabulary.
+            words: ordinary words of the vocabulary that a name makes special, such as a pad_token.
             tokenizer: gives the strings of special tokens their ids.
             plain: takes them for text.
 
@@ -95,10 +98,11 @@ class ChatEncoder:
             **names,
         }
         # Of two special tokens that begin in one place, the library takes the longer one.
-        longest_first = sorted(filter(str.strip, special), key=len, reverse=True)
+        longest_first = sorted(filter(str.strip, [*special, *words]), key=len, reverse=True)
         one_special = "|".join(map(re.escape, longest_first)) or "(?!)"
         self._special = re.compile(one_special)
         self._marked_special = re.compile(f"{START}({one_special}){END}")
+        self._words = words
         self._tokenizer = tokenizer
         self._plain = plain
         self._line_break = _encoded(tokenizer, "\n").ids
@@ -185,12 +189,14 @@ class ChatEncoder:
 
         # A template that cuts a special token out of a message may join what stood around it to another one.
         joints = {n_before[i] for i, character in enumerate(marked) if character in MARKS}
-        around = [(solid[i - 1], solid[i]) for i in joints if 0 < i < len(solid)]
+        around = sorted((solid[i - 1], solid[i]) for i in joints if 0 < i < len(solid))
 
         typed = []
         for match in self._special.finditer(text):
             start, end = match.span()
-            if any(start <= left and right < end for left, right in around):
+            # Of the joints, the first one in this token is also the one that ends first.
+            nearest = bisect_left(around, (start,))
+            if nearest < len(around) and around[nearest][1] < end:
                 raise RefusedChatError(
                     f"the tokenizer's chat template must not make {match[0]} of parts of a message"
                 )
@@ -218,7 +224,8 @@ class ChatEncoder:
                 n_left_out = len(self._line_break)
 
         ids = encoded.ids[n_left_out:]
-        if is_typed and self._tokenizer.token_to_id(part) in ids:
+        # A word of the vocabulary that only a name makes special has one id in either case.
+        if is_typed and part not in self._words and self._tokenizer.token_to_id(part) in ids:
             raise RefusedChatError(
                 f"a message must not hold {part}, which the tokenizer cannot take for text"
             )
@@ -260,6 +267,11 @@ class ChatEncoder:
         if START in text or END in text:
             raise RefusedChatError(
                 "a chat must not hold U+FDD0 and U+FDD1, which mark answers, for data.loss_on=answers"
+            )
+        if _without_marks(marked) != text:
+            raise RefusedChatError(
+                "data.loss_on=answers cannot find the answers: the tokenizer's chat template changes the text inside "
+                "{% generation %}; use data.loss_on=all"
             )
         answers = []
         open_starts: list[int] = []  # of tags inside tags

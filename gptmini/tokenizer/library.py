@@ -133,7 +133,8 @@ class LibraryTokenizer:
         return ChatEncoder(
             template,
             names,
-            special=[*special, *words],
+            special=special,
+            words=words,
             tokenizer=with_special,
             plain=self._tokenizer,
         )

@@ -22,6 +22,7 @@ from gptmini.data.store import TokenStore
 from gptmini.model import GPT, GPTConfig, check_seed, new_gpt
 from gptmini.model.adapting import adapted
 from gptmini.model.adapting import freeze as freeze_weights
+from gptmini.tokenizer import of_ids
 from gptmini.training.batch_size import choose_batch_size
 from gptmini.training.checkpoints import AtomicCheckpointIO, RunCheckpoints
 from gptmini.training.datamodule import TokenDataModule
@@ -305,7 +306,8 @@ def _check_state(
     state: TrainingState, store: TokenStore, config: GPTConfig, settings: TrainerSettings
 ) -> None:
     """Raise UserError unless a run of this model, on these tokens and of so many steps, can go on from the state."""
-    if state.model.config != config or repr(state.tokenizer) != repr(store.tokenizer_state):
+    is_same_tokenizer = repr(of_ids(state.tokenizer)) == repr(of_ids(store.tokenizer_state))
+    if state.model.config != config or not is_same_tokenizer:
         raise UserError(
             "the checkpoint's model or tokenizer is not the one that config.yaml describes"
         )

@@ -515,6 +515,7 @@ def test_a_quotation_mark_behind_the_sample_of_a_tsv_is_text_and_told(tmp_path, 
         ("a.csv", "id\ttext\n1\ta\n", "fields id, text between tabs; .* with commas"),
         ("a.csv", "1,a\n2,b\n", "fields 1, a between commas; the first line"),
         ("a.tsv", "id,text\n1,a\n", "fields id, text between commas; .* with tabs"),
+        ("a.csv", '"te\nxt",id\n"x",1\n', "fields te xt, id between commas; the first line"),
         ("a.tsv", "id|text\n1|a\n", r"fields id, text between vertical bars; .* with tabs"),
     ],
 )

@@ -143,6 +143,18 @@ def test_a_gguf_file_names_the_ids_that_were_published(tmp_path):
     assert found == {"bos": 1, "eos": 2, "padding": 3}
 
 
+def test_a_gguf_file_passes_over_ids_that_it_cannot_hold(tmp_path):
+    """A folder may say -1 for no id, or several."""
+    gguf = pytest.importorskip("gguf")
+    source = made("llama", tmp_path / "source")
+    model, coder = read_folder(source)
+    published = {"config.json": json.dumps({"bos_token_id": [0, 1], "pad_token_id": -1})}
+    write_gguf(tmp_path / "m.gguf", model, coder, name="m", dtype="fp32", published=published)
+    reader = gguf.GGUFReader(tmp_path / "m.gguf")
+    assert reader.get_field("tokenizer.ggml.bos_token_id").contents() == 0  # stands before a text
+    assert reader.get_field("tokenizer.ggml.padding_token_id") is None
+
+
 def test_the_tokens_that_a_chat_template_names_have_their_ids_in_a_config_of_an_older_run(tmp_path):
     """A checkpoint of an earlier version keeps no more of a folder than the template and the names that it uses."""
     coder = learned("the cat sat on 12 mats", special=SPECIAL)

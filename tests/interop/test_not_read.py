@@ -28,6 +28,13 @@ def test_an_adapter_is_to_be_merged_into_its_base(adapter, read):
     check_is_read(adapter)
 
 
+@pytest.mark.parametrize("run", ["config.yaml", "checkpoints", "2026-01-01_00-00-00/config.yaml"])
+def test_a_gguf_file_beside_a_run_does_not_hide_it(tmp_path, run):
+    (tmp_path / "exported.gguf").write_bytes(b"GGUF\x03\0\0\0")
+    (tmp_path / run).mkdir(parents=True)
+    check_is_read(tmp_path)
+
+
 @pytest.mark.parametrize("read", [gptmini.load, find_source])
 @pytest.mark.parametrize("named", ["file", "folder"])
 def test_a_gguf_file_is_known_by_its_content(tmp_path, read, named):

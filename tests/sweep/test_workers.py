@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -46,6 +47,29 @@ def work(folder, dimensions=(LISTED,), fixed=("seed=1",), command=TRAIN, variabl
 def notes_of(folder, number=0):
     """What the runs of a trial have noted."""
     return [json.loads(line) for line in (folder / "notes" / f"{number}.jsonl").open()]
+
+
+def test_a_run_is_told_once_to_end_however_often_the_sweep_is(tmp_path):
+    """A second SIGTERM would end a run unsaved."""
+    noted = tmp_path / "noted"
+    run = (
+        "import pathlib, signal, sys, time\n"
+        f"noted = pathlib.Path({str(noted)!r})\n"
+        "signal.signal(signal.SIGTERM, lambda *_: noted.write_text(noted.read_text() + 'told '))\n"
+        "noted.write_text('started ')\n"
+        "while 'told' not in noted.read_text(): time.sleep(0.05)\n"
+        "time.sleep(0.5)\n"
+    )
+    stopping = SweepEnd()
+    with ThreadPoolExecutor() as pool:
+        code = pool.submit(stopping.run, [sys.executable, "-c", run])
+        while not noted.exists() or not noted.read_text():
+            time.sleep(0.05)
+        stopping.ask(signal.SIGINT)
+        time.sleep(0.2)
+        stopping.ask(signal.SIGINT)
+        assert code.result() == 0
+    assert noted.read_text() == "started told "
 
 
 def test_a_run_is_told_its_values_and_its_figures_are_written_down(tmp_path):

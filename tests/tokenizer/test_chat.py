@@ -1,0 +1,42 @@
+"""Chats whose template or special tokens are odd: the right ids and answers, or a refusal."""
+
+import pytest
+from tokenizers import Tokenizer as Library
+from tokenizers import decoders, models, pre_tokenizers
+
+from gptmini.tokenizer import LibraryTokenizer
+from gptmini.tokenizer.chat import RefusedChatError
+
+ANSWERED = [{"role": "assistant", "content": "yo  "}, {"role": "assistant", "content": "more"}]
+
+
+def chats_of(template, **names):
+    """The chats of a tokenizer of bytes with the special token <s>."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Library(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(["<s>"])
+    chat = {"chat_template": template, **names}
+    coder = LibraryTokenizer(made.to_str(), n_vocab=257, end_of_text=256, chat=chat)
+    return coder, coder.chats
+
+
+@pytest.mark.parametrize("changed", ["x | trim", "x[1:]", "x | upper"])
+def test_a_template_that_changes_text_inside_its_tags_has_no_answers(changed):
+    body = "{% generation %}{{ m.content }}{% endgeneration %}"
+    template = f"{{% for m in messages %}}{{% set x %}}{body}{{% endset %}}[{{{{ {changed} }}}}]{{% endfor %}}"
+    coder, chats = chats_of(template)
+    if changed == "x | upper":  # which leaves the marks where they stand
+        ids, is_counted = chats.encode(ANSWERED)
+        assert coder.decode(ids[is_counted]) == "YO  MORE"
+        return
+    with pytest.raises(RefusedChatError, match="loss_on=answers"):
+        chats.encode(ANSWERED)
+    chats.encode(ANSWERED, loss_on="all")
+
+
+def test_a_word_that_only_a_name_makes_special_may_stand_in_a_message():
+    coder, chats = chats_of("{{ messages[0].content }}", pad_token="!")
+    ids, _ = chats.encode([{"role": "user", "content": "Hello! <s>"}], loss_on="all")
+    assert ids.tolist() == coder.encode("Hello! <s>")
