@@ -1,7 +1,7 @@
 """Run every benchmark whose figures docs/results.md states, and write the page's tables; this takes hours.
 
-Each writes its JSON file in docs/results. What needs something that is not here (nanoGPT, another Python, a GPU) is
-named at the end, and keeps its earlier figures.
+Each writes its JSON file in docs/results. What needs something that is not here, such as nanoGPT, is named at the end,
+and keeps its earlier figures.
 """
 
 import argparse
@@ -23,7 +23,6 @@ def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--shakespeare", type=Path, help="the text of tinyshakespeare (default: it is downloaded)")
     add_nanogpt(parser)
-    add("--harness-python", help="a Python with lm_eval and transformers")
     add("--dry-run", action="store_true", help="print the commands alone")
 
 
@@ -56,19 +55,12 @@ def commands(arguments: argparse.Namespace) -> list[list[str]]:
     if arguments.nanogpt is not None:
         peer = ["--nanogpt", str(arguments.nanogpt)]
 
-    typed = [
+    return [
         ["default"],
         ["shakespeare", *text, *peer],
         ["training", *text, *peer],
         ["crash", "--kills", "200"],
         ["sampling", *peer],
         ["preparation"],
-        ["watching"],
-        ["contention"],
-        ["ablation", *text],
-        ["attention"],
         ["dial", "--only", "law"],
     ]
-    if arguments.harness_python is not None:
-        typed.append(["exported", "--harness-python", arguments.harness_python])
-    return typed

@@ -1,15 +1,11 @@
-"""The rule behind budget=: the runs that its law was fitted to, a fit, and runs of random sizes in the same time.
+"""The rule behind budget=: the runs that its law was fitted to, a fit, and the default sizes in the same time.
 
-The parts grid and random train about a hundred runs each, which takes hours; called again with the same --out, they go
-on where they were. The parts law and compare read these rows. The machine must do nothing else, except while random
-trains: how many steps of its runs fit into the time is measured before that.
+The part grid trains 90 runs, which takes hours; called again with the same --out, it goes on where it was. The part law
+reads these rows. The machine must do nothing else.
 """
 
 import argparse
 import math
-import random
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +26,6 @@ IDS = (2000, 4000, 8000)
 TOKENS_A_STEP = 2048
 STARTS = 40  # of the fit, of which the best is kept
 
-N_RANDOM = 12
 # Seconds that a command takes besides its steps and validations, where the text is prepared.
 AROUND = 5.5
 
@@ -172,42 +167,6 @@ def errors_of_fit(sizes: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
 # The rule
 
 
-def random_runs(arguments: argparse.Namespace) -> Iterator[tuple[Cell, str, list[str]]]:
-    """For each cell, the names and the overrides of runs of random sizes."""
-    for cell in CELLS:
-        draws = random.Random(f"{cell.name} {cell.seconds}")
-        for i in range(N_RANDOM):
-            yield cell, f"{cell}: random sizes {i}", [*cell.overrides(arguments), *drawn(draws)]
-
-
-def drawn(draws: random.Random) -> list[str]:
-    """Overrides of random sizes, rate and dropout, as somebody might choose them."""
-    width = draws.choice([64, 96, 128, 192, 256, 384])
-    sizes = budget.sizes_of(width) | {"n_layers": draws.choice([1, 2, 3, 4, 6])}
-    return [
-        f"tokenizer.vocab_size={draws.choice([500, 1000, 2000, 4000, 8000, 16000])}",
-        *(f"model.{name}={value}" for name, value in sizes.items()),
-        f"model.context_length={draws.choice([64, 128, 256])}",
-        f"trainer.global_batch_size={draws.choice([8, 16, 32])}",
-        f"optimizer.lr={0.03 * 2 ** draws.uniform(-1, 1):.4f}",
-        f"model.dropout={draws.choice([0.0, 0.1, 0.2])}",
-    ]
-
-
-def measure_random(table: Table, arguments: argparse.Namespace) -> None:
-    """Train runs of random sizes in the steps that fit into the time of their cell."""
-    known = measured_before(table, arguments)
-    todo = [item for item in random_runs(arguments) if item[1] not in known]
-    planned = [(what, [*typed, *steps_of(cell, typed)]) for cell, what, typed in todo]
-
-    def bits_of(item: tuple[str, list[str]]) -> float:
-        return min(train(*item[1], "trainer.threads=1").of("val/bits_per_byte"))
-
-    with ThreadPoolExecutor(2) as pool:
-        for (what, _), bits in zip(planned, pool.map(bits_of, planned), strict=True):
-            table.add(what, bits)
-
-
 def steps_of(cell: Cell, overrides: list[str]) -> list[str]:
     """Overrides of the steps and validations that fit into the time of a cell, however often they pass the text."""
     subject = subject_of(overrides)
@@ -223,13 +182,8 @@ def steps_of(cell: Cell, overrides: list[str]) -> list[str]:
 
 
 def measure_compare(table: Table, arguments: argparse.Namespace) -> None:
-    """Train the default sizes, and then with budget=, for the time of each cell; compare with the part random."""
-    others = {row["what"]: row["figure"] for row in table.rows if row["part"] == "random"}
+    """Train the default sizes, and then with budget=, for the time of each cell."""
     for cell in CELLS:
-        of_cell = [bits for what, bits in others.items() if what.startswith(f"{cell}: ")]
-        if len(of_cell) < N_RANDOM:
-            print(f"{cell}: left out, because the part random has not trained its runs yet")
-            continue
         text = cell.overrides(arguments)
         default = train(*text, *steps_of(cell, text))
         chosen = train(*text, f"budget={cell.seconds}")
@@ -238,13 +192,7 @@ def measure_compare(table: Table, arguments: argparse.Namespace) -> None:
             f"{cell}: bits per byte",
             bits,
             of_default=of_default,
-            best_random=min(of_cell),
             seconds_of_default=default.seconds,
-        )
-        table.add(
-            f"{cell}: divided by the best of {N_RANDOM} runs of random sizes",
-            bits / min(of_cell),
-            goal="at most 1.02",
         )
         table.add(f"{cell}: divided by the default sizes", bits / of_default, goal="below 1")
         spent = chosen.seconds / cell.seconds
@@ -256,6 +204,5 @@ def measure_compare(table: Table, arguments: argparse.Namespace) -> None:
 PARTS = {
     "grid": measure_grid,
     "law": measure_law,
-    "random": measure_random,
     "compare": measure_compare,
 }

@@ -41,18 +41,9 @@ class Subject:
         return assemble(self.settings, self.store, None)
 
 
-def subject_of(
-    overrides: Sequence[str], adapt: Callable[[DictConfig], None] | None = None
-) -> Subject:
-    """Compose and check a configuration as gptmini train does, prepare its text, and set up this process.
-
-    Args:
-        overrides: KEY=VALUE or GROUP=NAME each, as a user types them.
-        adapt: changes the composed configuration.
-    """
+def subject_of(overrides: Sequence[str]) -> Subject:
+    """Compose and check a configuration as gptmini train does, prepare its text, and set up this process."""
     config, typed = compose("train", ["trainer.devices=1", *overrides])
-    if adapt is not None:
-        adapt(config)
     config, typed = going_on(config, typed)
     settings = build_settings(config)
     prepare_process(settings)
@@ -65,16 +56,14 @@ def fit(
     folder: Path,
     *,
     callbacks: Sequence[L.Callback] = (),
-    loggers: Sequence = (),
     parts: Parts | None = None,
-) -> GPTModule:
-    """Train a subject with these callbacks alone, and return its module.
+) -> None:
+    """Train a subject with these callbacks alone.
 
     Args:
         subject: what is trained.
         folder: the run's folder.
         callbacks: what Lightning calls; those of the configuration are left out.
-        loggers: what every scalar is told.
         parts: the module and the batches; assembled here if None.
     """
     module, data = parts or subject.assemble()
@@ -85,10 +74,9 @@ def fit(
         device=hardware.device,
         precision=hardware.precision,
         callbacks=callbacks,
-        loggers=loggers,
+        loggers=(),
     )
     trainer.fit(module, data)
-    return module
 
 
 class StepClock(L.Callback):

@@ -106,12 +106,6 @@ def add_overrides(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", help=told)
 
 
-def add_seeds(parser: argparse.ArgumentParser) -> None:
-    """Add the seeds of runs whose losses are averaged."""
-    told = "seeds (default: 1 2 3)"
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help=told)
-
-
 def given(arguments: object, option: str) -> Any:
     """The value of an option without which a part is left out."""
     value = getattr(arguments, option)
@@ -340,53 +334,29 @@ class Run(NamedTuple):
         return self.of("val/loss")[-1]
 
 
-def train(*overrides: str, **variables: str) -> Run:
-    """Train in a process and a folder of its own; errors are those of output_of.
-
-    Args:
-        overrides: as for gptmini train.
-        variables: of the environment, besides those of this process.
-    """
+def train(*overrides: str) -> Run:
+    """Run gptmini train with overrides, in a process and a folder of its own; errors are those of output_of."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder, "run")
         began = time.time()
-        ended = timed(
-            *GPTMINI,
-            "train",
-            *overrides,
-            f"folder={run}",
-            cwd=Path.cwd(),
-            **variables,
-        )
+        ended = timed(*GPTMINI, "train", *overrides, f"folder={run}", cwd=Path.cwd())
         return Run(began, ended.seconds, ended.megabytes, read_lines(run))
 
 
-def timed(*command: str, cwd: Path = ROOT, **variables: str) -> Ended:
+def timed(*command: str, cwd: Path = ROOT) -> Ended:
     """Run a command, and measure it with its start-up; errors are those of output_of."""
     launcher = [sys.executable, "-S", "-c", LAUNCHER]
-    output = output_of([*launcher, *command], cwd=cwd, **variables)
+    output = output_of([*launcher, *command], cwd=cwd)
     seconds, kilobytes = output.splitlines()[-1].split()
     return Ended(float(seconds), int(kilobytes) / 1024)
 
 
-def output_of(command: Sequence[str], *, cwd: Path = ROOT, **variables: str) -> str:
-    """What a command prints.
-
-    Args:
-        command: the program and its arguments.
-        cwd: the folder that the command runs in.
-        variables: of the environment, besides those of this process.
+def output_of(command: Sequence[str], *, cwd: Path = ROOT) -> str:
+    """What a command prints that runs in the folder cwd.
 
     Raises UserError: the command failed; the message ends with the last line that it wrote.
     """
-    result = subprocess.run(
-        command,
-        cwd=cwd,
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     if result.returncode:
         lines = (result.stderr.strip() or result.stdout.strip()).splitlines() or ["nothing said"]
         raise UserError(f"a command failed: {' '.join(command[-8:])}: {lines[-1]}")

@@ -16,7 +16,6 @@ from .harness import (
     UNWATCHED,
     Table,
     add_overrides,
-    add_seeds,
     differences,
     given,
     in_turns,
@@ -33,7 +32,8 @@ OWN = (*UNWATCHED, "trainer.val_every_steps=1000000")
 def options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add_overrides(parser)
-    add_seeds(parser)
+    told = "seeds (default: 1 2 3)"
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help=told)
     nanogpt.add_nanogpt(parser)
 
 

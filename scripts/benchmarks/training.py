@@ -8,7 +8,6 @@ where the time goes, and the ratio is too low.
 import argparse
 import statistics
 import tempfile
-import time
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +18,6 @@ import torch
 from torch.utils.data import DataLoader
 
 from gptmini.commands.overrides import quoted
-from gptmini.data.batches import gather, step_sequences, window_starts
 from gptmini.hardware import clock
 from gptmini.optim import set_learning_rate
 from gptmini.training import GPTModule, TokenDataModule
@@ -272,7 +270,7 @@ def measure_memory(table: Table, arguments: argparse.Namespace) -> None:
         table.add_median(f"gigabytes of {name}", gigabytes)
 
 
-# Start-up and batches
+# Start-up
 
 
 def measure_start(table: Table, arguments: argparse.Namespace) -> None:
@@ -289,32 +287,9 @@ def measure_start(table: Table, arguments: argparse.Namespace) -> None:
     table.add_median(what, found, goal="at most 3")
 
 
-def measure_batches(table: Table, arguments: argparse.Namespace) -> None:
-    """The microseconds that a resumed run takes to find and cut its first batch, in a text of a million tokens."""
-    data = np.zeros(1_000_000, dtype=np.uint16)
-    for step in (10, 10_000_000):
-        took = []
-        for _ in range(50):
-            began = time.perf_counter()
-            sequences = step_sequences(
-                step,
-                0,
-                global_batch_size=16,
-                batch_size=16,
-                rank=0,
-                n_ranks=1,
-            )
-            starts = window_starts(sequences, n_tokens=len(data), context_length=128, seed=1)
-            gather(data, starts, 128)
-            took.append(1e6 * (time.perf_counter() - began))
-        what = f"microseconds to find and cut the batch of step {step:,}"
-        table.add(what, statistics.median(took), method="50 times")
-
-
 PARTS = {
     "step": measure_step,
     "peer": measure_peer,
     "start": measure_start,
     "memory": measure_memory,
-    "batches": measure_batches,
 }

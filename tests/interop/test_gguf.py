@@ -1,7 +1,4 @@
-"""GGUF files, read by the library gguf: weights, vocabulary and settings; what llama.cpp does not know is refused.
-
-`python scripts/benchmark.py exported` compares them with llama.cpp itself.
-"""
+"""GGUF files, read by the library gguf: weights, vocabulary and settings; what llama.cpp does not know is refused."""
 
 import math
 import sys

@@ -1,4 +1,4 @@
-"""Preparing a text: speed beside tiktoken, nanoGPT's way and tokenizers, memory, opening, and kills.
+"""Preparing a text: speed beside tiktoken, nanoGPT's way and tokenizers, and memory.
 
 The texts are made of what Python and the system ship, shuffled, once for each size, and kept in --folder. Commands that
 are compared take turns. A command is timed whole, with its start-up; its memory is the largest that the system gave it.
@@ -23,8 +23,6 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--megabytes", type=positive, default=200, help="size of the text of most parts")
     sizes = [20, 200, 1000]
     add("--sizes", type=positive, nargs="+", default=sizes, help="of the part memory, in MB")
-    add("--kills", type=positive, default=50, help="kills (default: %(default)s)")
-    add("--tokens", type=positive, default=10**9, help="tokens of the part opening")
     peer = "a Python with tiktoken, datasets, tokenizers and rustbpe (default: this one)"
     add("--peer-python", default=sys.executable, help=peer)
 

@@ -1,32 +1,20 @@
-"""The parts of the benchmark: speed beside peers, memory, kills, and opening a prepared folder."""
+"""The parts of the benchmark: speed beside peers, and memory."""
 
 import argparse
 import os
-import random
-import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
-
-from gptmini.data import TokenStore
-from gptmini.data.batches import cut_windows, window_starts
-from gptmini.tokenizer import SPLIT_PATTERN, byte
+from gptmini.tokenizer import SPLIT_PATTERN
 
 from ..harness import GPTMINI, Ended, Table, in_turns, output_of, ratios, timed
-from ..synthetic import write_store
 from .peers import NANOGPT, OWN_BPE, RUSTBPE, TIKTOKEN, TOKENIZERS
 from .texts import SEPARATOR, text_of
 
 N_PROCESSORS = len(os.sched_getaffinity(0))
-MODEL_SPEED = 550_000  # tokens a second of the 124 M model on one fast GPU
-CONTEXT_LENGTH = 1024
-BATCH_SIZE = 64
 
 
 def prepare(path: Path) -> Ended:
@@ -94,15 +82,6 @@ def nanogpt(table: Table, arguments: argparse.Namespace) -> None:
     table.add_median(what, found, goal="at least 3")
 
 
-def packed(table: Table, arguments: argparse.Namespace) -> None:
-    """JSON lines packed by Zstandard, against plain text of the same documents."""
-    plain = text_of(arguments, arguments.megabytes)
-    zst = text_of(arguments, arguments.megabytes, "jsonl.zst")
-    found = times_longer(arguments, lambda: prepare(plain).seconds, lambda: prepare(zst).seconds)
-    what = "speed on JSON lines packed by Zstandard, divided by that on plain text"
-    table.add_median(what, found, goal="at least 0.8")
-
-
 def bpe(table: Table, arguments: argparse.Namespace) -> None:
     """Learning 32,768 ids from 50 MB, against tokenizers alone, and rustbpe."""
     megabytes = min(50, arguments.megabytes)
@@ -157,99 +136,9 @@ def memory(table: Table, arguments: argparse.Namespace) -> None:
     table.add(what, (held[sizes[-1]] - idle) / N_PROCESSORS, goal="at most 350")
 
 
-# Kills
-
-
-def kills(table: Table, arguments: argparse.Namespace) -> None:
-    """Kills at random instants: every folder must be the same, byte for byte."""
-    text = text_of(arguments, arguments.megabytes)
-    draw = random.Random(0)
-    root = arguments.folder / "killed"
-    shutil.rmtree(root, ignore_errors=True)
-    typed = command(text, root)
-    seconds = timed(*typed).seconds
-    (folder,) = root.glob("text-*")
-    wanted = {path.name: path.read_bytes() for path in folder.iterdir()}
-
-    n_kills = 0
-    n_finished = 0
-    n_different = 0
-    while n_kills < arguments.kills:
-        shutil.rmtree(folder)
-        while is_killed(typed, draw.uniform(0, seconds)):
-            n_kills += 1
-        n_finished += 1
-        n_different += {path.name: path.read_bytes() for path in folder.iterdir()} != wanted
-    shutil.rmtree(root)
-    table.add("kills at random instants of the command", n_kills)
-    table.add("folders finished after these kills", n_finished)
-    table.add("of these folders, not the same, byte for byte", n_different, goal="0")
-
-
-def is_killed(command: list[str], seconds: float) -> bool:
-    """Run a command, kill it after some seconds, and return whether that came before its end."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    try:
-        process.wait(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        return True
-    return False
-
-
-# Opening
-
-
-def opening(table: Table, arguments: argparse.Namespace) -> None:
-    """Opening a folder of many tokens, and cutting batches out of it, on disk and in memory."""
-    n_tokens = arguments.tokens
-    folder = arguments.folder / f"store-{n_tokens}"
-    if not folder.exists():
-        ids = np.random.default_rng(0).integers(0, 256, 10**6, dtype=np.uint16)
-        write_store(folder, ids, n_tokens, byte([]))
-
-    # Have the system forget what it keeps of the files.
-    for path in folder.iterdir():
-        with path.open("rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    began = time.perf_counter()
-    store = TokenStore(folder)
-    milliseconds = 1000 * (time.perf_counter() - began)
-    what = f"milliseconds to open a folder of {n_tokens:,} tokens that no process has read"
-    table.add(what, milliseconds, goal="below 50", method="1 run")
-
-    goal = "at least 20"
-    what = f"batches cut from it, in tokens a second divided by {MODEL_SPEED:,}"
-    table.add(what, cutting_speed(store) / MODEL_SPEED, goal=goal, method="1 run")
-    what = "batches cut from it when the system keeps it in memory, in the same unit"
-    table.add(what, cutting_speed(store) / MODEL_SPEED, goal=goal, method="1 run")
-
-
-def cutting_speed(store: TokenStore) -> float:
-    """Tokens of training windows that are cut in a second."""
-    tokens = store.tokens("train")
-    n_batches = 0
-    began = time.perf_counter()
-    while n_batches < 500 and time.perf_counter() - began < 10:
-        numbers = np.arange(n_batches * BATCH_SIZE, (n_batches + 1) * BATCH_SIZE)
-        starts = window_starts(
-            numbers,
-            n_tokens=store.n_tokens("train"),
-            context_length=CONTEXT_LENGTH,
-            seed=1,
-        )
-        cut_windows(tokens, starts, CONTEXT_LENGTH)
-        n_batches += 1
-    return n_batches * BATCH_SIZE * CONTEXT_LENGTH / (time.perf_counter() - began)
-
-
 PARTS = {
     "tiktoken": tiktoken,
     "nanogpt": nanogpt,
-    "packed": packed,
     "bpe": bpe,
-    "kills": kills,
     "memory": memory,
-    "opening": opening,
 }

@@ -3,7 +3,6 @@
 import argparse
 import json
 import random
-import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -17,21 +16,10 @@ SEPARATOR = "<|document|>"
 
 
 def text_of(arguments: argparse.Namespace, megabytes: int, ending: str = "txt") -> Path:
-    """The file with a text of so many megabytes, which is made if it is not there: txt, jsonl or jsonl.zst."""
+    """The file with a text of so many megabytes, which is made if it is not there: txt or jsonl."""
     path = arguments.folder / f"{megabytes}.{ending}"
     if path.exists():
         return path
-    if ending == "jsonl.zst":
-        import pyarrow
-
-        plain = text_of(arguments, megabytes, "jsonl")
-        with (
-            plain.open("rb") as file,
-            pyarrow.output_stream(str(path), compression="zstd") as packed,
-        ):
-            shutil.copyfileobj(file, packed, 2**22)
-        return path
-
     with path.open("w", encoding="utf-8") as file:
         n_bytes = 0
         for text in endless_documents():
