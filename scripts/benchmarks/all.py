@@ -59,7 +59,7 @@ def commands(arguments: argparse.Namespace) -> list[list[str]]:
         ["default"],
         ["shakespeare", *text, *peer],
         ["training", *text, *peer],
-        ["crash", "--kills", "200"],
+        ["crash"],
         ["sampling", *peer],
         ["preparation"],
         ["dial", "--only", "law"],
