@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gptmini.interop.llama import with_halves_exchanged
 from gptmini.model.config import GPTConfig
 from gptmini.model.layers import RMS_NORM_EPS
 from gptmini.user_error import UserError
@@ -106,9 +107,3 @@ def _norm_names(config: GPTConfig) -> list[str]:
             f"{prefix}self_attn.k_norm.weight",
         ]
     return names
-
-
-def with_halves_exchanged(weight: Tensor, d_head: int) -> Tensor:
-    """Exchange the two halves of the rows of each head of a projection, (H D, ...)."""
-    heads = weight.unflatten(0, (-1, 2, d_head // 2))  # (H, 2, D/2, ...)
-    return heads.flip(1).flatten(0, 2).contiguous()  # (H D, ...)

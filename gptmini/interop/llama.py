@@ -13,7 +13,6 @@ from pydantic import PositiveInt
 from torch import Tensor
 from typing_extensions import TypedDict  # which pydantic takes before Python 3.12
 
-from gptmini.interop.apertus import with_halves_exchanged
 from gptmini.model.config import GPTConfig
 from gptmini.model.layers import RMS_NORM_EPS
 from gptmini.settings import checked
@@ -115,6 +114,12 @@ def turned(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tensor]:
         if name.endswith(TURNED):
             exchanged[name] = with_halves_exchanged(weight, config.head_width)
     return exchanged
+
+
+def with_halves_exchanged(weight: Tensor, d_head: int) -> Tensor:
+    """Exchange the two halves of the rows of each head of a projection, (H D, ...)."""
+    heads = weight.unflatten(0, (-1, 2, d_head // 2))  # (H, 2, D/2, ...)
+    return heads.flip(1).flatten(0, 2).contiguous()  # (H D, ...)
 
 
 def _rotary(config: dict, kind: str) -> dict[str, Any]:
