@@ -90,7 +90,8 @@ def read_safetensors(path: Path) -> "dict[str, Tensor]":
     try:
         return load_file(path)
     except SafetensorError as error:
-        raise UserError(f"{path} must be a whole safetensors file ({error})") from None
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path} must be a whole safetensors file ({reason})") from None
 
 
 def read_text(path: Path) -> str:

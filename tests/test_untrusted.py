@@ -198,6 +198,13 @@ def test_safetensors_whose_header_does_not_fit_the_file_are_refused(path, offset
             read_safetensors(path)
 
 
+def test_a_line_break_in_the_header_of_safetensors_leaves_the_refusal_in_one_line(path):
+    header = json.dumps({"a": {"dtype": "F\n32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    with pytest.raises(UserError, match=r"\A.*file must be a whole safetensors file .*F 32.*\Z"):
+        read_safetensors(path)
+
+
 READERS = [read_tensors, read_safetensors, read_text, read_json, read_yaml, read_pickle]
 
 
