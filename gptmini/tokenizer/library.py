@@ -125,9 +125,7 @@ class LibraryTokenizer:
         # A named token is a special one for transformers, also where it is only a word of the vocabulary.
         known = {token["content"] for token in added}
         words = [
-            name
-            for name in names.values()
-            if name not in known and with_special.token_to_id(name) is not None
+            name for name in names.values() if name not in known and self._id_of(name) is not None
         ]
         with_special.add_special_tokens(words)
         return ChatEncoder(

@@ -125,6 +125,14 @@ def test_a_template_that_cannot_be_used_is_told(tmp_path, template, said):
         tokenizer.chats.encode(CHAT)
 
 
+def test_a_named_token_that_is_no_unicode_is_refused(tmp_path):
+    folder = folder_with(tmp_path, "{{ bos_token }}" + PLAIN)
+    config = json.loads((folder / "tokenizer_config.json").read_text()) | {"bos_token": "\ud800"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="the tokenizer cannot encode a chat"):
+        read(folder).chats.encode(CHAT)
+
+
 @pytest.fixture
 def chats(tmp_path):
     """A file of 300 chats of different lengths, packed, and the chats."""
