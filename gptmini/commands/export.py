@@ -16,7 +16,7 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     from gptmini.interop import Training
 
-KINDS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "apertus", "nanochat")
+KINDS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "nanochat")
 DTYPES = ("fp32", "bf16", "fp16", "q8_0")
 GGUF = ".gguf"  # ends the name of a GGUF file
 # How gptmini sample draws where nothing else is asked for, in the names of transformers, which draws from the 50 most

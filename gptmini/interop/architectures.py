@@ -1,6 +1,6 @@
 """The models of Hugging Face that compute what a GPT computes, as tables of names.
 
-They are GPT-2, NanoChat, Apertus, and those of Llama's form: Llama, Mistral, Qwen 2 and Qwen 3.
+They are GPT-2, NanoChat, and those of Llama's form: Llama, Mistral, Qwen 2 and Qwen 3.
 
 Hugging Face's models are "theirs" in this room, and GPT and GPTConfig are "ours".
 """
@@ -21,8 +21,6 @@ class Architecture:
     class_name: str  # of the class in transformers
     our_values: dict[str, Any]  # settings of GPTConfig that the model type stands for
     their_values: dict[str, Any]  # their settings that GPT computes; any other value is refused
-    # Those of their_values that a config must have, because GPT does not compute the default.
-    needed: tuple[str, ...] = ()
     settings: dict[str, str]  # our name of each setting that may have any value, to theirs
     any_value: tuple[str, ...] = ()  # settings of GPTConfig that are translated one by one
     activation: str  # their name of the setting for the activation in an MLP
@@ -152,31 +150,6 @@ _NANOCHAT = Architecture(
     },
 )
 
-# The file apertus.py says how its weights differ from those of NanoChat.
-_APERTUS = Architecture(
-    class_name="ApertusForCausalLM",
-    our_values={
-        "norm": "rmsnorm",
-        "position": "rotary",
-        "bias": False,
-        "qk_norm": True,
-        # A norm behind the embedding is exported as normalised rows of the embedding.
-        "embedding_norm": (False, True),
-    },
-    needed=("rms_norm_eps",),
-    their_values={"rms_norm_eps": RMS_NORM_EPS, "attention_bias": False},
-    settings=_ROTARY_SETTINGS,
-    activation="hidden_act",
-    activations={"relu2": "xielu"},
-    block_prefix="model.layers.",
-    weights_outside_blocks={"embedding.weight": ("model.embed_tokens.weight",)},
-    weights_of_a_block={
-        **_ROTARY_ATTENTION,
-        "mlp.input.weight": ("mlp.up_proj.weight",),
-        "mlp.output.weight": ("mlp.down_proj.weight",),
-    },
-)
-
 
 def _of_llamas_form(class_name: str, **our_values: Any) -> Architecture:
     """One of the models of Llama's form; the file llama.py says how their settings and weights differ from ours."""
@@ -232,9 +205,19 @@ ARCHITECTURES = {
     "mistral": _MISTRAL,
     "qwen2": _QWEN2,
     "qwen3": _QWEN3,
-    "apertus": _APERTUS,
     "nanochat": _NANOCHAT,
 }
+
+
+def known_model_type(kind: object) -> str:
+    """A model type; UserError unless it is one of ARCHITECTURES."""
+    if kind == "apertus":  # which earlier versions of gptmini exported
+        raise UserError(
+            "model_type apertus is no longer supported; use the run that the model was exported from"
+        )
+    if type(kind) is not str or kind not in ARCHITECTURES:
+        raise UserError(f"model_type must be one of {', '.join(ARCHITECTURES)}, got {kind!r}")
+    return kind
 
 
 def choose_architecture(config: GPTConfig, kind: str | None = None) -> str:
@@ -243,8 +226,7 @@ def choose_architecture(config: GPTConfig, kind: str | None = None) -> str:
     Raises UserError: no model type, or not the one asked for, does; the setting that differs is named.
     """
     if kind is not None:
-        if kind not in ARCHITECTURES:
-            raise UserError(f"the model type must be one of {', '.join(ARCHITECTURES)}, got {kind}")
+        kind = known_model_type(kind)
         ARCHITECTURES[kind].check_computes(config, kind)
         return kind
 
@@ -252,8 +234,6 @@ def choose_architecture(config: GPTConfig, kind: str | None = None) -> str:
         kind = "gpt2"
     elif config.mlp == "swiglu":
         kind = _of_its_attention(config)
-    elif config.logit_softcap is None:
-        kind = "apertus"
     else:
         kind = "nanochat"
     ARCHITECTURES[kind].check_computes(config, kind)

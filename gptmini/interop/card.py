@@ -99,11 +99,11 @@ def _body(name: str, model: GPT, tokenizer: Tokenizer, training: Training, kind:
         "```",
         "",
     ]
-    lines += _notes(tokenizer, kind)
+    lines += _notes(tokenizer)
     return "\n".join(lines) + "\n"
 
 
-def _notes(tokenizer: Tokenizer, kind: str) -> list[str]:
+def _notes(tokenizer: Tokenizer) -> list[str]:
     """What a user of the exported model should know."""
     notes = []
     if tokenizer.end_of_text is None:
@@ -115,9 +115,4 @@ def _notes(tokenizer: Tokenizer, kind: str) -> list[str]:
             "text."
         )
 
-    if kind == "apertus":
-        notes.append(
-            "- The activation is squared ReLU, written as xIELU. The optional package `xielu`, with kernels for CUDA, "
-            "takes one of its numbers from elsewhere: leave it uninstalled."
-        )
     return notes

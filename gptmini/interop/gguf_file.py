@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 # The model types that llama.cpp knows, and its names of them.
 KINDS = {
     "gpt2": "gpt2",
-    "apertus": "apertus",
     "llama": "llama",
     "mistral": "llama",
     "qwen2": "qwen2",
@@ -46,7 +45,6 @@ DTYPES = {
 }
 Q8_0_WIDTH = 32  # numbers that share a scale; rows whose length is no multiple of it stay in fp16
 LARGEST_FP16 = int(np.finfo(np.float16).max)
-ACTIVATION = ".act_fn."  # in names of numbers of xIELU, which are not tensors of the file
 
 
 def write_gguf(
@@ -89,8 +87,6 @@ def write_gguf(
     try:
         writer.add_name(name)
         _add_sizes(writer, model, kind)
-        if kind == "apertus":
-            _add_activation(writer, model.config.n_layers, state)
         add_tokenizer(writer, tokenizer, special_ids(tokenizer, parsed(published or {}), kind))
         tensors = _tensors_of(model, kind, state)
         _add_tensors(writer, tensors, dtype)
@@ -118,7 +114,10 @@ def write_gguf(
 def _check_kind(model: GPT, kind: str) -> None:
     """Raise UserError unless llama.cpp computes a model of this type."""
     if kind not in KINDS:
-        ARCHITECTURES["apertus"].check_computes(model.config, "a GGUF file")
+        raise UserError(
+            f"a GGUF file of model type {kind} is not supported; train a model of Llama's form, such as "
+            "model=qwen_tiny, llama_tiny or llama"
+        )
     if model.config.mlp == "gelu_exact":
         raise UserError("mlp must be gelu to export as a GGUF file, got mlp=gelu_exact")
     scaling = model.config.rotary_scaling
@@ -155,19 +154,6 @@ def _add_sizes(writer: "gguf.GGUFWriter", model: GPT, kind: str) -> None:
         writer.add_rope_scaling_factor(config.rotary_scaling["factor"])
 
 
-def _add_activation(writer: "gguf.GGUFWriter", n_layers: int, state: dict[str, Tensor]) -> None:
-    """Add the numbers of xIELU, each with a value for every layer."""
-    adders = {
-        "alpha_p": writer.add_xielu_alpha_p,
-        "alpha_n": writer.add_xielu_alpha_n,
-        "beta": writer.add_xielu_beta,
-        "eps": writer.add_xielu_eps,
-    }
-    for number, add in adders.items():
-        names = [f"model.layers.{i}.mlp{ACTIVATION}{number}" for i in range(n_layers)]
-        add([state[name].item() for name in names])
-
-
 def _tensors_of(model: GPT, kind: str, state: dict[str, Tensor]) -> dict[str, np.ndarray]:
     """The weights in float32, under the names that llama.cpp has for them; UserError for one that is not finite."""
     import gguf
@@ -175,12 +161,11 @@ def _tensors_of(model: GPT, kind: str, state: dict[str, Tensor]) -> dict[str, np
     name_of = gguf.MODEL_ARCH_NAMES
     architecture = next(arch for arch, name in name_of.items() if name == KINDS[kind])
     names = gguf.get_tensor_name_map(architecture, model.config.n_layers)
-    # llama.cpp takes the embedding where there is no unembedding. That of apertus has a norm folded into it.
-    can_be_left_out = kind != "apertus" and model.config.tie_embeddings
 
     tensors = {}
     for their_name, weight in state.items():
-        if ACTIVATION in their_name or (their_name == "lm_head.weight" and can_be_left_out):
+        # llama.cpp takes the embedding where there is no unembedding.
+        if their_name == "lm_head.weight" and model.config.tie_embeddings:
             continue
         name = names.get_name(their_name, try_suffixes=(".weight", ".bias"))
         assert name is not None, their_name

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gptmini.interop import llama
-from gptmini.interop.apertus import extra_names, from_apertus, to_apertus
 from gptmini.interop.architectures import (
     ARCHITECTURES,
     Architecture,
     choose_architecture,
     is_conv1d,
+    known_model_type,
 )
 from gptmini.model.config import GPTConfig, config_from_file
 from gptmini.model.gpt import GPT, VOCABULARY, gpt_of_shapes
@@ -73,9 +73,7 @@ def gpt_of(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
     try:
         model = gpt_of_shapes(config)
         names = _names_in(state, model, kind)
-        if kind == "apertus":
-            state = from_apertus(state, config)
-        elif kind in llama.KINDS:
+        if kind in llama.KINDS:
             state = llama.turned(state, config)
         for name, their_names in names.items():
             parts = [_transpose_conv1d(part, state[part]) for part in their_names]
@@ -96,8 +94,6 @@ def _names_in(state: dict[str, Tensor], model: GPT, kind: str) -> dict[str, list
     names = dict(ARCHITECTURES[kind].weight_names(config))
     names = {name: theirs for name, theirs in names.items() if name in ours}
     wanted = {their_name for their_names in names.values() for their_name in their_names}
-    if kind == "apertus":
-        wanted |= extra_names(config)
 
     # Some files hold a tied embedding under its second name too.
     head, embedding = "lm_head.weight", _embedding_name(kind)
@@ -162,9 +158,7 @@ def to_hugging_face(
 
     if config.tie_embeddings:
         state["lm_head.weight"] = state[_embedding_name(kind)]
-    if kind == "apertus":
-        state = to_apertus(state, config)
-    elif kind in llama.KINDS:
+    if kind in llama.KINDS:
         state = llama.turned(state, config)
     return _their_config(config, kind, end_of_text, beginning), state
 
@@ -192,13 +186,11 @@ def our_config(config: dict) -> GPTConfig:
 
     Raises UserError: another model type, an absent size, or a setting that GPT does not compute.
     """
-    kind = config.get("model_type")
-    if type(kind) is not str or kind not in ARCHITECTURES:
-        raise UserError(f"model_type must be one of {', '.join(ARCHITECTURES)}, got {kind!r}")
+    kind = known_model_type(config.get("model_type"))
     architecture = ARCHITECTURES[kind]
-    needed = [*architecture.settings.values(), *architecture.needed]
     optional = OPTIONAL.get(kind, ())
-    absent = [name for name in needed if name not in config and name not in optional]
+    needed = [name for name in architecture.settings.values() if name not in optional]
+    absent = [name for name in needed if name not in config]
     if absent:
         raise UserError(f"the config of a model of type {kind} must have {', '.join(absent)}")
     never_set = ("quantization_config",) if kind in llama.KINDS else NEVER_SET
@@ -212,7 +204,7 @@ def our_config(config: dict) -> GPTConfig:
     for name, value in architecture.our_values.items():
         settings[name] = value[0] if isinstance(value, tuple) else value
     settings["mlp"] = _our_activation(config, kind, architecture)
-    settings["init"] = "zero_projections" if kind in ("apertus", "nanochat") else "gpt2"
+    settings["init"] = "zero_projections" if kind == "nanochat" else "gpt2"
     # transformers ties GPT-2's embeddings unless the config says otherwise, and those of the others only if it does.
     settings["tie_embeddings"] = config.get("tie_word_embeddings", kind == "gpt2")
     if kind in llama.KINDS:
@@ -293,12 +285,4 @@ def _their_config(
     if kind in llama.KINDS:
         return exported | llama.their_settings(config, kind)
     exported["rope_parameters"] = {"rope_type": "default", "rope_theta": config.rotary_base}
-    if kind == "apertus":
-        # With a norm folded into it, the embedding is no longer the unembedding.
-        exported["tie_word_embeddings"] = config.tie_embeddings and not config.embedding_norm
-        # What MLX asks for.
-        exported["rope_theta"] = config.rotary_base
-        exported["mlp_bias"] = False
-        exported["post_norm"] = False
-        exported["qk_norm"] = True
     return exported

@@ -27,7 +27,7 @@ def test_the_model_of_the_default_run_is_exported_as_qwen_3():
 def test_a_run_is_exported_sampled_imported_and_evaluated(script, trained, tmp_path):
     transformers = pytest.importorskip("transformers")
     result = script("export", "runs/latest", "out")
-    assert re.match(r"out, ApertusForCausalLM in fp32: [\d,]+ parameters, \d+ kB\n", result.out)
+    assert re.match(r"out, NanoChatForCausalLM in fp32: [\d,]+ parameters, \d+ kB\n", result.out)
 
     card = (tmp_path / "out" / "README.md").read_text()
     (best,) = re.findall(r"loss on held-out text \| (\d+\.\d+) nats", card)
@@ -70,23 +70,29 @@ def test_a_checkpoint_of_nanogpt_is_imported_and_sampled(script, tmp_path):
     assert sampled.out.startswith("abc")
 
 
-def test_the_model_type_may_be_chosen(script, trained, tmp_path):
-    chosen = ("--as", "nanochat", "--dtype", "bf16")
+def test_forms_of_llama_are_chosen_by_name_and_written_for_llama_cpp(script, short, tmp_path):
+    gguf = pytest.importorskip("gguf")
+    assert script("train", *short, "model=llama_tiny", "model.d_ff=64").code == 0
+    chosen = ("--as", "mistral", "--dtype", "bf16")
     assert script("export", "runs/latest", "out", *chosen).code == 0
     config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert (config["model_type"], config["dtype"]) == ("nanochat", "bfloat16")
+    assert (config["model_type"], config["dtype"]) == ("mistral", "bfloat16")
 
-
-def test_a_gguf_file_is_written_by_its_name(script, trained, tmp_path):
-    gguf = pytest.importorskip("gguf")
     types = []
     for dtype in ("fp32", "q8_0"):
         assert script("export", "runs/latest", f"{dtype}.gguf", "--dtype", dtype).code == 0
         reader = gguf.GGUFReader(tmp_path / f"{dtype}.gguf")
-        assert reader.get_field("general.architecture").contents() == "apertus"
-        (up,) = (t for t in reader.tensors if t.name == "blk.0.ffn_down.weight")
-        types.append(up.tensor_type.name)
+        assert reader.get_field("general.architecture").contents() == "llama"
+        (down,) = (t for t in reader.tensors if t.name == "blk.0.ffn_down.weight")
+        types.append(down.tensor_type.name)
     assert types == ["F32", "Q8_0"]
+
+
+def test_a_modern_run_becomes_no_gguf_file(script, trained, tmp_path):
+    pytest.importorskip("gguf")
+    result = script("export", "runs/latest", "out.gguf")
+    result.assert_refused("model type nanochat", "model=qwen_tiny")
+    assert not (tmp_path / "out.gguf").exists()
 
 
 def test_the_command_names_the_model_types_that_there_are():
@@ -102,4 +108,4 @@ def test_a_smeared_run_says_that_it_cannot_be_exported(script, short):
         re.MULTILINE,
     )
     result = script("export", "runs/latest", "out")
-    result.assert_refused("smear must be 0 to export as apertus, got smear=2")
+    result.assert_refused("smear must be 0 to export as nanochat, got smear=2")

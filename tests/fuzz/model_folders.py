@@ -27,7 +27,6 @@ PLAIN_LLAMA = LLAMA | {"attention_bias": None, "qk_norm": False}
 MODELS = {
     "gpt2": GPT2,
     "nanochat": MODERN,
-    "apertus": MODERN | {"logit_softcap": None},
     "llama": PLAIN_LLAMA | {"rotary_scaling": LLAMA_3},
     "mistral": PLAIN_LLAMA,
     "qwen2": LLAMA | {"qk_norm": False},
@@ -37,11 +36,11 @@ MODELS = {
 
 def coder_of(kind):
     """The tokenizer of a folder: gptmini's own, or one of the library tokenizers with a template for chats."""
-    if kind in ("gpt2", "qwen3"):
+    if kind == "qwen3":
         return tokenizer.bpe(documents_of([lines(40)]), vocab_size=300)
-    if kind == "nanochat":
+    if kind == "gpt2":
         return tokenizer.byte([])
-    if kind == "apertus":
+    if kind == "nanochat":
         return tokenizer.character(documents_of([TEXT, "two documents"]))
 
     made = of_sentence_piece() if kind == "mistral" else learned(TEXT, special=["<s>", "</s>"])

@@ -36,12 +36,11 @@ CODERS = {
 MODELS = {
     "gpt2": GPT2,
     "nanochat": MODERN,
-    "apertus": MODERN | {"logit_softcap": None},
     "gpt2 tied to nothing": GPT2 | {"tie_embeddings": False, "bias": False},
 }
 
 
-def written(folder, model="apertus", coder="bpe", **options):
+def written(folder, model="nanochat", coder="bpe", **options):
     """A model and a tokenizer that were written into a folder."""
     encoder = CODERS[coder]()
     gpt = wide_gpt(MODELS[model] | {"vocab_size": encoder.n_vocab, "context_length": 80}).eval()
@@ -64,7 +63,7 @@ def some_tokens(encoder):
 @pytest.mark.parametrize(
     ("model", "coder"),
     [(model, "bpe") for model in MODELS]
-    + [("apertus", coder) for coder in CODERS if coder != "bpe"],
+    + [("nanochat", coder) for coder in CODERS if coder != "bpe"],
 )
 def test_transformers_and_gptmini_read_what_was_written(tmp_path, model, coder):
     ours, encoder = written(tmp_path / "out", model, coder)
@@ -116,7 +115,7 @@ def test_large_weights_are_divided_among_files(tmp_path, monkeypatch):
     torch.testing.assert_close(logits(theirs, tokens), logits(ours, tokens), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("model", "dtype"), [("apertus", "bf16"), ("gpt2", "fp16")])
+@pytest.mark.parametrize(("model", "dtype"), [("nanochat", "bf16"), ("gpt2", "fp16")])
 def test_rounded_weights_give_the_same_logits_here_and_in_transformers(tmp_path, model, dtype):
     ours, _ = written(tmp_path / "out", model, dtype=dtype)
     stored = load_file(tmp_path / "out" / "model.safetensors")
@@ -146,7 +145,7 @@ def test_the_card_and_the_configs_say_what_is_known(tmp_path):
     )
 
     config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert config["architectures"] == ["ApertusForCausalLM"]
+    assert config["architectures"] == ["NanoChatForCausalLM"]
     generation = transformers.GenerationConfig.from_pretrained(tmp_path / "out")
     assert (generation.temperature, generation.top_k, generation.do_sample) == (0.8, 0, True)
     assert generation.eos_token_id == config["eos_token_id"] == encoder.end_of_text
@@ -279,23 +278,35 @@ def to_pickle(folder):
 
 
 REFUSED = [
-    ("apertus", edit("config.json", model_type="bert"), "model_type must be one of gpt2, llama"),
-    ("apertus", edit("config.json", vocab_size=2**31), "must have the shapes of the config: .* si"),
-    ("apertus", edit("config.json", num_hidden_layers=9_999), "the config claims 9999 layers, and"),
+    ("nanochat", edit("config.json", model_type="bert"), "model_type must be one of gpt2, llama"),
+    ("nanochat", edit("config.json", model_type="apertus"), "model_type apertus .* run"),
     (
-        "apertus",
+        "nanochat",
+        edit("config.json", vocab_size=2**31),
+        "must have the shapes of the config: .* si",
+    ),
+    (
+        "nanochat",
+        edit("config.json", num_hidden_layers=9_999),
+        "the config claims 9999 layers, and",
+    ),
+    (
+        "nanochat",
         edit("config.json", hidden_size="wide"),
         r"config\.json: hidden_size: .*got 'wide'",
     ),
-    ("apertus", edit("config.json", hidden_size=...), "type apertus must have hidden_size"),
-    ("apertus", edit("config.json", rms_norm_eps=...), "type apertus must have rms_norm_eps"),
-    ("apertus", edit("config.json", quantization_config={"bits": 4}), "quantization_config must b"),
-    ("apertus", cut("config.json", 30), r"config\.json must be JSON"),
-    ("apertus", cut("tokenizer.json", 300), r"tokenizer\.json must be JSON"),
-    ("apertus", cut("model.safetensors", 3000), "must be a whole safetensors file"),
-    ("apertus", replace_weights(lm_head__weight=...), "missing: lm_head.weight; left over: none"),
-    ("apertus", replace_weights(other=torch.zeros(3)), "missing: none; left over: other"),
-    ("apertus", replace_weights(lm_head__weight=torch.zeros(2, 2)), "must have the shapes of the"),
+    ("nanochat", edit("config.json", hidden_size=...), "type nanochat must have hidden_size"),
+    (
+        "nanochat",
+        edit("config.json", quantization_config={"bits": 4}),
+        "quantization_config must b",
+    ),
+    ("nanochat", cut("config.json", 30), r"config\.json must be JSON"),
+    ("nanochat", cut("tokenizer.json", 300), r"tokenizer\.json must be JSON"),
+    ("nanochat", cut("model.safetensors", 3000), "must be a whole safetensors file"),
+    ("nanochat", replace_weights(lm_head__weight=...), "missing: lm_head.weight; left over: none"),
+    ("nanochat", replace_weights(other=torch.zeros(3)), "missing: none; left over: other"),
+    ("nanochat", replace_weights(lm_head__weight=torch.zeros(2, 2)), "must have the shapes of the"),
     ("gpt2", edit("config.json", scale_attn_weights=False), "scale_attn_weights must be True in a"),
     ("gpt2", replace_weights(lm_head__weight=torch.ones(300, 24)), "none; left over: lm_head.weig"),
     ("gpt2", to_pickle, r"a pickle of weights \(\.bin\) could run code, and is not read"),
@@ -318,7 +329,7 @@ REFUSED = [
         edit("config.json", n_embd=6 * 2**29, vocab_size=2**32),
         "have the shapes of the config",
     ),
-    ("apertus", edit("config.json", tie_word_embeddings=0), r"tie_word_embeddings: .* got 0"),
+    ("nanochat", edit("config.json", tie_word_embeddings=0), r"tie_word_embeddings: .* got 0"),
     (
         "gpt2",
         edit("tokenizer.json", model=[1]),

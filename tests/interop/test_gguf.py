@@ -1,6 +1,5 @@
 """GGUF files, read by the library gguf: weights, vocabulary and settings; what llama.cpp does not know is refused."""
 
-import math
 import sys
 
 import numpy as np
@@ -10,20 +9,20 @@ from full_disk import files_of_at_most
 from gptmini import tokenizer
 from gptmini.interop import to_hugging_face, write_gguf
 from gptmini.user_error import UserError
-from sizes import GPT2, MODERN
+from sizes import GPT2, LLAMA, MODERN
 from tokenizer.texts import TRAIN
 from toys import documents_of, wide_gpt
 
 gguf = pytest.importorskip("gguf")
 SIZES = {"d_model": 64, "n_heads": 4, "n_kv_heads": 2, "d_ff": 96}
 MODELS = {
-    "apertus": MODERN | SIZES | {"logit_softcap": None},
+    "qwen3": LLAMA | SIZES | {"d_head": None, "attention_bias": None},
     "gpt2": GPT2 | {"d_model": 64, "n_heads": 4},
     "gpt2 untied": GPT2 | {"d_model": 64, "n_heads": 4, "tie_embeddings": False, "bias": False},
 }
 
 
-def written(path, model="apertus", coder=None, dtype="fp32"):
+def written(path, model="qwen3", coder=None, dtype="fp32"):
     """A model, its tokenizer, and the file that was written of them, read by the library."""
     coder = coder or tokenizer.bpe(documents_of(TRAIN), vocab_size=300)
     ours = wide_gpt(MODELS[model] | {"vocab_size": coder.n_vocab}).eval()
@@ -38,12 +37,14 @@ def value(reader, key):
 
 # The names of some weights in transformers, and those that llama.cpp's documentation of GGUF gives them.
 NAMES = {
-    "apertus": {
+    "qwen3": {
         "model.embed_tokens.weight": "token_embd.weight",
         "model.layers.1.self_attn.q_proj.weight": "blk.1.attn_q.weight",
+        "model.layers.1.self_attn.k_norm.weight": "blk.1.attn_k_norm.weight",
         "model.layers.1.self_attn.o_proj.weight": "blk.1.attn_output.weight",
+        "model.layers.1.mlp.gate_proj.weight": "blk.1.ffn_gate.weight",
         "model.layers.1.mlp.up_proj.weight": "blk.1.ffn_up.weight",
-        "model.layers.0.attention_layernorm.weight": "blk.0.attn_norm.weight",
+        "model.layers.0.input_layernorm.weight": "blk.0.attn_norm.weight",
         "lm_head.weight": "output.weight",
     },
     "gpt2": {
@@ -67,7 +68,7 @@ def test_weights_have_the_names_and_values_of_llama_cpp(tmp_path, model):
     assert ("output.weight" in tensors) != is_tied
 
     n_written = sum(int(np.prod(tensor.shape)) for tensor in reader.tensors)
-    n_numbers = sum(weight.numel() for name, weight in state.items() if "act_fn" not in name)
+    n_numbers = sum(weight.numel() for weight in state.values())
     assert n_written == n_numbers - (
         ours.embedding.weight[: ours.config.vocab_size].numel() if is_tied else 0
     )
@@ -92,7 +93,7 @@ def test_matrices_of_gpt2_are_those_of_transformers_transposed(tmp_path):
     )
 
 
-def test_heads_of_apertus_have_their_halves_exchanged(tmp_path):
+def test_heads_of_qwen_3_have_their_halves_exchanged(tmp_path):
     ours, _, reader = written(tmp_path / "m.gguf")
     tensors = {tensor.name: tensor.data for tensor in reader.tensors}
     qkv = ours.blocks[0].attention.qkv.weight.detach().numpy()
@@ -108,23 +109,19 @@ def test_heads_of_apertus_have_their_halves_exchanged(tmp_path):
 def test_the_settings_are_those_of_the_model(tmp_path):
     ours, coder, reader = written(tmp_path / "m.gguf")
     config = ours.config
-    assert value(reader, "general.architecture") == "apertus"
+    assert value(reader, "general.architecture") == "qwen3"
     assert value(reader, "general.name") == "mine"
-    assert value(reader, "apertus.context_length") == config.context_length
-    assert value(reader, "apertus.embedding_length") == 64
-    assert value(reader, "apertus.feed_forward_length") == 96
-    assert value(reader, "apertus.block_count") == config.n_layers
+    assert value(reader, "qwen3.context_length") == config.context_length
+    assert value(reader, "qwen3.embedding_length") == 64
+    assert value(reader, "qwen3.feed_forward_length") == 96
+    assert value(reader, "qwen3.block_count") == config.n_layers
     assert (
-        value(reader, "apertus.attention.head_count"),
-        value(reader, "apertus.attention.head_count_kv"),
+        value(reader, "qwen3.attention.head_count"),
+        value(reader, "qwen3.attention.head_count_kv"),
     ) == (4, 2)
-    assert value(reader, "apertus.rope.freq_base") == config.rotary_base
-    assert value(reader, "apertus.rope.dimension_count") == 16
-    assert value(reader, "apertus.attention.layer_norm_rms_epsilon") == pytest.approx(1e-6)
-    assert value(reader, "xielu.beta") == [0.0] * config.n_layers
-    # softplus(0.5413) is 1, and softplus(-100) is 0.
-    assert value(reader, "xielu.alpha_p") == pytest.approx([math.log(math.e - 1)] * config.n_layers)
-    assert value(reader, "xielu.alpha_n") == [-100.0] * config.n_layers
+    assert value(reader, "qwen3.rope.freq_base") == config.rotary_base
+    assert value(reader, "qwen3.rope.dimension_count") == 16
+    assert value(reader, "qwen3.attention.layer_norm_rms_epsilon") == pytest.approx(1e-5)
     assert value(reader, "tokenizer.ggml.pre") == "gpt-2"
     assert value(reader, "tokenizer.ggml.eos_token_id") == coder.end_of_text
     assert value(reader, "tokenizer.ggml.add_bos_token") is False
@@ -159,8 +156,8 @@ def test_a_tokenizer_of_bytes_has_the_one_merge_that_llama_cpp_demands(tmp_path)
 @pytest.mark.parametrize(
     ("changes", "coder", "said"),
     [
-        ({"logit_softcap": 15.0}, None, "logit_softcap must be None to export as a GGUF file"),
-        ({"smear": 2}, None, "smear must be 0 to export as apertus, got smear=2"),
+        (MODERN | SIZES, None, "model type nanochat .* model=qwen_tiny"),
+        ({"smear": 2}, None, "smear must be 0 to export as qwen3, got smear=2"),
         (GPT2 | {"mlp": "gelu_exact"}, None, "mlp must be gelu to export as a GGUF file"),
         (
             {},
@@ -171,7 +168,7 @@ def test_a_tokenizer_of_bytes_has_the_one_merge_that_llama_cpp_demands(tmp_path)
 )
 def test_what_llama_cpp_does_not_know_is_refused(tmp_path, changes, coder, said):
     coder = coder or tokenizer.byte([])
-    base = changes if "norm" in changes else MODELS["apertus"] | changes
+    base = changes if "norm" in changes else MODELS["qwen3"] | changes
     ours = wide_gpt(base | {"vocab_size": coder.n_vocab})
     with pytest.raises(UserError, match=said):
         write_gguf(tmp_path / "m.gguf", ours, coder, name="m", dtype="fp32")
