@@ -1,6 +1,7 @@
 """--help shows what a command takes: groups with their options, and each key with its value and its meaning."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
@@ -10,6 +11,7 @@ from omegaconf import OmegaConf
 
 from gptmini.commands.compose import compose
 from gptmini.commands.help import comments_of
+from gptmini.commands.keys import chain_of
 from gptmini.model import ModelSettings
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
@@ -99,12 +101,24 @@ def test_the_meaning_stays_where_an_experiment_changes_the_value(shown):
     assert after["model.smear"][1] == before["model.smear"][1]
 
 
-@pytest.mark.parametrize("option", ["gpt2", "modern"])
-def test_the_meaning_of_an_alternative_lists_its_names(option):
-    comments = comments_of(CONFIGS / "model" / f"{option}.yaml")[1]
+def test_the_meaning_of_an_alternative_lists_its_names():
+    comments = comments_of(CONFIGS / "model" / "gpt2.yaml")[1]  # with which every other one begins
     for key, hint in get_type_hints(ModelSettings).items():
         if get_origin(hint) is Literal:
             assert [name for name in get_args(hint) if name not in comments[key]] == [], key
+
+
+def test_each_key_of_each_model_is_explained_and_no_explanation_is_repeated():
+    # A checkpoint alone has the other field.
+    keys = {field.name for field in fields(ModelSettings)} - {"full_context_length"}
+    written = []
+    for file in (CONFIGS / "model").glob("*.yaml"):
+        written += comments_of(file)[1].items()
+        explained = set()
+        for before in chain_of("model", file.stem, None):
+            explained |= comments_of(before)[1].keys()
+        assert explained >= keys, file
+    assert len(written) == len(set(written))
 
 
 @pytest.mark.parametrize(("command", "n_groups"), [("train", 9), ("prepare", 3)])
