@@ -1,6 +1,6 @@
 """Tokenise a text into a folder: gptmini prepare [KEY=VALUE ...]; --help lists groups and keys."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gptmini.commands.compose import Typed
@@ -13,7 +13,7 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from gptmini.data import Progress, TokenStore
+    from gptmini.data import TokenStore
 
 # Ids of a document that are decoded to show its beginning, and characters of them that are shown.
 SHOWN_IDS = 100
@@ -51,7 +51,7 @@ def run_job(config: "DictConfig", typed: Typed) -> None:
             raise
         if root.verify:
             store.verify()
-        lines = list(inspection(store, watcher.on_progress)) if root.inspect else []
+        lines = list(inspection(store)) if root.inspect else []
 
     origin = "prepared now" if written else "prepared before"
     if root.verify:
@@ -67,10 +67,9 @@ def run_job(config: "DictConfig", typed: Typed) -> None:
         print(text)
 
 
-def inspection(store: "TokenStore", on_progress: "Callable[[Progress], None]") -> Iterator[str]:
-    """Lines about both splits of a prepared folder, their documents, and what they share."""
-    from gptmini.data import Progress
-    from gptmini.data.inspect import GRAM, inspect_overlap, inspect_split
+def inspection(store: "TokenStore") -> Iterator[str]:
+    """Lines about both splits of a prepared folder, and their documents."""
+    from gptmini.data.inspect import inspect_split
     from gptmini.data.store import SPLITS
     from gptmini.tokenizer import from_dict
 
@@ -94,25 +93,6 @@ def inspection(store: "TokenStore", on_progress: "Callable[[Progress], None]") -
         yield f"first documents of {split}"
         for text in found.first:
             yield f"{'':12}  {_beginning(text)}"
-
-    def show(share: float) -> None:
-        n_bytes = round(share * store.n_bytes("train"))
-        on_progress(Progress(phase="comparing", n_bytes=n_bytes, share=share))
-
-    overlap = inspect_overlap(store, tokenizer, show)
-    yield ""
-    if not overlap.n_compared:
-        yield f"overlap: no held-out document has the {GRAM} words that are compared"
-        return
-    share = overlap.n_shared / overlap.n_compared
-    share_of_grams = overlap.n_grams_shared / overlap.n_grams
-    yield (
-        f"overlap: {overlap.n_shared:,} of {overlap.n_compared:,} held-out documents that were compared "
-        f"({share:.1%}) share {GRAM} words in a row with the training text"
-    )
-    yield (
-        f"         {share_of_grams:.1%} of the different passages of {GRAM} words in them stand in the training text"
-    )
 
 
 def _sources(store: "TokenStore") -> Iterator[str]:

@@ -113,11 +113,6 @@ def test_inspect_shows_what_is_in_the_folder(script, tmp_path):
     assert row("ids used")[1] == f"{n_used} of 257"
     assert "          93  A longer document of the text. A longer" in out
     assert re.search(r"^first documents of train\n +One two three\.$", out, re.MULTILINE)
-    assert (
-        "overlap: 1 of 2 held-out documents that were compared (50.0%) share 13 words in a" in out
-    )
-    # The first has 16 words: 4 passages, of which the first 2 are shared. The second repeats itself after 3 words.
-    assert f"{2 / (4 + 3):.1%} of the different passages of 13 words in them stand in" in out
 
 
 def test_bytes_a_token_are_those_of_all_tokens_also_where_the_loss_counts_answers(script, tmp_path):
