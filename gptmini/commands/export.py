@@ -163,7 +163,7 @@ def origin_in(header: dict) -> str | None:
         return None
     # As in base/2026-11-23_06-01-47/checkpoints/best.ckpt, without the folders of the machine above.
     path = "/".join(Path(str(origin.get("path", ""))).parts[-4:])
-    # Another person may have written the checkpoint, and the name goes into a table of Markdown.
+    # Another person may have written the checkpoint, and the name goes into Markdown.
     return re.sub(r"[^\w./-]", "-", path) or None
 
 

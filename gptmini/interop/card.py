@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from gptmini import __version__
 from gptmini.interop.architectures import ARCHITECTURES
 from gptmini.model.gpt import GPT
-from gptmini.tokenizer import Tokenizer
+
+HEAD = "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- gptmini\n---\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,98 +22,23 @@ class Training:
     init_from: str | None = None  # weights that the training began with; None for new weights
 
 
-def model_card(
-    name: str, model: GPT, tokenizer: Tokenizer, training: Training, *, kind: str
-) -> str:
-    """The text of a model card, with a head of YAML.
-
-    Args:
-        name: of the model.
-        model: the model.
-        tokenizer: its tokenizer.
-        training: what is known of its training.
-        kind: model type that it is exported as.
-    """
-    from huggingface_hub import EvalResult, ModelCardData
-
-    results = []
-    for metric, title, value in (
-        ("loss", "validation loss, nats per token", training.val_loss),
-        ("bits_per_byte", "bits per byte", training.bits_per_byte),
+def model_card(name: str, model: GPT, training: Training, *, kind: str) -> str:
+    """The text of the card of a model of that name, which is exported as the model type `kind`."""
+    # gptmini.data.outputs recognises an export by the head and the words "exported by gptmini" with a version.
+    architecture = ARCHITECTURES[kind].class_name
+    lines = [
+        f"A GPT of {model.n_parameters:,} parameters, exported by gptmini {__version__} as `{architecture}`.",
+        "",
+    ]
+    if training.text is not None:
+        lines.append(f"- trained by gptmini {training.version} on the text {training.text}")
+    for fact, value, form in (
+        ("began with", training.init_from, ""),
+        ("optimizer steps", training.step, ","),
+        ("tokens trained on", training.n_tokens, ","),
+        ("validation loss, nats per token", training.val_loss, ".4f"),
+        ("bits per byte", training.bits_per_byte, ".4f"),
     ):
         if value is not None:
-            results.append(
-                EvalResult(
-                    task_type="text-generation",
-                    dataset_type=training.text or "unknown",
-                    dataset_name=f"{training.text or 'unknown'}, held-out split",
-                    metric_type=metric,
-                    metric_name=title,
-                    metric_value=round(value, 4),
-                )
-            )
-    head = ModelCardData(
-        library_name="transformers",
-        pipeline_tag="text-generation",
-        tags=["gptmini"],
-        model_name=name if results else None,
-        eval_results=results or None,
-    )
-    return f"---\n{head.to_yaml()}\n---\n\n{_body(name, model, tokenizer, training, kind)}"
-
-
-def _body(name: str, model: GPT, tokenizer: Tokenizer, training: Training, kind: str) -> str:
-    """What people read of a model card."""
-    config = model.config
-    origin = f"exported by gptmini {__version__}"
-    if training.text is not None:
-        origin = f"trained by gptmini {training.version} on the text {training.text}, and {origin}"
-    lines = [
-        f"# {name}",
-        "",
-        f"A GPT of {model.n_parameters:,} parameters, {origin} as `{ARCHITECTURES[kind].class_name}`.",
-        "",
-        "| | |",
-        "|---|---|",
-        f"| context | {config.longest_input:,} tokens |",
-        f"| layers, width, heads | {config.n_layers}, {config.d_model}, {config.n_heads} |",
-        f"| vocabulary | {tokenizer.n_vocab:,} tokens |",
-    ]
-    if training.init_from is not None:
-        lines.append(f"| began with | `{training.init_from}` |")
-    if training.step is not None:
-        lines.append(f"| optimizer steps | {training.step:,} |")
-    if training.n_tokens is not None:
-        lines.append(f"| tokens trained on | {training.n_tokens:,} |")
-    if training.val_loss is not None:
-        lines.append(f"| loss on held-out text | {training.val_loss:.4f} nats per token |")
-    if training.bits_per_byte is not None:
-        lines.append(f"| loss on held-out text | {training.bits_per_byte:.4f} bits per byte |")
-
-    lines += [
-        "",
-        "```python",
-        "from transformers import pipeline",
-        "",
-        'generate = pipeline("text-generation", "this folder")',
-        'print(generate("The ")[0]["generated_text"])',
-        "```",
-        "",
-    ]
-    lines += _notes(tokenizer)
-    return "\n".join(lines) + "\n"
-
-
-def _notes(tokenizer: Tokenizer) -> list[str]:
-    """What a user of the exported model should know."""
-    notes = []
-    if tokenizer.end_of_text is None:
-        notes.append("- The vocabulary has no token that ends a text; say how many tokens to draw.")
-    else:
-        name = tokenizer.decode([tokenizer.end_of_text])
-        notes.append(
-            f"- `{name}` in a text is read as the token that ends a document. In gptmini these characters are plain "
-            "text."
-        )
-
-    return notes
+            lines.append(f"- {fact}: {value:{form}}")
+    return "\n".join([HEAD, f"# {name}", "", *lines, ""])

@@ -81,7 +81,7 @@ def write_folder(
         generation = _generation(tokenizer, sampling, before)
         if generation is not None:
             _write_json(folder / GENERATION, generation)
-        card = model_card(encodable(path.name), model, tokenizer, training, kind=chosen)
+        card = model_card(encodable(path.name), model, training, kind=chosen)
         (folder / "README.md").write_text(card, encoding="utf-8")
 
         # The library makes files that nobody else can read.

@@ -30,7 +30,7 @@ def test_a_run_is_exported_sampled_imported_and_evaluated(script, trained, tmp_p
     assert re.match(r"out, NanoChatForCausalLM in fp32: [\d,]+ parameters, \d+ kB\n", result.out)
 
     card = (tmp_path / "out" / "README.md").read_text()
-    (best,) = re.findall(r"loss on held-out text \| (\d+\.\d+) nats", card)
+    (best,) = re.findall(r"validation loss, nats per token: (\d+\.\d+)", card)
     n_tokens = ("--max-tokens", "64")  # as the run itself validates
     evaluated = script("evaluate", "runs/latest", *n_tokens).out
     loss = re.search(r"^loss +(\S+)", evaluated, re.MULTILINE)[1]
