@@ -248,8 +248,6 @@ def lines_of(report: dict[str, Any]) -> Iterator[str]:
         yield line("loss", model["loss"], ".4f", "nats per token")
         yield line("perplexity", model["perplexity"], ".3f")
         yield line("bits per byte", model["bits_per_byte"], ".4f")
-        if "word_perplexity" in model:
-            yield line("word perplexity", model["word_perplexity"], ".3f")
         yield f"{'convention':15} {model['convention']}"
 
     comparison = report.get("comparison")

@@ -1,12 +1,8 @@
 """A model measured on a text: loss, perplexity and bits per byte with their intervals, in plain values."""
 
-import math
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from gptmini.data.store import tokens_per_byte_of
 from gptmini.evaluation.intervals import (
@@ -44,7 +40,6 @@ class Measured(NamedTuple):
     evaluation: Evaluation  # of the whole text
     tokens_per_byte: float  # with which the bits per byte were computed
     sums: Sums  # over the parts of the text
-    n_words: int | None  # of documents that are scored alone
 
     @property
     def n_bytes(self) -> int:
@@ -78,10 +73,8 @@ def measure(
     sizes = {"context_length": trained.model.config.context_length, "batch_size": batch_size}
     if alone:
         documents = text.documents(tokenizer)
-        sizes["context_length"] = (
-            trained.model.config.longest_input
-        )  # as lm-evaluation-harness does
-        n_words = _count_words(tokenizer, documents)
+        # As lm-evaluation-harness does.
+        sizes["context_length"] = trained.model.config.longest_input
         tokens_per_byte = None  # known when the documents are scored
         first = beginning_of(tokenizer)
         assert first is not None
@@ -89,7 +82,6 @@ def measure(
         passages = [documents_alone(documents, first=first, first_named=name, **sizes)]
     else:
         excerpts = text.streams(tokenizer)
-        n_words = None
         tokens_per_byte = tokens_per_byte_of(excerpts)  # of the whole text, as in a validation
         passages = [stream(excerpt, stride=stride, **sizes) for excerpt in excerpts]
 
@@ -115,7 +107,6 @@ def measure(
         evaluation=tally.evaluation(tokens_per_byte),
         tokens_per_byte=tokens_per_byte,
         sums=sums,
-        n_words=n_words,
     )
 
 
@@ -147,24 +138,16 @@ def _figures(model: Measured) -> dict[str, Any]:
     of_loss = interval_of_loss(model.sums)
     of_bits = _scaled(interval_of_bits(model.sums), model)
 
-    figures: dict[str, Any] = {
+    return {
         "model": str(model.path),
         "convention": model.convention,
         "tokens": model.evaluation.n_tokens,
+        "bytes": model.n_bytes,
         "tokens_per_byte": model.tokens_per_byte,
         "loss": _figure(loss, of_loss),
         "perplexity": _figure(loss, of_loss, exponential),
         "bits_per_byte": _figure(bits, of_bits),
     }
-
-    # Only documents alone have words, and the bytes of their tokens are those that tokens_per_byte counts.
-    if model.n_words is not None:
-        nats_per_bit = math.log(2) * model.n_bytes / model.n_words
-        figures["bytes"] = model.n_bytes
-        figures["word_perplexity"] = _figure(
-            bits, of_bits, lambda bits: exponential(nats_per_bit * bits)
-        )
-    return figures
 
 
 def _comparison(first: Measured, second: Measured) -> dict[str, Any]:
@@ -198,9 +181,3 @@ def _figure(
     """A rising function of a value and of the ends of its interval, which a text of one part does not have."""
     ends = None if interval is None else [function(end) for end in interval]
     return {"value": function(value), "interval": ends}
-
-
-def _count_words(tokenizer: Tokenizer, documents: Sequence[np.ndarray]) -> int:
-    """Words of documents, as lm-evaluation-harness counts them: what white space separates."""
-    texts = (tokenizer.decode(ids.tolist()) for ids in documents)
-    return sum(len(re.split(r"\s+", text)) for text in texts)
