@@ -102,6 +102,10 @@ class Journal:
 
     def note(self, number: int, **facts: object) -> None:
         """Write facts on a trial that has not ended."""
-        trial = self.trials()[number]
         for name, value in facts.items():
-            self.storage.set_trial_user_attr(trial._trial_id, name, value)
+            self.storage.set_trial_user_attr(self.id_of(number), name, value)
+
+    def id_of(self, number: int) -> int:
+        """The id by which the storage knows a trial."""
+        study = self.storage.get_study_id_from_name(NAME)
+        return self.storage.get_trial_id_from_study_id_trial_number(study, number)

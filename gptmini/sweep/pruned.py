@@ -37,7 +37,8 @@ class PrunedTrial:
             return False
         # A run that goes on from a checkpoint repeats the validations after it.
         if step not in trial.intermediate_values:
-            self._journal.storage.set_trial_intermediate_value(trial._trial_id, step, value)
+            id_of_trial = self._journal.id_of(self._number)
+            self._journal.storage.set_trial_intermediate_value(id_of_trial, step, value)
         if not self._pruner.prune(self._journal.study, self._trial()):
             return False
         self._journal.note(self._number, **{PRUNED_AT: step})
