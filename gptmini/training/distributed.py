@@ -6,6 +6,7 @@ functions here do nothing, or return what they are given. Functions that say so 
 them.
 """
 
+import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -21,7 +22,6 @@ from torch.distributed.fsdp import (
     register_fsdp_forward_method,
 )
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from gptmini.model import GPT
 from gptmini.model.gpt import gpt_of_shapes
@@ -146,11 +146,10 @@ def first_rows(tensor: Tensor, n_rows: int) -> Tensor:
     if not isinstance(tensor, DTensor):
         return tensor[:n_rows]
 
-    share = tensor.to_local()
-    _, (begin, *_) = compute_local_shape_and_global_offset(
-        tensor.shape, tensor.device_mesh, tensor.placements
-    )
-    return share[: max(0, n_rows - begin)]
+    # FSDP2 divides rows as torch.chunk does: shares have one size, except that the last ones are smaller or empty.
+    mesh = tensor.device_mesh
+    begin = mesh.get_local_rank() * math.ceil(len(tensor) / mesh.size())
+    return tensor.to_local()[: max(0, n_rows - begin)]
 
 
 def whole_norms(model: GPT, norms: Tensor) -> Tensor:

@@ -187,7 +187,7 @@ def build_trainer(
     )
 
     # Between ranks Lightning would pass on a SIGTERM, and wait for it, in every micro-step (Lightning's issue 21487).
-    # Stopping does so instead, in the one exchange of a step.
+    # Stopping does so instead, in the one exchange of a step. Lightning 2.6 has no setting that turns its own off.
     loop = trainer.fit_loop.epoch_loop
     loop._broadcast_sigterm_tensor = lambda: None
 

@@ -8,13 +8,14 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from forked import forked
 from gptmini.commands.compose import compose
 from gptmini.commands.parts import build_part
 from gptmini.model import GPT, training_loss
-from gptmini.training.distributed import shard
+from gptmini.training.distributed import first_rows, shard
 
 RANKS = 64
 VOCABULARY = 50257
@@ -61,3 +62,23 @@ def test_weights_gradients_and_moments_are_divided_evenly(optimizer, bytes_in_bl
     assert n_in_blocks > 2e8
     expected = bytes_in_blocks * n_in_blocks + 16 * (n_parameters - n_in_blocks)
     assert n_bytes == pytest.approx(expected / RANKS, rel=0.01)
+
+
+def first_rows_of_ranks(n_ranks, shape, n_rows):
+    """The first rows of a matrix of counted numbers that FSDP2 has divided, of each rank."""
+    found = []
+    for rank in range(n_ranks):
+        dist.init_process_group("fake", rank=rank, world_size=n_ranks, store=FakeStore())
+        layer = torch.nn.Linear(*reversed(shape), bias=False)
+        layer.weight.data = torch.arange(layer.weight.numel(), dtype=torch.float32).view(shape)
+        fully_shard(layer, mesh=init_device_mesh("cpu", (n_ranks,)))
+        found += first_rows(layer.weight.detach(), n_rows).tolist()
+        dist.destroy_process_group()
+    return found
+
+
+# Shares of 3, 3, 3 and 1 rows; of 2, 2, 1 and none.
+@pytest.mark.parametrize(("n", "n_rows"), [(10, 8), (10, 3), (10, 10), (5, 4), (5, 5)])
+def test_the_first_rows_of_a_divided_matrix_lie_each_on_one_rank(n, n_rows):
+    expected = torch.arange(n * 3, dtype=torch.float32).view(n, 3)[:n_rows]
+    assert forked(first_rows_of_ranks, 4, (n, 3), n_rows) == expected.tolist()
