@@ -225,15 +225,17 @@ def parse_flags(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     Returns the flags, and the command line for Hydra: overrides in its grammar, and the flags that Hydra is to see.
     Raises UserError: a flag that would replace gptmini's configurations, or an override that is none.
     """
+    # Hydra 1.3 shows its flags nowhere else.
     from hydra._internal.utils import get_args_parser
 
-    parser = get_args_parser()
-    # A part of a name, such as --experiment, would stand for a flag that means something else.
-    parser.allow_abbrev = False
+    parser = argparse.ArgumentParser(
+        parents=[get_args_parser()],
+        add_help=False,  # Hydra's parser has it
+        allow_abbrev=False,  # --experiment would stand for a flag that means something else
+        conflict_handler="resolve",  # for --version
+    )
+    parser.add_argument("--version", action="version", version=__version__)
     parser.error = lambda message: _refuse(parser, message)
-    for action in parser._actions:
-        if isinstance(action, argparse._VersionAction):
-            action.version = __version__  # gptmini's instead of Hydra's
     flags = parser.parse_intermixed_args(arguments)
 
     if flags.experimental_rerun is not None:

@@ -299,7 +299,7 @@ class Parser(argparse.ArgumentParser):
 def complaint(parser: argparse.ArgumentParser, message: str) -> str:
     """What argparse finds wrong with a command line; an unknown flag is told the nearest one that there is."""
     unknown = re.match(r"unrecognized arguments: (-\S+)", message)
-    flags = [flag for action in parser._actions for flag in action.option_strings]
+    flags = re.findall(r"--[\w-]+", parser.format_usage())
     close = [] if unknown is None else difflib.get_close_matches(unknown[1], flags, n=1)
     if close:
         return f"{message}; the nearest is {close[0]}"

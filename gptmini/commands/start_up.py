@@ -81,6 +81,7 @@ def set_aside() -> None:
     global _waiting, _is_first
     _waiting = True
     gc.disable()
+    # Python has no public count of what is registered (3.11 to 3.14).
     _is_first = not atexit._ncallbacks()
     atexit.register(_end_at_once)  # what is registered first is called last
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
