@@ -2,7 +2,7 @@
 
 import base64
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -66,9 +66,7 @@ class BytePairTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; bytes that are no UTF-8 and ids outside the vocabulary become U+FFFD."""
-        unknown = REPLACEMENT.encode()
-        joined = b"".join([self._bytes_of.get(i, unknown) for i in ids])
-        return joined.decode("utf-8", errors="replace")
+        return decoded(ids, self._bytes_of)
 
     def byte_lengths(self) -> np.ndarray:
         """Bytes of each byte string, int64 (n_vocab,); 0 for end-of-text."""
@@ -163,6 +161,13 @@ def gpt2(documents: Iterable[Document]) -> BytePairTokenizer:
         ) from error
     ranks = [encoding.decode_single_token_bytes(i) for i in range(encoding.n_vocab - 1)]
     return BytePairTokenizer(SPLIT_PATTERN, ranks)
+
+
+def decoded(ids: Iterable[int], bytes_of: Mapping[int, bytes]) -> str:
+    """Text of ids by their bytes; bytes that are no UTF-8 and ids that bytes_of lacks become U+FFFD."""
+    unknown = REPLACEMENT.encode()
+    joined = b"".join([bytes_of.get(i, unknown) for i in ids])
+    return joined.decode("utf-8", errors="replace")
 
 
 def in_groups(texts: Iterable[str], size: int) -> Iterator[list[str]]:

@@ -11,9 +11,8 @@ import numpy as np
 from pydantic import NonNegativeInt, PositiveInt, validate_call
 
 from gptmini.settings import STRICT
-from gptmini.tokenizer.byte_pairs import GROUP, in_groups
+from gptmini.tokenizer.byte_pairs import GROUP, decoded, in_groups
 from gptmini.tokenizer.letters import in_bytes
-from gptmini.tokenizer.tokenizer import REPLACEMENT
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -139,9 +138,7 @@ class LibraryTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids, byte by byte, so that texts of parts are the parts of the text; an unknown id becomes U+FFFD."""
-        unknown = REPLACEMENT.encode()
-        joined = b"".join([self._bytes_of.get(i, unknown) for i in ids])
-        return joined.decode("utf-8", errors="replace")
+        return decoded(ids, self._bytes_of)
 
     def byte_lengths(self) -> np.ndarray:
         """Bytes of each id, int64 (n_vocab,); 0 for the ids around a text and for ids that only the model has."""
