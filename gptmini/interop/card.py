@@ -13,12 +13,12 @@ HEAD = "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n-
 class Training:
     """What a model card says of the training; None for what is not known."""
 
-    text: str | None  # name of the text
-    version: str | None  # of gptmini, which trained the model
-    step: int | None  # optimizer steps
-    n_tokens: int | None  # tokens trained on
-    val_loss: float | None  # nats per token
-    bits_per_byte: float | None
+    text: str | None = None  # name of the text
+    version: str | None = None  # of gptmini, which trained the model
+    step: int | None = None  # optimizer steps
+    n_tokens: int | None = None  # tokens trained on
+    val_loss: float | None = None  # nats per token
+    bits_per_byte: float | None = None
     init_from: str | None = None  # weights that the training began with; None for new weights
 
 

@@ -11,9 +11,7 @@ from interop.library_tokenizers import learned, of_sentence_piece
 from sizes import GPT2, LLAMA, MODERN
 from toys import documents_of, lines, wide_gpt
 
-NOTHING_TRAINED = Training(
-    text=None, version=None, step=None, n_tokens=None, val_loss=None, bits_per_byte=None
-)
+NOTHING_TRAINED = Training()
 TEXT = "the cat sat on 12 mats: where are they?"
 TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message.content }}{% endfor %}"
 LLAMA_3 = {

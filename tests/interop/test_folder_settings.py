@@ -21,9 +21,7 @@ from toys import documents_of, wide_gpt
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers")
 
-NOTHING_TRAINED = Training(
-    text=None, version=None, step=None, n_tokens=None, val_loss=None, bits_per_byte=None
-)
+NOTHING_TRAINED = Training()
 SAMPLING = {"do_sample": True, "temperature": 0.8, "top_k": 0}
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<pad>"]
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"

@@ -17,9 +17,7 @@ from sizes import LLAMA
 from toys import wide_gpt
 
 NAME = "someone/tiny-llama"
-NOTHING_TRAINED = Training(
-    text=None, version=None, step=None, n_tokens=None, val_loss=None, bits_per_byte=None
-)
+NOTHING_TRAINED = Training()
 TEMPLATE = "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}</s>{% endfor %}"
 # What repositories hold besides, and no import reads: weights of other programs and other precisions.
 OTHERS = (

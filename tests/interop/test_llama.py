@@ -43,9 +43,7 @@ LLAMA_3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-NOTHING_TRAINED = Training(
-    text=None, version=None, step=None, n_tokens=None, val_loss=None, bits_per_byte=None
-)
+NOTHING_TRAINED = Training()
 LINEAR = {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}
 # The name in transformers, what differs from SIZES, and the model type that it is exported as.
 MODELS = {
