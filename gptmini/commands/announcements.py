@@ -151,13 +151,7 @@ class Announcer:
 
     def _say_batch(self, settings: "TrainerSettings") -> None:
         """Say how the sequences of a step are divided, unless one device takes them all at once."""
-        from gptmini.training.trainer_settings import micro_steps
-
-        n_micro_steps = micro_steps(
-            settings.global_batch_size,
-            settings.micro_batch_size,
-            settings.n_ranks,
-        )
+        n_micro_steps = settings.n_micro_steps
         if n_micro_steps == 1 and settings.n_ranks == 1:
             return
 

@@ -338,9 +338,7 @@ def seconds_of_run(module: GPTModule, hardware: Hardware, *, seconds: float) -> 
         module.compute_loss,
         module.make_optimizer(model),
         batch_size=settings.micro_batch_size,
-        n_micro_steps=micro_steps(
-            settings.global_batch_size, settings.micro_batch_size, settings.n_ranks
-        ),
+        n_micro_steps=settings.n_micro_steps,
         is_bf16=hardware.precision == "bf16",
         least=min(CHOSEN_SHARE * seconds, CHOSEN_SECONDS),
         most=MEASURED_SHARE * seconds,

@@ -29,7 +29,7 @@ from gptmini.training.datamodule import TokenDataModule
 from gptmini.training.distributed import ShardedStrategy
 from gptmini.training.module import GPTModule
 from gptmini.training.ranks import cluster_of
-from gptmini.training.trainer_settings import TrainerSettings, micro_steps
+from gptmini.training.trainer_settings import TrainerSettings
 from gptmini.user_error import UserError
 from gptmini.world import World, this_world
 
@@ -148,11 +148,7 @@ def build_trainer(
         begins_trained: whether the run begins with trained weights, which are validated before the first step.
         world: which rank of the run this process is; None to read that from the environment.
     """
-    n_micro_steps = micro_steps(
-        settings.global_batch_size,
-        settings.micro_batch_size,
-        settings.n_ranks,
-    )
+    n_micro_steps = settings.n_micro_steps
 
     # A run that was stopped between a step and its validation begins with that validation.
     step = 0 if state is None else state.step

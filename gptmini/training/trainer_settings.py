@@ -129,6 +129,11 @@ class TrainerSettings:
         assert isinstance(self.batch_size, int)
         return self.batch_size
 
+    @property
+    def n_micro_steps(self) -> int:
+        """Micro-steps of an optimizer step on each device."""
+        return micro_steps(self.global_batch_size, self.micro_batch_size, self.n_ranks)
+
     def validation_due(self, step: int) -> bool:
         """Whether a validation follows when `step` optimizer steps are done."""
         return step % self.val_every_steps == 0 or step == self.max_steps

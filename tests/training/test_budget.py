@@ -148,7 +148,7 @@ def test_the_chosen_model_is_measured_for_three_percent_of_the_time_or_a_minute(
     ticks = iter(range(2 * (n_steps + 1)))  # a second between any two, and one step more to warm up
     monkeypatch.setattr(budget, "clock", lambda device: next(ticks))
     module = Mock(model=new_gpt(QWEN, seed=0))
-    module.settings = Mock(global_batch_size=1, micro_batch_size=1, n_ranks=1)
+    module.settings = Mock(micro_batch_size=1, n_micro_steps=1)
     module.compute_loss = lambda tokens, targets: module.model(tokens).sum()
     module.make_optimizer = lambda model: torch.optim.AdamW(model.parameters())
     hardware = choose_hardware("cpu", "fp32", False, 1)
