@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from gptmini.model.config import GPTConfig
 from gptmini.runs import find_checkpoint
 from gptmini.settings import STRICT
-from gptmini.tokenizer import Tokenizer, before_documents, from_dict
+from gptmini.tokenizer import Tokenizer, from_dict, ready
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -145,21 +145,11 @@ class OfModelSettings:
 def builder_of(tokenizer: Tokenizer) -> partial:
     """A builder of this tokenizer, by which prepare knows the tokens that are made with it.
 
-    A prepared folder is known by the name of the builder and by its keywords. So the builder has the name of_model, and
-    the digest of the tokenizer for a keyword: the place where the model lies does not matter. Ids before each document
-    are another keyword, because earlier versions put none there.
+    The place where the model lies does not matter.
     """
     state = repr(sorted(tokenizer.to_dict().items()))
-    keywords: dict[str, object] = {"sha256": hashlib.sha256(state.encode("utf-8")).hexdigest()}
-    before = before_documents(tokenizer)
-    if before:
-        keywords["before"] = before
-
-    def build(documents: Iterable, **keywords: object) -> Tokenizer:
-        return tokenizer
-
-    build.__name__ = of_model.__name__
-    return partial(build, **keywords)
+    digest = hashlib.sha256(state.encode("utf-8")).hexdigest()
+    return ready(tokenizer, name=of_model.__name__, sha256=digest)
 
 
 def _check_same_ids(path: Path, tokenizer: Tokenizer, config: GPTConfig) -> None:

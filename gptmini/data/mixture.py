@@ -26,7 +26,7 @@ from gptmini.data.store import (
 )
 from gptmini.data.text_corpus import TextCorpus
 from gptmini.settings import STRICT, FileName
-from gptmini.tokenizer import Tokenizer, before_documents, from_dict, of_ids
+from gptmini.tokenizer import Tokenizer, from_dict, of_ids, ready
 from gptmini.user_error import UserError
 
 # Options of the group tokenizer whose builders have other names.
@@ -240,13 +240,4 @@ def _tell_of_source(watcher: Watcher, name: str, note: str) -> None:
 
 def _builder_of(tokenizer: Tokenizer, kind: str) -> BuildTokenizer:
     """A builder of a tokenizer that is there already; prepared folders are named and known by kind and content."""
-    keywords: dict[str, object] = {"sha256": digest_of_json(tokenizer.to_dict())}
-    before = before_documents(tokenizer)
-    if before:
-        keywords["before"] = before  # earlier versions put no ids before a document
-
-    def build(documents: object, **keywords: object) -> Tokenizer:
-        return tokenizer
-
-    build.__name__ = kind
-    return partial(build, **keywords)
+    return ready(tokenizer, name=kind, sha256=digest_of_json(tokenizer.to_dict()))

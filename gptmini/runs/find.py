@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from gptmini.runs.run_folder import begun, seen_from_here
+from gptmini.runs.run_folder import identity_of, seen_from_here
 from gptmini.user_error import UserError
 
 # A run's checkpoint files, without .ckpt. Other files beside them, which were set aside or which a user has put there,
@@ -143,4 +143,4 @@ def _begun(run: Path) -> tuple[str, int, str]:
     named = NAME_WITH_TIME.fullmatch(run.name)
     if named is not None:
         return named[1], int(named[2] or 1), run.name
-    return begun(run), 1, run.name
+    return identity_of(run).begun, 1, run.name

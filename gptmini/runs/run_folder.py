@@ -119,11 +119,6 @@ def identity_of(folder: Path) -> Identity:
     )
 
 
-def begun(folder: Path) -> str:
-    """When the run in a folder began, as text that sorts by time."""
-    return identity_of(folder).begun
-
-
 def _plain(folder: Path) -> str:
     """The names of a run's folder and of the folder around it, in characters that an id may have."""
     return re.sub(r"[^\w.-]", "-", f"{folder.parent.name}-{folder.name}")
@@ -149,10 +144,9 @@ def write_config(
     """
     import yaml
 
-    head = {"version": __version__, "typed": list(overrides)}
-    if identity is not None:
-        # Before the overrides, so that the first kilobyte has them.
-        head = {"version": __version__, **identity._asdict(), "typed": list(overrides)}
+    # The identity stands before the overrides, so that the first kilobyte has it.
+    known = {} if identity is None else identity._asdict()
+    head = {"version": __version__, **known, "typed": list(overrides)}
     text = yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=10_000)
     with replacing(folder / "config.yaml") as file:
         file.write(f"{text}{config}".encode())

@@ -8,6 +8,7 @@ from gptmini.tokenizer.builders import BytePairSettings as BytePairSettings
 from gptmini.tokenizer.builders import ByteSettings as ByteSettings
 from gptmini.tokenizer.builders import CharacterSettings as CharacterSettings
 from gptmini.tokenizer.builders import GPT2Settings as GPT2Settings
+from gptmini.tokenizer.builders import ready as ready
 from gptmini.tokenizer.byte_pairs import BytePairTokenizer as BytePairTokenizer
 from gptmini.tokenizer.byte_pairs import byte as byte
 from gptmini.tokenizer.byte_pairs import gpt2 as gpt2
