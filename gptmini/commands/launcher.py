@@ -66,7 +66,8 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
     if os.name == "posix":
         os.environ[LAUNCHER] = str(os.getpid())
     try:
-        launch("-m", "gptmini", "train", *arguments)
+        # By -P Python looks for no library in the working folder.
+        launch("-P", "-m", "gptmini", "train", *arguments)
     except SignalException as stopped:
         sys.exit(128 + stopped.sigval)
     except ChildFailedError as failed:

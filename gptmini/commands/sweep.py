@@ -28,7 +28,8 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     from gptmini.sweep.worker import SweepEnd, Worker
 
-TRAIN = (sys.executable, "-m", "gptmini", "train")  # what trains a run, before its overrides
+# What trains a run, before its overrides. By -P Python looks for no library in the working folder.
+TRAIN = (sys.executable, "-P", "-m", "gptmini", "train")
 UNFINISHED = 1  # exit code of a sweep of which a trial has failed or was given up
 POLL = 0.2  # seconds until a signal is told
 # Beginnings of variables by which srun and torchrun tell a process which one of a run it is.

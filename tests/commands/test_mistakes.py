@@ -61,17 +61,17 @@ KEYS = [
     ),
     ("train model=tyny", "got tyny; the nearest is model=tiny"),
     # Keys by which Hydra would do something else than gptmini.
-    ("train hydra.run.dir=out", "hydra.run.dir moves no run; folder=, runs_dir= and data_dir= say"),
-    ("prepare hydra.run.dir=out", "hydra.run.dir moves no run"),
-    ("train -m hydra.run.dir=out seed=1,2", "hydra.run.dir moves no run"),
-    ("train ++data._partial_=true", "data._partial_ is reserved for Hydra, got True"),
-    ("prepare ++data._partial_=true", "data._partial_ is reserved for Hydra, got True"),
-    ("train +trainer._args_=[1]", "trainer._args_ is reserved for Hydra, got [1]"),
-    ("train ++model._recursive_=false", "model._recursive_ is reserved for Hydra, got False"),
-    ("train ++optimizer.lr_scale._convert_=all", "lr_scale._convert_ is reserved for Hydra, got"),
-    ("train ++callbacks.samples._args_=[1]", "callbacks.samples._args_ is reserved for Hydra"),
+    ("train hydra.run.dir=out", "hydra.run.dir has no effect; set folder=, runs_dir= or data_dir="),
+    ("prepare hydra.run.dir=out", "hydra.run.dir has no effect"),
+    ("train -m hydra.run.dir=out seed=1,2", "hydra.run.dir has no effect"),
+    ("train ++data._partial_=true", "data._partial_ is a key of Hydra's own, got True"),
+    ("prepare ++data._partial_=true", "data._partial_ is a key of Hydra's own, got True"),
+    ("train +trainer._args_=[1]", "trainer._args_ is a key of Hydra's own, got [1]"),
+    ("train ++model._recursive_=false", "model._recursive_ is a key of Hydra's own, got False"),
+    ("train ++optimizer.lr_scale._convert_=all", "lr_scale._convert_ is a key of Hydra's own, got"),
+    ("train ++callbacks.samples._args_=[1]", "callbacks.samples._args_ is a key of Hydra's own"),
     ("train logger.tensorboard._partial_=10m", "logger.tensorboard._partial_ must be true, got '"),
-    ("sweep ++data._partial_=true seed=1,2", "data._partial_ is reserved for Hydra, got True"),
+    ("sweep ++data._partial_=true seed=1,2", "data._partial_ is a key of Hydra's own, got True"),
     (f"train '+callbacks.mine={{{STOP}, _partial_: 10m}}'", "mine._partial_ must be a bool, got "),
 ]
 NOTATION = [
@@ -346,7 +346,7 @@ FILES = [
     ("model", "defaults: [modern, _self_]\nd_modl: 32", "model.d_modl is no key; the nearest is m"),
     ("model", "d_model: 32", "model must name its class under _target_, or begin from an option"),
     ("model", "d_model: !!python/name:os.system", 'mine/model/option.yaml", line 1'),
-    ("model", "defaults: [modern, _self_]\n_args_: [1]", "model._args_ is reserved for Hydra"),
+    ("model", "defaults: [modern, _self_]\n_args_: [1]", "model._args_ is a key of Hydra's own"),
     ("tokenizer", "defaults: [bpe, _self_]\nsize: 3", "tokenizer.size is no key; the nearest is "),
 ]
 
