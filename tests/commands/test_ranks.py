@@ -239,9 +239,9 @@ def test_ranks_whose_launcher_is_killed_while_they_start_end_and_free_its_pipe(s
 
 def test_a_signal_to_the_command_saves_the_run_of_all_ranks(short, start, tmp_path):
     """Ranks find a class of the user's own in the working folder, and no file there hides a library from them."""
-    (tmp_path / "mine.py").write_text("import lightning\nclass Mine(lightning.Callback): pass\n")
+    (tmp_path / "ranked.py").write_text("import lightning\nclass Mine(lightning.Callback): pass\n")
     (tmp_path / "hydra.py").write_text("raise SystemExit('executed')")
-    run = start("train", *short, *ENDLESS, TWO, "+callbacks.mine._target_=mine.Mine")
+    run = start("train", *short, *ENDLESS, TWO, "+callbacks.mine._target_=ranked.Mine")
     first_step(run)
     run.send_signal(signal.SIGINT)
     printed = run.communicate(timeout=PATIENCE)[0]
