@@ -32,7 +32,7 @@ def main(command: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    # By python -m the files of the working folder would hide every library.
+    # python -m puts the working folder first, where a file such as hydra.py would replace a library.
     if not sys.flags.safe_path and sys.path[0] in ("", str(Path.cwd())):
         del sys.path[0]
     main()

@@ -134,7 +134,7 @@ def _do_job(
 
     from gptmini.commands.help import show_configuration, show_help
 
-    # A launcher of Hydra's may run the job in another process, which has not been told yet where to look.
+    # One of Hydra's launchers may run the job in another process, where find_in was not called.
     find_in(HydraConfig.get().runtime.cwd)
     _check_root(config, command)
     if flags.help:
@@ -145,10 +145,7 @@ def _do_job(
 
 
 def _check_root(config: "DictConfig", command: str) -> None:
-    """Raise UserError for a key at the root that the root configuration does not have, or a group that is a value.
-
-    UserError too for one of Hydra's own keys where gptmini makes the part.
-    """
+    """Raise UserError for an unknown root key, a group that is a value, or a key of Hydra's own in gptmini's parts."""
     from omegaconf import OmegaConf
 
     from gptmini.commands.keys import check_hydras_keys, no_root_key, root_keys

@@ -90,7 +90,7 @@ def one_line_errors() -> Iterator[None]:
 
 @contextmanager
 def advising_on_memory(remedy: str) -> Iterator[None]:
-    """Note on an error for want of memory in the block what a user can lower. The note of an inner block counts."""
+    """Add a remedy to an out-of-memory error in the block. The message shows that of the innermost block."""
     try:
         yield
     except Exception as error:

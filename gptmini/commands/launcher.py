@@ -20,7 +20,7 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
     """Start gptmini train once for each device of this machine, and wait for these ranks.
 
     Each rank is a program in a session of its own, so that a Ctrl-C in the terminal reaches this process alone, which
-    passes it on. A second one ends the ranks at once. Ranks end when this process is gone.
+    passes it on. A second one ends the ranks at once. If this process dies, its ranks save and exit.
 
     Args:
         settings: the trainer settings, whose devices is a number.

@@ -27,7 +27,7 @@ TEXTS = (
     "data.separator",
     "tokenizer.path",
 )
-# Keys by which Hydra would make an empty folder, and move nothing there.
+# Keys for which Hydra would create an empty folder. gptmini writes runs elsewhere.
 FOLDERS = ("hydra.run.dir", "hydra.run")
 # What a value begins with that is written in Hydra's own notation, also for a text: a list, a quoted text.
 NOTATION = ("[", "'", '"')
@@ -71,7 +71,9 @@ def in_hydras_grammar(typed: Sequence[str], *, multirun: bool = False) -> list[s
             is_text = override.is_delete() or isinstance(override.value(), str | None)
             is_number = not is_text_key and "inf" not in value.lower()
             if is_number and _overflows(override.value()):
-                raise UserError(f"{line} must be at most 1.8e308, the largest number of 64 bits")
+                raise UserError(
+                    f"{line} must be at most 1.8e308; quote the value if it is text, as in '{key}=\"{value}\"'"
+                )
 
         if not is_read and not is_text_key and value.startswith(("[", "{")):
             raise UserError(
@@ -97,7 +99,7 @@ def in_hydras_grammar(typed: Sequence[str], *, multirun: bool = False) -> list[s
 
 
 def _overflows(value: object) -> bool:
-    """Whether a value holds a number that was typed in digits and is too large for a float."""
+    """Whether a value holds a number that is too large for a float. Python reads 1e400 as infinity."""
     if isinstance(value, dict):
         return any(map(_overflows, value.values()))
     if isinstance(value, list):

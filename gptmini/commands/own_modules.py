@@ -1,4 +1,4 @@
-"""Modules of the user's own, which lie in the folder where a command is typed."""
+"""Import the user's own modules from the current folder, but only those that a configuration names."""
 
 import sys
 from collections.abc import Sequence

@@ -77,7 +77,7 @@ def _documents(
 
     starts = np.append(0, behind[:-1])
     ends = behind - n_end
-    # A folder of an earlier version has none of these ids.
+    # A folder that an earlier version prepared lacks these ids.
     for before in before_documents(tokenizer):
         firsts = without_marks(ids[np.minimum(starts, len(ids) - 1)])  # (n,)
         starts = starts + ((firsts == before) & (starts < ends))

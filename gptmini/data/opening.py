@@ -184,7 +184,7 @@ def decoded(text: Opened, file: Path) -> Iterator[str]:
 
 
 class LineTooLongError(Exception):
-    """A line, or a record of several lines, is longer than LONGEST_LINE characters. The line has been read whole."""
+    """A line, or a record of several lines, is longer than LONGEST_LINE characters. The whole line has been read."""
 
 
 class Lines:

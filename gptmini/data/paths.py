@@ -65,9 +65,9 @@ class FoundFiles:
     def notes(self) -> list[str]:
         """A line for each kind of what was left out."""
         return [
-            *note_on(self.left_out, "left out for want of text that can be read"),
-            *note_on(self.own, "left out as gptmini's own", noun="path"),
-            *note_on(self.unreadable, "left out as unreadable", noun="folder"),
+            *note_on(self.left_out, "left out: no readable text"),
+            *note_on(self.own, "left out: written by gptmini", noun="path"),
+            *note_on(self.unreadable, "left out: not readable", noun="folder"),
         ]
 
 
@@ -139,10 +139,7 @@ def _find(key: str, path: str, takes_own: bool) -> FoundFiles:
             f"{key} must be a file, a folder or a glob, got an empty name; . is the current folder"
         )
     if path == STANDARD_INPUT:
-        piped = _standard_input()
-        if not piped.stat().st_size:
-            raise UserError(f"{key}=- reads the text that is piped into the command, and got none")
-        return FoundFiles([piped])
+        return FoundFiles([_standard_input()])
 
     given = Path(path).expanduser()
     if given.is_dir():
@@ -268,7 +265,8 @@ def _holds_text(file: Path) -> bool:
 def _standard_input() -> Path:
     """The file that holds what was piped into this process; it is deleted when the process ends.
 
-    A text is read several times, and a pipe only once. The file is empty if nothing is piped.
+    A text is read several times, and a pipe only once.
+    Raises UserError: nothing is piped.
     """
     folder = Path(tempfile.mkdtemp(prefix="gptmini-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -276,4 +274,7 @@ def _standard_input() -> Path:
     with naming(path), path.open("wb") as file:
         if sys.stdin is not None and not sys.stdin.isatty():
             shutil.copyfileobj(sys.stdin.buffer, file)
+    # Raised here, so that only a text is kept for the next call.
+    if not path.stat().st_size:
+        raise UserError("the path - stands for piped text, and none was piped; pipe a text in")
     return path

@@ -39,7 +39,7 @@ ROWS = 256  # rows of a Parquet file that are read at once
 FIELDS_SHOWN = 12  # names of fields that an error gives
 SHOWN = 80  # characters of a wrong value that an error gives
 MOST_LISTED = 10_000  # records that are listed where they are left out; of more, the number is told
-# Lines of a value that all look like rows of its table, from which on the user is told: fewer occur in many a text.
+# If a value has this many lines and all look like rows of its table, a note names it. Fewer are common in text.
 SUSPICIOUS = 3
 
 FieldName = Annotated[str, Field(min_length=1)]
@@ -307,7 +307,7 @@ class Reader:
     def _leave_out(self, problem: str) -> None:
         """Count a record that cannot be read; UserError unless such records are to be left out."""
         if self.on_error == "fail":
-            remedy = "data.on_error is fail, skip leaves such records out"
+            remedy = "data.on_error is fail; set it to skip to leave such records out"
             raise UserError(problem, for_training=remedy)
         self.n_skipped += 1
         if self.n_skipped <= MOST_LISTED:

@@ -162,8 +162,8 @@ class TextCorpus(Corpus):
             n_merged = len(reader.merged)
             subject = "1 value holds" if n_merged == 1 else f"{n_merged:,} values hold"
             notes.append(
-                f"{subject} lines that look like rows of the table; the first: {reader.merged[0]} whose quotation mark "
-                "may be a stray one"
+                f"{subject} lines that look like rows of the table; the first: {reader.merged[0]} check the "
+                "quotation mark there"
             )
         if reader.n_skipped:
             noun = "record was" if reader.n_skipped == 1 else "records were"

@@ -63,7 +63,7 @@ def generate_stream(
         batch_size: most samples at a time, at least 1. With 1, the pieces of one sample follow those of another.
         seed: fixes a sample, together with its prompt, the prompt's place among the prompts, and the sample's number
             among those of its prompt. Other samples in the batch change it only where rounding decides.
-        max_new_tokens: length of a sample; None goes on until something else ends the sample.
+        max_new_tokens: length of a sample; None for no limit.
         temperature: 0 takes the most probable token.
         stop: texts that end a sample where one first stands complete in what was generated; they are not part of it.
         ignore_end_of_text: whether to go on when the end of a document is drawn, instead of ending the sample there.

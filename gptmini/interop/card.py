@@ -30,6 +30,7 @@ def model_card(name: str, model: GPT, training: Training, *, kind: str) -> str:
         f"A GPT of {model.n_parameters:,} parameters, exported by gptmini {__version__} as `{architecture}`.",
         "",
     ]
+
     if training.text is not None:
         lines.append(f"- trained by gptmini {training.version} on the text {training.text}")
     for fact, value, form in (
@@ -41,4 +42,5 @@ def model_card(name: str, model: GPT, training: Training, *, kind: str) -> str:
     ):
         if value is not None:
             lines.append(f"- {fact}: {value:{form}}")
+
     return "\n".join([HEAD, f"# {name}", "", *lines, ""])

@@ -108,7 +108,7 @@ def _generation(
     if published:
         return published.get(GENERATION)
 
-    ids = special_ids(tokenizer, published, "")
+    ids = special_ids(tokenizer, {})
     ends = [tokenizer.end_of_text, *tokenizer.more_ends]
     if len(ends) > 1:
         ids["eos_token_id"] = ends

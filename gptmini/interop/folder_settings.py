@@ -29,10 +29,9 @@ LEFT_OUT = (
     "name_or_path",
     "_name_or_path",
 )
-# Settings of config.json that are read nowhere here, so that an import with a dropout becomes a GPT without one.
+# Dropouts of a config.json. gptmini does not read them: an imported GPT has none.
 DROPOUTS = ("attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop")
-# Those of an export that stay as they were published: a window that no input outgrows, and dropouts, unless the user
-# has set model.dropout.
+# Settings that training does not change and GPT does not use. An export keeps them, dropouts if model.dropout is 0.
 UNTRAINED = ("sliding_window", *DROPOUTS)
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
@@ -69,7 +68,9 @@ def parsed(published: Mapping[str, str]) -> Published:
     }
 
 
-def special_ids(tokenizer: Tokenizer, published: Published, kind: str) -> dict[str, Any]:
+def special_ids(
+    tokenizer: Tokenizer, published: Published, kind: str | None = None
+) -> dict[str, Any]:
     """The ids that config.json names: as published, or else of the tokens that the tokenizer names, or else our own.
 
     An id that was not published for the same model type is left out: transformers has its own for each type.
@@ -81,6 +82,8 @@ def special_ids(tokenizer: Tokenizer, published: Published, kind: str) -> dict[s
         "pad_token_id": named.get("pad_token"),
     }
     theirs = published.get(CONFIG, {})
+    if not theirs:
+        return ids
     for name in IDS:
         if name in theirs and _fits(theirs[name], tokenizer.n_vocab):
             ids[name] = theirs[name]
@@ -121,6 +124,6 @@ def _named_ids(tokenizer: Tokenizer) -> dict[str, int]:
 
 
 def _fits(ids: object, n_vocab: int) -> bool:
-    """Whether an id, or each of several, is one of a vocabulary; None is none, which fits."""
+    """Whether an id, or each id of a list, is below n_vocab. None, which names no id, fits."""
     several = ids if isinstance(ids, list) else [ids]
     return all(i is None or (type(i) is int and i < n_vocab) for i in several)

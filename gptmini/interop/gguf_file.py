@@ -76,7 +76,7 @@ def write_gguf(
             "a GGUF file needs the library gguf; install it with pip install 'gptmini[gguf]'"
         ) from None
 
-    config, state = to_hugging_face(model, end_of_text=tokenizer.end_of_text)
+    config, state = to_hugging_face(model)
     kind = config["model_type"]
     _check_kind(model, kind)
 

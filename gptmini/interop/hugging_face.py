@@ -121,7 +121,6 @@ def to_hugging_face(
     model: GPT,
     *,
     end_of_text: int | None = None,
-    beginning: int | None = None,
     kind: str | None = None,
 ) -> tuple[dict, dict[str, Tensor]]:
     """Config and state dict of the model in transformers that computes the same logits as a GPT.
@@ -130,7 +129,6 @@ def to_hugging_face(
         model: the GPT to translate.
         end_of_text: id that begins and ends a document, from the model's tokenizer; None if its vocabulary has none, so
             that no token ends a text.
-        beginning: id that stands before a text; None for end_of_text.
         kind: a key of ARCHITECTURES; None for the most widely known that computes what the GPT does.
 
     Returns keyword arguments of the Hugging Face config, with model_type among them, and the state dict.
@@ -160,7 +158,7 @@ def to_hugging_face(
         state["lm_head.weight"] = state[_embedding_name(kind)]
     if kind in llama.KINDS:
         state = llama.turned(state, config)
-    return _their_config(config, kind, end_of_text, beginning), state
+    return _their_config(config, kind, end_of_text), state
 
 
 def _embedding_name(kind: str) -> str:
@@ -252,9 +250,7 @@ def _our_activation(config: dict, kind: str, architecture: Architecture) -> str:
     _refuse(architecture.activation, " or ".join(architecture.activations.values()), kind, theirs)
 
 
-def _their_config(
-    config: GPTConfig, kind: str, end_of_text: int | None, beginning: int | None
-) -> dict:
+def _their_config(config: GPTConfig, kind: str, end_of_text: int | None) -> dict:
     """Translate a GPTConfig that choose_architecture let pass."""
     architecture = ARCHITECTURES[kind]
     exported = {theirs: getattr(config, ours) for ours, theirs in architecture.settings.items()}
@@ -265,7 +261,7 @@ def _their_config(
     exported["tie_word_embeddings"] = config.tie_embeddings
 
     # The three ids are exported even where they are None: Hugging Face's defaults end a text at an ordinary token.
-    exported["bos_token_id"] = end_of_text if beginning is None else beginning
+    exported["bos_token_id"] = end_of_text
     exported["eos_token_id"] = end_of_text
     exported["pad_token_id"] = None
 

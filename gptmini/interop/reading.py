@@ -63,7 +63,7 @@ def read_folder(path: Path) -> tuple[GPT, Tokenizer]:
         file = path / "config.json"
         raise UserError(f"{file} does not fit the weights of its folder: {error}") from None
 
-    return model.eval(), _tokenizer_for(config, path)
+    return model.eval(), _tokenizer_for(config, kind, path)
 
 
 def read_sizes(path: Path) -> tuple[GPTConfig, Tokenizer]:
@@ -72,8 +72,8 @@ def read_sizes(path: Path) -> tuple[GPTConfig, Tokenizer]:
     Raises UserError: a file is damaged, or holds what GPT does not compute; OSError: a file is missing.
     """
     path = Path(path)
-    config, _ = _read_config(path)
-    return config, _tokenizer_for(config, path)
+    config, kind = _read_config(path)
+    return config, _tokenizer_for(config, kind, path)
 
 
 def _read_config(path: Path) -> tuple[GPTConfig, str]:
@@ -86,9 +86,8 @@ def _read_config(path: Path) -> tuple[GPTConfig, str]:
         raise UserError(f"{file}: {error}") from None
 
 
-def _tokenizer_for(config: GPTConfig, path: Path) -> Tokenizer:
+def _tokenizer_for(config: GPTConfig, kind: str, path: Path) -> Tokenizer:
     """The tokenizer of a folder for a model of these sizes; UserError if it has more ids than the model."""
-    kind = read_json(path / "config.json")["model_type"]
     ends: list[int] = []
     for file in (path / "config.json", path / "generation_config.json"):
         if file.exists():

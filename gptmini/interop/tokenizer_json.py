@@ -55,14 +55,14 @@ MORE_TOKENS = ("additional_special_tokens", "extra_special_tokens")
 
 
 class Template(TypedDict):
-    """One of several templates for chats."""
+    """A named chat template."""
 
     name: str
     template: str
 
 
 def _named(templates: object) -> object:
-    """Templates for chats as the list that tokenizer_config.json has of several; one alone is the default."""
+    """Chat templates as a list of named ones. A string is the template named default."""
     if isinstance(templates, str):
         return [{"name": "default", "template": templates}]
     return [] if templates is None else templates
@@ -211,7 +211,7 @@ def _own_config(tokenizer: Tokenizer) -> dict[str, Any]:
     ):
         if i is not None:
             config[name] = tokenizer.decode([i])
-    # A model goes on behind the last token of a row.
+    # A model continues after the last token of a row, so padding stands on the left.
     config["padding_side"] = "left"
     return config
 
@@ -237,7 +237,8 @@ def read_tokenizer(
 
     by_id = {i: token for token, i in theirs.get_vocab(with_added_tokens=True).items()}
     ours = _ours(theirs, [by_id[i] for i in sorted(by_id)])
-    chat = _chat_of(path)
+    settings = _tokenizer_config(path)
+    chat = _chat_of(path, settings)
     is_whole = sorted(by_id) == list(range(n_vocab))
     has_one_end = len(ends) <= 1  # as gptmini's own kinds
     if ours is not None and chat is None and has_one_end and is_whole:
@@ -253,7 +254,7 @@ def read_tokenizer(
             end_of_text=ends[0] if ends else None,
             more_ends=ends[1:],
             chat=chat,
-            bos_token=_bos_token_of(path),
+            bos_token=settings["bos_token"],
         )
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
@@ -278,10 +279,12 @@ def _tokenizer_file(path: Path, kind: str) -> Path:
     )
 
 
-def _chat_of(path: Path) -> dict[str, str] | None:
-    """The chat template of a folder, as chat_template, and the names of tokens that it may use; None without one."""
-    config = _tokenizer_config(path)
-    template = config["chat_template"].get("default")
+def _chat_of(path: Path, settings: dict) -> dict[str, str] | None:
+    """The chat template of a folder, as chat_template, and the names of tokens that it may use; None without one.
+
+    settings are those of _tokenizer_config.
+    """
+    template = settings["chat_template"].get("default")
     if (path / "chat_template.jinja").exists():
         template = read_text(path / "chat_template.jinja")
     if template is None:
@@ -289,14 +292,9 @@ def _chat_of(path: Path) -> dict[str, str] | None:
 
     chat = {"chat_template": template}
     for name in NAMED_TOKENS:
-        if config[name] is not None:
-            chat[name] = config[name]
+        if settings[name] is not None:
+            chat[name] = settings[name]
     return chat
-
-
-def _bos_token_of(path: Path) -> str | None:
-    """The bos_token of a folder's tokenizer_config.json; None without one."""
-    return _tokenizer_config(path)["bos_token"]
 
 
 def _tokenizer_config(path: Path) -> dict:

@@ -76,7 +76,7 @@ class ModelSettings:
     dropout: BelowOne = 0.0
     # Period of the slowest turn in tokens, over 2 pi; set for position=rotary, None otherwise.
     rotary_base: PositiveFactor | None = None
-    # None for the frequencies as they are. A dict has no hash, so that of the settings leaves it out.
+    # None for the frequencies as they are. A dict has no hash, so the hash of the settings leaves it out.
     rotary_scaling: RotaryScaling | None = field(default=None, hash=False)
     # Longest input in tokens of rotary weights that are trained on a shorter context_length than they came with; None
     # for context_length.
@@ -115,19 +115,18 @@ class ModelSettings:
                 f"d_head, which is d_model / n_heads where it is null, must be even when position=rotary, "
                 f"got d_head={self.head_width}"
             )
-        length = "context_length" if self.full_context_length is None else "full_context_length"
+        full = self.full_context_length
+        length = "context_length" if full is None else "full_context_length"
         if is_rotary and self.longest_input * self.head_width > LARGEST_TABLE:
             raise ValueError(
                 f"{length} * d_head must be at most {LARGEST_TABLE} when position=rotary, "
                 f"got {length}={self.longest_input}, d_head={self.head_width}"
             )
-        if self.longest_input < self.context_length or (
-            self.full_context_length is not None and not is_rotary
-        ):
+        if full is not None and not (is_rotary and full >= self.context_length):
             raise ValueError(
-                "full_context_length must be null, or at least context_length when position=rotary, "
-                f"got full_context_length={self.full_context_length}, "
-                f"context_length={self.context_length}, position={self.position}"
+                "full_context_length requires position=rotary and must be at least context_length, "
+                f"got full_context_length={full}, context_length={self.context_length}, "
+                f"position={self.position}"
             )
 
         if self.rotary_scaling is not None and len(self.rotary_scaling) not in (1, 4):

@@ -123,13 +123,14 @@ class GPT(nn.Module):
 
         weight is the unembedding weight where the caller has rounded it already, once for many hidden states.
         """
-        if weight is None and hasattr(self, "unembedding"):
-            # Called as a module: a packed model multiplies with weights that no other operation of torch reads.
+        if weight is not None:
+            padded = F.linear(hidden, weight)  # (B, T, V padded)
+        elif hasattr(self, "unembedding"):
+            # Called as a module, because only a packed module can read its packed weights.
             padded = self.unembedding(hidden)  # (B, T, V padded)
         else:
-            if weight is None:
-                weight = self.embedding.weight.to(hidden.dtype)  # (V padded, C)
-            padded = F.linear(hidden, weight)  # (B, T, V padded)
+            padded = F.linear(hidden, self.embedding.weight.to(hidden.dtype))  # (B, T, V padded)
+
         logits = padded[..., : self.config.vocab_size]  # (B, T, V)
         if self.config.logit_softcap is None:
             return logits

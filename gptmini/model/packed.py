@@ -31,8 +31,8 @@ def pack(model: GPT) -> GPT:
     """Pack a model's large matrices for decoding on a CPU of the x86-64 kind, if oneDNN computes in their dtype there.
 
     That is float32, and bfloat16 where the processor has instructions for it.
-    A packed model can be evaluated and decoded, neither compiled nor trained nor saved. Its weights take as much memory
-    as before, but for a tied embedding, which is kept beside its packed copy. Returns the model.
+    A packed model can be evaluated and decoded. It cannot be compiled, trained or saved. Its weights take as much
+    memory as before, except that a tied embedding is kept beside its packed copy. Returns the model.
     """
     weight = model.unembedding_weight
     if not _is_computed_by_onednn(weight.dtype):

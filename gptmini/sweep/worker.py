@@ -29,15 +29,15 @@ class SweepEnd:
 
     def __init__(self) -> None:
         self.signal = 0  # number of the signal; 0 for none
-        self._runs: set[subprocess.Popen] = set()  # the processes of runs that were not told to end
+        self._runs: set[subprocess.Popen] = set()  # processes that were not sent SIGTERM
         # A signal waits until a run that is being started is among the runs. The main thread, which handles signals,
         # may hold the lock itself.
         self._lock = threading.RLock()
 
     def run(self, command: Sequence[str], **options: Any) -> int:
-        """Run a process that is told to save and end when the sweep is; return its exit code as subprocess.run does.
+        """Run a process, and return its exit code as subprocess.run does. `ask` sends it SIGTERM.
 
-        options are those of subprocess.Popen. Where the sweep is ending already, nothing is started.
+        options are those of subprocess.Popen. Nothing is started once the sweep is asked to end.
         """
         with self._lock:
             if self.signal:
@@ -51,11 +51,11 @@ class SweepEnd:
         return code
 
     def ask(self, number: int) -> None:
-        """Tell every run once to save and end; number is that of the signal which asks for it."""
+        """Send SIGTERM to every run once, so that it saves and ends; number is the signal that the sweep received."""
         self.signal = self.signal or number
         with self._lock:
-            # A second signal could end a run unsaved. A run is forgotten after it was told, because the handler of
-            # another signal may interrupt this loop and end the sweep.
+            # A second SIGTERM could end a run unsaved, so a run is dropped after the first. It is dropped only then,
+            # because another signal may interrupt this loop and end the sweep.
             while self._runs:
                 process = next(iter(self._runs))
                 process.terminate()
@@ -76,7 +76,7 @@ class SweepEnd:
                 signal.signal(number, handlers_before[number])
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: every run is told at once, because a second signal may end this process at any time."""
+        """Handle a signal: pass it on immediately, because a second signal may end this process at any time."""
         is_first = not self.signal
         self.ask(number)
         if not is_first and number in (signal.SIGINT, signal.SIGTERM):

@@ -273,6 +273,7 @@ class ChatEncoder:
                 "data.loss_on=answers cannot find the answers: the tokenizer's chat template changes the text inside "
                 "{% generation %}; use data.loss_on=all"
             )
+
         answers = []
         open_starts: list[int] = []  # of tags inside tags
         for n_marks_before, mark in enumerate(re.finditer(f"[{MARKS}]", marked)):
@@ -305,8 +306,9 @@ class ChatEncoder:
     def _end_of_answer(self, messages: Sequence[Message], i: int, text: str) -> int | None:
         """Where the answer that is message i ends in the text of messages; None where that cannot be told.
 
-        Some templates put the prompt for an answer behind every chat, as Llama 3's first one. There a chat and one that
-        goes on differ inside this prompt, which is no part of the answer.
+        Some templates always append the prompt for an answer, such as Llama 3's first one, which ends every chat with
+        <|start_header_id|>assistant<|end_header_id|>. This prompt is not part of the answer. It is found because a
+        longer chat continues with another header there.
         """
         is_last = i == len(messages) - 1
         answered = text if is_last else self._rendered(messages[: i + 1])
@@ -418,7 +420,7 @@ def _with_thoughts(message: Message) -> Message:
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """A value in plain JSON types with each string in it changed, but for names of fields."""
+    """Apply a function to each string in a value of plain JSON types, except to names of fields."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):

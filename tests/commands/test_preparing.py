@@ -69,7 +69,9 @@ def test_what_gptmini_has_written_among_the_texts_of_a_folder_is_not_read(
     (tmp_path / "bad.jsonl").unlink()
     result = script("evaluate", str(trained), "--text", ".", "--json")
     assert result.code == 0, result.err
-    assert re.search(r"8 paths were .* own: data/text-\S+, data/text-\S+, exported, ", result.err)
+    assert re.search(
+        r"8 paths were .* by gptmini: data/text-\S+, data/text-\S+, exported, ", result.err
+    )
 
 
 def test_verify_reads_a_prepared_folder_whole(script, prepared, tmp_path, monkeypatch):

@@ -120,7 +120,7 @@ def test_what_is_left_out_and_a_separator_that_stands_nowhere_are_told(tmp_path)
     assert by_split(corpus) == {None: ["a|b", "A text."]}
     a, b, c, _ = sorted(tmp_path.glob("*.png"))
     assert corpus.notes() == [
-        f"4 files were left out for want of text that can be read: {a}, {b}, {c}, and 1 more",
+        f"4 files were left out: no readable text: {a}, {b}, {c}, and 1 more",
         f"1 file was found to hold no text: {tmp_path / 'marked.txt'}",
         "data.separator='|' stands in no file of plain text, so that each is one document",
     ]

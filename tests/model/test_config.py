@@ -50,12 +50,12 @@ ROTARY = LEARNED | {"position": "rotary", "rotary_base": 100.0}
         ),
         (
             LEARNED | {"full_context_length": 20},
-            "full_context_length must be null, or at least context_length when position=rotary, "
+            "full_context_length requires position=rotary and must be at least context_length, "
             "got full_context_length=20, context_length=13, position=learned",
         ),
         (
             ROTARY | {"full_context_length": 12},
-            "full_context_length must be null, or at least context_length when position=rotary, "
+            "full_context_length requires position=rotary and must be at least context_length, "
             "got full_context_length=12, context_length=13, position=rotary",
         ),
         (
