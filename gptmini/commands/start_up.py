@@ -43,6 +43,7 @@ POLL = 0.5  # seconds between two looks at the parent
 SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
 _waiting = False  # whether set_aside was called, and started was not
+_frozen = False  # whether started was called: gc.get_freeze_count() walks the million objects, which takes 60 ms
 _is_first = False  # whether nothing was registered for the exit before set_aside was called
 # Of a program that is to end at once; None where Python is to be taken down.
 _exit_code: int | None = None
@@ -90,12 +91,13 @@ def set_aside() -> None:
 
 def started() -> None:
     """Put back what set_aside has set aside, because the large libraries are imported; their objects stay for good."""
-    global _waiting
+    global _waiting, _frozen
     if not _waiting:
         return
     _waiting = False
     # A second call in one process would also freeze the garbage of the runs before it.
-    if not gc.get_freeze_count():
+    if not _frozen:
+        _frozen = True
         gc.freeze()
     gc.enable()
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:

@@ -173,11 +173,13 @@ def test_links_between_documents_lead_somewhere(document):
 def type_command(stranger, monkeypatch, capfd):
     """Run gptmini with arguments in the stranger's folder, in this process, which need not import torch again.
 
-    What processes of its own write is captured too. The runs of a sweep are pretended ones.
+    What processes of its own write is captured too. The runs of a sweep are pretended ones. A budget of ten minutes
+    would measure its model for 18 seconds.
     """
 
     def run(*arguments, stdin):
         monkeypatch.setattr("gptmini.commands.sweep.TRAIN", TRAIN)
+        monkeypatch.setattr("gptmini.training.budget.CHOSEN_SECONDS", 0.2)
         monkeypatch.chdir(stranger)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
         monkeypatch.setattr(sys, "argv", ["gptmini", *arguments])
