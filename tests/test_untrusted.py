@@ -345,6 +345,7 @@ def default():
     return tree, allowed
 
 
+@pytest.mark.slow
 @fuzz(200)
 @given(data=st.data())
 def test_foreign_code_at_any_place_of_a_configuration_is_refused(default, data):

@@ -188,6 +188,7 @@ print(tokenizer.decode([model.config.n_layers]))
 """
 
 
+@pytest.mark.slow
 def test_load_needs_no_framework(path):
     write_checkpoint(make(), path)
     command = [sys.executable, "-c", PROBE, str(path)]

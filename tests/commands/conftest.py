@@ -19,6 +19,13 @@ SHORT = (*WATCHED, "callbacks.pictures=null")  # drawing the pictures takes long
 PREPARED = ("data=text", "data.path=my.txt", "tokenizer=byte")
 
 
+def pytest_collection_modifyitems(items):
+    """A test of a whole command is slow: to compose a configuration takes a quarter of a second, and a run a half."""
+    for item in items:
+        if {"script", "type_command"} & {*item.fixturenames}:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def composed_once():
     """Let Hydra compose once, not twice: the first time it only asks for hydra.mode, which nothing here sets.

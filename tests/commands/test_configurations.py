@@ -13,8 +13,6 @@ from gptmini.model import GPT
 from gptmini.sweep import SweepSettings
 from run_folders import config_of, last, newest
 
-pytestmark = pytest.mark.slow  # together they take ten seconds
-
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 OPTIONS = sorted(
     (group.name, option.stem)
@@ -55,6 +53,7 @@ def write(script, tmp_path):
     return write_file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("group", "option"), OPTIONS)
 def test_every_option_composes_and_fits_its_class(group, option):
     if group == "sweep":

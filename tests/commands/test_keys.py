@@ -10,8 +10,6 @@ import yaml
 
 from run_folders import last
 
-pytestmark = pytest.mark.slow  # together they take minutes
-
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
 HYDRAS_OWN = {"_target_", "_partial_", "defaults", "hydra"}
 MUON = "optimizer=muon"

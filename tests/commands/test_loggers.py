@@ -12,8 +12,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from gptmini.runs import curves_of, read_lines
 from run_folders import config_of, newest
 
-pytestmark = pytest.mark.slow  # together they take minutes
-
 
 @pytest.fixture
 def run(script, short, tmp_path):

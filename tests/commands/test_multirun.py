@@ -46,7 +46,6 @@ def test_each_job_is_a_run_and_tells_the_sweeper_its_best_loss(
     assert sorted(returned) == sorted(losses)
 
 
-@pytest.mark.slow
 def test_jobs_run_in_the_processes_of_a_launcher(script, short, tmp_path, own_joblib_processes):
     pytest.importorskip(
         "hydra_plugins.hydra_joblib_launcher", reason="pip install 'gptmini[launchers]'"

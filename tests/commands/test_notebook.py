@@ -27,7 +27,6 @@ def cells(script, tmp_path, monkeypatch):  # script writes the text my.txt
     return run
 
 
-@pytest.mark.slow
 def test_a_notebook_shows_each_line_of_a_run_once_and_none_of_a_quiet_one(cells, short, tmp_path):
     shown, quiet = cells(
         f"import gptmini; run = gptmini.train(*{short}, 'name=shown')",

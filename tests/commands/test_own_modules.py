@@ -66,6 +66,7 @@ def test_a_file_of_a_missing_librarys_name_is_a_class_of_ones_own_where_it_is_na
     assert "mine at 4\n" in result.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [(sys.executable, "-m", "gptmini", "train"), TRAIN])
 def test_a_file_hides_no_library_from_a_program_that_python_starts_by_its_name(tmp_path, program):
     (tmp_path / "hydra.py").write_text(EXECUTED)

@@ -84,7 +84,6 @@ def words_of(command):
     return result.stdout.split("\0")[:-1]
 
 
-@pytest.mark.slow
 def test_printed_commands_are_what_a_shell_runs(script, short, tmp_path, monkeypatch):
     here = tmp_path / FOLDER
     here.mkdir()

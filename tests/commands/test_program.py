@@ -166,13 +166,13 @@ def loaded_by(*commands):
     return {module.partition(".")[0] for module in modules}
 
 
-@pytest.mark.slow
 def test_sampling_and_evaluating_load_neither_lightning_nor_hydra(trained):
     loaded = loaded_by("sample runs/latest", "evaluate runs/latest")
     assert "torch" in loaded
     assert not loaded & {"lightning", "hydra", "omegaconf", "tensorboard"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "expected"),
     [("trainer.max_stepz=4", {"hydra"}), ("model.dropout=1.5", {"hydra", "pydantic"})],

@@ -20,8 +20,6 @@ import programs
 from gptmini.runs import RunState, read_state
 from run_folders import config_of, last, newest
 
-pytestmark = pytest.mark.slow
-
 ENDLESS = ("trainer.max_steps=100000", "trainer.val_every_steps=100000")
 TWO = "trainer.devices=2"
 RANK = ("-m", "gptmini", "train")  # what torchrun starts

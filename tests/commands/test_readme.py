@@ -195,7 +195,6 @@ def type_command(stranger, monkeypatch, capfd):
     return run
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", DOCUMENTED)
 def test_the_documented_commands_run(stranger, type_command, command):
     command, _, _ = command.partition(" > ")  # the output is captured anyway

@@ -62,7 +62,6 @@ def runs(tmp_path):
     ]
 
 
-@pytest.mark.slow
 def test_the_page_of_a_trained_run_has_everything_and_needs_nothing_else(script, watched, tmp_path):
     assert script("train", *watched, "folder=runs/a/2026").code == 0
     said = script("report", "runs/a")

@@ -11,8 +11,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from commands.resuming.kills import killed
 from gptmini.runs.run_folder import locked
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def two_runs(script, short, once):

@@ -188,6 +188,7 @@ def interrupt(process, times=1):
     return rest
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_what_was_generated_and_exits_130(checkpoint):
     process = start()
     begun = b""

@@ -69,6 +69,7 @@ def orphaned():
             os.kill(process, signal.SIGKILL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rank", "printed"),
     [(IMPORTING, ""), (TRAINING, "saved\n"), (WAITING_IN_VAIN, "asked\n")],
@@ -77,6 +78,7 @@ def test_a_rank_whose_launcher_is_killed_ends_wherever_it_is(orphaned, rank, pri
     assert orphaned(rank) == printed
 
 
+@pytest.mark.slow
 def test_a_rank_of_another_launcher_stays(orphaned):
     with pytest.raises(subprocess.TimeoutExpired):
         orphaned(IMPORTING, launcher="torchrun", seconds=3)

@@ -18,8 +18,6 @@ from pretended_sweep import TRAIN
 from run_folders import last
 from sweep_journals import trials_of
 
-pytestmark = pytest.mark.slow  # together they take a quarter of a minute
-
 RATES = "optimizer.lr=0.01,0.03"
 SPACE = (RATES, "model.n_layers=1,2")
 

@@ -14,8 +14,6 @@ from gptmini.runs import curves_of, read_lines
 from interop.nanogpt_files import write_nanogpt
 from run_folders import config_of, last, newest
 
-pytestmark = pytest.mark.slow  # together they take a quarter of a minute
-
 OTHER = "The other text tells of owls, of rain, and of a road that bends. " * 40
 
 

@@ -21,8 +21,6 @@ from gptmini.report.tags import COMPARED, LAYOUT
 from gptmini.runs import curves_of, read_lines
 from run_folders import newest
 
-pytestmark = pytest.mark.slow  # together they take minutes
-
 GUIDE = (Path(__file__).parent.parent.parent / "docs" / "watching.md").read_text()
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")

@@ -51,6 +51,7 @@ def test_texts_are_prepared_under_one_tokenizer(texts):
     assert again.fingerprint == store.fingerprint
 
 
+@pytest.mark.slow
 def test_bpe_learns_from_all_texts_and_of_long_ones_from_a_sample_of_each(texts, monkeypatch):
     monkeypatch.setattr("gptmini.tokenizer.learning.SLICE", 2**18)  # each text has seven
     for name, word in (("a.txt", "aab "), ("b.txt", "xyz ")):

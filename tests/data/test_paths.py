@@ -250,6 +250,7 @@ print(first == second, first.read_bytes() == second.read_bytes() == b"piped", fi
 """
 
 
+@pytest.mark.slow
 def test_standard_input_is_kept_while_the_process_lasts():
     command = [sys.executable, "-c", READ_TWICE]
     process = subprocess.run(command, input=b"piped", capture_output=True, check=True)

@@ -60,6 +60,7 @@ def documents_in(store, split):
     return texts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", BUILDERS)
 def test_any_number_of_workers_writes_the_same_bytes(tmp_path, small_tasks, build):
     texts = [some_text(300, seed=i) for i in range(40)]
@@ -270,6 +271,7 @@ def test_who_comes_second_waits_and_opens_what_the_first_has_prepared(tmp_path):
     assert list(folder.parent.iterdir()) == [folder]
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_a_document(tmp_path, monkeypatch):
     monkeypatch.setattr(preparation, "TASK", 2**16)
     peaks = []

@@ -101,6 +101,7 @@ def test_a_second_prepare_opens_what_the_first_wrote(tmp_path):
     assert stamps == [path.stat().st_mtime_ns for path in sorted(second.folder.iterdir())]
 
 
+@pytest.mark.slow
 def test_text_split_and_tokenizer_settings_each_make_a_folder_of_their_own(tmp_path):
     bpe = partial(tokenizer.bpe, vocab_size=260)
     variants = [

@@ -68,6 +68,7 @@ def test_a_document_alone_is_scored_as_lm_evaluation_harness_defines(n):
     assert found == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stride", [1, 4, 12])
 @pytest.mark.parametrize("n", [2, 13, 14, 40])
 def test_a_stride_gives_the_loss_of_the_guide_of_hugging_face(n, stride):

@@ -40,6 +40,7 @@ def oracle(model, prompt, n_tokens, *, seed=7, stream=0, **settings):
     return drawn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context_length", [13, 2, 1])
 @PRESETS
 def test_greedy_decoding_equals_recomputing_the_window_also_past_the_context(
@@ -52,6 +53,7 @@ def test_greedy_decoding_equals_recomputing_the_window_also_past_the_context(
     assert generate(model, temperature=0) == expected
 
 
+@pytest.mark.slow
 @PRESETS
 def test_neither_batch_nor_order_nor_ends_of_others_change_a_sample(preset):
     model = make(preset)
@@ -143,6 +145,7 @@ def test_a_compiled_step_draws_the_same_tokens_and_is_compiled_once(preset, back
         assert generate(model, compile=True, **SETTINGS) == expected
 
 
+@pytest.mark.slow
 def test_each_batch_size_is_compiled_for_itself(monkeypatch):
     model = make(LLAMA)
     sizes = []

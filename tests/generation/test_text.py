@@ -50,6 +50,7 @@ def test_a_sample_sees_all_positions_of_the_model_though_it_was_trained_on_fewer
     assert samples(prompts, model=trained_on_fewer) == samples(prompts, model=model)
 
 
+@pytest.mark.slow
 def test_neither_other_prompts_nor_the_batch_nor_more_samples_change_a_sample():
     prompts = ["abc", "j", "", "abcdefghijabcdefghij"]
     together = samples(prompts, num_samples=3, batch_size=5, temperature=1.3)
@@ -180,6 +181,7 @@ def test_invalid_bytes_do_not_stall_the_text(ids):
     assert rest == ""
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=4) | st.sampled_from("aé€😀").map(str.encode)))
 def test_any_bytes_stream_to_what_they_decode_to(parts):
     tokenizer = byte([])

@@ -77,6 +77,7 @@ def read(path):
     return read_tokenizer(path, n_vocab=300, ends=[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_file", [True, False])
 @pytest.mark.parametrize("template", [CHATML, PLAIN])
 def test_ids_and_answers_are_those_of_transformers(tmp_path, template, as_file):
@@ -178,6 +179,7 @@ def test_a_store_of_chats_marks_what_the_loss_does_not_count(tmp_path, chats):
     assert store.counted_share == (ids >= 0).sum() / len(ids)
 
 
+@pytest.mark.slow
 def test_the_loss_is_that_of_transformers_with_labels(tmp_path, chats, monkeypatch):
     file, _ = chats
     path = folder_with(tmp_path / "theirs", CHATML)
@@ -254,6 +256,7 @@ def some_refused(tmp_path):
     return tmp_path / "some.jsonl", [chat for chat in made if chat[0]["role"] == "user"]
 
 
+@pytest.mark.slow
 def test_a_chat_that_the_template_refuses_is_named_or_left_out_and_counted(
     tmp_path, some_refused, monkeypatch
 ):
@@ -294,6 +297,7 @@ def test_a_chat_that_the_template_refuses_is_named_or_left_out_and_counted(
         assert stores[0].tokens(split).tolist() == stores[1].tokens(split).tolist()
 
 
+@pytest.mark.slow
 def test_chats_left_out_are_counted_though_a_preparation_was_interrupted(
     tmp_path, some_refused, monkeypatch
 ):

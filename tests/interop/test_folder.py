@@ -61,6 +61,7 @@ def some_tokens(encoder):
     return torch.tensor([encoder.encode(WORDS)[:40]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "coder"),
     [(model, "bpe") for model in MODELS]

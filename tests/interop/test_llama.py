@@ -185,6 +185,7 @@ def folder(tmp_path):
     return tmp_path / "theirs", theirs, coder
 
 
+@pytest.mark.slow
 def test_a_folder_is_read_and_written_with_its_tokenizer_to_the_letter(folder, tmp_path):
     path, theirs, coder = folder
     model, tokenizer = read_folder(path)

@@ -76,6 +76,7 @@ def test_the_activations_are_those_that_layers_have():
     assert get_args(field.type) == tuple(ACTIVATION)
 
 
+@pytest.mark.slow
 def test_a_configuration_needs_no_torch():
     probe = (
         "import sys; from gptmini.model import ModelSettings; from gptmini.optim import "

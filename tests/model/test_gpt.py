@@ -105,6 +105,7 @@ def test_gpt2_small_has_its_published_size():
     assert model.flops_per_token == 6 * (84_934_656 + 38_597_376) + 113_246_208
 
 
+@pytest.mark.slow
 @PRESETS
 def test_a_batch_is_overfit(preset):
     model = make(preset)

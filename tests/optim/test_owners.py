@@ -42,6 +42,7 @@ def shared(matrices, placement, mesh):
     return spread.full_tensor().tolist(), counted.get_total_counts(), sum(calls)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_matrices", "n_ranks"), [(3, 4), (5, 2), (6, 3)])
 def test_owners_compute_what_one_process_computes(n_matrices, n_ranks, tmp_path):
     torch.manual_seed(0)

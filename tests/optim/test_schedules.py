@@ -70,6 +70,7 @@ SCHEDULES = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(schedule=SCHEDULES, max_steps=st.integers(1, 60))
 def test_a_schedule_rises_to_its_peak_and_falls_to_its_end(schedule, max_steps):
     values = [schedule(step, max_steps=max_steps) for step in range(max_steps)]

@@ -62,6 +62,7 @@ def test_a_latest_that_is_not_ours_is_left_as_it_is(tmp_path):
     assert (tmp_path / "latest").read_text() == "precious"
 
 
+@pytest.mark.slow
 def test_a_folder_in_use_is_refused_and_its_process_named(tmp_path):
     command = [sys.executable, "-c", OTHER, str(tmp_path)]
     with run_folder.locked(tmp_path):

@@ -42,6 +42,7 @@ def try_all(sweep):
     return [(trial.params, trial.value) for trial in trials_of(sweep.folder)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["grid", "random", "tpe"])
 def test_a_journal_that_is_cut_anywhere_goes_on_to_the_same_trials(tmp_path, sampler):
     whole = try_all(sweep_in(tmp_path / "whole", sampler))
@@ -166,6 +167,7 @@ def test_the_median_of_others_prunes_a_trial_that_does_worse(tmp_path):
     assert not run.report(15, 9.0)
 
 
+@pytest.mark.slow
 def test_hyperband_prunes_a_trial_that_does_worse(tmp_path):
     sweep = sweep_in(tmp_path, "random", trials=40)
     sweep.describe(DESCRIPTION | {"sweep.pruner": "hyperband", "sweep.pruner_warmup": 0})

@@ -72,6 +72,7 @@ def test_a_run_is_told_once_to_end_however_often_the_sweep_is(tmp_path):
     assert noted.read_text() == "started told "
 
 
+@pytest.mark.slow
 def test_a_run_is_told_its_values_and_its_figures_are_written_down(tmp_path):
     work(tmp_path, variables={"CUDA_VISIBLE_DEVICES": "3"})
     (start,) = [fact for fact in notes_of(tmp_path, 1) if "start" in fact]
@@ -95,12 +96,14 @@ def test_a_run_is_told_its_values_and_its_figures_are_written_down(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_runs_on_other_tokens_are_told_by_their_bits(tmp_path):
     work(tmp_path, dimensions=[LISTED, Dimension("data.share", texts=("1",))])
     for trial in trials_of(tmp_path):
         assert trial.value == trial.user_attrs["best"]["bits_per_byte"]
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_by_a_mistake_fails_and_is_not_tried_again(tmp_path):
     rates = [Dimension("optimizer.lr", texts=("9", "0.03"))]
     said = work(tmp_path, dimensions=rates)
@@ -112,6 +115,7 @@ def test_a_run_that_ends_by_a_mistake_fails_and_is_not_tried_again(tmp_path):
     assert work(tmp_path, dimensions=rates) == []
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_is_given_up_until_the_next_start(tmp_path):
     suicidal = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
     said = work(tmp_path, command=suicidal, retries=1)

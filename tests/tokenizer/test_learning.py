@@ -59,6 +59,7 @@ def memory_of_learning(text):
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS counts in bytes, Windows not at all")
 def test_bpe_takes_no_memory_that_grows_with_the_text(monkeypatch):
     monkeypatch.setattr(learning, "SLICE", 2**16)
@@ -91,6 +92,7 @@ def processes(monkeypatch):
     return started
 
 
+@pytest.mark.slow
 def test_an_interruption_while_byte_pairs_are_merged_ends_the_learning_at_once(processes):
     interrupted_at = 0.0
 

@@ -64,6 +64,7 @@ def test_the_thread_hands_on_its_error_and_ends_with_its_batches():
     assert set(threading.enumerate()) <= before
 
 
+@pytest.mark.slow
 def test_a_run_on_batches_cut_ahead_ends_in_the_same_weights(train, monkeypatch):
     def weights(devices):
         monkeypatch.setattr("gptmini.training.datamodule.CUT_AHEAD_FOR", devices)

@@ -127,6 +127,7 @@ def test_steps_that_are_kept_are_taken():
     assert {candidate.n_steps for candidate in search.candidates(large)} == {TRAINER.max_steps}
 
 
+@pytest.mark.slow
 def test_a_model_is_compared_by_its_fastest_step_but_the_first(monkeypatch):
     seconds = [1, 5, 3]
     ticks = iter([tick for length in seconds for tick in (0, length)])  # when each begins and ends
@@ -141,6 +142,7 @@ def test_a_measurement_of_a_slow_model_ends_early(monkeypatch):
     assert searched(100, kind=Search)._seconds_a_step(QWEN, TRAINER) == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "n_steps"), [(100, 3), (36_000, 60)])
 def test_the_chosen_model_is_measured_for_three_percent_of_the_time_or_a_minute(
     monkeypatch, seconds, n_steps

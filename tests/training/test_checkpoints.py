@@ -49,6 +49,7 @@ def test_a_stop_after_the_last_step_saves_no_step_twice(train, tmp_path, every_s
     assert steps == {"best.ckpt": 9, "last.ckpt": 9, "previous.ckpt": 9 - every_steps}
 
 
+@pytest.mark.slow
 def test_the_state_is_written_after_each_checkpoint_and_names_its_step(
     train, tmp_path, monkeypatch
 ):

@@ -29,6 +29,7 @@ def pictures(**changes):
     return Pictures(**PICTURES | changes)
 
 
+@pytest.mark.slow
 def test_maps_show_each_weight_under_its_tokens_and_grey_the_future(recwarn):
     # More maps than stand in a row, and labels that matplotlib could not draw as they are.
     labels = [" cat", "\n", "$", "中", "a" * 99, "\x0b\u200b"]

@@ -134,6 +134,7 @@ SLOW_CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "threads"), [("plain", 1), *SLOW_CASES], indirect=["threads"])
 @pytest.mark.usefixtures("threads")
 def test_kills_and_resumes_change_no_bit(train, tmp_path, case):
@@ -190,6 +191,7 @@ def test_a_resume_at_every_single_step_changes_no_bit(train, tmp_path):
     assert math.isfinite(straight.seen.points["val/loss", STEPS])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [4, 6])  # 6 is the last step
 def test_a_validation_that_a_signal_ended_is_done_first_by_the_resumed_run(train, tmp_path, step):
     options = {"max_steps": 6, "val_every_steps": 4, "dropout": 0.3}

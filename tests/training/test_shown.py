@@ -128,6 +128,7 @@ def test_the_share_of_clipped_steps_is_of_those_since_the_last_point(train):
     assert seen.values("weights/grad_norm") == pytest.approx(shown)
 
 
+@pytest.mark.slow
 def test_parts_of_a_step_take_what_they_are_made_to_take(train):
     class Slow(Callback):
         def on_train_batch_start(self, *_):
@@ -153,6 +154,7 @@ def test_parts_of_a_step_take_what_they_are_made_to_take(train):
         assert all(least < value < least + 5000 for value in spent.values())
 
 
+@pytest.mark.slow
 def test_speed_is_of_the_clock_and_memory_of_the_system(train):
     class Slow(Callback):
         def on_train_batch_start(self, *_):

@@ -138,6 +138,7 @@ def held(train, **settings):
     return is_whole, list(weights), n_moments
 
 
+@pytest.mark.slow
 def test_the_first_process_alone_holds_the_whole_of_a_checkpoint(train, tmp_path):
     settings = {"folder": tmp_path, "optimizer": "muon", "max_steps": 1}
     first, second = in_processes(2, partial(held, train, **settings), folder=tmp_path)

@@ -20,6 +20,7 @@ print(*sorted(torchmetrics.__all__ + [torchmetrics.__version__]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "has_all"), [("", False), ("import torchmetrics", True)])
 def test_lightning_loads_no_metric_and_whoever_asks_for_one_has_all(before, has_all):
     program = PROGRAM.format(before=before, has_all=has_all)

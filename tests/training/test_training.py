@@ -38,6 +38,7 @@ def assert_close(first, second, atol):
         torch.testing.assert_close(first[name], second[name], atol=atol, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "batch_size", "clip"), [("gpt2", 8, 1.0), ("modern", 1, 0.01), ("modern", 4, None)]
 )
@@ -170,6 +171,7 @@ def test_a_traced_loss_trains_to_the_same_weights_under_the_same_names(train, mo
     assert_close(traced, eager, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "precision"), [("gpt2", "bf16"), ("modern", "bf16_stream")])
 def test_the_loss_is_compiled_once_whatever_validation_and_samples_do(
     train, monkeypatch, kind, precision

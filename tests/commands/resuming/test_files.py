@@ -21,8 +21,6 @@ from gptmini.training.checkpoints import AtomicCheckpointIO
 from gptmini.training.monitoring.samples import Samples
 from run_folders import config_of, last, newest
 
-pytestmark = pytest.mark.slow  # together they take a minute
-
 # After five steps last is of step 5 and best of step 4; there is no previous.
 RARE = ("trainer.val_every_steps=4", "callbacks.checkpoints.every_steps=5")
 

@@ -12,8 +12,6 @@ from gptmini.runs import find_run, locked
 from gptmini.training.monitoring.samples import Samples
 from run_folders import config_of, last, newest
 
-pytestmark = pytest.mark.slow  # together they take a minute
-
 X = Path("runs/x")
 
 

@@ -15,8 +15,6 @@ from commands.resuming.readings import snapshot
 from gptmini.files import CONFIGS
 from run_folders import config_of, last, newest
 
-pytestmark = pytest.mark.slow  # together they take a minute
-
 
 def rewrite(**changes):
     """Change the configuration that the newest run keeps, as a stranger could."""

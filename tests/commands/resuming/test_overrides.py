@@ -15,8 +15,6 @@ from gptmini.optim import TrapezoidSchedule
 from gptmini.runs import curves_of, read_lines
 from run_folders import config_of, last, newest
 
-pytestmark = pytest.mark.slow  # together they take a minute
-
 
 def test_more_steps_follow_the_longer_schedule_and_are_kept(complete, resume):
     complete()

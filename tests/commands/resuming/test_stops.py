@@ -15,8 +15,6 @@ from commands.resuming.readings import assert_same, assert_whole
 from gptmini.training.requeueing import requeue
 from run_folders import last, newest
 
-pytestmark = pytest.mark.slow  # together they take a minute
-
 ENDLESS = ("trainer.max_steps=1000000", "trainer.val_every_steps=1000000")
 
 
