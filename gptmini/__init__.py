@@ -6,6 +6,8 @@ The names of this package load when they are first used, so that `import gptmini
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from gptmini.version import __version__
+
 if TYPE_CHECKING:
     from gptmini.attention import CausalMultiHeadAttention
     from gptmini.commands.fitting import TrainingResult
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from gptmini.model import GPT, GPTConfig, preset
     from gptmini.user_error import UserError
 
-__version__ = "0.3.0"
 _HOMES = {
     "CausalMultiHeadAttention": "gptmini.attention",
     "GPT": "gptmini.model",

@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gptmini import __version__
 from gptmini.files import flush_file, replacing
 from gptmini.model.config import GPTConfig, config_from_file
 from gptmini.model.gpt import GPT, gpt_of_shapes
 from gptmini.untrusted import read_tensors
 from gptmini.user_error import UserError
+from gptmini.version import __version__
 
 FORMAT = 1  # number of the layout; read_checkpoint refuses any other
 WEIGHTS_PREFIX = "model."  # the name under which the training module holds the GPT

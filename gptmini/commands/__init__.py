@@ -9,9 +9,9 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from gptmini import __version__
 from gptmini.commands.errors import MISUSE, one_line_errors, print_mistake
 from gptmini.commands.own_modules import find_in
+from gptmini.version import __version__
 
 COMMANDS = {
     "train": "train a GPT on a text, or go on with a run",

@@ -10,7 +10,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gptmini import __version__
 from gptmini.commands.errors import (
     MISUSE,
     complaint,
@@ -23,6 +22,7 @@ from gptmini.commands.overrides import in_hydras_grammar, key_of, quoted
 from gptmini.commands.own_modules import find_in
 from gptmini.files import CONFIGS
 from gptmini.user_error import UserError
+from gptmini.version import __version__
 from gptmini.world import this_world
 
 if TYPE_CHECKING:

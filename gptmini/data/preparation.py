@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gptmini import __version__
 from gptmini.data.chats import ChatReport, encode_chats, join_chats, nothing_in
 from gptmini.data.corpus import Corpus, Document
 from gptmini.data.splits import (
@@ -46,6 +45,7 @@ from gptmini.data.store import (
 from gptmini.files import flush_file, naming, replacing
 from gptmini.tokenizer import Tokenizer, before_documents, from_dict
 from gptmini.user_error import UserError
+from gptmini.version import __version__
 
 # Bytes of text in a task. A task is held in memory whole, a kill costs the running tasks, and the last one runs alone.
 TASK = 2**22

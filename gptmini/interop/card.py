@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from gptmini import __version__
 from gptmini.interop.architectures import ARCHITECTURES
 from gptmini.model.gpt import GPT
+from gptmini.version import __version__
 
 HEAD = "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- gptmini\n---\n"
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from gptmini import __version__
 from gptmini.files import naming, replace_by_symlink, replacing
 from gptmini.untrusted import read_yaml
 from gptmini.user_error import UserError
+from gptmini.version import __version__
 
 STAMP = "%Y-%m-%d_%H-%M-%S"  # the time in the name of a run's folder
 # First major and minor version whose runs can be resumed. Older runs name modules that have moved since, and store the
