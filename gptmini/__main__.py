@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from gptmini import commands
-from gptmini.commands import start_up
+from gptmini import process as start_up
 
 
 def main(command: str | None = None) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 from gptmini.commands.errors import one_line_errors
-from gptmini.commands.start_up import choose_spin_count
+from gptmini.process import choose_spin_count
 from gptmini.user_error import UserError
 
 FOLDER = Path(__file__).resolve().parent / "benchmarks"

@@ -10,17 +10,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gptmini.commands.errors import (
-    MISUSE,
-    complaint,
-    explain,
-    one_line_errors,
-    print_mistake,
-    speak,
-)
+from gptmini.commands.errors import MISUSE, complaint, explain, one_line_errors, print_mistake
 from gptmini.commands.overrides import in_hydras_grammar, key_of, quoted
 from gptmini.commands.own_modules import find_in
 from gptmini.files import CONFIGS
+from gptmini.process import mute
 from gptmini.user_error import UserError
 from gptmini.version import __version__
 from gptmini.world import this_world
@@ -60,7 +54,7 @@ def run_composed(command: str, arguments: list[str]) -> None:
         arguments: flags and overrides.
     """
     world = this_world()
-    speak(aloud=world.rank == 0)
+    mute(world.rank > 0)
     if world.size > 1:
         # torch would print pages of warnings where another rank is gone.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gptmini.process import is_muted
 from gptmini.user_error import UserError
 from gptmini.world import this_world
 
@@ -28,14 +29,6 @@ BEGINNING = re.compile(r"(Value error, must |[A-Z][a-z]+ should )")
 # Seconds that another rank waits before it tells a mistake. The first one may have met the mistake too, and tells it in
 # that time; torchrun ends all ranks with the first that ends.
 BEHIND = 10
-
-_speaks = True  # whether this process tells its mistakes
-
-
-def speak(aloud: bool) -> None:
-    """Let this process tell its mistakes or not: another rank does not, as long as they are the first rank's too."""
-    global _speaks
-    _speaks = aloud
 
 
 class RanksFailed(UserError):
@@ -120,7 +113,7 @@ def print_mistake(mistake: str) -> None:
     """
     rank = this_world().rank
     where = f"rank {rank}: " if rank > 0 else ""
-    if sys.stderr is not None and _speaks:
+    if sys.stderr is not None and not is_muted():
         print(f"error: {where}{' '.join(mistake.split())}", file=sys.stderr, flush=True)
 
 

@@ -17,7 +17,7 @@ from gptmini.commands.errors import (
     path_argument,
     print_mistake,
 )
-from gptmini.commands.start_up import started
+from gptmini.process import started
 from gptmini.user_error import UserError
 
 # A mistake in an option is told before torch is imported, which takes seconds.

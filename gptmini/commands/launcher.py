@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gptmini.commands.errors import TROUBLE, RanksFailed, print_mistake
 from gptmini.commands.overrides import as_override, key_of
-from gptmini.commands.start_up import LAUNCHER, SHUTDOWN_TIMEOUT
+from gptmini.process import LAUNCHER, SHUTDOWN_TIMEOUT
 
 if TYPE_CHECKING:
     from gptmini.commands.compose import Typed

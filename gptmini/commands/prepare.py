@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from gptmini.commands.compose import Typed
 from gptmini.commands.parts import PrepareSettings, text_settings
 from gptmini.commands.resumed import going_on
-from gptmini.commands.start_up import started
 from gptmini.commands.tokens import open_tokens, watching
+from gptmini.process import started
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:

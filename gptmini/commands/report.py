@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gptmini.commands.arguments import say_which
 from gptmini.commands.errors import Parser, one_line_errors, path_argument
-from gptmini.commands.start_up import started
+from gptmini.process import started
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:

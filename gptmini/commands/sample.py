@@ -17,8 +17,8 @@ from gptmini.commands.errors import (
     print_mistake,
 )
 from gptmini.commands.sample_output import Interruption, show_jsonl, show_text
-from gptmini.commands.start_up import started
 from gptmini.data.escapes import unescaped
+from gptmini.process import started
 from gptmini.settings import SAMPLE_BATCH_SIZE, SAMPLE_SEED, SAMPLE_TEMPERATURE, SAMPLE_TOKENS
 from gptmini.user_error import UserError
 

@@ -17,10 +17,10 @@ from gptmini.commands.help import show_help
 from gptmini.commands.overrides import as_override, key_of
 from gptmini.commands.parts import build_part, build_settings, usable_processors
 from gptmini.commands.resumed import going_on
-from gptmini.commands.start_up import started
 from gptmini.commands.sweep_said import Table, own_folder, say_ending, tell
 from gptmini.commands.sweep_space import is_own, space_of
 from gptmini.commands.tokens import open_tokens
+from gptmini.process import started
 from gptmini.sweep import Space, SweepSettings
 from gptmini.untrusted import nodes
 from gptmini.user_error import UserError

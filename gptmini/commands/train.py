@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini.commands.compose import Typed
 from gptmini.commands.dial import Dial
-from gptmini.commands.errors import advising_on_memory, speak
+from gptmini.commands.errors import advising_on_memory
 from gptmini.commands.fitting import (
     TrainingResult,
     assemble,
@@ -23,8 +23,8 @@ from gptmini.commands.fitting import (
 from gptmini.commands.launcher import start_ranks
 from gptmini.commands.parts import Settings, build_loggers, build_settings
 from gptmini.commands.resumed import going_on
-from gptmini.commands.start_up import started
 from gptmini.commands.tokens import open_tokens, watching
+from gptmini.process import mute, started
 from gptmini.world import this_world
 
 # A wrong key or value is told before torch and Lightning are imported, which takes seconds.
@@ -160,7 +160,7 @@ def follow() -> TrainingResult | None:
 
     with Ranks(this_world()) as ranks:
         plan = ranks.hear()
-        speak(aloud=True)
+        mute(False)
         if plan is None:
             return None
         config = OmegaConf.create(plan["config"])

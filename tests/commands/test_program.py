@@ -19,7 +19,8 @@ import pytest
 import torch
 
 import gptmini
-from gptmini.commands import COMMANDS, MODULES, main, start_up, train
+from gptmini import process as start_up
+from gptmini.commands import COMMANDS, MODULES, main, train
 from run_folders import config_of, last, newest
 
 COMMAND_FILES = {path.stem for path in (Path(gptmini.__file__).parent / "commands").glob("*.py")}

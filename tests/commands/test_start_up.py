@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from gptmini.commands.start_up import LAUNCHER, SHUTDOWN_TIMEOUT
+from gptmini.process import LAUNCHER, SHUTDOWN_TIMEOUT
 
 # Starts a rank, whose program is the first argument, prints its id, and waits.
 PARENT = f"""
@@ -23,7 +23,7 @@ rank.wait()
 """
 BEGINNING = """
 import os, signal, subprocess, time
-from gptmini.commands.start_up import end_with_launcher
+from gptmini.process import end_with_launcher
 end_with_launcher()
 """
 # Ranks say when they are where they are to be.

@@ -45,6 +45,7 @@ SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 _waiting = False  # whether set_aside was called, and started was not
 _frozen = False  # whether started was called: gc.get_freeze_count() walks the million objects, which takes 60 ms
 _is_first = False  # whether nothing was registered for the exit before set_aside was called
+_is_muted = False  # whether this process prints no mistakes
 # Of a program that is to end at once; None where Python is to be taken down.
 _exit_code: int | None = None
 
@@ -119,3 +120,14 @@ def _end_at_once() -> None:
         if stream is not None:
             stream.flush()
     os._exit(_exit_code)
+
+
+def mute(muted: bool) -> None:
+    """Let this process print its mistakes or not: another rank does not, while the first one makes the same ones."""
+    global _is_muted
+    _is_muted = muted
+
+
+def is_muted() -> bool:
+    """Whether this process prints no mistakes."""
+    return _is_muted
