@@ -10,11 +10,11 @@ from gptmini.version import __version__
 
 if TYPE_CHECKING:
     from gptmini.attention import CausalMultiHeadAttention
-    from gptmini.commands.fitting import TrainingResult
     from gptmini.data import prepare
     from gptmini.data.batches import batches
     from gptmini.evaluation import evaluate
     from gptmini.generation import generate, generate_stream
+    from gptmini.job.result import TrainingResult
     from gptmini.loading import load
     from gptmini.model import GPT, GPTConfig, preset
     from gptmini.user_error import UserError
@@ -54,7 +54,7 @@ def train(*overrides: str) -> "TrainingResult":
 
     Raises UserError: a mistake, in the words of the command.
     """
-    from gptmini.commands.python import train_from_python
+    from gptmini.job.api import train_from_python
 
     return train_from_python(overrides)
 

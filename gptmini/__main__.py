@@ -3,8 +3,7 @@
 import sys
 from pathlib import Path
 
-from gptmini import commands
-from gptmini import process as start_up
+from gptmini import commands, process
 
 
 def main(command: str | None = None) -> None:
@@ -13,9 +12,9 @@ def main(command: str | None = None) -> None:
     Args:
         command: the command's name; None for the one that the first argument names.
     """
-    start_up.choose_spin_count()
-    start_up.end_with_launcher()
-    start_up.set_aside()
+    process.choose_spin_count()
+    process.end_with_launcher()
+    process.set_aside()
     code = 1  # of an error that keeps its traceback
     try:
         if command is None:
@@ -27,8 +26,8 @@ def main(command: str | None = None) -> None:
         code = end.code if isinstance(end.code, int) else int(bool(end.code))
         raise
     finally:
-        start_up.will_end(code)
-        start_up.started()
+        process.will_end(code)
+        process.started()
 
 
 if __name__ == "__main__":

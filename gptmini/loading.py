@@ -4,10 +4,11 @@ What reads weights is imported by the functions that need it, so that OfModelSet
 """
 
 import hashlib
+import os
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic.dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from gptmini.tokenizer import Tokenizer, from_dict, ready
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
+    from gptmini.evaluation.measured import TrainedModel
     from gptmini.model.gpt import GPT
 
 
@@ -158,3 +160,51 @@ def _check_same_ids(path: Path, tokenizer: Tokenizer, config: GPTConfig) -> None
         raise UserError(
             f"{path}: the tokenizer's {tokenizer.n_vocab} ids must equal the model's vocab_size={config.vocab_size}"
         )
+
+
+def initial_model(path: str) -> "tuple[GPT, dict[str, Any]]":
+    """The trained model that a run begins with, and what the run's checkpoints say of its origin.
+
+    That is its path, its step, and the settings of the folder that its weights were published in, if they were.
+    """
+    model, step = load_mapped(Path(path))
+    origin = {"path": path, "step": step}
+    published = published_of(Path(path))
+    return model, origin | {"published": published} if published else origin
+
+
+def local_path(name: str) -> Path:
+    """The path that a user names, or of a model of the hub, where it was downloaded to.
+
+    Raises UserError: the hub cannot be reached, or has no such model.
+    """
+    from gptmini.interop.hub_models import download_model, is_hub_name
+
+    # A name on the hub is no path, though it looks like one: Path would take ./gpt2 and gpt2 for the same.
+    path = Path(os.path.expanduser(name))  # noqa: PTH111, because an unknown ~user is left as it is
+    if path.exists() or not is_hub_name(name):
+        return path
+    return download_model(name)
+
+
+def open_model(path: Path) -> "TrainedModel":
+    """Load a model from a run, a checkpoint or an exported folder, and find the tokens that it was trained on."""
+    from gptmini.checkpoint.file import read_checkpoint
+    from gptmini.data import find_prepared
+    from gptmini.evaluation.measured import TrainedModel
+    from gptmini.runs import find_checkpoint, named_run
+
+    if is_exported(path):
+        model, tokenizer = load(path)
+        return TrainedModel(path, path, model, tokenizer, None)
+
+    run = named_run(path, saved=True)
+    checkpoint = find_checkpoint(run)
+    contents = read_checkpoint(checkpoint)
+    model, tokenizer = model_and_tokenizer(contents, checkpoint)
+    trained_on = contents["gptmini"].get("data")
+    folder = trained_on.get("folder") if isinstance(trained_on, dict) else None
+    data = None
+    if isinstance(folder, str) and folder:
+        data = find_prepared(Path(folder), checkpoint)
+    return TrainedModel(run, checkpoint, model, tokenizer, data)

@@ -131,3 +131,9 @@ def mute(muted: bool) -> None:
 def is_muted() -> bool:
     """Whether this process prints no mistakes."""
     return _is_muted
+
+
+MISUSE = 2  # exit code of a mistake that the user can mend, as argparse's
+# Exit code where memory or the disk ran out, or a rank was lost: the same command may succeed at another time.
+TROUBLE = 1
+INTERRUPTED = 130  # exit code after Ctrl-C: 128 + the number of SIGINT

@@ -60,3 +60,10 @@ def this_world(environment: Mapping[str, str] = os.environ) -> World:
         size=n_tasks,
         devices=n_tasks // number("SLURM_STEP_NUM_NODES"),
     )
+
+
+def usable_processors() -> int:
+    """Number of processors that this process may use."""
+    # Windows and macOS do not tell which ones these are.
+    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+    return len(usable) or os.cpu_count() or 1

@@ -5,7 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from gptmini.commands.errors import one_line_errors
+from gptmini.commands.mistakes import one_line_errors
 from gptmini.process import choose_spin_count
 from gptmini.user_error import UserError
 

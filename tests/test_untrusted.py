@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from fuzz.inputs import broken, fuzz
-from gptmini.commands.compose import compose
+from gptmini.configuration.compose import compose
 from gptmini.untrusted import (
     check_plain_folder,
     check_targets,

@@ -9,8 +9,9 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from gptmini.commands.errors import MISUSE, one_line_errors, print_mistake
-from gptmini.commands.own_modules import find_in
+from gptmini.commands.mistakes import one_line_errors, print_mistake
+from gptmini.configuration.own_modules import find_in
+from gptmini.process import MISUSE
 from gptmini.version import __version__
 
 COMMANDS = {
@@ -62,7 +63,7 @@ def run(command: str, arguments: list[str]) -> None:
     """
     find_in(str(Path.cwd()))
     if command in COMPOSED:
-        import_module("gptmini.commands.compose").run_composed(command, arguments)
+        import_module("gptmini.commands.hydra_flags").run_composed(command, arguments)
     else:
         import_module(f"gptmini.commands.{MODULES.get(command, command)}").main(arguments)
 

@@ -1,7 +1,6 @@
 """What several commands take: a number, the run that a folder of runs stands for, and a model of the hub."""
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
@@ -27,19 +26,3 @@ def say_which(typed: Path, run: Path) -> None:
     is_newest = named_run(typed).absolute() == run.absolute()
     which = "newest run" if is_newest else "newest run with a checkpoint"
     print(f"{typed} means its {which}, {run}", file=sys.stderr, flush=True)
-
-
-def local_path(name: str) -> Path:
-    """The path that a user names, or of a model of the hub, where it was downloaded to, which is said on stderr.
-
-    Raises UserError: the hub cannot be reached, or has no such model.
-    """
-    from gptmini.interop.hub_models import download_model, is_hub_name
-
-    # A name on the hub is no path, though it looks like one: Path would take ./gpt2 and gpt2 for the same.
-    path = Path(os.path.expanduser(name))  # noqa: PTH111, because an unknown ~user is left as it is
-    if path.exists() or not is_hub_name(name):
-        return path
-    folder = download_model(name)
-    print(f"read {name} of the Hugging Face hub", file=sys.stderr)
-    return folder

@@ -5,19 +5,13 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini.commands.arguments import at_least_one, say_which
-from gptmini.commands.errors import (
-    TROUBLE,
-    Parser,
-    advising_on_memory,
-    one_line_errors,
-    path_argument,
-    print_mistake,
-)
-from gptmini.process import started
+from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_mistake
+from gptmini.configuration.messages import advising_on_memory
+from gptmini.loading import open_model
+from gptmini.process import TROUBLE, started
 from gptmini.user_error import UserError
 
 # A mistake in an option is told before torch is imported, which takes seconds.
@@ -172,30 +166,6 @@ def main(arguments: list[str] | None = None) -> None:
         print(json.dumps(plain, indent=2))
     else:
         print("\n".join(lines_of(report)))
-
-
-def open_model(path: Path) -> "TrainedModel":
-    """Load a model from a run, a checkpoint or an exported folder, and find the tokens that it was trained on."""
-    from gptmini.checkpoint.file import read_checkpoint
-    from gptmini.data import find_prepared
-    from gptmini.evaluation.measured import TrainedModel
-    from gptmini.loading import is_exported, load, model_and_tokenizer
-    from gptmini.runs import find_checkpoint, named_run
-
-    if is_exported(path):
-        model, tokenizer = load(path)
-        return TrainedModel(path, path, model, tokenizer, None)
-
-    run = named_run(path, saved=True)
-    checkpoint = find_checkpoint(run)
-    contents = read_checkpoint(checkpoint)
-    model, tokenizer = model_and_tokenizer(contents, checkpoint)
-    trained_on = contents["gptmini"].get("data")
-    folder = trained_on.get("folder") if isinstance(trained_on, dict) else None
-    data = None
-    if isinstance(folder, str) and folder:
-        data = find_prepared(Path(folder), checkpoint)
-    return TrainedModel(run, checkpoint, model, tokenizer, data)
 
 
 def open_text(options: argparse.Namespace, trained: "TrainedModel") -> "HeldOutText":

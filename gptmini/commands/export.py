@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gptmini.commands.arguments import say_which
-from gptmini.commands.errors import Parser, one_line_errors, path_argument
+from gptmini.commands.mistakes import Parser, one_line_errors, path_argument
 from gptmini.process import started
 from gptmini.settings import SAMPLE_TEMPERATURE
 from gptmini.user_error import UserError

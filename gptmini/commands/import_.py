@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.commands.arguments import local_path
-from gptmini.commands.errors import Parser, one_line_errors, path_argument
-from gptmini.commands.say import command_line, say
+from gptmini.commands.mistakes import Parser, one_line_errors, path_argument
+from gptmini.job.say import command_line, say
+from gptmini.loading import local_path
 from gptmini.process import started
 from gptmini.user_error import UserError
 

@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gptmini.commands.compose import Typed
-from gptmini.commands.parts import PrepareSettings, text_settings
-from gptmini.commands.resumed import going_on
-from gptmini.commands.tokens import open_tokens, watching
+from gptmini.configuration.building import text_settings
+from gptmini.configuration.overrides import Typed
+from gptmini.configuration.stored import going_on
+from gptmini.job.progress import watching
+from gptmini.job.tokens import open_tokens
 from gptmini.process import started
+from gptmini.training.settings import PrepareSettings
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.commands.errors import Parser, one_line_errors, path_argument, print_mistake
+from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_mistake
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:

@@ -7,18 +7,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from gptmini.commands.arguments import at_least_one, say_which
-from gptmini.commands.errors import (
-    INTERRUPTED,
-    MISUSE,
-    Parser,
-    advising_on_memory,
-    one_line_errors,
-    path_argument,
-    print_mistake,
-)
+from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_mistake
 from gptmini.commands.sample_output import Interruption, show_jsonl, show_text
+from gptmini.configuration.messages import advising_on_memory
 from gptmini.data.escapes import unescaped
-from gptmini.process import started
+from gptmini.process import INTERRUPTED, MISUSE, started
 from gptmini.settings import SAMPLE_BATCH_SIZE, SAMPLE_SEED, SAMPLE_TEMPERATURE, SAMPLE_TOKENS
 from gptmini.user_error import UserError
 
@@ -175,9 +168,9 @@ def main(arguments: list[str] | None = None) -> None:
         # Python's own stdout can be set anew, which its declared type, TextIO, does not say.
         sys.stdout.reconfigure(encoding="utf-8")  # pyrefly: ignore[missing-attribute]
 
-    import gptmini
     from gptmini.generation import Rules, generate_stream, in_order, pack
     from gptmini.hardware import check_compiler, choose_device, choose_dtype
+    from gptmini.loading import load
     from gptmini.runs import named_run
 
     prompts = read_prompts(options)
@@ -196,7 +189,7 @@ def main(arguments: list[str] | None = None) -> None:
     started()
 
     run = named_run(options.run, saved=True)
-    model, tokenizer = gptmini.load(run)
+    model, tokenizer = load(run)
     model.to(device=device, dtype=choose_dtype(options.dtype, device))
     if device == "cpu" and not options.compile:
         pack(model)

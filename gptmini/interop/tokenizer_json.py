@@ -25,7 +25,8 @@ from gptmini.tokenizer import (
 )
 from gptmini.tokenizer.byte_pairs import ALL_BYTES, BYTE_PATTERN
 from gptmini.tokenizer.letters import in_bytes, in_letters
-from gptmini.tokenizer.library import check_settings, library_errors
+from gptmini.tokenizer.library import check_settings
+from gptmini.tokenizer.library_errors import library_errors
 from gptmini.untrusted import LARGEST_JSON, file_size, read_json, read_text
 from gptmini.user_error import UserError
 

@@ -1,95 +1,13 @@
-"""Which parameter gets which treatment, and the optimizers that take them."""
-
-from collections.abc import Mapping
-from typing import Any
+"""Which parameter gets which treatment, and what every optimizer does at a step."""
 
 import torch
 from torch import Tensor, nn
 
 from gptmini.optim.muon import MuonAdamW
-from gptmini.optim.optimizers import AdamWSettings, MuonSettings
 
 # Kinds of weights, each with a learning rate of its own: matrices in the blocks; embeddings of tokens and positions;
 # the unembedding, also where it is the embedding; gains, biases and everything else.
 KINDS = ("matrices", "embedding", "unembedding", "scalars")
-
-
-def adamw(model: nn.Module, settings: AdamWSettings) -> torch.optim.AdamW:
-    """Build AdamW for a model's trained parameters; those of two and more dimensions count as matrices."""
-    factors: Mapping[str, Any] = settings.lr_scale
-    groups = []
-    for kind, parameters in _sort_parameters(model).items():
-        peak_lr = settings.lr * factors.get(kind, 1.0)
-        matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
-        vectors = [parameter for parameter in parameters if parameter.ndim < 2]
-
-        groups.append(
-            {
-                "name": kind,
-                "params": matrices,
-                "weight_decay": settings.weight_decay,
-                "peak_lr": peak_lr,
-            }
-        )
-        groups.append(
-            {
-                "name": kind,
-                "params": vectors,
-                "weight_decay": 0.0,
-                "peak_lr": peak_lr,
-            }
-        )
-
-    groups = [group for group in groups if group["params"]]
-    beta1, beta2 = settings.betas
-    return torch.optim.AdamW(
-        groups,
-        lr=settings.lr,
-        betas=(beta1, beta2),
-        eps=settings.eps,
-        fused=True,
-    )
-
-
-def muon(model: nn.Module, settings: MuonSettings) -> MuonAdamW:
-    """Build Muon for the trained matrices inside model.blocks, and AdamW for all other parameters."""
-    sorted_parameters = _sort_parameters(model)
-    peak_lrs = {
-        "matrices": settings.lr,
-        "embedding": settings.embedding_lr,
-        "unembedding": settings.unembedding_lr,
-        "scalars": settings.scalar_lr,
-    }
-    of_muon = {
-        "kind": "muon",
-        "momentum": list(settings.momentum),
-        "momentum_warmup_steps": settings.momentum_warmup_steps,
-        "ns_steps": settings.ns_steps,
-        "weight_decay": settings.weight_decay,
-        "cautious": settings.cautious,
-    }
-    of_adamw = {
-        "kind": "adamw",
-        "betas": tuple(settings.betas),
-        "eps": settings.eps,
-        "weight_decay": 0.0,
-        "fused": True,
-    }
-
-    factors: Mapping[str, Any] = settings.lr_scale
-    groups = []
-    for kind in KINDS:
-        peak_lr = peak_lrs[kind] * factors.get(kind, 1.0)
-        groups.append(
-            {
-                "name": kind,
-                "params": sorted_parameters[kind],
-                "lr": peak_lr,
-                "peak_lr": peak_lr,
-                **(of_muon if kind == "matrices" else of_adamw),
-            }
-        )
-    return MuonAdamW([group for group in groups if group["params"]])
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, multiplier: float) -> None:
@@ -120,7 +38,7 @@ def leave_out(optimizer: torch.optim.Optimizer, not_finite: Tensor) -> None:
         optimizer.zero_grad(set_to_none=True)
 
 
-def _sort_parameters(model: nn.Module) -> dict[str, list[nn.Parameter]]:
+def sort_parameters(model: nn.Module) -> dict[str, list[nn.Parameter]]:
     """Put each trained parameter of a GPT into exactly one list, under the name of its group."""
     is_tied = not hasattr(model, "unembedding")
     unembedding_name = "embedding.weight" if is_tied else "unembedding.weight"

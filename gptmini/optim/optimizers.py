@@ -3,8 +3,9 @@
 This module imports no torch, so that a command tells a wrong value before torch is imported.
 """
 
+from collections.abc import Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, with_config
 from pydantic.dataclasses import dataclass
@@ -44,9 +45,43 @@ class AdamWSettings:
 
     def build(self, model: "torch.nn.Module") -> "torch.optim.AdamW":
         """Build the optimizer of a model's trained parameters; those of two and more dimensions count as matrices."""
-        from gptmini.optim.groups import adamw
+        import torch
 
-        return adamw(model, self)
+        from gptmini.optim.groups import sort_parameters
+
+        factors: Mapping[str, Any] = self.lr_scale
+        groups = []
+        for kind, parameters in sort_parameters(model).items():
+            peak_lr = self.lr * factors.get(kind, 1.0)
+            matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
+            vectors = [parameter for parameter in parameters if parameter.ndim < 2]
+
+            groups.append(
+                {
+                    "name": kind,
+                    "params": matrices,
+                    "weight_decay": self.weight_decay,
+                    "peak_lr": peak_lr,
+                }
+            )
+            groups.append(
+                {
+                    "name": kind,
+                    "params": vectors,
+                    "weight_decay": 0.0,
+                    "peak_lr": peak_lr,
+                }
+            )
+
+        groups = [group for group in groups if group["params"]]
+        beta1, beta2 = self.betas
+        return torch.optim.AdamW(
+            groups,
+            lr=self.lr,
+            betas=(beta1, beta2),
+            eps=self.eps,
+            fused=True,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -71,7 +106,44 @@ class MuonSettings:
     lr_scale: RateFactors = field(default_factory=RateFactors)
 
     def build(self, model: "torch.nn.Module") -> "MuonAdamW":
-        """Build the optimizer of a GPT's trained parameters."""
-        from gptmini.optim.groups import muon
+        """Build Muon for the trained matrices inside model.blocks, and AdamW for all other parameters."""
+        from gptmini.optim.groups import KINDS, sort_parameters
+        from gptmini.optim.muon import MuonAdamW
 
-        return muon(model, self)
+        sorted_parameters = sort_parameters(model)
+        peak_lrs = {
+            "matrices": self.lr,
+            "embedding": self.embedding_lr,
+            "unembedding": self.unembedding_lr,
+            "scalars": self.scalar_lr,
+        }
+        of_muon = {
+            "kind": "muon",
+            "momentum": list(self.momentum),
+            "momentum_warmup_steps": self.momentum_warmup_steps,
+            "ns_steps": self.ns_steps,
+            "weight_decay": self.weight_decay,
+            "cautious": self.cautious,
+        }
+        of_adamw = {
+            "kind": "adamw",
+            "betas": tuple(self.betas),
+            "eps": self.eps,
+            "weight_decay": 0.0,
+            "fused": True,
+        }
+
+        factors: Mapping[str, Any] = self.lr_scale
+        groups = []
+        for kind in KINDS:
+            peak_lr = peak_lrs[kind] * factors.get(kind, 1.0)
+            groups.append(
+                {
+                    "name": kind,
+                    "params": sorted_parameters[kind],
+                    "lr": peak_lr,
+                    "peak_lr": peak_lr,
+                    **(of_muon if kind == "matrices" else of_adamw),
+                }
+            )
+        return MuonAdamW([group for group in groups if group["params"]])

@@ -14,7 +14,7 @@ from jinja2.nodes import CallBlock, Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from gptmini.tokenizer.library import library_errors
+from gptmini.tokenizer.library_errors import library_errors
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from pydantic import NonNegativeInt, PositiveInt, validate_call
 from gptmini.settings import STRICT
 from gptmini.tokenizer.byte_pairs import GROUP, decoded, in_groups
 from gptmini.tokenizer.letters import in_bytes
+from gptmini.tokenizer.library_errors import library_errors
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -176,23 +176,6 @@ class LibraryTokenizer:
             return state | {"chat": self.chat}
         # Only where no other key says it: prepared texts are known by the digest of these keys.
         return state if self.beginning is None else state | {"bos_token": self.bos_token}
-
-
-@contextmanager
-def library_errors(problem: str) -> Iterator[None]:
-    """Turn an error of the library tokenizers, within a block, into a UserError that begins with the problem.
-
-    The library raises bare Exceptions; where its Rust code gives up, it raises a PanicException, which is not even an
-    Exception.
-    """
-    try:
-        yield
-    except (UserError, MemoryError):
-        raise
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise UserError(f"{problem} ({' '.join(str(error).split())})") from None
 
 
 def check_settings(tree: dict) -> None:

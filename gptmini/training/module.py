@@ -36,7 +36,7 @@ from gptmini.training import distributed
 from gptmini.training.moments import Moments, restore_moments, whole_moments
 from gptmini.training.outcomes import Outcomes
 from gptmini.training.recomputing import recompute_activations
-from gptmini.training.trainer_settings import TrainerSettings
+from gptmini.training.settings import Settings
 
 
 class GPTModule(L.LightningModule):
@@ -45,13 +45,9 @@ class GPTModule(L.LightningModule):
     Args:
         model: the GPT to train; with a state, the model of that state.
         store: the tokens. Their tokenizer, and the folder that they lie in, are written into every checkpoint.
-        settings: the trainer settings, whose batch_size must be a number.
-        optimizer: a function that returns the optimizer of a GPT, each of whose groups has a peak_lr.
-        schedule: schedule(step, max_steps=) returns the multiple of peak_lr that is the learning rate of a step.
-        seed: of dropout.
-        compile: whether the loss of a micro-step is compiled.
-        precision: fp32, bf16 or bf16_stream. The module itself implements only bf16_stream; the autocast of bf16 is
-            Lightning's.
+        settings: of the run. trainer.batch_size must be a number; each group of the optimizer has a peak_lr;
+            schedule(step, max_steps=) returns the multiple of peak_lr that is the learning rate of a step. Of the
+            precisions the module itself implements only bf16_stream; the autocast of bf16 is Lightning's.
         state: what training goes on from; None to start from the first step.
         origin: path and step of the weights that the run began with, for every checkpoint; None for new ones.
 
@@ -71,27 +67,22 @@ class GPTModule(L.LightningModule):
         self,
         model: GPT,
         store: TokenStore,
-        settings: TrainerSettings,
+        settings: Settings,
         *,
-        optimizer: Callable[[GPT], torch.optim.Optimizer],
-        schedule: Callable[..., float],
-        seed: int,
-        compile: bool,
-        precision: str = "fp32",
         state: TrainingState | None = None,
         origin: dict | None = None,
     ) -> None:
         super().__init__()
         self.model = model
         self.store = store
-        self.settings = settings
-        self.make_optimizer = optimizer
-        self.schedule = schedule
-        self.seed = seed
-        self.compiles = compile
-        self.precision = precision
+        self.settings = settings.trainer
+        self.make_optimizer: Callable[[GPT], torch.optim.Optimizer] = settings.optimizer.build
+        self.schedule = settings.schedule
+        self.seed = settings.root.seed
+        self.compiles = settings.hardware.compile
+        self.precision = settings.hardware.precision
         self.origin = origin
-        if settings.checkpoint_activations:
+        if self.settings.checkpoint_activations:
             recompute_activations(model)
         self.compute_loss = self._loss_function()
         # Kept, because named_parameters walks through all modules, which would take time in every step.
@@ -112,7 +103,7 @@ class GPTModule(L.LightningModule):
             self.moments = state.optimizer
 
         # An optimizer is built here too, so that settings which it refuses are told before a run folder is made.
-        self.peak_lr: float = optimizer(model).param_groups[0]["peak_lr"]
+        self.peak_lr: float = self.make_optimizer(model).param_groups[0]["peak_lr"]
 
     def _loss_function(self) -> Callable[[Tensor, Tensor], Tensor]:
         """Return the function that computes the loss of a micro-batch: tokens and targets, (B, T) each, to a scalar.

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,15 +10,16 @@ import lightning as L
 import torch
 from omegaconf import DictConfig
 
-from gptmini.commands.compose import compose
-from gptmini.commands.fitting import assemble
-from gptmini.commands.parts import Settings, build_settings
-from gptmini.commands.resumed import going_on
-from gptmini.commands.tokens import open_tokens
-from gptmini.commands.train import prepare_process
+from gptmini.configuration.building import build_settings
+from gptmini.configuration.compose import compose
+from gptmini.configuration.stored import going_on
 from gptmini.data import TokenStore
 from gptmini.hardware import clock
+from gptmini.job.tokens import open_tokens
+from gptmini.job.train import prepare_process
 from gptmini.training import GPTModule, TokenDataModule, build_trainer
+from gptmini.training.assembling import assemble
+from gptmini.training.settings import Settings
 
 Parts = tuple[GPTModule, TokenDataModule]
 
@@ -38,7 +39,7 @@ class Subject:
 
     def assemble(self) -> Parts:
         """A new module and its batches."""
-        return assemble(self.settings, self.store, None)
+        return assemble(self.settings, self.store)
 
 
 def subject_of(overrides: Sequence[str]) -> Subject:
@@ -67,15 +68,8 @@ def fit(
         parts: the module and the batches; assembled here if None.
     """
     module, data = parts or subject.assemble()
-    hardware = subject.settings.hardware
-    trainer = build_trainer(
-        module.settings,
-        folder,
-        device=hardware.device,
-        precision=hardware.precision,
-        callbacks=callbacks,
-        loggers=(),
-    )
+    settings = replace(subject.settings, callbacks=callbacks)
+    trainer = build_trainer(settings, module, folder)
     trainer.fit(module, data)
 
 

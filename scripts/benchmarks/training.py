@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from gptmini.commands.overrides import quoted
+from gptmini.configuration.overrides import quoted
 from gptmini.hardware import clock
 from gptmini.optim import set_learning_rate
 from gptmini.training import GPTModule, TokenDataModule

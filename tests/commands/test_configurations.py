@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gptmini.commands.compose import compose
-from gptmini.commands.parts import build_part
+from gptmini.configuration.building import build_part
+from gptmini.configuration.compose import compose
 from gptmini.model import GPT
 from gptmini.sweep import SweepSettings
 from run_folders import config_of, last, newest

@@ -6,8 +6,9 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from gptmini.commands import dial, tokens
 from gptmini.data import TextCorpus
+from gptmini.job import budget as dial
+from gptmini.job import progress
 from gptmini.training import budget
 from run_folders import config_of, last, newest
 
@@ -60,7 +61,7 @@ def test_it_says_what_it_has_chosen(dialled):
 
 
 def test_it_tells_what_it_measures(script, monkeypatch):
-    monkeypatch.setattr(tokens, "INTERVAL_OF_PHASES", 0)
+    monkeypatch.setattr(progress, "INTERVAL_OF_PHASES", 0)
     said = script("train", *TEXT, "budget=1m").out
     assert "measuring models of rising width\n" in said
     assert "measuring the chosen model\n" in said

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import gptmini
-from gptmini.commands.compose import compose
 from gptmini.commands.export import DTYPES, KINDS
-from gptmini.commands.parts import build_settings
+from gptmini.configuration.building import build_settings
+from gptmini.configuration.compose import compose
 from gptmini.interop import ARCHITECTURES, folder, gguf_file
 from gptmini.interop.architectures import choose_architecture
 from interop.nanogpt_files import write_nanogpt

@@ -9,9 +9,9 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from gptmini.commands.compose import compose
-from gptmini.commands.help import comments_of
-from gptmini.commands.keys import chain_of
+from gptmini.configuration.comments import comments_of
+from gptmini.configuration.compose import compose
+from gptmini.configuration.keys import chain_of
 from gptmini.model import ModelSettings
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"

@@ -3,7 +3,7 @@
 import pytest
 
 from gptmini.commands import train
-from gptmini.commands.compose import run_composed
+from gptmini.commands.hydra_flags import run_composed
 from run_folders import config_of, last
 
 

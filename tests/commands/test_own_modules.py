@@ -7,7 +7,7 @@ from importlib.machinery import PathFinder
 
 import pytest
 
-from gptmini.commands.sweep import TRAIN
+from gptmini.job.sweeping import TRAIN
 
 EXECUTED = "raise SystemExit('a file of the working folder was executed')"
 

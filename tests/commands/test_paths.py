@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from gptmini.commands.overrides import as_override, in_hydras_grammar, quoted
+from gptmini.configuration.overrides import as_override, in_hydras_grammar, quoted
 from gptmini.untrusted import read_yaml
 
 # Each holds characters that Hydra's grammar lacks, or that mean something else to it.

@@ -20,7 +20,8 @@ import torch
 
 import gptmini
 from gptmini import process as start_up
-from gptmini.commands import COMMANDS, MODULES, main, train
+from gptmini.commands import COMMANDS, MODULES, main
+from gptmini.job import train
 from run_folders import config_of, last, newest
 
 COMMAND_FILES = {path.stem for path in (Path(gptmini.__file__).parent / "commands").glob("*.py")}
@@ -290,7 +291,7 @@ def test_the_collector_is_off_while_a_command_imports_and_on_again_when_it_train
         raise gptmini.UserError("enough")
 
     monkeypatch.setattr(train, "build_settings", building)
-    monkeypatch.setattr(train, "assemble", assembling)
+    monkeypatch.setattr("gptmini.training.assembling.assemble", assembling)
     script("train", *short).assert_refused("enough")
     assert seen == [False, True]
     assert script("train", "trainer.max_step=1").code == 2

@@ -19,7 +19,7 @@ import pytest
 from pyarrow import parquet
 
 from gptmini.commands import COMMANDS
-from gptmini.commands.resumed import RESUMABLE
+from gptmini.configuration.stored import RESUMABLE
 from interop.nanogpt_files import write_nanogpt
 from pretended_sweep import TRAIN
 
@@ -178,7 +178,7 @@ def type_command(stranger, monkeypatch, capfd):
     """
 
     def run(*arguments, stdin):
-        monkeypatch.setattr("gptmini.commands.sweep.TRAIN", TRAIN)
+        monkeypatch.setattr("gptmini.job.sweeping.TRAIN", TRAIN)
         monkeypatch.setattr("gptmini.training.budget.CHOSEN_SECONDS", 0.2)
         monkeypatch.chdir(stranger)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))

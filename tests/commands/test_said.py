@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from gptmini.commands.announcements import with_prefix
-from gptmini.commands.tokens import described
 from gptmini.data import Progress
+from gptmini.job.announcer import with_prefix
+from gptmini.job.progress import described
 
 
 @pytest.mark.parametrize(

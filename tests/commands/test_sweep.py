@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import programs
-from gptmini.commands import sweep as command
+from gptmini.job import sweeping as command
 from kills import check
 from pretended_run import loss_of
 from pretended_sweep import TRAIN

@@ -8,9 +8,9 @@ import pytest
 from huggingface_hub.utils import filter_repo_objects
 
 import gptmini
-from gptmini.commands.arguments import local_path
 from gptmini.interop import write_folder
 from gptmini.interop.card import Training
+from gptmini.loading import local_path
 from gptmini.tokenizer import LibraryTokenizer
 from interop.library_tokenizers import learned
 from sizes import LLAMA

@@ -6,10 +6,13 @@ import yaml
 
 from gptmini.data import prepare
 from gptmini.files import CONFIGS
-from gptmini.model import GPTConfig
+from gptmini.hardware import choose_hardware
+from gptmini.model import ModelSettings
 from gptmini.optim import AdamWSettings, CosineSchedule, MuonSettings
 from gptmini.tokenizer import byte
-from gptmini.training.trainer import assemble, build_trainer, restore_callbacks
+from gptmini.training.assembling import assemble
+from gptmini.training.settings import RootSettings, Settings
+from gptmini.training.trainer import build_trainer
 from gptmini.training.trainer_settings import TrainerSettings
 from sizes import TRAINED
 from toys import Documents
@@ -90,34 +93,24 @@ def train(store, tmp_path):
         sizes=None,
         **settings,
     ):
-        settings = TrainerSettings(**SETTINGS | settings)
-        config = GPTConfig(**TRAINED[kind] | {"dropout": dropout} | (sizes or {}))
-
-        module, data = assemble(
-            tokens,
-            config,
-            settings,
-            optimizer=OPTIMIZERS[optimizer].build,
+        trainer_settings = TrainerSettings(**SETTINGS | settings)
+        sizes = TRAINED[kind] | {"dropout": dropout} | (sizes or {})
+        settings = Settings(
+            root=RootSettings(seed=seed),
+            tokenizer=None,  # the text is prepared already
+            trainer=trainer_settings,
+            hardware=choose_hardware(
+                trainer_settings.device, trainer_settings.precision, trainer_settings.compile
+            ),
+            model=ModelSettings(**{key: sizes[key] for key in sizes if key != "vocab_size"}),
+            optimizer=OPTIMIZERS[optimizer],
             schedule=CosineSchedule(warmup_steps=2, final_fraction=0.1),
-            seed=seed,
-            compile=settings.compile,
-            device=settings.device,
-            precision=settings.precision,
-            state=state,
-        )
-        module.to(dtype)
-        if state is not None:
-            restore_callbacks(callbacks, state)
-
-        trainer = build_trainer(
-            module.settings,
-            folder,
-            device=settings.device,
-            precision=settings.precision,
             callbacks=list(callbacks),
-            loggers=list(loggers),
-            state=state,
         )
+
+        module, data = assemble(settings, tokens, state)
+        module.to(dtype)
+        trainer = build_trainer(settings, module, folder, loggers=list(loggers), state=state)
         if watch is not None:
             watch(module)
         trainer.fit(module, data)

@@ -12,8 +12,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from forked import forked
-from gptmini.commands.compose import compose
-from gptmini.commands.parts import build_part
+from gptmini.configuration.building import build_part
+from gptmini.configuration.compose import compose
 from gptmini.model import GPT, training_loss
 from gptmini.training.distributed import first_rows, shard
 

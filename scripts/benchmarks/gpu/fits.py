@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from gptmini.commands.compose import compose
-from gptmini.commands.parts import build_settings
-from gptmini.commands.train import prepare_process
+from gptmini.configuration.building import build_settings
+from gptmini.configuration.compose import compose
 from gptmini.data import TokenStore
 from gptmini.hardware import peak_flops, peak_memory
+from gptmini.job.train import prepare_process
 from gptmini.tokenizer import CharTokenizer
 from gptmini.training import GPTModule
 

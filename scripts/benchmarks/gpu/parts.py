@@ -9,7 +9,7 @@ import lightning as L
 import torch
 from omegaconf import OmegaConf
 
-from gptmini.commands.overrides import quoted
+from gptmini.configuration.overrides import quoted
 from gptmini.hardware import choose_hardware, memory, peak_flops
 from gptmini.training import GPTModule
 

@@ -10,7 +10,7 @@ import yaml
 
 from commands.resuming.kills import killed
 from commands.resuming.readings import curves, snapshot, steps
-from gptmini.commands.resumed import RESUMABLE
+from gptmini.configuration.stored import RESUMABLE
 from gptmini.optim import TrapezoidSchedule
 from gptmini.runs import curves_of, read_lines
 from run_folders import config_of, last, newest

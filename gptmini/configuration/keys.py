@@ -6,12 +6,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gptmini.configuration.overrides import Typed
 from gptmini.files import CONFIGS
 from gptmini.untrusted import nodes, read_yaml
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
-    from gptmini.commands.compose import Typed
+    from gptmini.configuration.overrides import Typed
 
 # Keys beside _target_ by which Hydra makes an object, and the type of each value.
 HYDRAS_KEYS = {"_args_": list, "_convert_": str, "_partial_": bool, "_recursive_": bool}
@@ -150,3 +151,14 @@ def _keys_of(tree: object, prefix: str) -> Iterator[str]:
         if name not in ("defaults", "hydra") and not str(name).endswith("_"):
             yield f"{prefix}{name}"
             yield from _keys_of(value, f"{prefix}{name}.")
+
+
+def asks_for(key: str, typed: Typed) -> bool:
+    """Whether a key of the model or the tokenizer was asked for: typed, or set by an experiment; no mere default."""
+    group = key.partition(".")[0]
+    if typed.has(key) or f"{group}={typed.choices[group]}" in typed.overrides:
+        return True
+    return any(
+        chosen == group or key == chosen or chosen.startswith(f"{key}.")
+        for chosen in chosen_by_experiment(typed)
+    )

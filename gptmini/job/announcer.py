@@ -2,25 +2,30 @@
 
 import math
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.commands.overrides import as_override
-from gptmini.commands.resumed import parts_of_users
-from gptmini.commands.say import as_argument, command_line, lines_of
+from gptmini.configuration.overrides import as_override
+from gptmini.configuration.trust import parts_of_users
+from gptmini.job.result import checkpoints_of, ended_by
+from gptmini.job.say import as_argument, command_line, lines_of
 from gptmini.runs import has_checkpoint
+from gptmini.training.settings import Settings
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:  # importing Lightning takes seconds
+    from rich.console import Console
+
     from gptmini.checkpoint.training_state import TrainingState
-    from gptmini.commands.compose import Typed
-    from gptmini.commands.parts import Settings
+    from gptmini.configuration.overrides import Typed
     from gptmini.data import TokenStore
     from gptmini.model import GPT, GPTConfig
     from gptmini.runs import Run
     from gptmini.training import ConsoleLogger, GPTModule, TrainerSettings
     from gptmini.training.checkpoints import Best
+    from gptmini.training.settings import Settings
     from gptmini.training.stopping import Ending
     from gptmini.training.trainer import Logger, Trainer
 
@@ -245,16 +250,6 @@ class Announcer:
         self.say("next", *(command_line(name, as_argument(folder)) for name in names))
 
 
-def ended_by(trainer: "Trainer") -> tuple[str, str]:
-    """The callback that has ended a run early, by its name, and its reason, as Lightning's EarlyStopping gives one."""
-    # Lightning sets this attribute from another class, where the type checker does not look.
-    for callback in trainer.callbacks:  # pyrefly: ignore[missing-attribute]
-        text = getattr(callback, "stopping_reason_message", None)
-        if text:
-            return type(callback).__name__, " ".join(text.split())
-    return "a callback", "a callback asked for it"
-
-
 def with_prefix(number: float, unit: str) -> str:
     """A number from 0 to 10^15 with the SI prefix that leaves one to three digits before the point, as 7.1 MFLOP."""
     prefixes = ("", "k", "M", "G", "T")
@@ -281,3 +276,94 @@ def resuming(run: "Run", typed: "Typed") -> str:
     if typed.config_dir is not None:
         arguments += ["--config-dir", as_argument(Path(typed.config_dir))]
     return command_line("train", *arguments)
+
+
+def make_console(kind: str) -> "Console":
+    """The console of a run; kind is auto, lines or quiet."""
+    from gptmini.training.monitoring.console import LastingConsole
+
+    # FORCE_COLOR, which notebooks and servers that test set, would let Rich draw a bar where nothing can move it.
+    has_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return LastingConsole(
+        quiet=kind == "quiet",
+        force_terminal=None if has_terminal and kind != "lines" else False,
+        force_jupyter=False,  # in a notebook Rich would print what is to be quiet
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def open_announcer(
+    console: "Console",
+    run: "Run",
+    settings: Settings,
+    loggers: "Sequence[Logger]",
+    typed: "Typed",
+) -> Announcer:
+    """The announcer of a run that has begun, which writes to the console and to the run's train.log."""
+    from rich.console import Console
+
+    from gptmini.training import EventLogger, MetricsLogger
+    from gptmini.training.monitoring.console import ConsoleLogger
+
+    console_logger = ConsoleLogger(
+        console,
+        # By itself Rich would print to a notebook in place of the file, and colours where FORCE_COLOR asks for them.
+        Console(
+            file=run.log,
+            force_terminal=False,
+            force_jupyter=False,
+            soft_wrap=True,
+            highlight=False,
+        ),
+        settings.trainer.max_steps,
+        run.lines,
+        settings.trainer.validation_due,
+    )
+    announcer = Announcer(console_logger, typed, loggers)
+    for logger in loggers:
+        if isinstance(logger, MetricsLogger):
+            logger.on_error = lambda error: announcer.say(
+                "metrics", f"points are lost: {error.strerror}"
+            )
+        if isinstance(logger, EventLogger):
+            logger.on_error = lambda error: announcer.say(
+                "events", f"no longer written, until the run is resumed: {error.strerror}"
+            )
+    return announcer
+
+
+def say_end(
+    announcer: Announcer,
+    trainer: "Trainer",
+    ending: "Ending",
+    module: "GPTModule",
+    settings: Settings,
+    run: "Run",
+    *,
+    seconds: float,
+) -> None:
+    """Say how a run ended, and put the job of Slurm that it is into the queue again where that was asked for.
+
+    seconds is how long the command took.
+    """
+    from gptmini.training import Samples
+
+    if ending.stopped_by is not None:
+        announcer.say_stop(ending, trainer.global_step, run)
+    else:
+        checkpoints = checkpoints_of(settings)
+        samples = next((part for part in settings.callbacks if isinstance(part, Samples)), None)
+        announcer.say_done(trainer, run, n_steps=trainer.global_step - run.step, seconds=seconds)
+        announcer.say_results(
+            module,
+            best=None if checkpoints is None else checkpoints.best,
+            keeps_best=checkpoints is not None,
+            samples=[] if samples is None else samples.texts,
+            folder=run.folder,
+        )
+
+    if ending.saved and settings.trainer.requeue:
+        from gptmini.training.requeueing import requeue
+
+        announcer.say("requeue", requeue(ending.stopped_by))

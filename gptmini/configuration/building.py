@@ -1,20 +1,12 @@
 """What a run is made of before its text is read: each part of the configuration, as the class that checks it."""
 
-import inspect
-import os
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass as plain_dataclass
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
-from pydantic.dataclasses import dataclass
-
-from gptmini.commands.keys import known_keys, no_key
-from gptmini.settings import STRICT, FileName, Seed
+from gptmini.configuration.keys import known_keys, no_key
+from gptmini.training.settings import PrepareSettings, RootSettings, Settings, TextSettings
 from gptmini.user_error import UserError
 from gptmini.world import this_world
 
@@ -22,104 +14,10 @@ from gptmini.world import this_world
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from gptmini.commands.compose import Typed
-    from gptmini.hardware import Hardware
+    from gptmini.configuration.overrides import Typed
     from gptmini.model import ModelSettings
-    from gptmini.runs import Run
     from gptmini.training import TrainerSettings
-    from gptmini.training.trainer import Callback, Logger
-
-
-def _not_latest(name: str) -> str:
-    """The name of a run; ValueError for latest, which is the name of the folder of links to the newest run."""
-    if name == "latest":
-        raise ValueError("must be another name than latest, which leads to the newest run")
-    return name
-
-
-def _is_named(place: str) -> str:
-    """A path; ValueError for an empty one, which would stand for the working folder."""
-    if not place:
-        raise ValueError("must be a file or a folder")
-    return place
-
-
-Place = Annotated[str, AfterValidator(_is_named)]
-# A time as 90s, 10m or 1h30m.
-Duration = Annotated[str, Field(pattern=r"^([0-9]{1,6}[hms])+$")]
-SECONDS_OF = {"h": 3600, "m": 60, "s": 1}
-
-
-def usable_processors() -> int:
-    """Number of processors that this process may use."""
-    # Windows and macOS do not tell which ones these are.
-    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
-    return len(usable) or os.cpu_count() or 1
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class RootSettings:
-    """The keys at the root of the configuration."""
-
-    name: Annotated[FileName, AfterValidator(_not_latest)] | None  # of the run
-    seed: Seed  # of the first weights, the order of batches and dropout
-    data_dir: Place  # folder of the prepared token files
-    num_workers: PositiveInt | Literal["auto"]  # threads that tokenise a text
-    runs_dir: Place  # folder of all runs
-    folder: Place | None  # of this run, wherever it is; None for a new one below runs_dir
-    init_from: str | None  # a trained model whose weights the run begins with
-    freeze: list[str] | str  # beginnings of names of weights that training leaves as they are
-    resume: str | None  # a run folder, or a .ckpt file in one, to go on with
-    console: Literal["auto", "lines", "quiet"]
-    # Time for a new run, whose sizes and steps are then chosen for it; None for those of the configuration.
-    budget: PositiveFloat | Duration | None = None
-
-    @property
-    def n_workers(self) -> int:
-        """Number of threads that tokenise a text."""
-        return usable_processors() if self.num_workers == "auto" else self.num_workers
-
-    @property
-    def seconds(self) -> float | None:
-        """The budget in seconds; None where there is none."""
-        if not isinstance(self.budget, str):
-            return self.budget
-        parts = re.findall(r"([0-9]+)([hms])", self.budget)
-        return float(sum(int(number) * SECONDS_OF[unit] for number, unit in parts))
-
-    @property
-    def frozen(self) -> list[str]:
-        """The names under freeze, of which there may be one alone."""
-        return [self.freeze] if isinstance(self.freeze, str) else self.freeze
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class PrepareSettings(RootSettings):
-    """The keys at the root of the configuration of gptmini prepare."""
-
-    verify: bool  # whether a prepared folder is read whole and compared with its checksums
-    inspect: bool  # whether it is shown what a prepared folder holds
-
-
-@plain_dataclass(frozen=True, kw_only=True)
-class TextSettings:
-    """The parts of a configuration that decide which tokens there are, made and checked."""
-
-    root: RootSettings
-    tokenizer: Any  # builder() makes the tokenizer of a text
-
-
-@plain_dataclass(frozen=True, kw_only=True)
-class Settings(TextSettings):
-    """Every part of a configuration that needs no text, made and checked."""
-
-    trainer: "TrainerSettings"
-    hardware: "Hardware"
-    model: "ModelSettings"
-    optimizer: Any  # build(model) makes the optimizer
-    schedule: Callable[..., float]
-    callbacks: "Sequence[Callback]"
-    notes: Sequence[str]  # lines for the user on what was changed for the devices that are there
+    from gptmini.training.trainer import Callback
 
 
 def root_settings(config: "DictConfig") -> RootSettings:
@@ -156,7 +54,7 @@ def build_settings(config: "DictConfig") -> Settings:
     trainer, notes = _trainer_settings(config)
 
     from gptmini.hardware import choose_hardware
-    from gptmini.training.trainer import quieten_lightning
+    from gptmini.training.quiet import quieten_lightning
 
     quieten_lightning()
     hardware = choose_hardware(
@@ -246,42 +144,6 @@ def _callbacks(parts: "DictConfig", model: "ModelSettings") -> "list[Callback]":
             callback.key = f"callbacks.{name}"
         callbacks.append(callback)
     return callbacks
-
-
-def build_loggers(parts: "DictConfig", run: "Run") -> "list[Logger]":
-    """The logger of metrics.jsonl, which every run has, and those of a configuration.
-
-    A partial is called with those values of the run that its parameters name.
-
-    Weights & Biases takes an id, under which a resumed run continues the entry that it began, and MLflow a run_name.
-    """
-    from gptmini.training import MetricsLogger
-    from gptmini.training.trainer import Logger
-
-    offered = {
-        "save_dir": str(run.folder),
-        "id": run.identity.id,
-        "run_name": f"{run.folder.parent.name}-{run.folder.name}",
-    }
-    loggers: list[Logger] = [MetricsLogger(run.folder)]
-    for key, part in _made(parts, "logger").items():
-        logger = part
-        if isinstance(part, partial):
-            parameters = inspect.signature(part.func).parameters
-            known = {
-                name: value
-                for name, value in offered.items()
-                if name in parameters and name not in part.keywords
-            }
-            # A logger may be anybody's code, and can raise an error of any class.
-            try:
-                logger = part(**known)
-            except Exception as error:
-                raise UserError(f"logger.{key} cannot be made: {error}") from None
-        if not isinstance(logger, Logger):
-            raise UserError(f"logger.{key} must be a logger of Lightning's kind, got {logger!r}")
-        loggers.append(logger)
-    return loggers
 
 
 def _made(parts: "DictConfig", group: str) -> Mapping[str, Any]:

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from gptmini.commands.compose import compose
-from gptmini.commands.errors import explain, ran_out_of_memory
-from gptmini.commands.fitting import TrainingResult
-from gptmini.commands.train import train
+from gptmini.configuration.compose import compose
+from gptmini.configuration.messages import explain, ran_out_of_memory
+from gptmini.job.result import TrainingResult
+from gptmini.job.train import train
 from gptmini.user_error import UserError
 from gptmini.world import this_world
 
@@ -51,7 +51,7 @@ def _train(overrides: Sequence[str]) -> TrainingResult:
             "gptmini train"
         )
 
-    from gptmini.training.trainer import keeping_noise
+    from gptmini.training.quiet import keeping_noise
 
     with keeping_noise():
         result = train(config, typed)

@@ -1,19 +1,34 @@
 """The ranks of a run on one machine, started by the launcher of torchrun."""
 
-import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.commands.errors import TROUBLE, RanksFailed, print_mistake
-from gptmini.commands.overrides import as_override, key_of
-from gptmini.process import LAUNCHER, SHUTDOWN_TIMEOUT
+from gptmini.configuration.overrides import as_override, key_of
+from gptmini.process import LAUNCHER, SHUTDOWN_TIMEOUT, TROUBLE
+from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
-    from gptmini.commands.compose import Typed
+    from gptmini.configuration.overrides import Typed
     from gptmini.training import TrainerSettings
+
+
+class RanksFailed(UserError):
+    """The ranks that this process has started have failed.
+
+    Args:
+        code: exit code of the first rank that failed.
+        killed: which ranks a signal has killed. Every other rank has printed why it failed.
+    """
+
+    def __init__(self, code: int, killed: Sequence[str] = ()) -> None:
+        reason = f"{', '.join(killed)}; the newest checkpoint is what is left"
+        super().__init__(reason if killed else "its ranks have told why")
+        self.code = code
+        self.is_printed = not killed
 
 
 def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed") -> None:
@@ -29,6 +44,9 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
 
     Raises RanksFailed: a rank has ended otherwise than with 0. Raises SystemExit: a signal has ended the run.
     """
+    # Importing logging registers a function for the exit of Python, which keeps a program from ending at once.
+    import logging
+
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -71,16 +89,14 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
     except SignalException as stopped:
         sys.exit(128 + stopped.sigval)
     except ChildFailedError as failed:
-        for rank, failure in failed.failures.items():
-            # The launcher ends the other ranks by SIGTERM.
-            if failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM:
-                name = signal.Signals(-failure.exitcode).name
-                print_mistake(
-                    f"rank {rank} was ended by {name}; the newest checkpoint is what is left"
-                )
-        # A rank that has ended by itself has said why.
+        # The launcher ends the other ranks by SIGTERM.
+        killed = [
+            f"rank {rank} was ended by {signal.Signals(-failure.exitcode).name}"
+            for rank, failure in failed.failures.items()
+            if failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM
+        ]
         _, first = failed.get_first_failure()
-        raise RanksFailed(max(first.exitcode, TROUBLE)) from None
+        raise RanksFailed(max(first.exitcode, TROUBLE), killed) from None
     finally:
         os.environ.pop(LAUNCHER, None)
         logging.disable(disabled_before)

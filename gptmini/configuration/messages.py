@@ -1,84 +1,21 @@
-"""A user's mistakes, told in one line: the words of pydantic, Hydra and the system, with the key that is meant."""
+"""One line for an error of pydantic, Hydra or the system that a user can mend; nothing here prints."""
 
-import argparse
 import difflib
 import errno
 import os
 import re
-import select
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from gptmini.process import is_muted
 from gptmini.user_error import UserError
 from gptmini.world import this_world
 
-MISUSE = 2  # exit code of a mistake that the user can mend, as argparse's
-# Exit code where memory or the disk ran out, or a rank was lost: the same command may succeed at another time.
-TROUBLE = 1
-INTERRUPTED = 130  # exit code after Ctrl-C: 128 + the number of SIGINT
 LONGEST_VALUE = 80  # characters of a value in an error message; a longer one is cut
 # The names that pydantic gives to the members of a union, which are no part of a key.
 MEMBER = re.compile(r"[a-z]+-|(int|float|bool|str|list|dict|none|function|literal|constrained)\b")
 # How pydantic begins a requirement, before what the value must be or have.
 BEGINNING = re.compile(r"(Value error, must |[A-Z][a-z]+ should )")
-# Seconds that another rank waits before it tells a mistake. The first one may have met the mistake too, and tells it in
-# that time; torchrun ends all ranks with the first that ends.
-BEHIND = 10
-
-
-class RanksFailed(UserError):
-    """The ranks that this process has started have failed, and the user was told why.
-
-    Args:
-        code: exit code of the first rank that failed.
-    """
-
-    def __init__(self, code: int) -> None:
-        super().__init__("its ranks have told why")
-        self.code = code
-
-
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Turn a user's mistake into one line on stderr and exit code 2; a bug keeps its traceback.
-
-    The exit code is 1 where memory or the disk ran out, or a rank was lost.
-
-    With the environment variable GPTMINI_TRACEBACK set, every error keeps its traceback.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        # A closed stream is None, and a stream that a caller put in place may lack this method.
-        if hasattr(stream, "reconfigure"):
-            # Print an escape sequence for a character that the system's encoding lacks, instead of failing.
-            stream.reconfigure(errors="backslashreplace")
-
-    try:
-        yield
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
-    except RanksFailed as failed:
-        sys.exit(failed.code)
-    except Exception as error:
-        if isinstance(error, BrokenPipeError) and _stdout_is_unread():
-            # The program that reads stdout, such as head, needs no more. Python flushes stdout once more when it exits.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(0)
-        line = explain(error)
-        if line is None:
-            raise
-        if this_world().rank > 0:
-            time.sleep(BEHIND)
-        print_mistake(line)
-        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        is_trouble = is_full or ran_out_of_memory(error) or lost_a_rank(error)
-        sys.exit(TROUBLE if is_trouble else MISUSE)
 
 
 @contextmanager
@@ -90,31 +27,6 @@ def advising_on_memory(remedy: str) -> Iterator[None]:
         if ran_out_of_memory(error):
             error.add_note(remedy)
         raise
-
-
-def _stdout_is_unread() -> bool:
-    """Whether stdout is a pipe whose reader is gone; another pipe that breaks, as to a worker, is an error."""
-    stdout = sys.stdout
-    if stdout is None or not hasattr(select, "poll"):
-        return False
-    try:
-        descriptor = stdout.fileno()
-    except OSError:  # a stream that a caller put in place may have no file
-        return False
-    poll = select.poll()
-    poll.register(descriptor, 0)
-    return bool(poll.poll(0))
-
-
-def print_mistake(mistake: str) -> None:
-    """Print a mistake as one line on stderr, with the rank that has met it, unless that is the first one.
-
-    Nothing is printed where stderr is closed, since print would take stdout instead.
-    """
-    rank = this_world().rank
-    where = f"rank {rank}: " if rank > 0 else ""
-    if sys.stderr is not None and not is_muted():
-        print(f"error: {where}{' '.join(mistake.split())}", file=sys.stderr, flush=True)
 
 
 def explain(error: BaseException) -> str | None:
@@ -222,7 +134,7 @@ def shown(value: object) -> str:
 def _no_key(key: str) -> str:
     """The message for a key that no configuration has."""
     # This module reads all configurations, which only this mistake needs.
-    from gptmini.commands.keys import no_key
+    from gptmini.configuration.keys import no_key
 
     return no_key(key)
 
@@ -278,34 +190,3 @@ def _not_composed(error: BaseException) -> str:
     if reason and key:
         return f"{key}: {reason}"
     return reason or f"the configuration cannot be composed ({type(error).__name__})"
-
-
-class Parser(argparse.ArgumentParser):
-    """An argparse parser whose complaints are one line on stderr, as for every other mistake."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print what is wrong with the command line as one line, and exit with code 2."""
-        print_mistake(complaint(self, message))
-        sys.exit(MISUSE)
-
-
-def complaint(parser: argparse.ArgumentParser, message: str) -> str:
-    """What argparse finds wrong with a command line; an unknown flag is told the nearest one that there is."""
-    unknown = re.match(r"unrecognized arguments: (-\S+)", message)
-    flags = re.findall(r"--[\w-]+", parser.format_usage())
-    close = [] if unknown is None else difflib.get_close_matches(unknown[1], flags, n=1)
-    if close:
-        return f"{message}; the nearest is {close[0]}"
-    return f"{message}; --help lists what there is"
-
-
-def path_argument(text: str) -> Path:
-    """The path that an option names, as a type of argparse; ~ at its beginning is the home folder."""
-    if not text:
-        raise argparse.ArgumentTypeError("must be a file or a folder, got an empty name")
-    try:
-        return Path(text).expanduser()
-    except RuntimeError as error:
-        raise argparse.ArgumentTypeError(
-            f"must be a file or a folder, got {text}: {error}"
-        ) from None

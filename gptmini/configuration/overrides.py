@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gptmini.user_error import UserError
@@ -135,3 +136,23 @@ def as_override(key: str, value: str) -> str:
     (line,) = in_hydras_grammar([f"{key}={value}"])
     is_same = OverridesParser.create().parse_override(line).value() == value
     return line if is_same else f"{key}={quoted(value)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Typed:
+    """What was typed for one run, besides the configuration that Hydra has composed of it."""
+
+    overrides: Sequence[str] = ()  # KEY=VALUE or GROUP=NAME each, in Hydra's grammar
+    before: Sequence[str] = ()  # what was typed in earlier starts of a run that goes on
+    choices: Mapping[str, str | None]  # the option that is chosen of each group
+    config_dir: str | None = None  # a folder of the user's own that adds options to the groups
+
+    def has(self, key: str) -> bool:
+        """Whether a key, or one below it, was typed."""
+        keys = [key_of(line) for line in self.overrides]
+        return any(typed == key or typed.startswith(f"{key}.") for typed in keys)
+
+    def in_all_starts(self) -> list[str]:
+        """What was typed for the run so far, the newest value of each key, without what says which run it is."""
+        newest = {key_of(line): line for line in (*self.before, *self.overrides)}
+        return [line for key, line in newest.items() if key not in ("resume", "folder")]

@@ -3,44 +3,24 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gptmini.commands.errors import MISUSE, complaint, explain, one_line_errors, print_mistake
-from gptmini.commands.overrides import in_hydras_grammar, key_of, quoted
-from gptmini.commands.own_modules import find_in
+from gptmini.commands.mistakes import complaint, one_line_errors, print_mistake
+from gptmini.configuration.compose import _check_root, _in_one_class, _typed_for_job
+from gptmini.configuration.messages import explain
+from gptmini.configuration.overrides import Typed, in_hydras_grammar, key_of
+from gptmini.configuration.own_modules import find_in
 from gptmini.files import CONFIGS
-from gptmini.process import mute
+from gptmini.process import MISUSE, mute
 from gptmini.user_error import UserError
 from gptmini.version import __version__
 from gptmini.world import this_world
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-
-
-@dataclass(frozen=True, kw_only=True)
-class Typed:
-    """What was typed for one run, besides the configuration that Hydra has composed of it."""
-
-    overrides: Sequence[str] = ()  # KEY=VALUE or GROUP=NAME each, in Hydra's grammar
-    before: Sequence[str] = ()  # what was typed in earlier starts of a run that goes on
-    choices: Mapping[str, str | None]  # the option that is chosen of each group
-    config_dir: str | None = None  # a folder of the user's own that adds options to the groups
-
-    def has(self, key: str) -> bool:
-        """Whether a key, or one below it, was typed."""
-        keys = [key_of(line) for line in self.overrides]
-        return any(typed == key or typed.startswith(f"{key}.") for typed in keys)
-
-    def in_all_starts(self) -> list[str]:
-        """What was typed for the run so far, the newest value of each key, without what says which run it is."""
-        newest = {key_of(line): line for line in (*self.before, *self.overrides)}
-        return [line for key, line in newest.items() if key not in ("resume", "folder")]
 
 
 def run_composed(command: str, arguments: list[str]) -> None:
@@ -107,16 +87,6 @@ def _run(command: str, arguments: list[str]) -> None:
         sys.exit(MISUSE)
 
 
-@contextmanager
-def _in_one_class() -> Iterator[None]:
-    """Turn what Python raises inside of Hydra, for a configuration that Hydra did not expect, into a UserError."""
-    try:
-        yield
-    except (ValueError, TypeError, AssertionError) as error:
-        reason = str(error) or type(error).__name__
-        raise UserError(f"the configuration cannot be composed: {reason}") from error
-
-
 def _do_job(
     command: str,
     config: "DictConfig",
@@ -136,78 +106,6 @@ def _do_job(
     if flags.cfg:
         return show_configuration(config, typed)
     return import_module(f"gptmini.commands.{command}").run_job(config, typed)
-
-
-def _check_root(config: "DictConfig", command: str) -> None:
-    """Raise UserError for an unknown root key, a group that is a value, or a key of Hydra's own in gptmini's parts."""
-    from omegaconf import OmegaConf
-
-    from gptmini.commands.keys import check_hydras_keys, no_root_key, root_keys
-
-    known = root_keys(command)
-    for key in config:
-        if key not in known:
-            raise UserError(no_root_key(str(key)))
-
-        value = OmegaConf.select(config, str(key), throw_on_missing=False)
-        is_group = (CONFIGS / str(key)).is_dir()
-        if is_group and not OmegaConf.is_dict(value):
-            raise UserError(
-                f"{key} must hold keys of its own, got {value!r}; {key}=NAME chooses an option, in a file "
-                f"defaults: [override /{key}: NAME]"
-            )
-    # Interpolations stay as they are: they may lead nowhere.
-    check_hydras_keys(OmegaConf.to_container(config, resolve=False))
-
-
-def _typed_for_job(config_dir: str | None) -> Typed:
-    """What was typed for the job that Hydra runs at this moment."""
-    from hydra.core.hydra_config import HydraConfig
-    from omegaconf import OmegaConf
-
-    hydra_config = HydraConfig.get()
-    # As they were typed: an interpolation in them may lead nowhere.
-    overrides: Any = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)
-    return Typed(
-        overrides=overrides,
-        choices=dict(hydra_config.runtime.choices),
-        config_dir=config_dir,
-    )
-
-
-def compose(
-    command: str, overrides: Sequence[str], config_dir: str | None = None
-) -> "tuple[DictConfig, Typed]":
-    """Compose a configuration in Python, even while Hydra runs a job in this process.
-
-    Args:
-        command: the name of the root configuration.
-        overrides: KEY=VALUE or GROUP=NAME each, as a user types them.
-        config_dir: a folder of the user's own that adds options to the groups.
-    """
-    import hydra
-    from hydra.core.global_hydra import GlobalHydra
-    from omegaconf import OmegaConf, open_dict
-
-    readable = in_hydras_grammar(overrides)
-    added = []
-    if config_dir is not None:
-        added.append(f"hydra.searchpath=[{quoted(f'file://{Path(config_dir).resolve()}')}]")
-
-    # Hydra's state is global, and initialising it twice is an error: set aside the state of a job that is running.
-    running = GlobalHydra.instance().hydra
-    GlobalHydra.instance().clear()
-    try:
-        with _in_one_class(), hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
-            config = hydra.compose(command, [*readable, *added], return_hydra_config=True)
-    finally:
-        GlobalHydra.instance().hydra = running
-
-    choices: Any = OmegaConf.to_container(config.hydra.runtime.choices)
-    with open_dict(config):
-        del config["hydra"]
-    _check_root(config, command)
-    return config, Typed(overrides=readable, choices=choices, config_dir=config_dir)
 
 
 def parse_flags(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -266,7 +164,7 @@ def parse_flags(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def _refuse(parser: argparse.ArgumentParser, message: str) -> NoReturn:
     """Print what is wrong with the flags as one line on stderr, and exit with code 2."""
-    from gptmini.commands.keys import known_keys
+    from gptmini.configuration.keys import known_keys
 
     groups = [place.name for place in CONFIGS.iterdir() if place.is_dir()]
     word = message.rpartition("unrecognized arguments: --")[2].partition(" ")[0].partition("=")[0]

@@ -1,11 +1,11 @@
 """A run that begins with trained weights: what its configuration takes from their model, and what it may change."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gptmini.commands.arguments import local_path
-from gptmini.commands.compose import Typed
+from gptmini.configuration.keys import asks_for
+from gptmini.configuration.overrides import Typed
+from gptmini.loading import local_path
 from gptmini.model.config import NORM_EPS
 from gptmini.user_error import UserError
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from gptmini.loading import TrainedSource
-    from gptmini.model import GPT
 
 MODEL = "gptmini.model.ModelSettings"
 OF_MODEL = "gptmini.loading.OfModelSettings"
@@ -42,19 +41,6 @@ def take_from_source(config: "DictConfig", typed: Typed) -> None:
     config.init_from = str(source.path)
 
 
-def initial_model(path: str) -> "tuple[GPT, dict[str, Any]]":
-    """The trained model that a run begins with, and what the run's checkpoints say of its origin.
-
-    That is its path, its step, and the settings of the folder that its weights were published in, if they were.
-    """
-    from gptmini.loading import load_mapped, published_of
-
-    model, step = load_mapped(Path(path))
-    origin = {"path": path, "step": step}
-    published = published_of(Path(path))
-    return model, origin | {"published": published} if published else origin
-
-
 def _source_of(name: str) -> "TrainedSource":
     """The model that init_from names; UserError if there is none."""
     from gptmini.loading import find_source
@@ -69,7 +55,7 @@ def _source_of(name: str) -> "TrainedSource":
 
 def _makes_tokenizer_of(source: "TrainedSource", part: "DictConfig") -> bool:
     """Whether a part of a configuration makes the tokenizer of a model, whatever the text."""
-    from gptmini.commands.parts import build_part
+    from gptmini.configuration.building import build_part
     from gptmini.tokenizer import of_ids
 
     if part.get("_target_") not in NOT_LEARNED:
@@ -118,16 +104,3 @@ def _sizes(config: "DictConfig", typed: Typed, source: "TrainedSource") -> dict[
     if model.position == "rotary":
         sizes["full_context_length"] = None if asked == longest else longest
     return sizes
-
-
-def asks_for(key: str, typed: Typed) -> bool:
-    """Whether a key of the model or the tokenizer was asked for: typed, or set by an experiment; no mere default."""
-    from gptmini.commands.keys import chosen_by_experiment
-
-    group = key.partition(".")[0]
-    if typed.has(key) or f"{group}={typed.choices[group]}" in typed.overrides:
-        return True
-    return any(
-        chosen == group or key == chosen or chosen.startswith(f"{key}.")
-        for chosen in chosen_by_experiment(typed)
-    )

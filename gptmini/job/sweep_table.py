@@ -1,14 +1,13 @@
 """What gptmini sweep says: its table where something in it has changed, and at the end the best of its trials."""
 
-import argparse
 import shlex
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gptmini.commands.overrides import key_of
-from gptmini.commands.say import lines_of
+from gptmini.configuration.overrides import key_of
+from gptmini.job.say import lines_of
 from gptmini.report.tables import aligned
 from gptmini.sweep import SEED, Row, best_of, place_of, settings_of, write_csv
 
@@ -35,7 +34,7 @@ class Table:
         return rows
 
 
-def say_ending(sweep: "Sweep", rows: Sequence[Row], options: argparse.Namespace) -> None:
+def say_ending(sweep: "Sweep", rows: Sequence[Row], config_dir: str | None) -> None:
     """Print the best trial and the command that trains it, and how many trials are not done."""
     best = best_of(rows, by_bits=sweep.space.by_bits)
     if best is not None:
@@ -52,7 +51,7 @@ def say_ending(sweep: "Sweep", rows: Sequence[Row], options: argparse.Namespace)
         tell("best", f"{', '.join(figures)}, step {best.step}: {place}")
         # A run of the sweep's name would lie among those of the sweep.
         overrides = [line for line in sweep.space.overrides(texts) if key_of(line) != "name"]
-        tell("train", shlex.join(["gptmini", "train", *overrides, *own_folder(options)]))
+        tell("train", shlex.join(["gptmini", "train", *overrides, *own_folder(config_dir)]))
 
     n_failed = len([row for row in rows if row.state == "failed"])
     if n_failed:
@@ -71,11 +70,9 @@ def tell(topic: str, *texts: str) -> None:
     print("".join(f"{line.rstrip()}\n" for line in lines), end="", flush=True)
 
 
-def own_folder(options: argparse.Namespace) -> list[str]:
+def own_folder(config_dir: str | None) -> list[str]:
     """The user's own folder of configurations, as arguments."""
-    if options.config_dir is None:
-        return []
-    return ["--config-dir", str(Path(options.config_dir).absolute())]
+    return [] if config_dir is None else ["--config-dir", str(Path(config_dir).absolute())]
 
 
 def table_of(rows: Sequence[Row], keys: Sequence[str], *, by_bits: bool) -> list[str]:

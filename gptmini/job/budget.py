@@ -10,11 +10,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gptmini.commands.compose import Typed
-from gptmini.commands.fitting import assemble, check_prompts
-from gptmini.commands.initial import asks_for
-from gptmini.commands.parts import Settings, build_part, build_settings
-from gptmini.commands.tokens import open_tokens
+from gptmini.configuration.building import build_part, build_settings
+from gptmini.configuration.keys import asks_for
+from gptmini.configuration.overrides import Typed
+from gptmini.job.tokens import open_tokens
+from gptmini.training.settings import Settings
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ class Dial:
         Raises UserError: the text cannot be read, or the time is over before training begins. Raises
         pydantic.ValidationError: no sizes fit what was typed.
         """
+        from gptmini.training.assembling import check_prompts
         from gptmini.training.budget import Text
 
         corpus = build_part(self.config.data)
@@ -96,7 +97,7 @@ class Dial:
             watcher=replace(self.watcher, on_progress=self._in_time(self.watcher.on_progress)),
             corpus=corpus,
         )
-        check_prompts(self.settings, store)
+        check_prompts(self.settings.callbacks, store)
         text = Text.of(store)
         if not candidates:
             candidates = self._take_sizes(lambda width: text)
@@ -144,9 +145,10 @@ class Dial:
     def _take_steps(self, store: "TokenStore", text: "Text") -> float:
         """Choose the steps that fill the time that is left, and when to validate; return the seconds of a step."""
         from gptmini.training import budget
+        from gptmini.training.assembling import assemble
 
         self._tell("measuring the chosen model")
-        module, _ = assemble(self.settings, store, None)
+        module, _ = assemble(self.settings, store)
         seconds_a_step = budget.seconds_of_run(module, self.settings.hardware, seconds=self._left())
         trainer = self.settings.trainer
         tokens_a_step = trainer.global_batch_size * self.settings.model.context_length

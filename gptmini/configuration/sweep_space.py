@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gptmini.commands.overrides import in_hydras_grammar, key_of, quoted
+from gptmini.configuration.overrides import in_hydras_grammar, key_of, quoted
 from gptmini.sweep import Dimension, Space
 from gptmini.user_error import UserError
 

@@ -1,0 +1,1 @@
+"""From what a user types to checked settings; Hydra composes, and pydantic checks."""

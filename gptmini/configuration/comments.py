@@ -1,0 +1,68 @@
+"""Read the comments on keys in the YAML files."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gptmini.untrusted import LOADER
+
+
+def comments_of(file: Path) -> tuple[str, dict[str, str]]:
+    """What the comments of a configuration file say of the file, and of each key by its dotted name in the file.
+
+    A key's comment follows its value on the line, or stands on the lines directly above the key. The lines with which
+    a file begins speak of the file.
+    """
+    text = file.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    n_first = 0
+    while n_first < len(lines) and lines[n_first].startswith("#"):
+        n_first += 1
+    header = [line for line in lines[:n_first] if not line.startswith("# @")]
+
+    comments = {}
+    for key, key_node, value_node in _nodes(yaml.compose(text, Loader=LOADER)):
+        comment = _beside(lines, key_node, value_node) or _above(lines, key_node, n_first)
+        if comment:
+            comments[key] = comment
+    return _joined(header), comments
+
+
+def _nodes(node: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Dotted name, key and value of each entry of a mapping and of the mappings in it."""
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key_node, value_node in node.value:
+        key = f"{prefix}{key_node.value}"
+        yield key, key_node, value_node
+        yield from _nodes(value_node, f"{key}.")
+
+
+def _beside(lines: list[str], key_node: Any, value_node: Any) -> str:
+    """The comment that follows a value on its last line, or a key on its line where a block of keys is its value."""
+    # The end of a text in several lines, behind | or >, is on the line of the next key.
+    if isinstance(value_node, yaml.ScalarNode) and value_node.style in ("|", ">"):
+        return ""
+    is_block = isinstance(value_node, yaml.CollectionNode) and not value_node.flow_style
+    end = key_node.end_mark if is_block else value_node.end_mark
+    if end.line >= len(lines):
+        return ""
+
+    rest = lines[end.line][end.column :].lstrip(": ")
+    return _joined([rest]) if rest.startswith("#") else ""
+
+
+def _above(lines: list[str], key_node: Any, n_first: int) -> str:
+    """The comment on the lines directly above a key, behind the n_first lines that speak of the file."""
+    end = key_node.start_mark.line
+    begin = end
+    while begin > n_first and lines[begin - 1].lstrip().startswith("#"):
+        begin -= 1
+    return _joined(lines[begin:end])
+
+
+def _joined(lines: list[str]) -> str:
+    """The text of lines of comment, without their signs."""
+    return " ".join(line.strip().lstrip("#").strip() for line in lines)

@@ -1,0 +1,1 @@
+"""One job of training: from settings to a finished run, and what it prints."""

@@ -1,0 +1,71 @@
+"""The training of a run that has begun, from its first step to what is said of its end."""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from gptmini.job.loggers import _finish
+from gptmini.job.result import end_of
+from gptmini.training.settings import Settings
+
+if TYPE_CHECKING:
+    from gptmini.runs import Run
+    from gptmini.training import GPTModule, TokenDataModule
+    from gptmini.training.ranks import Ranks
+    from gptmini.training.stopping import Ending
+    from gptmini.training.trainer import Logger, Trainer
+
+
+def fit(
+    ranks: "Ranks",
+    settings: Settings,
+    module: "GPTModule",
+    data: "TokenDataModule",
+    run: "Run",
+    loggers: "Sequence[Logger]",
+    *,
+    began: float,
+) -> "tuple[Trainer, Ending]":
+    """Train until the last step, or until a signal, the time limit or a callback ends the run.
+
+    Args:
+        ranks: the ranks of the run, which begin to train together.
+        settings: the parts of the configuration.
+        module: the model with its tokens.
+        data: its batches.
+        run: the run, which has begun.
+        loggers: the loggers of the run, the console among them where this rank speaks.
+        began: when the command began, in seconds of time.monotonic. The time limit counts from then.
+    """
+    from gptmini.runs import RunState, write_state
+    from gptmini.training import Stopping, build_trainer
+
+    seconds_left = settings.trainer.max_seconds
+    if seconds_left is not None:
+        seconds_left -= time.monotonic() - began
+    stopping = Stopping(seconds_left, settings.trainer.max_bad_steps)
+    trainer = build_trainer(
+        settings,
+        module,
+        run.folder,
+        callbacks=[stopping],
+        loggers=loggers,
+        state=run.state,
+        world=ranks.world,
+    )
+    ranks.join(settings.hardware.device, seconds=settings.trainer.timeout, folder=run.folder)
+    try:
+        ending = stopping.fit_until_stopped(trainer, module, data)
+        ranks.leave_together = ending.saved or ending.stopped_by is None
+    except Exception as error:
+        if trainer.is_global_zero:
+            end = RunState(state="failed", step=trainer.global_step, by=type(error).__name__)
+            with suppress(OSError):  # the disk may be full, which is what the error says
+                write_state(run.folder, end)
+        raise
+    finally:
+        _finish(loggers)
+    if trainer.is_global_zero:
+        write_state(run.folder, end_of(trainer, ending))
+    return trainer, ending

@@ -1,0 +1,91 @@
+"""Show how far the preparation of a text is."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gptmini.data import Progress, Watcher
+
+
+# Seconds without a line after which the next one is printed where there is no terminal; fewer for a new phase.
+INTERVAL = 10
+INTERVAL_OF_PHASES = 1
+# Seconds of a phase before its speed is told: the first figures are of the first megabyte.
+SETTLED = 1
+
+
+@contextmanager
+def watching(console: "Console", topic: str = "") -> "Iterator[Watcher]":
+    """A watcher that shows on a console how far a preparation is, and what a user should know of the text.
+
+    topic is the word beside which a note is printed; a note without one begins the line.
+    """
+    from gptmini.data import Watcher
+
+    beginning = f"{topic:8} " if topic else ""
+    with ProgressLine(console) as line:
+        yield Watcher(
+            on_progress=line.show,
+            on_note=lambda note: console.print(f"{beginning}{note}", markup=False),
+        )
+
+
+class ProgressLine:
+    """Shows the progress of a preparation in a with block: a line that changes on a terminal, else one now and then."""
+
+    def __init__(self, console: "Console") -> None:
+        self._console = console
+        self._status = console.status("reading text")
+        self.phase = ""  # what was last shown to be done
+        self._phase_began = 0.0
+        self._printed_at = time.monotonic()
+
+    def __enter__(self) -> "ProgressLine":
+        """Show that work has begun."""
+        self._status.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Remove the line of a terminal."""
+        self._status.stop()
+
+    def show(self, progress: "Progress") -> None:
+        """Show how far the preparation is."""
+        now = time.monotonic()
+        is_new = progress.phase != self.phase
+        if is_new:
+            self.phase = progress.phase
+            self._phase_began = now
+        line = described(progress, seconds=now - self._phase_began)
+
+        silent = now - self._printed_at
+        if self._console.is_terminal:
+            self._status.update(line)
+        elif silent >= INTERVAL or (is_new and silent >= INTERVAL_OF_PHASES):
+            self._printed_at = now
+            self._console.print(line, markup=False)
+
+
+def described(progress: "Progress", *, seconds: float) -> str:
+    """A line about a phase that began so many seconds ago: what is done, how much, how fast, and the time left."""
+    if not progress.n_bytes:
+        return progress.phase
+    parts = [f"{progress.n_bytes / 1e6:,.0f} MB"]
+    if progress.share is not None:
+        parts.append(f"{progress.share:.0%}")
+    if seconds >= SETTLED:
+        parts.append(f"{progress.n_bytes / 1e6 / seconds:,.1f} MB/s")
+        if progress.share:
+            left = seconds * (1 - progress.share) / progress.share
+            parts.append(f"{left:,.0f} s left" if left < 600 else f"{left / 60:,.0f} min left")
+    return f"{progress.phase}: {', '.join(parts)}"
