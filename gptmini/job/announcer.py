@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # importing Lightning takes seconds
     from gptmini.model import GPT, GPTConfig
     from gptmini.runs import Run
     from gptmini.training import ConsoleLogger, GPTModule, TrainerSettings
-    from gptmini.training.checkpoints import Best
+    from gptmini.training.callbacks.checkpoints import Best
     from gptmini.training.settings import Settings
     from gptmini.training.stopping import Ending
     from gptmini.training.trainer import Logger, Trainer
@@ -201,7 +201,7 @@ class Announcer:
 
         n_steps and seconds count from the start of this command, which may have resumed the run.
         """
-        from gptmini.training.monitoring.console import duration
+        from gptmini.training.loggers.console import duration
 
         self.say("done", f"{n_steps} steps in {duration(seconds)}")
         if trainer.global_step < trainer.max_steps:
@@ -280,7 +280,7 @@ def resuming(run: "Run", typed: "Typed") -> str:
 
 def make_console(kind: str) -> "Console":
     """The console of a run; kind is auto, lines or quiet."""
-    from gptmini.training.monitoring.console import LastingConsole
+    from gptmini.training.loggers.console import LastingConsole
 
     # FORCE_COLOR, which notebooks and servers that test set, would let Rich draw a bar where nothing can move it.
     has_terminal = sys.stdout is not None and sys.stdout.isatty()
@@ -304,7 +304,7 @@ def open_announcer(
     from rich.console import Console
 
     from gptmini.training import EventLogger, MetricsLogger
-    from gptmini.training.monitoring.console import ConsoleLogger
+    from gptmini.training.loggers.console import ConsoleLogger
 
     console_logger = ConsoleLogger(
         console,
@@ -364,6 +364,6 @@ def say_end(
         )
 
     if ending.saved and settings.trainer.requeue:
-        from gptmini.training.requeueing import requeue
+        from gptmini.training.devices.requeueing import requeue
 
         announcer.say("requeue", requeue(ending.stopped_by))

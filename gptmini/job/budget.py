@@ -1,7 +1,7 @@
 """budget=: the sizes and the steps of a new run, chosen for its text, its machine and a time.
 
 What is typed beside budget=, or set by an experiment, stays as it is. Everything else is chosen by the rule in
-gptmini.training.budget, and stands in the run's configuration as plain numbers.
+gptmini.training.budget.search, and stands in the run's configuration as plain numbers.
 """
 
 import time
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from gptmini.data import Corpus, Progress, TokenStore, Watcher
-    from gptmini.training.budget import Candidate, Search, Text
+    from gptmini.training.budget.law import Text
+    from gptmini.training.budget.search import Candidate, Search
 
 # Bytes of a text after which its size is estimated, by the share of its files that they took.
 ENOUGH = 50_000_000
@@ -65,7 +66,7 @@ class Dial:
         *,
         began: float,
     ) -> None:
-        from gptmini.training.budget import AROUND
+        from gptmini.training.budget.timing import AROUND
 
         self.config = config
         self.typed = typed
@@ -80,7 +81,7 @@ class Dial:
         pydantic.ValidationError: no sizes fit what was typed.
         """
         from gptmini.training.assembling import check_prompts
-        from gptmini.training.budget import Text
+        from gptmini.training.budget.law import Text
 
         corpus = build_part(self.config.data)
         candidates: list[Candidate] = []
@@ -114,7 +115,7 @@ class Dial:
 
         text_of gives the text in the tokens that suit a width.
         """
-        from gptmini.training.budget import best_of
+        from gptmini.training.budget.search import best_of
 
         # Told at every width, since a log gets a line only where the last one is some seconds old.
         def told_of(width: int) -> "Text":
@@ -131,7 +132,7 @@ class Dial:
 
     def _search(self) -> "Search":
         """A search in the time that is left."""
-        from gptmini.training.budget import Search
+        from gptmini.training.budget.search import Search
 
         return Search(
             model=self.settings.model,
@@ -144,16 +145,16 @@ class Dial:
 
     def _take_steps(self, store: "TokenStore", text: "Text") -> float:
         """Choose the steps that fill the time that is left, and when to validate; return the seconds of a step."""
-        from gptmini.training import budget
         from gptmini.training.assembling import assemble
+        from gptmini.training.budget import timing
 
         self._tell("measuring the chosen model")
         module, _ = assemble(self.settings, store)
-        seconds_a_step = budget.seconds_of_run(module, self.settings.hardware, seconds=self._left())
+        seconds_a_step = timing.seconds_of_run(module, self.settings.hardware, seconds=self._left())
         trainer = self.settings.trainer
         tokens_a_step = trainer.global_batch_size * self.settings.model.context_length
         n_val_tokens = store.n_tokens("val")
-        n_steps, val_every = budget.steps_in(
+        n_steps, val_every = timing.steps_in(
             self._left(),
             seconds_a_step,
             most=self._search().most_steps(text, tokens_a_step),
@@ -232,7 +233,7 @@ class Dial:
 
 def why(candidates: "Sequence[Candidate]") -> list[str]:
     """A line on what the next narrower and the next wider model would come to, by the rule."""
-    from gptmini.training.budget import best_of
+    from gptmini.training.budget.search import best_of
 
     best = best_of(candidates)
     i = candidates.index(best)

@@ -12,7 +12,7 @@ from gptmini.training.settings import Settings
 if TYPE_CHECKING:
     from gptmini.runs import Run
     from gptmini.training import GPTModule, TokenDataModule
-    from gptmini.training.ranks import Ranks
+    from gptmini.training.devices.ranks import Ranks
     from gptmini.training.stopping import Ending
     from gptmini.training.trainer import Logger, Trainer
 

@@ -72,7 +72,7 @@ def log_setup(
 
     from gptmini.report.tables import comparison, config_table, data_card, model_table
     from gptmini.training import EventLogger
-    from gptmini.training.monitoring.logger import RunLogger
+    from gptmini.training.loggers.logger import RunLogger
 
     plain: Any = OmegaConf.to_container(config, resolve=True)
     plain |= {"resume": None, "folder": None}

@@ -8,7 +8,7 @@ from gptmini.training.settings import Settings
 
 if TYPE_CHECKING:
     from gptmini.runs import Run, RunState
-    from gptmini.training.checkpoints import Best
+    from gptmini.training.callbacks.checkpoints import Best
     from gptmini.training.stopping import Ending
     from gptmini.training.trainer import Trainer
 

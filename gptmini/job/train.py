@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from gptmini.data import TokenStore
     from gptmini.runs import Run
-    from gptmini.training.ranks import Ranks
+    from gptmini.training.devices.ranks import Ranks
 
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
@@ -45,7 +45,7 @@ def train(config: "DictConfig", typed: Typed) -> TrainingResult | None:
     of pydantic's or Hydra's, which commands.errors puts into one line. Raises RanksFailed: ranks were started, and one
     of them has ended otherwise than with 0.
     """
-    from gptmini.training.ranks import Ranks
+    from gptmini.training.devices.ranks import Ranks
 
     began = time.monotonic()
     folder = config.folder
@@ -138,7 +138,7 @@ def follow() -> TrainingResult | None:
     from gptmini.checkpoint.training_state import TrainingState
     from gptmini.data import TokenStore
     from gptmini.runs import Run
-    from gptmini.training.ranks import Ranks
+    from gptmini.training.devices.ranks import Ranks
 
     with Ranks(this_world()) as ranks:
         plan = ranks.hear()

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 from gptmini.training.torchmetrics_later import import_later
 
 if TYPE_CHECKING:
-    from gptmini.training.checkpoints import RunCheckpoints
+    from gptmini.training.callbacks.checkpoints import RunCheckpoints
+    from gptmini.training.callbacks.overfitting import OverfittingNotice
+    from gptmini.training.callbacks.pictures import Pictures
+    from gptmini.training.callbacks.pruning import Pruning
+    from gptmini.training.callbacks.samples import Samples
+    from gptmini.training.callbacks.scalars import Scalars
     from gptmini.training.datamodule import TokenDataModule
+    from gptmini.training.loggers.console import ConsoleLogger
+    from gptmini.training.loggers.logger import MetricsLogger
+    from gptmini.training.loggers.tensorboard import EventLogger
     from gptmini.training.module import GPTModule
-    from gptmini.training.monitoring.console import ConsoleLogger
-    from gptmini.training.monitoring.logger import MetricsLogger
-    from gptmini.training.monitoring.overfitting import OverfittingNotice
-    from gptmini.training.monitoring.pictures import Pictures
-    from gptmini.training.monitoring.samples import Samples
-    from gptmini.training.monitoring.scalars import Scalars
-    from gptmini.training.monitoring.tensorboard import EventLogger
-    from gptmini.training.pruning import Pruning
     from gptmini.training.stopping import Stopping
     from gptmini.training.trainer import build_trainer
     from gptmini.training.trainer_settings import TrainerSettings
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 import_later()  # before any file of this room imports Lightning
 
 _HOMES = {
-    "ConsoleLogger": "gptmini.training.monitoring.console",
-    "EventLogger": "gptmini.training.monitoring.tensorboard",
+    "ConsoleLogger": "gptmini.training.loggers.console",
+    "EventLogger": "gptmini.training.loggers.tensorboard",
     "GPTModule": "gptmini.training.module",
-    "MetricsLogger": "gptmini.training.monitoring.logger",
-    "OverfittingNotice": "gptmini.training.monitoring.overfitting",
-    "Pictures": "gptmini.training.monitoring.pictures",
-    "Pruning": "gptmini.training.pruning",
-    "RunCheckpoints": "gptmini.training.checkpoints",
-    "Samples": "gptmini.training.monitoring.samples",
-    "Scalars": "gptmini.training.monitoring.scalars",
+    "MetricsLogger": "gptmini.training.loggers.logger",
+    "OverfittingNotice": "gptmini.training.callbacks.overfitting",
+    "Pictures": "gptmini.training.callbacks.pictures",
+    "Pruning": "gptmini.training.callbacks.pruning",
+    "RunCheckpoints": "gptmini.training.callbacks.checkpoints",
+    "Samples": "gptmini.training.callbacks.samples",
+    "Scalars": "gptmini.training.callbacks.scalars",
     "Stopping": "gptmini.training.stopping",
     "TokenDataModule": "gptmini.training.datamodule",
     "TrainerSettings": "gptmini.training.trainer_settings",

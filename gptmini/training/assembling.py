@@ -12,10 +12,10 @@ from gptmini.loading import initial_model
 from gptmini.model import GPT, GPTConfig, check_seed, new_gpt
 from gptmini.model.adapting import adapted, freeze
 from gptmini.tokenizer import of_ids
-from gptmini.training.batch_size import choose_batch_size
+from gptmini.training.callbacks.samples import Samples
 from gptmini.training.datamodule import TokenDataModule
+from gptmini.training.devices.batch_size import choose_batch_size
 from gptmini.training.module import GPTModule
-from gptmini.training.monitoring.samples import Samples
 from gptmini.training.settings import Settings
 from gptmini.training.trainer_settings import TrainerSettings
 from gptmini.user_error import UserError

@@ -16,7 +16,7 @@ from gptmini.data.batches import (
     validation_windows,
 )
 from gptmini.data.store import TokenStore
-from gptmini.training.ahead import batches_ahead
+from gptmini.training.prefetch import batches_ahead
 from gptmini.training.trainer_settings import TrainerSettings, micro_steps
 from gptmini.user_error import UserError
 

@@ -32,10 +32,10 @@ from gptmini.data.store import TokenStore, tokens_per_byte_of
 from gptmini.evaluation import Evaluation, Tally, token_losses
 from gptmini.model import GPT, training_loss
 from gptmini.optim import leave_out, set_learning_rate
-from gptmini.training import distributed
+from gptmini.training.devices import distributed
+from gptmini.training.devices.recomputing import recompute_activations
 from gptmini.training.moments import Moments, restore_moments, whole_moments
 from gptmini.training.outcomes import Outcomes
-from gptmini.training.recomputing import recompute_activations
 from gptmini.training.settings import Settings
 
 

@@ -15,7 +15,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from gptmini.checkpoint.file import WEIGHTS_PREFIX
-from gptmini.training import distributed
+from gptmini.training.devices import distributed
 
 Moments = Mapping[str, Mapping[str, Tensor]]
 

@@ -15,8 +15,8 @@ import lightning as L
 import torch
 
 from gptmini.runs import has_checkpoint
+from gptmini.training.loggers.logger import log, say
 from gptmini.training.module import GPTModule
-from gptmini.training.monitoring.logger import log, say
 from gptmini.training.outcomes import Outcome
 from gptmini.user_error import UserError
 

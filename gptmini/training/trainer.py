@@ -13,10 +13,10 @@ from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 
 from gptmini.checkpoint.training_state import TrainingState
-from gptmini.training.checkpoints import AtomicCheckpointIO, RunCheckpoints
-from gptmini.training.distributed import ShardedStrategy
+from gptmini.training.callbacks.checkpoints import AtomicCheckpointIO, RunCheckpoints
+from gptmini.training.devices.distributed import ShardedStrategy
+from gptmini.training.devices.ranks import cluster_of
 from gptmini.training.module import GPTModule
-from gptmini.training.ranks import cluster_of
 from gptmini.training.settings import Settings
 from gptmini.training.trainer_settings import TrainerSettings
 from gptmini.user_error import UserError

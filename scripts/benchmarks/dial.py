@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from gptmini.model import preset
-from gptmini.training import budget
+from gptmini.training.budget import law, timing
 
 from .fits import subject_of
 from .harness import UNWATCHED, Table, given, read_results, train
@@ -104,12 +104,12 @@ def measure_grid(table: Table, arguments: argparse.Namespace) -> None:
             f"budget={seconds}",
         )
 
-        sizes = budget.sizes_of(width) | {"n_layers": n_layers}
+        sizes = law.sizes_of(width) | {"n_layers": n_layers}
         tokens_per_byte = subject_of(with_ids).store.tokens_per_byte("train")
         table.add(
             what,
             ended.of("val/bits_per_byte")[-1],
-            n_weights=budget.weights_of(preset("qwen_tiny", vocab_size=n_vocab, **sizes)),
+            n_weights=law.weights_of(preset("qwen_tiny", vocab_size=n_vocab, **sizes)),
             n_bytes=ended.lines[-1]["step"] * TOKENS_A_STEP / tokens_per_byte,
             n_vocab=n_vocab,
         )
@@ -120,7 +120,7 @@ def measure_law(table: Table, arguments: argparse.Namespace) -> None:
     rows = [row for row in table.rows if row["part"] == "grid"]
     sizes = [(row["n_weights"], row["n_bytes"], row["n_vocab"]) for row in rows]
     bits = torch.tensor([row["figure"] for row in rows], dtype=torch.float64)  # (runs,)
-    ruled = torch.tensor([budget.predicted(*of_run) for of_run in sizes]) / bits - 1
+    ruled = torch.tensor([law.predicted(*of_run) for of_run in sizes]) / bits - 1
     fitted = errors_of_fit(torch.tensor(sizes, dtype=torch.float64), bits)
     for name, errors in (("of the rule", ruled), ("of a new fit", fitted)):
         square = errors.square().mean().item()
@@ -171,9 +171,9 @@ def steps_of(cell: Cell, overrides: list[str]) -> list[str]:
     """Overrides of the steps and validations that fit into the time of a cell, however often they pass the text."""
     subject = subject_of(overrides)
     module, _ = subject.assemble()
-    n_steps, val_every = budget.steps_in(
+    n_steps, val_every = timing.steps_in(
         cell.seconds - AROUND,
-        budget.seconds_of_run(module, subject.settings.hardware, seconds=cell.seconds),
+        timing.seconds_of_run(module, subject.settings.hardware, seconds=cell.seconds),
         most=math.inf,
         tokens_a_step=subject.tokens_a_step,
         n_val_tokens=subject.store.n_tokens("val"),

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from gptmini.data import TextCorpus
 from gptmini.job import budget as dial
 from gptmini.job import progress
-from gptmini.training import budget
+from gptmini.training.budget import search, timing
 from run_folders import config_of, last, newest
 
 TEXT = (
@@ -29,8 +29,8 @@ CHOSEN = (
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
     """Train a text as small as my.txt for a few steps, and measure the chosen model for a moment."""
-    monkeypatch.setattr(budget, "LEAST_STEPS", 1)
-    monkeypatch.setattr(budget, "CHOSEN_SECONDS", 0.2)
+    monkeypatch.setattr(search, "LEAST_STEPS", 1)
+    monkeypatch.setattr(timing, "CHOSEN_SECONDS", 0.2)
 
 
 @pytest.fixture

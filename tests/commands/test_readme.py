@@ -179,7 +179,7 @@ def type_command(stranger, monkeypatch, capfd):
 
     def run(*arguments, stdin):
         monkeypatch.setattr("gptmini.job.sweeping.TRAIN", TRAIN)
-        monkeypatch.setattr("gptmini.training.budget.CHOSEN_SECONDS", 0.2)
+        monkeypatch.setattr("gptmini.training.budget.timing.CHOSEN_SECONDS", 0.2)
         monkeypatch.chdir(stranger)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
         monkeypatch.setattr(sys, "argv", ["gptmini", *arguments])

@@ -8,7 +8,7 @@ import torch
 
 from gptmini.generation import Decoder, Rules
 from gptmini.model import training_loss
-from gptmini.training.monitoring.samples import Samples
+from gptmini.training.callbacks.samples import Samples
 from gpu.parts import KINDS, OPTIMIZERS, TRY_ON_CPU, drawn, model_of
 from training.watchers import Figures
 

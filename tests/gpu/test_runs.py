@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from gptmini.runs import find_training_state
-from gptmini.training.checkpoints import RunCheckpoints
-from gptmini.training.monitoring.scalars import Scalars
+from gptmini.training.callbacks.checkpoints import RunCheckpoints
+from gptmini.training.callbacks.scalars import Scalars
 from gptmini.training.stopping import Stopping
 from gpu.parts import OPTIMIZERS, TRY_ON_CPU
 from training.watchers import Figures, Kill, KillAfter, Poison, Said

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from gptmini.generation import Decoder, Rules
-from gptmini.training.batch_size import choose_batch_size
-from gptmini.training.checkpoints import RunCheckpoints
-from gptmini.training.monitoring import measures
-from gptmini.training.monitoring.scalars import Scalars
+from gptmini.training.callbacks import measures
+from gptmini.training.callbacks.checkpoints import RunCheckpoints
+from gptmini.training.callbacks.scalars import Scalars
+from gptmini.training.devices.batch_size import choose_batch_size
 from gptmini.training.stopping import Stopping
 from gpu.parts import OPTIMIZERS, SIZES, TRY_ON_CPU, model_of, newest
 from training.watchers import Seen

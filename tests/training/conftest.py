@@ -2,7 +2,7 @@
 
 import pytest
 
-from gptmini.training.checkpoints import RunCheckpoints
+from gptmini.training.callbacks.checkpoints import RunCheckpoints
 from training.runs import store, train
 
 __all__ = ["store", "train"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gptmini.data.batches import gather
-from gptmini.training.ahead import batches_ahead
+from gptmini.training.prefetch import batches_ahead
 from sizes import B, T
 
 CPU = torch.device("cpu")

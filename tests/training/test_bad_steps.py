@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gptmini.data.batches import window_starts
 from gptmini.runs import find_training_state
-from gptmini.training.checkpoints import RunCheckpoints, Stop
-from gptmini.training.monitoring.scalars import Scalars
+from gptmini.training.callbacks.checkpoints import RunCheckpoints, Stop
+from gptmini.training.callbacks.scalars import Scalars
 from gptmini.training.stopping import Stopping
 from training.watchers import Poison, Said
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gptmini.model import GPTConfig, new_gpt
-from gptmini.training.batch_size import (
+from gptmini.training.devices.batch_size import (
     choose_batch_size,
     divisors,
     largest_fitting,
@@ -108,7 +108,7 @@ def test_only_a_lack_of_memory_makes_a_size_too_large(gpu, monkeypatch, error, i
     def fail(*batch, dtype):
         raise error
 
-    monkeypatch.setattr("gptmini.training.batch_size.training_loss", fail)
+    monkeypatch.setattr("gptmini.training.devices.batch_size.training_loss", fail)
     if is_lack:
         assert peak_bytes(small(5), 2, precision="fp32", compile=False) == math.inf
     else:

@@ -9,8 +9,10 @@ import torch
 
 from gptmini.hardware import choose_hardware
 from gptmini.model import ModelSettings, new_gpt, preset
-from gptmini.training import TrainerSettings, budget
-from gptmini.training.budget import WIDTHS, Search, Text
+from gptmini.training import TrainerSettings
+from gptmini.training.budget import law, search, timing
+from gptmini.training.budget.law import Text
+from gptmini.training.budget.search import WIDTHS, Search
 
 TRAINER = TrainerSettings(
     max_steps=500,
@@ -37,14 +39,14 @@ LARGE = 10**12  # bytes of a text that no run here reads twice
 
 
 def test_the_law_at_its_units():
-    assert budget.predicted(10**6, 1e6, 4000) == pytest.approx(0.195 + 0.377 + 0.510 + 0.156)
+    assert law.predicted(10**6, 1e6, 4000) == pytest.approx(0.195 + 0.377 + 0.510 + 0.156)
 
 
 def test_the_law_falls_with_more_weights_more_text_and_more_ids():
-    here = budget.predicted(10**6, 1e6, 4000)
-    assert budget.predicted(2 * 10**6, 1e6, 4000) < here
-    assert budget.predicted(10**6, 2e6, 4000) < here
-    assert budget.predicted(10**6, 1e6, 8000) < here
+    here = law.predicted(10**6, 1e6, 4000)
+    assert law.predicted(2 * 10**6, 1e6, 4000) < here
+    assert law.predicted(10**6, 2e6, 4000) < here
+    assert law.predicted(10**6, 1e6, 8000) < here
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,7 @@ def test_ids_of_a_text(n_bytes, width, n_vocab):
     ],
 )
 def test_sizes_of_a_width(width, n_layers, n_heads, n_kv_heads, d_ff):
-    assert budget.sizes_of(width) == {
+    assert law.sizes_of(width) == {
         "d_model": width,
         "n_layers": n_layers,
         "n_heads": n_heads,
@@ -86,7 +88,7 @@ def test_sizes_of_a_width(width, n_layers, n_heads, n_kv_heads, d_ff):
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_width_makes_a_model(width):
-    preset("qwen_tiny", vocab_size=256, **budget.sizes_of(width))
+    preset("qwen_tiny", vocab_size=256, **law.sizes_of(width))
 
 
 def test_weights_of_the_blocks():
@@ -96,7 +98,7 @@ def test_weights_of_the_blocks():
     config = preset(
         "qwen_tiny", vocab_size=64, d_model=8, n_layers=3, n_heads=2, n_kv_heads=1, d_ff=16
     )
-    assert budget.weights_of(config) == 3 * of_block
+    assert law.weights_of(config) == 3 * of_block
 
 
 @pytest.mark.parametrize(
@@ -111,7 +113,7 @@ def test_weights_of_the_blocks():
     ],
 )
 def test_steps_that_fill_a_time(seconds, n_val_tokens, most, n_steps, val_every):
-    steps = budget.steps_in(seconds, 0.1, most=most, tokens_a_step=2048, n_val_tokens=n_val_tokens)
+    steps = timing.steps_in(seconds, 0.1, most=most, tokens_a_step=2048, n_val_tokens=n_val_tokens)
     assert steps == (n_steps, val_every)
 
 
@@ -131,14 +133,14 @@ def test_steps_that_are_kept_are_taken():
 def test_a_model_is_compared_by_its_fastest_step_but_the_first(monkeypatch):
     seconds = [1, 5, 3]
     ticks = iter([tick for length in seconds for tick in (0, length)])  # when each begins and ends
-    monkeypatch.setattr(budget, "clock", lambda device: next(ticks))
+    monkeypatch.setattr(timing, "clock", lambda device: next(ticks))
     search = searched(10_000, kind=Search)
     assert search._seconds_a_step(QWEN, TRAINER) == 3
 
 
 def test_a_measurement_of_a_slow_model_ends_early(monkeypatch):
     ticks = iter([0, 50, 0, 40])
-    monkeypatch.setattr(budget, "clock", lambda device: next(ticks))
+    monkeypatch.setattr(timing, "clock", lambda device: next(ticks))
     assert searched(100, kind=Search)._seconds_a_step(QWEN, TRAINER) == 40
 
 
@@ -148,13 +150,13 @@ def test_the_chosen_model_is_measured_for_three_percent_of_the_time_or_a_minute(
     monkeypatch, seconds, n_steps
 ):
     ticks = iter(range(2 * (n_steps + 1)))  # a second between any two, and one step more to warm up
-    monkeypatch.setattr(budget, "clock", lambda device: next(ticks))
+    monkeypatch.setattr(timing, "clock", lambda device: next(ticks))
     module = Mock(model=new_gpt(QWEN, seed=0))
     module.settings = Mock(micro_batch_size=1, n_micro_steps=1)
     module.compute_loss = lambda tokens, targets: module.model(tokens).sum()
     module.make_optimizer = lambda model: torch.optim.AdamW(model.parameters())
     hardware = choose_hardware("cpu", "fp32", False, 1)
-    assert budget.seconds_of_run(module, hardware, seconds=seconds) == 1
+    assert timing.seconds_of_run(module, hardware, seconds=seconds) == 1
     assert not list(ticks)
 
 
@@ -165,7 +167,7 @@ class Machine(Search):
     """A search on a machine that trains a thousand weights on a million tokens in a second."""
 
     def _seconds_a_step(self, config, trainer):
-        n_weights = budget.weights_of(config) + config.vocab_size * config.d_model
+        n_weights = law.weights_of(config) + config.vocab_size * config.d_model
         return 1e-9 * n_weights * trainer.global_batch_size * config.context_length
 
 
@@ -193,7 +195,7 @@ def test_the_search_ends_behind_the_best_width():
     assert 2 < len(losses) < len(WIDTHS)
     assert losses[:-1] == sorted(losses[:-1], reverse=True)
     assert losses[-1] > losses[-2]
-    assert budget.best_of(candidates) is candidates[-2]
+    assert search.best_of(candidates) is candidates[-2]
 
 
 def test_a_slow_moment_does_not_decide():
@@ -221,7 +223,7 @@ def test_only_steps_that_may_be_taken_are_measured_again():
 
 def test_more_time_gives_a_wider_model():
     def best(seconds):
-        return budget.best_of(searched(seconds).candidates(large)).config.d_model
+        return search.best_of(searched(seconds).candidates(large)).config.d_model
 
     assert best(1000) < best(10_000) < best(100_000)
 
@@ -230,8 +232,8 @@ def test_steps_grow_with_the_time():
     for seconds in (10, 1000, 100_000):
         for candidate in searched(seconds).candidates(large):
             n_tokens = candidate.global_batch_size * candidate.config.context_length
-            assert candidate.n_steps <= budget.MANY_STEPS
-            assert n_tokens == 2048 or candidate.n_steps > budget.MANY_STEPS / 2
+            assert candidate.n_steps <= search.MANY_STEPS
+            assert n_tokens == 2048 or candidate.n_steps > search.MANY_STEPS / 2
 
 
 def test_what_is_kept_stays():

@@ -13,7 +13,7 @@ from forked import in_processes
 from gptmini.checkpoint.file import read_checkpoint, step_of
 from gptmini.runs import RunState, read_state, write_state
 from gptmini.runs.find import checkpoints_in
-from gptmini.training.checkpoints import AtomicCheckpointIO, RunCheckpoints, Stop
+from gptmini.training.callbacks.checkpoints import AtomicCheckpointIO, RunCheckpoints, Stop
 from training.test_strategies import trained
 
 
@@ -59,7 +59,7 @@ def test_the_state_is_written_after_each_checkpoint_and_names_its_step(
         seen.append((state.step, max(map(step_of, checkpoints_in(folder)))))
         write_state(folder, state)
 
-    monkeypatch.setattr("gptmini.training.checkpoints.write_state", write)
+    monkeypatch.setattr("gptmini.training.callbacks.checkpoints.write_state", write)
     train(callbacks=[RunCheckpoints(every_steps=2)], max_steps=7, val_every_steps=3)
     # best.ckpt is of steps 3, 6 and 7, the validations.
     assert seen == [(step, step) for step in (2, 3, 4, 6, 6, 7, 7)]

@@ -8,7 +8,7 @@ import time
 import pytest
 from rich.console import Console
 
-from gptmini.training.monitoring.console import (
+from gptmini.training.loggers.console import (
     ConsoleLogger,
     LastingConsole,
     duration,

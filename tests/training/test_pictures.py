@@ -13,8 +13,8 @@ from gptmini.model import GPTConfig, new_gpt
 from gptmini.report import drawing
 from gptmini.report.tables import comparison, config_table, data_card, leaves, model_table
 from gptmini.tokenizer import byte
-from gptmini.training.monitoring.pictures import Pictures, write_embedding
-from gptmini.training.monitoring.token_losses import TokenLosses, mispredicted
+from gptmini.training.callbacks.pictures import Pictures, write_embedding
+from gptmini.training.callbacks.token_losses import TokenLosses, mispredicted
 from gptmini.user_error import UserError
 from sizes import GPT2
 from toys import Documents

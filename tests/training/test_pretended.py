@@ -15,7 +15,7 @@ from forked import forked
 from gptmini.configuration.building import build_part
 from gptmini.configuration.compose import compose
 from gptmini.model import GPT, training_loss
-from gptmini.training.distributed import first_rows, shard
+from gptmini.training.devices.distributed import first_rows, shard
 
 RANKS = 64
 VOCABULARY = 50257

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from torch.distributed import HashStore
 
-from gptmini.training import ranks
+from gptmini.training.devices import ranks
 from gptmini.world import World
 
 

@@ -10,9 +10,9 @@ import torch
 
 from gptmini.runs import find_training_state
 from gptmini.runs.resume import adopt
-from gptmini.training.checkpoints import RunCheckpoints, Stop
-from gptmini.training.monitoring.samples import Samples
-from gptmini.training.monitoring.scalars import Scalars
+from gptmini.training.callbacks.checkpoints import RunCheckpoints, Stop
+from gptmini.training.callbacks.samples import Samples
+from gptmini.training.callbacks.scalars import Scalars
 from training.watchers import Kill, KillAfter, Seen
 
 STEPS = 11

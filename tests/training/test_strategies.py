@@ -13,7 +13,7 @@ from forked import as_rank, in_processes
 from gptmini.checkpoint.file import read_checkpoint
 from gptmini.checkpoint.training_state import TrainingState
 from gptmini.training import RunCheckpoints
-from gptmini.training.distributed import gathered
+from gptmini.training.devices.distributed import gathered
 from gptmini.training.moments import whole_moments
 from training.watchers import Figures
 

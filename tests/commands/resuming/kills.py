@@ -4,8 +4,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from gptmini.training.monitoring.samples import Samples
-from gptmini.training.monitoring.scalars import Scalars
+from gptmini.training.callbacks.samples import Samples
+from gptmini.training.callbacks.scalars import Scalars
 
 LONG = (
     "trainer.max_steps=7",

@@ -17,8 +17,8 @@ from commands.resuming.readings import (
     snapshot,
     steps,
 )
-from gptmini.training.checkpoints import AtomicCheckpointIO
-from gptmini.training.monitoring.samples import Samples
+from gptmini.training.callbacks.checkpoints import AtomicCheckpointIO
+from gptmini.training.callbacks.samples import Samples
 from run_folders import config_of, last, newest
 
 # After five steps last is of step 5 and best of step 4; there is no previous.

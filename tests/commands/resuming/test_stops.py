@@ -12,7 +12,7 @@ import torch
 import programs
 from commands.resuming.kills import when
 from commands.resuming.readings import assert_same, assert_whole
-from gptmini.training.requeueing import requeue
+from gptmini.training.devices.requeueing import requeue
 from run_folders import last, newest
 
 ENDLESS = ("trainer.max_steps=1000000", "trainer.val_every_steps=1000000")

@@ -11,9 +11,9 @@ from torch.optim import Optimizer
 
 from gptmini.hardware import peak_flops, peak_memory, wait_for
 from gptmini.settings import STRICT
+from gptmini.training.callbacks.measures import StepTimes, by_kind, norms
+from gptmini.training.loggers.logger import log
 from gptmini.training.module import GPTModule
-from gptmini.training.monitoring.logger import log
-from gptmini.training.monitoring.measures import StepTimes, by_kind, norms
 
 
 class Scalars(L.Callback):

@@ -9,7 +9,7 @@ from torch.nn.utils import get_total_norm
 
 from gptmini.model import GPT
 from gptmini.model.gpt import VOCABULARY
-from gptmini.training import distributed
+from gptmini.training.devices import distributed
 
 PARTS = ("data", "forward", "backward", "optimizer")  # of an optimizer step, in their order
 

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from gptmini.model import GPT, training_loss
-from gptmini.training.recomputing import recompute_activations
+from gptmini.training.devices.recomputing import recompute_activations
 from gptmini.training.trainer_settings import divisors, share_of
 
 # Most tokens in a micro-step on a CPU. A model of 124 M parameters takes 8.3 GB with 8192 tokens, about what a laptop

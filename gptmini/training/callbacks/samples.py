@@ -10,8 +10,8 @@ from pydantic import Field, PositiveInt, validate_call
 from gptmini.generation import Rules, generate_stream, prompt_ids
 from gptmini.settings import STRICT
 from gptmini.tokenizer import END_OF_TEXT, Tokenizer, from_dict
+from gptmini.training.loggers.logger import run_loggers
 from gptmini.training.module import GPTModule
-from gptmini.training.monitoring.logger import run_loggers
 from gptmini.user_error import UserError
 
 

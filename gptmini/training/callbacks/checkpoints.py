@@ -12,8 +12,8 @@ from pydantic.dataclasses import dataclass
 from gptmini.checkpoint.file import write_checkpoint
 from gptmini.runs import RunState, has_checkpoint, write_state
 from gptmini.settings import STRICT
+from gptmini.training.loggers.logger import say
 from gptmini.training.module import GPTModule
-from gptmini.training.monitoring.logger import say
 from gptmini.training.stopping import Stop
 
 

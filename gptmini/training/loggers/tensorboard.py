@@ -15,7 +15,7 @@ from torch.utils.tensorboard.summary import custom_scalars, hparams, text
 from gptmini.files import encodable
 from gptmini.report.tags import COMPARED, LAYOUT
 from gptmini.runs.metrics import STEP, TIME, Line, is_number, picture_path, tags_of
-from gptmini.training.monitoring.logger import Entries, RunLogger
+from gptmini.training.loggers.logger import Entries, RunLogger
 
 EVENT_FILES = "events.out.tfevents.*"  # TensorBoard's own names, in the run folder
 # Numeric entities for the characters that Markdown or HTML would not show as themselves.

@@ -6,8 +6,8 @@ import lightning as L
 from pydantic import PositiveInt, validate_call
 
 from gptmini.settings import STRICT
+from gptmini.training.loggers.logger import say
 from gptmini.training.module import GPTModule
-from gptmini.training.monitoring.logger import say
 
 
 class OverfittingNotice(L.Callback):

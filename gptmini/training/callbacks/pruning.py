@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import lightning as L
 
+from gptmini.training.loggers.logger import say
 from gptmini.training.module import GPTModule
-from gptmini.training.monitoring.logger import say
 
 if TYPE_CHECKING:
     from gptmini.sweep.pruned import PrunedTrial

@@ -16,10 +16,10 @@ from gptmini.model import GPT, ModelSettings
 from gptmini.report.tables import visible
 from gptmini.settings import STRICT
 from gptmini.tokenizer import REPLACEMENT, from_dict
-from gptmini.training import distributed
+from gptmini.training.callbacks.token_losses import TokenLosses, joined, mispredicted
+from gptmini.training.devices import distributed
+from gptmini.training.loggers.logger import run_loggers, say
 from gptmini.training.module import GPTModule
-from gptmini.training.monitoring.logger import run_loggers, say
-from gptmini.training.monitoring.token_losses import TokenLosses, joined, mispredicted
 from gptmini.user_error import UserError
 
 # Tokens of a validation whose losses are kept, in 30 MB; more would hardly change the pictures.

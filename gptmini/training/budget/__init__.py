@@ -1,0 +1,1 @@
+"""What budget= chooses: a law of the loss, the search for sizes, and a stopwatch."""

@@ -1,0 +1,1 @@
+"""Lightning callbacks: what a run saves, shows and measures."""

@@ -1,0 +1,1 @@
+"""Ranks of a run, and how work is divided among them."""

@@ -1,0 +1,1 @@
+"""Lightning loggers: files, TensorBoard and the console."""
