@@ -175,10 +175,13 @@ def test_how_quotation_marks_of_a_tsv_are_read_is_part_of_its_identity_where_it_
     assert read('text\tid\n"no" and\t1\n') == found
 
 
-def test_rows_that_may_have_become_one_value_are_told(tmp_path):
+@pytest.mark.parametrize("n_files", [1, 2])
+def test_rows_that_may_have_become_one_value_are_told(tmp_path, n_files):
     rows = "".join(f"{i},row {i}\n" for i in range(9))
-    (tmp_path / "a.csv").write_text(f'id,text\n10,"stray\n{rows}11,mark"\n')
-    corpus = TextCorpus(tmp_path / "a.csv", 0.5)
-    assert len(by_split(corpus)[None]) == 1
+    for name in "ab"[:n_files]:
+        (tmp_path / f"{name}.csv").write_text(f'id,text\n10,"stray\n{rows}11,mark"\n')
+    corpus = TextCorpus(tmp_path, 0.5)
+    assert len(by_split(corpus)[None]) == n_files
     (note,) = corpus.notes()
+    assert note.partition(" ")[0] == str(n_files)
     assert f"{tmp_path / 'a.csv'}, line 2 (byte 8)," in note

@@ -358,6 +358,26 @@ def test_roles_that_occur_are_named_where_no_answer_is_trained_on(tmp_path):
     assert re.match(r"100 chats .* assistant, .* assistant, gpt, human, system, user$", note)
 
 
+@pytest.mark.parametrize("loss_on", ["answers", "all"])
+def test_nothing_is_told_of_chats_that_are_all_trained_on(tmp_path, loss_on):
+    """With loss_on=all, those without an answer are trained on too."""
+    chat = CHAT if loss_on == "answers" else CHAT[:2]
+    (tmp_path / "some.jsonl").write_text(json.dumps({"messages": chat}) + "\n")
+    (tmp_path / "val.jsonl").write_text(json.dumps({"messages": chat}) + "\n")
+    tokenizer = read(folder_with(tmp_path / "theirs", PLAIN))
+    corpus = TextCorpus(
+        tmp_path / "some.jsonl",
+        0.2,
+        val_path=tmp_path / "val.jsonl",
+        template="chat",
+        loss_on=loss_on,
+    )
+    notes = []
+    watcher = Watcher(on_note=notes.append)
+    prepare(corpus, lambda documents: tokenizer, tmp_path / "data", watcher=watcher)
+    assert notes == []
+
+
 def test_a_refusal_says_why_nothing_is_left(tmp_path, chats):
     file, _ = chats
     tokenizer = read(folder_with(tmp_path / "theirs", "{{ raise_exception('no cats') }}"))

@@ -10,7 +10,7 @@ from tokenizers import processors
 from gptmini import tokenizer
 from gptmini.interop import read_folder, write_folder, write_gguf
 from gptmini.interop.card import Training
-from gptmini.interop.folder_settings import published_in, read_published
+from gptmini.interop.folder_settings import published_in, read_published, special_ids
 from gptmini.tokenizer import LibraryTokenizer
 from gptmini.user_error import UserError
 from interop.library_tokenizers import learned
@@ -167,6 +167,20 @@ def test_the_tokens_that_a_chat_template_names_have_their_ids_in_a_config_of_an_
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert {name: getattr(config, name) for name in IDS} == IDS
     assert {name: getattr(again, name) for name in NAMES} == NAMES
+
+
+def test_a_published_id_of_no_token_is_replaced_and_one_that_is_absent_stays_absent():
+    """transformers has ids of its own for each model type, which an absent one stands for."""
+    coder = learned("the cat sat on 12 mats", special=SPECIAL)
+    n_vocab = coder.get_vocab_size()
+    named = LibraryTokenizer(
+        coder.to_str(), n_vocab=n_vocab, end_of_text=2, chat=NAMES | {"chat_template": TEMPLATE}
+    )
+    ids = {"bos_token_id": n_vocab, "eos_token_id": [2, 0]}
+    published = {"config.json": ids | {"model_type": "llama"}}
+    expected = {"bos_token_id": 1, "eos_token_id": [2, 0]}
+    assert special_ids(named, published, "llama") == expected
+    assert special_ids(named, published, "mistral") == expected | {"pad_token_id": 3}
 
 
 def test_a_batch_of_prompts_is_continued_as_each_is_alone(tmp_path):
