@@ -7,7 +7,7 @@ Hugging Face's models are "theirs" in this room, and GPT and GPTConfig are "ours
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NoReturn
 
 from gptmini.model.config import GPTConfig
 from gptmini.model.layers import RMS_NORM_EPS
@@ -211,13 +211,22 @@ ARCHITECTURES = {
 
 def known_model_type(kind: object) -> str:
     """A model type; UserError unless it is one of ARCHITECTURES."""
-    if kind == "apertus":  # which earlier versions of gptmini exported
-        raise UserError(
-            "model_type apertus is no longer supported; use the run that the model was exported from"
-        )
     if type(kind) is not str or kind not in ARCHITECTURES:
         raise UserError(f"model_type must be one of {', '.join(ARCHITECTURES)}, got {kind!r}")
     return kind
+
+
+def check_setting(config: dict, kind: str, name: str, value: object) -> None:
+    """Raise UserError unless a setting of their config, which may be absent, has a value."""
+    if config.get(name, value) != value:
+        refuse(name, value, kind, config[name])
+
+
+def refuse(name: str, wanted: object, kind: str, got: object) -> NoReturn:
+    """Raise the UserError for a setting of their config that GPT does not compute."""
+    raise UserError(
+        f"{name} must be {wanted} in a model of type {kind} that GPT computes, got {got!r:.80}"
+    )
 
 
 def choose_architecture(config: GPTConfig, kind: str | None = None) -> str:

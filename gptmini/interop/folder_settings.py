@@ -102,15 +102,14 @@ def with_published(
         ids: of special_ids.
         source: what was published; of another model type, nothing of it is taken.
     """
-    sizes = {name: value for name, value in exported.items() if name not in IDS}
     if source.get("model_type") != exported["model_type"]:
-        return sizes | ids
+        return exported | ids
 
     kept = {name: source[name] for name in UNTRAINED if name in source}
     if any(exported.get(name) for name in DROPOUTS):
         kept = {name: value for name, value in kept.items() if name not in DROPOUTS}
     others = {name: value for name, value in source.items() if name not in IDS}
-    return others | sizes | kept | ids
+    return others | exported | kept | ids
 
 
 def _named_ids(tokenizer: Tokenizer) -> dict[str, int]:

@@ -5,7 +5,7 @@ transformers is not needed. Hugging Face's models are "theirs" in this file, and
 
 import re
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,9 +15,11 @@ from gptmini.interop import llama
 from gptmini.interop.architectures import (
     ARCHITECTURES,
     Architecture,
+    check_setting,
     choose_architecture,
     is_conv1d,
     known_model_type,
+    refuse,
 )
 from gptmini.model.config import GPTConfig, config_from_file
 from gptmini.model.gpt import GPT, VOCABULARY, gpt_of_shapes
@@ -117,21 +119,15 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + more or "none"
 
 
-def to_hugging_face(
-    model: GPT,
-    *,
-    end_of_text: int | None = None,
-    kind: str | None = None,
-) -> tuple[dict, dict[str, Tensor]]:
+def to_hugging_face(model: GPT, *, kind: str | None = None) -> tuple[dict, dict[str, Tensor]]:
     """Config and state dict of the model in transformers that computes the same logits as a GPT.
 
     Args:
         model: the GPT to translate.
-        end_of_text: id that begins and ends a document, from the model's tokenizer; None if its vocabulary has none, so
-            that no token ends a text.
         kind: a key of ARCHITECTURES; None for the most widely known that computes what the GPT does.
 
-    Returns keyword arguments of the Hugging Face config, with model_type among them, and the state dict.
+    Returns keyword arguments of the Hugging Face config, with model_type among them and without the ids around a text,
+    and the state dict.
     Raises UserError: no model type, or not the one asked for, computes what this GPT does; the setting that differs is
     named.
     """
@@ -158,7 +154,7 @@ def to_hugging_face(
         state["lm_head.weight"] = state[_embedding_name(kind)]
     if kind in llama.KINDS:
         state = llama.turned(state, config)
-    return _their_config(config, kind, end_of_text), state
+    return _their_config(config, kind), state
 
 
 def _embedding_name(kind: str) -> str:
@@ -193,8 +189,7 @@ def our_config(config: dict) -> GPTConfig:
         raise UserError(f"the config of a model of type {kind} must have {', '.join(absent)}")
     never_set = ("quantization_config",) if kind in llama.KINDS else NEVER_SET
     for name, value in {**architecture.their_values, **dict.fromkeys(never_set)}.items():
-        if config.get(name, value) != value:
-            _refuse(name, value, kind, config[name])
+        check_setting(config, kind, name, value)
 
     settings: dict[str, Any] = {
         ours: config.get(theirs) for ours, theirs in architecture.settings.items()
@@ -229,15 +224,8 @@ def _rotary_base(rope: object, kind: str) -> object:
     others = {name: value for name, value in values.items() if PLAIN_ROPE.get(name) != value}
     base = others.pop("rope_theta", None)
     if base is None or others:
-        _refuse("rope_parameters", "a rope_theta without further settings", kind, rope)
+        refuse("rope_parameters", "a rope_theta without further settings", kind, rope)
     return base
-
-
-def _refuse(name: str, wanted: object, kind: str, got: object) -> NoReturn:
-    """Raise the UserError for a setting that GPT does not compute."""
-    raise UserError(
-        f"{name} must be {wanted} in a model of type {kind} that GPT computes, got {got!r:.80}"
-    )
 
 
 def _our_activation(config: dict, kind: str, architecture: Architecture) -> str:
@@ -247,10 +235,10 @@ def _our_activation(config: dict, kind: str, architecture: Architecture) -> str:
     for ours, name in architecture.activations.items():
         if theirs in (name, OTHER_NAMES.get(name, name)):
             return ours
-    _refuse(architecture.activation, " or ".join(architecture.activations.values()), kind, theirs)
+    refuse(architecture.activation, " or ".join(architecture.activations.values()), kind, theirs)
 
 
-def _their_config(config: GPTConfig, kind: str, end_of_text: int | None) -> dict:
+def _their_config(config: GPTConfig, kind: str) -> dict:
     """Translate a GPTConfig that choose_architecture let pass."""
     architecture = ARCHITECTURES[kind]
     exported = {theirs: getattr(config, ours) for ours, theirs in architecture.settings.items()}
@@ -259,11 +247,6 @@ def _their_config(config: GPTConfig, kind: str, end_of_text: int | None) -> dict
     exported["architectures"] = [architecture.class_name]
     exported[architecture.activation] = architecture.activations[config.mlp]
     exported["tie_word_embeddings"] = config.tie_embeddings
-
-    # The three ids are exported even where they are None: Hugging Face's defaults end a text at an ordinary token.
-    exported["bos_token_id"] = end_of_text
-    exported["eos_token_id"] = end_of_text
-    exported["pad_token_id"] = None
 
     if kind == "gpt2":
         exported["n_ctx"] = config.context_length  # which llama.cpp's converter and MLX ask for

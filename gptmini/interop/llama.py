@@ -13,6 +13,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 from typing_extensions import TypedDict  # which pydantic takes before Python 3.12
 
+from gptmini.interop.architectures import check_setting, refuse
 from gptmini.model.config import GPTConfig
 from gptmini.model.layers import RMS_NORM_EPS
 from gptmini.settings import checked
@@ -61,7 +62,7 @@ def settings_of(config: dict, kind: str) -> dict[str, Any]:
     Raises UserError: a setting that GPT does not compute, or that has another type.
     """
     checked(config, ConfigTypes)
-    _check(config, kind, "partial_rotary_factor", 1)
+    check_setting(config, kind, "partial_rotary_factor", 1)
     _check_windows(config, kind)
     if kind == "qwen3" and config.get("head_dim") is None:
         raise UserError("the config of a model of type qwen3 must have head_dim")
@@ -112,25 +113,18 @@ def turned(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tensor]:
     exchanged = dict(state)
     for name, weight in state.items():
         if name.endswith(TURNED):
-            exchanged[name] = with_halves_exchanged(weight, config.head_width)
+            heads = weight.unflatten(0, (-1, 2, config.head_width // 2))  # (H, 2, D/2, ...)
+            exchanged[name] = heads.flip(1).flatten(0, 2).contiguous()  # (H D, ...)
     return exchanged
-
-
-def with_halves_exchanged(weight: Tensor, d_head: int) -> Tensor:
-    """Exchange the two halves of the rows of each head of a projection, (H D, ...)."""
-    heads = weight.unflatten(0, (-1, 2, d_head // 2))  # (H, 2, D/2, ...)
-    return heads.flip(1).flatten(0, 2).contiguous()  # (H D, ...)
 
 
 def _rotary(config: dict, kind: str) -> dict[str, Any]:
     """Base and scaling of rotary positions, which transformers 4 and 5 spell differently."""
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    _check(rope, kind, "partial_rotary_factor", 1)
+    check_setting(rope, kind, "partial_rotary_factor", 1)
     rope_type = rope.get("rope_type", rope.get("type", "default"))
     if rope_type not in SCALINGS:
-        raise UserError(
-            f"rope_type must be one of {', '.join(SCALINGS)} in a {kind} that GPT computes, got {rope_type!r:.80}"
-        )
+        refuse("rope_type", f"one of {', '.join(SCALINGS)}", kind, rope_type)
     names = SCALINGS[rope_type]
     absent = [theirs for theirs in names.values() if theirs not in rope]
     if absent:
@@ -148,20 +142,8 @@ def _check_windows(config: dict, kind: str) -> None:
     if kind == "mistral":
         window = config.get("sliding_window", MISTRALS_WINDOW)
         if window is not None and window < config["max_position_embeddings"]:
-            raise UserError(
-                f"sliding_window must be null, or as long as the context, in a mistral that GPT computes, got {window}"
-            )
-    _check(config, kind, "use_sliding_window", False)
+            refuse("sliding_window", "null, or as long as the context,", kind, window)
+    check_setting(config, kind, "use_sliding_window", False)
     others = set(config.get("layer_types") or []) - {"full_attention"}
     if others:
-        raise UserError(
-            f"layer_types must be full_attention alone in a model of type {kind} that GPT computes, got {min(others)}"
-        )
-
-
-def _check(config: dict, kind: str, name: str, value: object) -> None:
-    """Raise UserError unless a setting that may be absent has a value."""
-    if config.get(name, value) != value:
-        raise UserError(
-            f"{name} must be {value} in a model of type {kind} that GPT computes, got {config[name]!r:.80}"
-        )
+        refuse("layer_types", "full_attention alone", kind, min(others))

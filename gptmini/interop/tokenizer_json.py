@@ -69,7 +69,7 @@ def _named(templates: object) -> object:
     return [] if templates is None else templates
 
 
-def _string_of(token: object) -> object:
+def _string_of(token: Any) -> Any:
     """The string of a token, which may stand among its settings; tokenizer.json has these too."""
     return token.get("content") if isinstance(token, dict) else token
 
@@ -367,7 +367,7 @@ def _added_tokens(file: Path, settings: dict) -> tuple[dict[int, dict], list[str
     for key in MORE_TOKENS:
         more = names.get(key) or []
         listed += more.values() if isinstance(more, dict) else more
-    special = [_content(token) for token in listed if token is not None]
+    special = [_string_of(token) for token in listed]
     special.append(END_OF_TEXT)  # what transformers names where the files name none
 
     if "added_tokens_decoder" in settings:
@@ -384,11 +384,6 @@ def _json_beside(file: Path, name: str) -> dict:
     """The object in another JSON file of a file's folder; empty where there is no such file."""
     beside = file.with_name(name)
     return read_json(beside) if beside.exists() else {}
-
-
-def _content(token: "str | dict") -> str:
-    """The string of a token, which may be given with its settings."""
-    return token["content"] if isinstance(token, dict) else token
 
 
 def _ours(theirs: "tokenizers.Tokenizer", tokens: list[str]) -> Tokenizer | None:
