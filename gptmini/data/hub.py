@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from pydantic import Field, validate_call
 
 from gptmini.data.corpus import HeldOut
+from gptmini.data.paths import names_of
 from gptmini.data.published import only_stored
 from gptmini.data.readers import FieldName, OnError
 from gptmini.data.text_corpus import TextCorpus
@@ -133,9 +134,7 @@ def choose_files(dataset: str, paths: Iterable[str], choice: Choice) -> Chosen:
     if subset is None:
         subset = next(iter(subsets)) if len(subsets) == 1 else DEFAULT
     if subset not in subsets:
-        names = ", ".join([*subsets][:NAMES_SHOWN])
-        more = len(subsets) - NAMES_SHOWN
-        there = f"{names}, and {more:,} more" if more > 0 else names
+        there = names_of([*subsets], NAMES_SHOWN)
         raise UserError(
             f"data.subset must be one of {there}, which {dataset} has, got {choice.subset}"
         )

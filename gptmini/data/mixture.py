@@ -12,18 +12,12 @@ from typing_extensions import TypedDict
 
 from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
 from gptmini.data.opening import Encoding
+from gptmini.data.outputs import is_prepared
 from gptmini.data.paths import Paths
 from gptmini.data.preparation import plan_recipe, prepare
 from gptmini.data.readers import FieldName, LossOn, OnError, Separator, Template
 from gptmini.data.splits import BuildTokenizer, SplitDocuments, Watcher, build_from
-from gptmini.data.store import (
-    SPLITS,
-    TokenStore,
-    digest_of_json,
-    is_prepared,
-    read_meta,
-    write_meta,
-)
+from gptmini.data.store import SPLITS, TokenStore, digest_of_json, read_meta, write_meta
 from gptmini.data.text_corpus import TextCorpus
 from gptmini.settings import STRICT, FileName
 from gptmini.tokenizer import Tokenizer, from_dict, of_ids, ready
@@ -144,12 +138,14 @@ class Mixture(Corpus):
         # A source that was prepared before is opened; one that was deleted or moved since is made or found again.
         is_new = False
         stores = []
+        # Prepared folders are named and known by the kind and the content of their tokenizer.
+        builder = ready(tokenizer, name=kind, sha256=digest_of_json(tokenizer.to_dict()))
         for part in self.parts:
             store = part.data
             if not isinstance(store, TokenStore):
                 store, is_prepared_now = prepare(
                     store,
-                    _builder_of(tokenizer, kind),
+                    builder,
                     root,
                     n_workers=n_workers,
                     watcher=replace(watcher, on_note=partial(_tell_of_source, watcher, part.name)),
@@ -236,8 +232,3 @@ def _part(name: str, source: SourceSettings, defaults: dict[str, Any]) -> Part:
 def _tell_of_source(watcher: Watcher, name: str, note: str) -> None:
     """Tell a watcher a note on the source of this name."""
     watcher.on_note(f"{name}: {note}")
-
-
-def _builder_of(tokenizer: Tokenizer, kind: str) -> BuildTokenizer:
-    """A builder of a tokenizer that is there already; prepared folders are named and known by kind and content."""
-    return ready(tokenizer, name=kind, sha256=digest_of_json(tokenizer.to_dict()))

@@ -22,7 +22,7 @@ MARKS = ("config.yaml", "journal.log", "meta.json", "config.json", "README.md")
 HEAD = 2**13  # bytes at a file's beginning in which a mark stands
 RUN = re.compile(rb"version: [^\n]*(\nbegun:|\ntyped:| # of gptmini)")  # the last by gptmini 0.2
 SWEEP = re.compile(rb'\{"op_code":0,.*"study_name":"sweep"')
-PREPARED = {"format", "source", "builder", "fingerprint", "digest"}
+PREPARED = {"format", "source", "builder", "fingerprint"}
 EXPORT = re.compile(rb"---\n(?s:.*)\bexported by gptmini \d")
 PAGE = (
     b'<!doctype html>\n<html lang=en><head><meta charset="utf-8">\n'
@@ -38,7 +38,7 @@ def is_own_folder(folder: Path, names: Collection[str] = MARKS) -> bool:
         return True
     if "journal.log" in names and SWEEP.match(_head(folder / "journal.log")):
         return True
-    if "meta.json" in names and _is_prepared(folder / "meta.json"):
+    if "meta.json" in names and is_prepared(folder):
         return True
     if "config.json" in names and "README.md" in names and (folder / "config.json").is_file():
         return EXPORT.match(_head(folder / "README.md")) is not None
@@ -53,8 +53,9 @@ def is_own_file(file: Path) -> bool:
     return kind == ".csv" and CURVES.match(_head(file)) is not None
 
 
-def _is_prepared(path: Path) -> bool:
-    """Whether a file is the meta.json of a prepared folder."""
+def is_prepared(folder: Path) -> bool:
+    """Whether a folder is a prepared one, and not one with another program's meta.json."""
+    path = folder / "meta.json"
     try:
         return path.is_file() and set(read_json(path)) >= PREPARED
     except UserError:

@@ -119,10 +119,10 @@ def note_on(files: Sequence[Path], what: str, *, noun: str = "file") -> list[str
     return [f"{subject} {what}: {names_of(files)}"]
 
 
-def names_of(files: Sequence[Path]) -> str:
-    """The first names of files, and how many more there are."""
-    names = ", ".join(str(file) for file in files[:SHOWN])
-    more = len(files) - SHOWN
+def names_of(files: Sequence[object], most: int = SHOWN) -> str:
+    """The first names of files, or of others, and how many more there are."""
+    names = ", ".join(str(file) for file in files[:most])
+    more = len(files) - most
     return f"{names}, and {more:,} more" if more > 0 else names
 
 

@@ -332,7 +332,10 @@ class _Preparation:
             n_tasks += 1
             n_found += was_done
             n_encoded += n_bytes
-            self._tell_tokenised(n_encoded)
+            share = self.corpus.share_read()
+            if share is not None and self.n_read:
+                share *= n_encoded / self.n_read  # the text is read some tasks ahead
+            self.watcher.on_progress(Progress(phase="tokenising", n_bytes=n_encoded, share=share))
         if n_found:
             self.watcher.on_note(
                 f"{n_found} of {n_tasks} parts of the text had been tokenised by an earlier start"
@@ -344,13 +347,6 @@ class _Preparation:
         for task in tasks:
             self.n_read += task.n_bytes
             yield task
-
-    def _tell_tokenised(self, n_bytes: int) -> None:
-        """Tell the watcher how many bytes of text are encoded; the text is read some tasks ahead."""
-        share = self.corpus.share_read()
-        if share is not None and self.n_read:
-            share *= n_bytes / self.n_read
-        self.watcher.on_progress(Progress(phase="tokenising", n_bytes=n_bytes, share=share))
 
     def _join(self, tokenizer: Tokenizer, n_tasks: int) -> None:
         """Put the tasks together, in a folder that takes its name when it is complete."""
@@ -365,12 +361,11 @@ class _Preparation:
             "dtype": dtype_of(tokenizer, self.corpus.loss_on).name,
             "tokenizer": tokenizer.to_dict(),
         }
-        byte_lengths = None if self.corpus.template is None else tokenizer.byte_lengths()
-        chats = (
-            None
-            if self.corpus.template is None
-            else join_chats(part_path(self.parts, number) for number in range(n_tasks))
-        )
+        byte_lengths = None
+        chats = None
+        if self.corpus.template is not None:
+            byte_lengths = tokenizer.byte_lengths()
+            chats = join_chats(part_path(self.parts, number) for number in range(n_tasks))
         for split in SPLITS:
             meta[split] = join_split(split, self.parts, n_tasks, joined, byte_lengths)
             if not meta[split].get("counted", meta[split]["bytes"]):

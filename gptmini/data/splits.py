@@ -26,16 +26,12 @@ class Progress:
     share: float | None
 
 
-def _pass_over(told: object) -> None:
-    """Take no notice."""
-
-
 @dataclass(kw_only=True)
 class Watcher:
     """Functions that are called with what happens."""
 
-    on_progress: Callable[[Progress], None] = _pass_over  # again and again
-    on_note: Callable[[str], None] = _pass_over  # a line that a user should read
+    on_progress: Callable[[Progress], None] = lambda progress: None  # again and again
+    on_note: Callable[[str], None] = lambda note: None  # a line that a user should read
 
 
 class BeginAgain(Exception):

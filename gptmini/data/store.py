@@ -375,15 +375,6 @@ def find_prepared(folder: Path, near: Path) -> Path:
     return folder
 
 
-def is_prepared(path: Path) -> bool:
-    """Whether a path is that of a prepared folder, and not of a folder with another program's meta.json."""
-    try:
-        meta = read_json(path / "meta.json")
-    except (OSError, UserError):
-        return False
-    return {"format", "fingerprint"} <= set(meta)
-
-
 def read_meta(folder: Path) -> dict:
     """What meta.json of a prepared folder says; UserError unless it is as this version wrote it."""
     path = folder / "meta.json"

@@ -41,12 +41,7 @@ def interval_of_bits(sums: Sums) -> Interval | None:
 
 
 def compare(first: Sums, second: Sums) -> Comparison:
-    """Compare two models on the parts of one text; both draw the same parts in each draw.
-
-    Args:
-        first: of one model.
-        second: of another, on the same text.
-    """
+    """Compare two models by their sums over the parts of one text; both draw the same parts in each draw."""
     if len(first.n_bytes) < 2 or not np.array_equal(first.n_bytes, second.n_bytes):
         return Comparison(interval=None, share_won=None)
     bits = (second.nats - first.nats) / np.log(2)

@@ -237,11 +237,9 @@ def _draw(
 
     Args:
         score: returns logits (B, V) after tokens, int64 (B,), on the device.
-        rules: how tokens are drawn.
-        log_probabilities: whether to return them.
+        rules, log_probabilities, seen: as for Decoder and choose.
         inputs: newest token and random number of each row, float64 (2, B), on the device of the rules.
         device: that of the model.
-        seen: as for choose.
 
     Returns:
         float64 (2, B) or (3, B), in one tensor so that it is read at once; float64 holds every id exactly. Rows: the

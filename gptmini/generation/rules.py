@@ -95,8 +95,7 @@ def choose(logits: Tensor, uniform: Tensor, rules: Rules, seen: Tensor | None = 
     bool (B, V), are the tokens that the repetition penalty is for. Returns int64 (B,); a row of nan yields V.
     """
     if rules.repetition_penalty != 1:
-        if seen is None:
-            raise ValueError("a repetition penalty needs the tokens that were seen, got none")
+        assert seen is not None
         logits = apply_repetition_penalty(logits.double(), seen, rules.repetition_penalty)
     if rules.temperature == 0:
         return logits.argmax(dim=-1)  # (B,)

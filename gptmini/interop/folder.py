@@ -45,8 +45,7 @@ def write_folder(
 
     Args:
         path: the folder, which must not exist, or be empty.
-        model: the model, in eval mode on the CPU, its weights in float32.
-        tokenizer: its tokenizer.
+        model: in eval mode on the CPU, its weights in float32.
         training: what the model card says of the training.
         kind: model type, as for to_hugging_face.
         dtype: of the weights, a key of DTYPES.
@@ -56,7 +55,7 @@ def write_folder(
     Returns the model type.
     Raises UserError: the folder is there already, or no model type computes what the model does.
     """
-    path = Path(path).absolute()
+    path = path.absolute()
     check_is_free(path)
     before = parsed(published or {})
     source = before.get(CONFIG, {})

@@ -60,9 +60,8 @@ def write_gguf(
 
     Args:
         path: the file; one that is there is replaced.
-        model: the model, its weights in float32 on the CPU.
-        tokenizer: its tokenizer, of byte pairs whose rule llama.cpp knows.
-        name: of the model.
+        model: on the CPU, its weights in float32.
+        tokenizer: of byte pairs whose rule llama.cpp knows.
         dtype: of its matrices, a key of DTYPES; vectors and positions stay in float32.
         published: settings of the folder that its weights come from, as read_published gives them; None for none.
 
@@ -80,7 +79,6 @@ def write_gguf(
     kind = config["model_type"]
     _check_kind(model, kind)
 
-    path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_beside(path)
     writer = gguf.GGUFWriter(temporary, KINDS[kind])

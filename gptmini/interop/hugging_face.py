@@ -123,7 +123,7 @@ def to_hugging_face(model: GPT, *, kind: str | None = None) -> tuple[dict, dict[
     """Config and state dict of the model in transformers that computes the same logits as a GPT.
 
     Args:
-        model: the GPT to translate.
+        model: the GPT.
         kind: a key of ARCHITECTURES; None for the most widely known that computes what the GPT does.
 
     Returns keyword arguments of the Hugging Face config, with model_type among them and without the ids around a text,

@@ -52,7 +52,6 @@ def read_folder(path: Path) -> tuple[GPT, Tokenizer]:
 
     Raises UserError: a file is damaged or pickled, or holds what GPT does not compute; OSError: a file is missing.
     """
-    path = Path(path)
     config, kind = _read_config(path)
     state = _weights(path)
     if kind == "gpt2":
@@ -71,7 +70,6 @@ def read_sizes(path: Path) -> tuple[GPTConfig, Tokenizer]:
 
     Raises UserError: a file is damaged, or holds what GPT does not compute; OSError: a file is missing.
     """
-    path = Path(path)
     config, kind = _read_config(path)
     return config, _tokenizer_for(config, kind, path)
 

@@ -168,8 +168,7 @@ def write_tokenizer(
     """Write tokenizer.json and tokenizer_config.json, which transformers reads as PreTrainedTokenizerFast.
 
     Args:
-        tokenizer: of any kind.
-        folder: an existing folder.
+        tokenizer, folder: any tokenizer, and a folder that exists.
         context_length: most tokens that the model takes.
         published: the tokenizer_config.json of the folder that the tokenizer comes from; None for none.
         is_cut: whether that folder's model took more tokens.

@@ -4,6 +4,7 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, compress, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -142,12 +143,11 @@ class ChatEncoder:
                 is_counted |= (ends > start) & (begins < end)
         return np.array(ids, dtype=np.uint32), is_counted
 
-    def _rendered(self, messages: Sequence[Message], *, asks: bool = False) -> str:
-        """The text of messages, with the prompt for an answer behind them if `asks`."""
-        return self._run(self._template, messages, asks=asks)
-
-    def _run(self, template: Template, messages: Sequence[Message], *, asks: bool) -> str:
-        """What a template renders of messages."""
+    def _rendered(
+        self, messages: Sequence[Message], *, asks: bool = False, marking: Template | None = None
+    ) -> str:
+        """The text of messages, with the prompt for an answer behind them if `asks`; by a marking template if given."""
+        template = marking or self._template
         try:
             return template.render(messages=messages, add_generation_prompt=asks, **self._names)
         except MemoryError:
@@ -262,8 +262,7 @@ class ChatEncoder:
 
     def _tagged(self, messages: Sequence[Message], text: str) -> list[Span]:
         """Where the text of messages stands between the template's own tags generation and endgeneration."""
-        assert self._marking is not None
-        marked = self._run(self._marking, messages, asks=False)
+        marked = self._rendered(messages, marking=self._marking)
         if START in text or END in text:
             raise RefusedChatError(
                 "a chat must not hold U+FDD0 and U+FDD1, which mark answers, for data.loss_on=answers"
@@ -381,7 +380,8 @@ def _compiled(template: str, tag: type[GenerationTag]) -> Template:
         lstrip_blocks=True,
         extensions=[tag, "jinja2.ext.loopcontrols"],
     )
-    environment.filters["tojson"] = _to_json
+    # As transformers; Jinja's own is for HTML.
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     try:
         return environment.from_string(template)
     except TemplateError as error:
@@ -391,23 +391,6 @@ def _compiled(template: str, tag: type[GenerationTag]) -> Template:
 def _raise(message: str) -> NoReturn:
     """What templates call raise_exception."""
     raise TemplateError(message)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: Any = None,
-    separators: Any = None,
-    sort_keys: bool = False,
-) -> str:
-    """The filter tojson, with the arguments that transformers gives it; Jinja's own is for HTML."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
 
 
 def _with_thoughts(message: Message) -> Message:
