@@ -19,7 +19,8 @@ from gptmini.user_error import UserError
 BLOCK = 2**20  # bytes that are read at once
 LONGEST_LINE = 2**26  # characters of a line of records, which has to be held in memory whole
 NAMES_ENCODING = "data.encoding names the encoding of a text"  # ends a UserError
-PACKED = (".gz", ".bz2", ".xz", ".zst")
+UNPACKERS: dict[str, Callable] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+PACKED = (*UNPACKERS, ".zst")
 RECORDS = {  # endings of files of records, each with its kind
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
@@ -58,11 +59,6 @@ class Format(NamedTuple):
 
     kind: str  # text, for any ending that is not known, jsonl, csv, tsv or parquet
     packing: str  # an ending of PACKED, or empty
-
-    @property
-    def is_structured(self) -> bool:
-        """Whether the file holds records with fields, or is packed: its bytes are not its text."""
-        return self.kind != "text" or self.packing != ""
 
 
 def format_of(file: Path) -> Format:
@@ -123,12 +119,8 @@ def opened(file: Path, encoding: str) -> Iterator[Opened]:
 
 def _unpacked(raw: BinaryIO, packing: str) -> BinaryIO:
     """What a file holds whose bytes are packed."""
-    if packing == ".gz":
-        return cast(BinaryIO, gzip.open(raw, "rb"))
-    if packing == ".bz2":
-        return cast(BinaryIO, bz2.open(raw, "rb"))
-    if packing == ".xz":
-        return cast(BinaryIO, lzma.open(raw, "rb"))
+    if packing in UNPACKERS:
+        return UNPACKERS[packing](raw, "rb")
     if packing == ".zst":
         import pyarrow
 

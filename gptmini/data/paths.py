@@ -246,7 +246,8 @@ def _holds_text(file: Path) -> bool:
     """Whether a file holds records or is packed, or begins as UTF-8 without zero bytes, or with a mark of UTF-16."""
     if ending_of(file) in LEFT_OUT:
         return False
-    if format_of(file).is_structured:
+    kind, packing = format_of(file)
+    if kind != "text" or packing:
         return True
 
     with file.open("rb") as opened:

@@ -224,8 +224,9 @@ class TokenStore:
         largest = self.largest_id(split)
         ids = without_marks(ids)
         if ids.size and ids.max() > largest:
+            place = self._path(split) if self.has_index else self.folder
             raise UserError(
-                f"{self._named(split)} must hold ids up to {largest}, as it was prepared, got {ids.max()}; "
+                f"{place} must hold ids up to {largest}, as it was prepared, got {ids.max()}; "
                 f"{remedy(self.folder)}"
             )
 
@@ -307,10 +308,6 @@ class TokenStore:
             with path.open("rb") as file:
                 self._maps[path] = mmap.mmap(file.fileno(), length=0, access=mmap.ACCESS_READ)
         return self._maps[path]
-
-    def _named(self, split: str) -> Path:
-        """What an error calls the tokens of a split: their file, or the folder that says where they lie."""
-        return self._path(split) if self.has_index else self.folder
 
     def _path(self, split: str) -> Path:
         return self.folder / f"{split}.bin"

@@ -44,7 +44,6 @@ class TextCorpus(Corpus):
                 hold out a share of path.
             field: as for Reader, like the arguments after it.
             separator: text between the documents of a file; \\n stands for a line break, as in Python.
-            encoding: of files of text.
             on_error: fail, or skip for records that cannot be read, and chats that the template refuses.
             template: chat for records with messages, in the field of this name unless `field` is another than text;
                 the tokenizer's template makes text of them.

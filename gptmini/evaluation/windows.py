@@ -128,11 +128,7 @@ def rolling_windows(ids: np.ndarray, *, first: int, context_length: int) -> Iter
     Windows do not overlap, but for the last, which keeps as much context as fits. Where the document is shorter than a
     window, there is only one.
     Source: lm-evaluation-harness, get_rolling_token_windows and make_disjoint_window in lm_eval/utils.py.
-
-    Args:
-        ids: of the document, (n,), without those that stand around a text.
-        first: id that stands before the document.
-        context_length: most ids that the model is given.
+    The document's ids are (n,); the other arguments are those of documents_alone.
     """
     given = np.concatenate([[first], ids])  # (n + 1,)
     for n_done in range(0, len(ids), context_length):

@@ -236,21 +236,13 @@ def choose_architecture(config: GPTConfig, kind: str | None = None) -> str:
     """
     if kind is not None:
         kind = known_model_type(kind)
-        ARCHITECTURES[kind].check_computes(config, kind)
-        return kind
-
-    if config.norm == "layernorm":
+    elif config.norm == "layernorm":
         kind = "gpt2"
-    elif config.mlp == "swiglu":
-        kind = _of_its_attention(config)
-    else:
+    elif config.mlp != "swiglu":
         kind = "nanochat"
+    elif config.qk_norm:
+        kind = "qwen3"
+    else:
+        kind = "qwen2" if config.attention_bias == "qkv" else "llama"
     ARCHITECTURES[kind].check_computes(config, kind)
     return kind
-
-
-def _of_its_attention(config: GPTConfig) -> str:
-    """The model type of Llama's form that has the attention of a GPT."""
-    if config.qk_norm:
-        return "qwen3"
-    return "qwen2" if config.attention_bias == "qkv" else "llama"

@@ -19,7 +19,6 @@ from gptmini.interop.folder_settings import parsed, special_ids
 from gptmini.interop.gguf_tokenizer import add_tokenizer
 from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.interop.llama import TURNED
-from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT
 from gptmini.model.layers import RMS_NORM_EPS
 from gptmini.tokenizer import Tokenizer
@@ -175,8 +174,11 @@ def _tensors_of(model: GPT, kind: str, state: dict[str, Tensor]) -> dict[str, np
         if KINDS[kind] == "llama" and their_name.endswith(TURNED):
             values = _with_neighbours_paired(values, model.config.head_width)
         tensors[name] = values.numpy().astype(np.float32)
-    if model.config.rotary_scaling is not None and len(model.config.rotary_scaling) > 1:
-        tensors["rope_freqs.weight"] = _divisors(model.config)
+    # What llama.cpp divides each frequency of rotary positions by, for a context as Llama 3 has it.
+    scaling: Any = model.config.rotary_scaling
+    if scaling is not None and len(scaling) > 1:
+        plain = frequencies(model.config.head_width, model.config.rotary_base or 0.0)  # (D/2)
+        tensors["rope_freqs.weight"] = (plain / lowered(plain, **scaling)).numpy()  # (D/2)
     return tensors
 
 
@@ -187,13 +189,6 @@ def _with_neighbours_paired(weight: Tensor, d_head: int) -> Tensor:
     """
     heads = weight.unflatten(0, (-1, 2, d_head // 2))  # (H, 2, D/2, ...)
     return heads.transpose(1, 2).flatten(0, 2).contiguous()  # (H D, ...)
-
-
-def _divisors(config: GPTConfig) -> np.ndarray:
-    """What llama.cpp divides each frequency of rotary positions by, float32 (D/2), for a context as Llama 3 has it."""
-    plain = frequencies(config.head_width, config.rotary_base or 0.0)  # (D/2)
-    scaling: Any = config.rotary_scaling
-    return (plain / lowered(plain, **scaling)).numpy()
 
 
 def _add_tensors(writer: "gguf.GGUFWriter", tensors: dict[str, np.ndarray], dtype: str) -> None:

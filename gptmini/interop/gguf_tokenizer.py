@@ -139,11 +139,9 @@ def _name_of(step: dict) -> str:
         return GPT2
     if plain == {"type": "Digits", "individual_digits": True}:
         return DIGITS
-    if plain.get("type") == "Split" and (plain.get("behavior"), plain.get("invert")) == (
-        "Isolated",
-        False,
-    ):
-        return plain["pattern"].get("Regex", "")
+    pattern = plain.get("pattern", {})
+    if plain == {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}:
+        return pattern.get("Regex", "")
     return json.dumps(plain)
 
 

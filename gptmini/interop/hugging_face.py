@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gptmini.data.paths import names_of
 from gptmini.interop import llama
 from gptmini.interop.architectures import (
     ARCHITECTURES,
@@ -107,16 +108,10 @@ def _names_in(state: dict[str, Tensor], model: GPT, kind: str) -> dict[str, list
     left_over = sorted(set(state) - wanted)
     if missing or left_over:
         raise UserError(
-            f"the weights must be those of a model of type {kind} that GPT computes; missing: {_some(missing)}; "
-            f"left over: {_some(left_over)}"
+            f"the weights must be those of a model of type {kind} that GPT computes; missing: "
+            f"{names_of(missing, SHOWN) or 'none'}; left over: {names_of(left_over, SHOWN) or 'none'}"
         )
     return names
-
-
-def _some(names: list[str]) -> str:
-    """The first names of a list, as a sentence shows them."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more or "none"
 
 
 def to_hugging_face(model: GPT, *, kind: str | None = None) -> tuple[dict, dict[str, Tensor]]:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from gptmini.interop.architectures import is_conv1d
 from gptmini.interop.hugging_face import gpt_of, renamed
-from gptmini.model.config import GPTConfig, config_from_file
+from gptmini.model.config import config_from_file
 from gptmini.model.gpt import GPT
 from gptmini.tokenizer import CharTokenizer, Tokenizer, gpt2
 from gptmini.untrusted import read_pickle, read_tensors
@@ -25,6 +25,14 @@ SIZES = {
     "n_heads": "n_head",
     "bias": "bias",
 }
+# Our settings that every model of nanoGPT has.
+FIXED = {
+    "norm": "layernorm",
+    "position": "learned",
+    "mlp": "gelu_exact",
+    "tie_embeddings": True,
+    "init": "gpt2",
+}
 
 
 def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
@@ -41,7 +49,8 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
     try:
         arguments = checkpoint["model_args"]
         n_rows = arguments["vocab_size"]
-        config = _config_of(arguments, vocab_size=tokenizer.n_vocab)
+        sizes = {ours: arguments[theirs] for ours, theirs in SIZES.items()}
+        config = config_from_file({"vocab_size": tokenizer.n_vocab, **sizes, **FIXED})
         state = _state(checkpoint["model"], n_kept=tokenizer.n_vocab)
     except UserError as error:
         raise UserError(f"{path}, model_args: {renamed(str(error), SIZES)}") from None
@@ -58,21 +67,6 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
         return gpt_of(config, state, "gpt2").eval(), tokenizer
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-
-
-def _config_of(arguments: dict, *, vocab_size: int) -> GPTConfig:
-    """The sizes that model_args of nanoGPT stand for."""
-    return config_from_file(
-        {
-            "vocab_size": vocab_size,
-            **{ours: arguments[theirs] for ours, theirs in SIZES.items()},
-            "norm": "layernorm",
-            "position": "learned",
-            "mlp": "gelu_exact",
-            "tie_embeddings": True,
-            "init": "gpt2",
-        }
-    )
 
 
 def _state(weights: dict[str, Tensor], *, n_kept: int) -> dict[str, Tensor]:

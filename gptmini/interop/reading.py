@@ -53,7 +53,10 @@ def read_folder(path: Path) -> tuple[GPT, Tokenizer]:
     Raises UserError: a file is damaged or pickled, or holds what GPT does not compute; OSError: a file is missing.
     """
     config, kind = _read_config(path)
-    state = _weights(path)
+    state: dict[str, Tensor] = {}
+    for file in _weight_files(path):
+        state.update(read_safetensors(file))
+    state = {name: weight for name, weight in state.items() if not name.endswith(NO_WEIGHTS)}
     if kind == "gpt2":
         state = _with_prefix(state)
     try:
@@ -93,14 +96,6 @@ def _tokenizer_for(config: GPTConfig, kind: str, path: Path) -> Tokenizer:
     # transformers writes GPT-2's own id where a configuration was given none, however small the model is.
     ends = [end for end in dict.fromkeys(ends) if end < config.vocab_size]
     return read_tokenizer(path, n_vocab=config.vocab_size, ends=ends, kind=kind)
-
-
-def _weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of all files of weights of a folder."""
-    weights: dict[str, Tensor] = {}
-    for file in _weight_files(path):
-        weights.update(read_safetensors(file))
-    return {name: weight for name, weight in weights.items() if not name.endswith(NO_WEIGHTS)}
 
 
 def _weight_files(path: Path) -> list[Path]:
