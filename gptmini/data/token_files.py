@@ -172,9 +172,7 @@ class TokenFiles(Corpus):
         """Type of the ids of all files."""
         dtypes = {file.dtype for file in (*self.files, *self.val_files)}
         if len(dtypes) > 1:
-            raise UserError(
-                "all token files must have ids of the same number of bytes, got several"
-            )
+            raise UserError("all token files must have ids of the same number of bytes")
         return dtypes.pop()
 
 

@@ -147,7 +147,6 @@ def strided_windows(ids: Ids, n_ids: int, *, stride: int, context_length: int) -
         ids: of a stream.
         n_ids: how many of them are read.
         stride: from 1 to context_length - 1. Of each window but the first, so many ids at most are scored.
-        context_length: ids of a window.
     """
     n_done = 1  # the first id is not predicted
     for start in range(0, n_ids, stride):

@@ -77,7 +77,6 @@ def attention_maps(
     Args:
         maps: weights (T, T) from 0 to 1, by (layer, head), both counted from 0.
         labels: texts of the T tokens.
-        title: first words of the heading.
     """
     n_tokens = len(labels)
     heads_of_layer = Counter(layer for layer, _ in maps)
@@ -139,7 +138,6 @@ def loss_by_position(losses: np.ndarray, positions: np.ndarray, title: str) -> F
     Args:
         losses: nats of n tokens, (n,).
         positions: of these tokens in their windows, counted from 0, (n,).
-        title: of the chart.
     """
     counts = np.bincount(positions)  # (T,)
     sums = np.bincount(positions, weights=losses)  # (T,)
@@ -169,7 +167,6 @@ def loss_histogram(losses: np.ndarray, title: str) -> Figure:
 
     Args:
         losses: nats of n tokens, (n,).
-        title: of the chart.
     """
     # Losses may all be nearly one number, but the bins need a range that has room for their edges.
     low = float(losses.min())
@@ -195,7 +192,6 @@ def curves(lines: Mapping[tuple[str, str], Sequence[tuple[int, float]]], title: 
 
     Args:
         lines: (step, value) points, at least one a line, by (name of a run, tag). Either text may be empty.
-        title: of the chart.
     """
     runs = list(dict.fromkeys(run for run, _ in lines))  # unlike a set, in their order
     tags = list(dict.fromkeys(tag for _, tag in lines))

@@ -262,6 +262,7 @@ class ChatEncoder:
 
     def _tagged(self, messages: Sequence[Message], text: str) -> list[Span]:
         """Where the text of messages stands between the template's own tags generation and endgeneration."""
+        assert self._marking is not None
         marked = self._rendered(messages, marking=self._marking)
         if START in text or END in text:
             raise RefusedChatError(
