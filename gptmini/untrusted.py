@@ -65,19 +65,6 @@ def read_tensors(path: Path, *, mapped: bool = False, checked: bool = True) -> d
     return contents if isinstance(contents, dict) else {}
 
 
-def is_dense(tensor: "Tensor") -> bool:
-    """Whether the memory of a tensor holds each of its numbers.
-
-    A tensor of stride 0 repeats one number: a file of a few bytes would take gigabytes once the tensor is copied.
-    """
-    import torch
-
-    has_memory = tensor.layout is torch.strided and tensor.device.type != "meta"
-    if not has_memory or tensor.is_nested:
-        return False
-    return tensor.nbytes <= tensor.untyped_storage().nbytes()
-
-
 def read_safetensors(path: Path) -> "dict[str, Tensor]":
     """The tensors of a safetensors file; UserError for damage, or for a pipe or a device.
 
@@ -314,7 +301,10 @@ def _check_room(contents: object, size: int, path: Path) -> None:
     while waiting:
         value = waiting.pop()
         if isinstance(value, torch.Tensor):
-            if not is_dense(value):
+            # A tensor of stride 0 repeats one number, and would take gigabytes once it is copied.
+            has_memory = value.layout is torch.strided and value.device.type != "meta"
+            is_plain = has_memory and not value.is_nested
+            if not is_plain or value.nbytes > value.untyped_storage().nbytes():
                 raise UserError(f"{path} must hold dense tensors, with every number of each")
             room_of_tensors -= value.nbytes
         elif isinstance(value, str | bytes | dict | list | tuple | set):
