@@ -124,9 +124,8 @@ def encode_chats(
             if not isinstance(error, RefusedChatError):
                 raise UserError(problem) from None
             if corpus.on_error == "fail":
-                raise UserError(
-                    f"{problem}; data.on_error is fail; set it to skip to leave such chats out"
-                ) from None
+                remedy = "data.on_error is fail; set it to skip to leave such chats out"
+                raise UserError(problem, for_training=remedy) from None
             report.leave_out(problem)
             yield None
             continue

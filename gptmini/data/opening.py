@@ -18,7 +18,7 @@ from gptmini.user_error import UserError
 
 BLOCK = 2**20  # bytes that are read at once
 LONGEST_LINE = 2**26  # characters of a line of records, which has to be held in memory whole
-NAMES_ENCODING = "data.encoding names the encoding of a text"  # ends a UserError
+NAMES_ENCODING = "data.encoding names the encoding of a text"  # for a UserError
 UNPACKERS: dict[str, Callable] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 PACKED = (*UNPACKERS, ".zst")
 RECORDS = {  # endings of files of records, each with its kind
@@ -163,7 +163,8 @@ def decoded(text: Opened, file: Path) -> Iterator[str]:
             number = line + before.count("\n")
             raise UserError(
                 f"{file} must be {text.encoding.upper()}, got byte 0x{error.object[error.start]:02x} at offset "
-                f"{start:,}, in line {number:,}; {NAMES_ENCODING}"
+                f"{start:,}, in line {number:,}",
+                for_training=NAMES_ENCODING,
             ) from None
 
         if characters:
@@ -283,7 +284,8 @@ class Lines:
             line = self._wrapper.readline(LONGEST_LINE + 1)
         except UnicodeDecodeError as error:
             raise UserError(
-                f"{self.place()} or a line behind it must be {encoding.upper()}, got {error.reason}; {NAMES_ENCODING}"
+                f"{self.place()} or a line behind it must be {encoding.upper()}, got {error.reason}",
+                for_training=NAMES_ENCODING,
             ) from None
         self._offset += self._n_bytes(line)
         return line

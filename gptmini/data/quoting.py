@@ -12,6 +12,7 @@ from gptmini.data.opening import opened
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 # How a message calls this, and what other programs write in its place.
 NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
+EXCELS_LINE = "sep="  # begins a line above the header, which tells Excel the delimiter
 
 SAMPLE = 2**20  # characters at the beginning of a .tsv file that tell what its quotation marks mean
 LEADING_MARK = re.compile(r'(?:\A|[\t\r\n])"')
@@ -60,22 +61,30 @@ def looks_like_row(line: str, delimiter: str, n_values: int) -> bool:
     return n_values > 1 and len(next(csv.reader([line], delimiter=delimiter), [])) == n_values
 
 
-def separated(header: list[str], delimiter: str) -> tuple[str, list[str], str]:
+def separated(header: list[str], delimiter: str, following: str) -> tuple[str, list[str], str]:
     """What really separates the values of a table whose header does not have the wanted column.
 
-    header holds the values of the first line, read with the delimiter that the name of the file says.
+    Args:
+        header: the values of the first line, read with the delimiter.
+        delimiter: what the name of the file says.
+        following: the second line.
+
     Returns what the values seem to be separated by, in words; the names of the columns; and what to do about it.
     """
     line = delimiter.join(header)
     remedy = "the first line of a table names its columns"
     # The delimiter that occurs most often, and that of the file's name if none does.
     found = max(NAMES, key=lambda mark: (line.count(mark), mark == delimiter))
+    if line.startswith(EXCELS_LINE) and len(line) > len(EXCELS_LINE):
+        found = line[len(EXCELS_LINE)]
+        remedy = f"delete the first line, {line.strip()}, which only Excel reads"
+        line = following
     if found != delimiter:
         remedy = f"write the table with {NAMES[delimiter]}, as the ending of its name says"
     # A name that was quoted may hold a line break, which the reader of one line refuses.
     line = line.replace("\r", " ").replace("\n", " ").rstrip(" ")
     names = next(csv.reader([line], delimiter=found), [])
-    return NAMES[found], names, remedy
+    return NAMES.get(found, repr(found)), names, remedy
 
 
 def _n_bad_records(sample: str, n_values: int, is_cut: bool) -> int:

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -194,7 +195,10 @@ class Reader:
         except (csv.Error, LineTooLongError):
             names = []
         if self.field not in names:
-            found, names, remedy = separated(names, delimiter)
+            following = ""
+            with suppress(LineTooLongError):
+                following = next(lines, "")
+            found, names, remedy = separated(names, delimiter, following)
             raise UserError(f"{_missing(str(file), self.field, names)} between {found}; {remedy}")
         column = names.index(self.field)
         is_like_row = partial(looks_like_row, delimiter=delimiter, n_values=len(names))
@@ -303,9 +307,8 @@ class Reader:
     def _leave_out(self, problem: str) -> None:
         """Count a record that cannot be read; UserError unless such records are to be left out."""
         if self.on_error == "fail":
-            raise UserError(
-                f"{problem}; data.on_error is fail; set it to skip to leave such records out"
-            )
+            remedy = "data.on_error is fail; set it to skip to leave such records out"
+            raise UserError(problem, for_training=remedy)
         self.n_skipped += 1
         if self.n_skipped <= MOST_LISTED:
             self.skipped.append(problem)

@@ -19,6 +19,8 @@ from gptmini.user_error import UserError
 class TextCorpus(Corpus):
     """Files of the user's own, of any format that gptmini.data.readers reads."""
 
+    path_key = "data.path"  # what an error message calls the argument path
+
     @validate_call(config=STRICT)
     def __init__(
         self,
@@ -71,7 +73,7 @@ class TextCorpus(Corpus):
             self._how["template"] = template
             self._how["field"] = "messages" if field == "text" else field
 
-        found = find_files("data.path", path)
+        found = find_files(self.path_key, path)
         self.files = found.files
         self.val_files: list[Path] = []
         self._found_notes = found.notes()

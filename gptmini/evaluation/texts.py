@@ -4,7 +4,6 @@ Both give the ids of their documents under a model's tokenizer, in streams or ea
 max_tokens tokens are read, or all for None.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,10 +13,6 @@ from gptmini.data import TextCorpus, TokenStore
 from gptmini.data.store import Excerpt, without_marks
 from gptmini.tokenizer import Tokenizer, before_documents, from_dict, of_ids, without_beginning
 from gptmini.user_error import UserError
-
-# How a UserError names keys of a configuration that gptmini evaluate has as options, and what it says of other keys.
-OPTIONS = {"data.path must": "--text must", "as data.field says": "as --field says"}
-REMEDY = re.compile(r"; data\.(encoding|on_error) (?s:.*)\Z")
 
 
 class PreparedText:
@@ -75,6 +70,12 @@ class PreparedText:
                 yield document
 
 
+class _TypedCorpus(TextCorpus):
+    """A corpus whose files were named on the command line of gptmini evaluate."""
+
+    path_key = "--text"
+
+
 class TextFiles:
     """Files of text, which are read into memory and encoded by each model's tokenizer."""
 
@@ -88,7 +89,7 @@ class TextFiles:
 
         try:
             # No share is held out: documents() gives all of them.
-            corpus = TextCorpus([str(path) for path in paths], val_fraction=0.5, field=field)
+            corpus = _TypedCorpus([str(path) for path in paths], val_fraction=0.5, field=field)
             parts: list[str] = []
             for document in corpus.documents():
                 parts.append(document.text)
@@ -96,10 +97,8 @@ class TextFiles:
                     self._texts.append("".join(parts))
                     parts = []
         except UserError as error:
-            # Two keys of a configuration are options here, and what sets another key is no remedy.
-            message = REMEDY.sub("", str(error))
-            for said, here in OPTIONS.items():
-                message = message.replace(said, here)
+            # The option for data.field has another name, and other keys of a configuration have no option.
+            message = error.message.replace("as data.field says", "as --field says")
             raise UserError(message) from None
         self.notes = corpus.notes()
 

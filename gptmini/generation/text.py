@@ -1,7 +1,10 @@
 """From prompts to text that streams: whole characters, and nothing that a stop string would take back."""
 
+import difflib
+import inspect
 import operator
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -147,7 +150,13 @@ def generate(
 ) -> list[str]:
     """Continue prompts, and return the continuations without the prompts: those of the first prompt come first.
 
-    Takes what generate_stream takes, such as seed, max_new_tokens, temperature and stop, and raises what it raises.
+    Args:
+        model, tokenizer, prompts: as for generate_stream.
+        num_samples: samples of each prompt.
+        batch_size: most samples at a time.
+        options: of generate_stream, such as seed, max_new_tokens, temperature and stop.
+
+    Raises what generate_stream raises.
     """
     n_prompts = 1 if isinstance(prompts, str) else len(prompts)
     texts = [""] * (n_prompts * num_samples)
@@ -272,7 +281,14 @@ def _whole_number(name: str, value: Any, *, least: int | None = None) -> int:
 
 
 def _checked(**rules: Any) -> Rules:
-    """The rules; UserError for an unknown name, or a value that does not fit."""
+    """The rules; UserError for an unknown name, with the nearest option, or a value that does not fit."""
+    own = [field.name for field in fields(Rules)]
+    for name in rules:
+        if name not in own:
+            known = [*inspect.signature(generate_stream).parameters, *own]
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise UserError(f"unknown option {name}{hint}")
     try:
         return Rules(**rules)
     except ValidationError as error:

@@ -211,6 +211,10 @@ ARCHITECTURES = {
 
 def known_model_type(kind: object) -> str:
     """A model type; UserError unless it is one of ARCHITECTURES."""
+    if kind == "apertus":  # which earlier versions of gptmini exported
+        raise UserError(
+            "model_type apertus is no longer supported; use the run that the model was exported from"
+        )
     if type(kind) is not str or kind not in ARCHITECTURES:
         raise UserError(f"model_type must be one of {', '.join(ARCHITECTURES)}, got {kind!r}")
     return kind

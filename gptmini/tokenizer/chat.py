@@ -4,7 +4,6 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import accumulate, compress, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -381,8 +380,7 @@ def _compiled(template: str, tag: type[GenerationTag]) -> Template:
         lstrip_blocks=True,
         extensions=[tag, "jinja2.ext.loopcontrols"],
     )
-    # As transformers; Jinja's own is for HTML.
-    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
+    environment.filters["tojson"] = _to_json
     try:
         return environment.from_string(template)
     except TemplateError as error:
@@ -392,6 +390,23 @@ def _compiled(template: str, tag: type[GenerationTag]) -> Template:
 def _raise(message: str) -> NoReturn:
     """What templates call raise_exception."""
     raise TemplateError(message)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: bool = False,
+) -> str:
+    """The filter tojson, with the arguments that transformers gives it; Jinja's own is for HTML."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
 
 
 def _with_thoughts(message: Message) -> Message:

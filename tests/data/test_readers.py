@@ -510,6 +510,8 @@ def test_a_quotation_mark_behind_the_sample_of_a_tsv_is_text_and_told(tmp_path, 
     ("name", "content", "said"),
     [
         ("a.csv", "id;text\n1;a, b\n", "fields id, text between semicolons; .* with commas"),
+        ("a.csv", "sep=;\nid;text\n1;a\n", "fields id, text between semicolons; .* with commas"),
+        ("a.csv", "sep=,\nid,text\n1,a\n", "fields id, text between commas; .* sep=,"),
         ("a.csv", "id\ttext\n1\ta\n", "fields id, text between tabs; .* with commas"),
         ("a.csv", "1,a\n2,b\n", "fields 1, a between commas; the first line"),
         ("a.tsv", "id,text\n1,a\n", "fields id, text between commas; .* with tabs"),

@@ -281,6 +281,7 @@ def to_pickle(folder):
 
 REFUSED = [
     ("nanochat", edit("config.json", model_type="bert"), "model_type must be one of gpt2, llama"),
+    ("nanochat", edit("config.json", model_type="apertus"), "model_type apertus .* run"),
     (
         "nanochat",
         edit("config.json", vocab_size=2**31),
