@@ -35,7 +35,7 @@ LAYER_OF = {name: number for number, names in enumerate(LAYERS) for name in name
 HOMES = {  # the packages that may import a library, or print
     "lightning": {"training"},
     "hydra": {"configuration", "commands"},
-    "omegaconf": {"configuration", "job", "commands"},
+    "omegaconf": {"configuration"},
     "argparse": {"commands"},
     "print": {"job", "commands"},
     "matplotlib": {"report"},

@@ -26,8 +26,6 @@ COMMANDS = {
     "report": "a run, or several beside each other, as one HTML page",
 }
 
-# Commands with a configuration: Hydra composes it, and the function run_job of their module takes it.
-COMPOSED = ("train", "prepare")
 # Modules whose command has a name that Python keeps for itself.
 MODULES = {"import": "import_"}
 
@@ -58,14 +56,10 @@ def main() -> None:
 def run(command: str, arguments: list[str]) -> None:
     """Run a command on arguments.
 
-    Each command has its own module, which is imported only now: sample needs no Hydra, report no Lightning. The modules
-    of the commands that Hydra composes a configuration for are imported once it has found every typed key.
+    Each command has its own module, which is imported only now: sample needs no Hydra, report no Lightning.
     """
     find_in(str(Path.cwd()))
-    if command in COMPOSED:
-        import_module("gptmini.commands.hydra_flags").run_composed(command, arguments)
-    else:
-        import_module(f"gptmini.commands.{MODULES.get(command, command)}").main(arguments)
+    import_module(f"gptmini.commands.{MODULES.get(command, command)}").main(arguments)
 
 
 def usage() -> str:

@@ -1,11 +1,10 @@
-"""What --help and --cfg show: the keys of a configuration, and the comments on them in the YAML files."""
+"""What --help shows: the keys of a configuration, and the comments on them in the YAML files."""
 
 import json
 import string
 import textwrap
-import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gptmini.configuration.comments import comments_of
 from gptmini.configuration.keys import chain_of, files_of_group, no_key
@@ -14,8 +13,7 @@ from gptmini.untrusted import read_yaml
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
+    from gptmini.configuration.compose import Composed
     from gptmini.configuration.overrides import Typed
 
 WIDTH = 100  # columns of the help text
@@ -25,44 +23,18 @@ KEY_WIDTH = 42
 OF_PREPARE = ("data", "tokenizer", "experiment", "data_dir", "num_workers", "verify", "inspect")
 
 
-def show_configuration(config: "DictConfig", typed: "Typed") -> None:
-    """Print the configuration that a command line amounts to; with resume= or folder=, that of the run.
-
-    With budget= the text is prepared, so that what is chosen for it is shown.
-    """
-    from omegaconf import OmegaConf
-
-    from gptmini.configuration.stored import going_on
-
-    began = time.monotonic()
-    config, typed = going_on(config, typed)
-    is_new = config.resume is None and "verify" not in config
-    if config.budget is not None and is_new:
-        from gptmini.configuration.building import build_settings
-        from gptmini.data import Watcher
-        from gptmini.job.budget import Dial
-        from gptmini.job.train import prepare_process
-
-        settings = build_settings(config)
-        prepare_process(settings)
-        Dial(config, typed, settings, Watcher(), began=began).choose()
-    print(OmegaConf.to_yaml(config), end="")
-
-
-def show_help(command: str, config: "DictConfig", typed: "Typed", keys: Sequence[str] = ()) -> None:
+def show_help(command: str, composed: "Composed", keys: Sequence[str] = ()) -> None:
     """Print how a command is used: its groups, and each key with its present value and its comment in the YAML files.
 
     Args:
         command: the name of the root configuration, whose hydra.help.template holds the text around groups and keys.
-        config: the composed configuration.
-        typed: what was typed; groups and keys are shown as it chooses them.
+        composed: the configuration; groups and keys are shown as it chooses them.
         keys: the keys, or groups, that alone are to be shown; empty for all.
 
     Raises UserError: one of the keys is none.
     """
-    from omegaconf import OmegaConf
-
-    tree: Any = OmegaConf.to_container(config)
+    tree = composed.tree
+    typed = composed.typed
     groups = [group for group in [*typed.choices][::-1] if (CONFIGS / group).is_dir()]
     if command == "prepare":
         tree = {name: value for name, value in tree.items() if name in OF_PREPARE}

@@ -1,17 +1,17 @@
-"""From what is typed to a configuration: Hydra composes it, once; the constructors of its parts check the values."""
+"""Commands that Hydra composes a configuration for: their flags, and the job or the jobs of -m."""
 
 import argparse
 import os
 import sys
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
+from gptmini.commands.help import show_help
 from gptmini.commands.mistakes import complaint, one_line_errors, print_mistake
-from gptmini.configuration.compose import _check_root, _in_one_class, _typed_for_job
+from gptmini.configuration.compose import Composed, check_root, in_one_class, typed_for_job
 from gptmini.configuration.messages import explain
-from gptmini.configuration.overrides import Typed, in_hydras_grammar, key_of
+from gptmini.configuration.overrides import in_hydras_grammar, key_of
 from gptmini.configuration.own_modules import find_in
 from gptmini.files import CONFIGS
 from gptmini.process import MISUSE, mute
@@ -19,19 +19,21 @@ from gptmini.user_error import UserError
 from gptmini.version import __version__
 from gptmini.world import this_world
 
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
+# Does a job of a command; what it returns is for Hydra's sweepers.
+Job = Callable[[Composed], Any]
 
 
-def run_composed(command: str, arguments: list[str]) -> None:
-    """Let Hydra compose a configuration, and do a job of a command with it: once, or with -m for each job.
+def run_composed(command: str, arguments: list[str], job: Job, show: Job) -> None:
+    """Let Hydra compose a configuration, and do a job with it: once, or with -m for each job.
 
-    The job is the function run_job(config, typed) of the command's module. --help and --cfg show the configuration
-    instead. Each rank of a run does all this, so that a mistake ends each of them; the first one tells the user.
+    --help and --cfg show the configuration instead. Each rank of a run does all this, so that a mistake ends each of
+    them; the first one tells the user.
 
     Args:
         command: train or prepare, which is also the name of the root configuration.
         arguments: flags and overrides.
+        job: what the command does.
+        show: what it does for --cfg.
     """
     world = this_world()
     mute(world.rank > 0)
@@ -39,15 +41,15 @@ def run_composed(command: str, arguments: list[str]) -> None:
         # torch would print pages of warnings where another rank is gone.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     with one_line_errors():
-        _run(command, arguments)
+        flags, argv = parse_flags(arguments)
+        launcher = world.launcher
+        if flags.multirun and launcher is not None:
+            raise UserError(f"{launcher} starts the ranks of one run, and -m asks for several runs")
+        _run(command, flags, argv, show if flags.cfg else job)
 
 
-def _run(command: str, arguments: list[str]) -> None:
+def _run(command: str, flags: argparse.Namespace, argv: list[str], job: Job) -> None:
     """Do what run_composed does, and raise the mistake of a user."""
-    flags, argv = parse_flags(arguments)
-    launcher = this_world().launcher
-    if flags.multirun and launcher is not None:
-        raise UserError(f"{launcher} starts the ranks of one run, and -m asks for several runs")
     import hydra
 
     # Hydra raises its errors, instead of printing them in several lines.
@@ -56,10 +58,18 @@ def _run(command: str, arguments: list[str]) -> None:
     failures: list[Exception] = []
 
     # hydra.main takes a function, and reads the name and the module of the function.
-    def run_job(config: "DictConfig") -> Any:
-        typed = _typed_for_job(flags.config_dir)
+    def run_job(config: Any) -> Any:
+        from hydra.core.hydra_config import HydraConfig
+
+        # One of Hydra's launchers may run the job in another process, where find_in was not called.
+        find_in(HydraConfig.get().runtime.cwd)
+        typed = typed_for_job(flags.config_dir)
         try:
-            return _do_job(command, config, typed, flags)
+            check_root(config, command)
+            composed = Composed(config, typed)
+            if flags.help:
+                return show_help(command, composed, flags.shown_keys)
+            return job(composed)
         except Exception as error:
             mistake = explain(error)
             if flags.multirun and mistake is not None:
@@ -74,7 +84,7 @@ def _run(command: str, arguments: list[str]) -> None:
     typed_argv = list(sys.argv)
     sys.argv[1:] = argv
     try:
-        with _in_one_class():
+        with in_one_class():
             hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name=command)(run_job)()
     finally:
         sys.argv[:] = typed_argv
@@ -85,27 +95,6 @@ def _run(command: str, arguments: list[str]) -> None:
             raise error
     if failures:
         sys.exit(MISUSE)
-
-
-def _do_job(
-    command: str,
-    config: "DictConfig",
-    typed: Typed,
-    flags: argparse.Namespace,
-) -> Any:
-    """Show the configuration of a job, or do the job with it."""
-    from hydra.core.hydra_config import HydraConfig
-
-    from gptmini.commands.help import show_configuration, show_help
-
-    # One of Hydra's launchers may run the job in another process, where find_in was not called.
-    find_in(HydraConfig.get().runtime.cwd)
-    _check_root(config, command)
-    if flags.help:
-        return show_help(command, config, typed, flags.shown_keys)
-    if flags.cfg:
-        return show_configuration(config, typed)
-    return import_module(f"gptmini.commands.{command}").run_job(config, typed)
 
 
 def parse_flags(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:

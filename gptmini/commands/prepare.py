@@ -3,18 +3,14 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gptmini.configuration.building import text_settings
-from gptmini.configuration.overrides import Typed
-from gptmini.configuration.stored import going_on
-from gptmini.job.progress import watching
-from gptmini.job.tokens import open_tokens
+from gptmini.commands.hydra_flags import run_composed
+from gptmini.commands.train import show_configuration
+from gptmini.configuration.compose import Composed
 from gptmini.process import started
 from gptmini.training.settings import PrepareSettings
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from gptmini.data import TokenStore
 
 # Ids of a document that are decoded to show its beginning, and characters of them that are shown.
@@ -22,24 +18,29 @@ SHOWN_IDS = 100
 SHOWN_CHARACTERS = 72
 
 
-def run_job(config: "DictConfig", typed: Typed) -> None:
-    """Tokenise a text, unless an earlier command has done so, and print the folder and the size of each split.
+def main(arguments: list[str]) -> None:
+    """Tokenise a text, or with -m several."""
+    run_composed("prepare", arguments, run_job, show_configuration)
 
-    Args:
-        config: the composed configuration, with data, tokenizer and data_dir.
-        typed: what was typed for it.
-    """
+
+def run_job(composed: Composed) -> None:
+    """Tokenise a text, unless an earlier command has done so, and print the folder and the size of each split."""
     from rich.console import Console
 
+    from gptmini.configuration.building import text_settings
+    from gptmini.configuration.stored import resolved
     from gptmini.data.store import SPLITS
+    from gptmini.job.progress import watching
+    from gptmini.job.tokens import open_tokens
 
     for key in ("resume", "folder", "budget"):
-        if config[key] is not None:
+        value = composed.config[key]
+        if value is not None:
             raise UserError(
-                f"gptmini prepare begins no run and goes on with none, got {key}={config[key]}"
+                f"gptmini prepare begins no run and goes on with none, got {key}={value}"
             )
-    config, typed = going_on(config, typed)
-    settings = text_settings(config)
+    plain, typed = resolved(composed)
+    settings = text_settings(plain)
     root = settings.root
     assert isinstance(root, PrepareSettings)
     started()
@@ -47,7 +48,7 @@ def run_job(config: "DictConfig", typed: Typed) -> None:
     console = Console(soft_wrap=True, highlight=False)
     with watching(console) as watcher:
         try:
-            store, written = open_tokens(config, typed, settings, watcher=watcher)
+            store, written = open_tokens(settings, typed, watcher=watcher)
         except KeyboardInterrupt:
             console.print("interrupted; the same command goes on with what is encoded already")
             raise

@@ -49,14 +49,14 @@ def main(arguments: list[str] | None = None) -> None:
                 raise UserError(
                     f"what is varied is typed by itself, as optimizer.lr=0.1,0.2; got {line}"
                 )
-        config, composed_of = compose("sweep", own, options.config_dir)
+        composed = compose("sweep", own, options.config_dir)
         if options.help:
-            show_help("sweep", config, composed_of, keys)
+            show_help("sweep", composed, keys)
             return
         if importlib.util.find_spec("optuna") is None:
             raise UserError("gptmini sweep needs optuna: pip install 'gptmini[sweep]'")
 
-        settings = build_part(config.sweep)
+        settings = build_part(composed.config.sweep)
         typed = [line for line in options.overrides if not is_own(line)]
         if not any(key_of(line) == "name" for line in typed):
             typed.append(f"name={settings.name}")

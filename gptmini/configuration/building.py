@@ -1,7 +1,8 @@
 """What a run is made of before its text is read: each part of the configuration, as the class that checks it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,13 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from gptmini.configuration.overrides import Typed
+    from gptmini.data import Corpus
     from gptmini.model import ModelSettings
     from gptmini.training import TrainerSettings
     from gptmini.training.trainer import Callback
+
+# Texts that are downloaded where they are not there.
+DOWNLOADING = ("gptmini.data.PublishedText", "gptmini.data.hub_text")
 
 
 def root_settings(config: "DictConfig") -> RootSettings:
@@ -30,22 +35,32 @@ def root_settings(config: "DictConfig") -> RootSettings:
     return kind(**values)
 
 
-def text_settings(config: "DictConfig") -> TextSettings:
-    """The parts of a configuration that decide which tokens there are; errors as for build_settings."""
+def text_settings(
+    plain: Mapping[str, Any], changes: Mapping[str, Any] | None = None
+) -> TextSettings:
+    """The parts of a configuration that decide which tokens there are; arguments and errors as for build_settings."""
+    config = _changed(plain, changes)
     return TextSettings(
         root=root_settings(config),
         tokenizer=build_part(config.tokenizer),
+        text=_text(config),
+        plain=_plain(config),
     )
 
 
-def build_settings(config: "DictConfig") -> Settings:
+def build_settings(plain: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> Settings:
     """Make every part of a configuration that needs no text. What imports torch comes last, because that takes seconds.
 
-    The text itself is opened by commands.tokens: it may be piped into the command, or downloaded, and of several ranks
-    the first alone reads it.
+    The text itself is opened later: it may be piped into the command, or downloaded, and of several ranks the first
+    alone reads it.
+
+    Args:
+        plain: the configuration as plain values.
+        changes: other values by dotted key, such as {"model.d_model": 96}.
 
     Raises UserError, or pydantic's and Hydra's errors for a value of the wrong type or out of range.
     """
+    config = _changed(plain, changes)
     root = root_settings(config)
     model = build_part(config.model)
     optimizer = build_part(config.optimizer)
@@ -75,7 +90,42 @@ def build_settings(config: "DictConfig") -> Settings:
         tokenizer=tokenizer,
         callbacks=callbacks,
         notes=notes,
+        text=_text(config),
+        make_loggers=partial(_made, config.logger, "logger"),
+        plain=_plain(config),
     )
+
+
+def stored_yaml(plain: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> str:
+    """A configuration in YAML; arguments as for build_settings."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(_changed(plain, changes))
+
+
+def _changed(plain: Mapping[str, Any], changes: Mapping[str, Any] | None) -> "DictConfig":
+    """A configuration with other values of some keys."""
+    from omegaconf import DictConfig, OmegaConf
+
+    config = OmegaConf.create(dict(plain))
+    assert isinstance(config, DictConfig)
+    for key, value in (changes or {}).items():
+        OmegaConf.update(config, key, value)
+    return config
+
+
+def _plain(config: "DictConfig") -> dict[str, Any]:
+    """A configuration as plain values."""
+    from omegaconf import OmegaConf
+
+    plain: Any = OmegaConf.to_container(config)
+    return plain
+
+
+def _text(config: "DictConfig") -> "Callable[[], Corpus]":
+    """Opens the text of a configuration. That of a resumed run is not downloaded: only its folder says from where."""
+    is_stored = config.resume is not None and config.data.get("_target_") in DOWNLOADING
+    return partial(build_part, config.data, **({"may_download": False} if is_stored else {}))
 
 
 def build_part(part: "DictConfig", **arguments: object) -> Any:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gptmini.configuration.overrides import Typed, in_hydras_grammar, quoted
 from gptmini.files import CONFIGS
@@ -13,8 +13,33 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
+class Composed(NamedTuple):
+    """What Hydra has composed for one job, and what was typed for it."""
+
+    config: "DictConfig"  # only files of this package look into it
+    typed: Typed
+
+    @property
+    def folder(self) -> str | None:
+        """The value of folder=."""
+        return self.config.folder
+
+    @property
+    def asks_to_resume(self) -> bool:
+        """Whether resume= names a run."""
+        return self.config.resume is not None
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        """The configuration as plain values."""
+        from omegaconf import OmegaConf
+
+        tree: Any = OmegaConf.to_container(self.config)
+        return tree
+
+
 @contextmanager
-def _in_one_class() -> Iterator[None]:
+def in_one_class() -> Iterator[None]:
     """Turn what Python raises inside of Hydra, for a configuration that Hydra did not expect, into a UserError."""
     try:
         yield
@@ -23,7 +48,7 @@ def _in_one_class() -> Iterator[None]:
         raise UserError(f"the configuration cannot be composed: {reason}") from error
 
 
-def _check_root(config: "DictConfig", command: str) -> None:
+def check_root(config: "DictConfig", command: str) -> None:
     """Raise UserError for an unknown root key, a group that is a value, or a key of Hydra's own in gptmini's parts."""
     from omegaconf import OmegaConf
 
@@ -45,7 +70,7 @@ def _check_root(config: "DictConfig", command: str) -> None:
     check_hydras_keys(OmegaConf.to_container(config, resolve=False))
 
 
-def _typed_for_job(config_dir: str | None) -> Typed:
+def typed_for_job(config_dir: str | None) -> Typed:
     """What was typed for the job that Hydra runs at this moment."""
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
@@ -60,9 +85,7 @@ def _typed_for_job(config_dir: str | None) -> Typed:
     )
 
 
-def compose(
-    command: str, overrides: Sequence[str], config_dir: str | None = None
-) -> "tuple[DictConfig, Typed]":
+def compose(command: str, overrides: Sequence[str], config_dir: str | None = None) -> Composed:
     """Compose a configuration in Python, even while Hydra runs a job in this process.
 
     Args:
@@ -83,7 +106,7 @@ def compose(
     running = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
-        with _in_one_class(), hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        with in_one_class(), hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
             config = hydra.compose(command, [*readable, *added], return_hydra_config=True)
     finally:
         GlobalHydra.instance().hydra = running
@@ -91,5 +114,5 @@ def compose(
     choices: Any = OmegaConf.to_container(config.hydra.runtime.choices)
     with open_dict(config):
         del config["hydra"]
-    _check_root(config, command)
-    return config, Typed(overrides=readable, choices=choices, config_dir=config_dir)
+    check_root(config, command)
+    return Composed(config, Typed(overrides=readable, choices=choices, config_dir=config_dir))

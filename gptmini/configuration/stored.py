@@ -7,9 +7,10 @@ names is called, written to or sent to.
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gptmini.configuration.building import root_settings, run_name
+from gptmini.configuration.compose import Composed
 from gptmini.configuration.init_from import take_from_source
 from gptmini.configuration.keys import PART_GROUPS, is_users_part
 from gptmini.configuration.overrides import Typed, key_of
@@ -50,12 +51,8 @@ ONLY_OFF = ("callbacks.samples", "callbacks.pictures")
 PLACES = ("resume", "folder", "runs_dir")
 
 
-def going_on(config: "DictConfig", typed: Typed) -> "tuple[DictConfig, Typed]":
-    """The configuration by which a run is trained, and what was typed for it, in earlier starts too.
-
-    Args:
-        config: the composed configuration.
-        typed: what was typed for it.
+def resolved(composed: Composed) -> tuple[dict[str, Any], Typed]:
+    """The configuration by which a run is trained, as plain values, and what was typed for it, in earlier starts too.
 
     Returns that of the run which resume= or folder= names, as the typed keys change it; its key resume names the run.
     For a new run, the composed one with a name, and with the sizes and the tokenizer of init_from; so too for one that
@@ -65,6 +62,7 @@ def going_on(config: "DictConfig", typed: Typed) -> "tuple[DictConfig, Typed]":
     """
     from omegaconf import OmegaConf
 
+    config, typed = composed
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
         raise UserError(f"{missing[0]} must be given, as in {missing[0]}=VALUE")
@@ -72,12 +70,13 @@ def going_on(config: "DictConfig", typed: Typed) -> "tuple[DictConfig, Typed]":
     root = root_settings(config)
     named = _run_to_go_on_with(root.resume, root.folder)
     if named is not None:
-        return _stored_configuration(named, config, typed)
-
-    if config.name is None:
-        config.name = run_name(config, typed)
-    take_from_source(config, typed)
-    return config, typed
+        config, typed = _stored_configuration(named, config, typed)
+    else:
+        if config.name is None:
+            config.name = run_name(config, typed)
+        take_from_source(config, typed)
+    plain: Any = OmegaConf.to_container(config)
+    return plain, typed
 
 
 def _run_to_go_on_with(resume: str | None, folder: str | None) -> Path | None:
@@ -99,7 +98,7 @@ def _run_to_go_on_with(resume: str | None, folder: str | None) -> Path | None:
 def _stored_configuration(
     named: Path, config: "DictConfig", typed: Typed
 ) -> "tuple[DictConfig, Typed]":
-    """The configuration that a run began with, changed by what is typed; the other arguments are those of going_on."""
+    """The configuration that a run began with, changed by what is typed for this start."""
     from omegaconf import OmegaConf
 
     from gptmini.runs import find_run, read_config

@@ -44,16 +44,17 @@ def _train(overrides: Sequence[str]) -> TrainingResult:
         raise UserError(
             f"gptmini.train trains in one process, and {launcher} has started several; use the command gptmini train"
         )
-    config, typed = compose("train", overrides)
-    if config.trainer.devices not in (1, "auto"):
+    composed = compose("train", overrides)
+    devices = composed.tree["trainer"]["devices"]
+    if devices not in (1, "auto"):
         raise UserError(
-            f"trainer.devices must be 1 in gptmini.train, got {config.trainer.devices}; for several use the command "
+            f"trainer.devices must be 1 in gptmini.train, got {devices}; for several use the command "
             "gptmini train"
         )
 
     from gptmini.training.quiet import keeping_noise
 
     with keeping_noise():
-        result = train(config, typed)
+        result = train(composed)
     assert result is not None  # as for every run of one device
     return result

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gptmini.configuration.building import build_part, build_settings
+from gptmini.configuration.building import text_settings
 from gptmini.configuration.keys import asks_for
 from gptmini.configuration.overrides import Typed
 from gptmini.job.tokens import open_tokens
@@ -18,8 +18,6 @@ from gptmini.training.settings import Settings
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from gptmini.data import Corpus, Progress, TokenStore, Watcher
     from gptmini.training.budget.law import Text
     from gptmini.training.budget.search import Candidate, Search
@@ -38,39 +36,37 @@ CHOSEN_OF_MODEL = (
 
 
 class Dialled(NamedTuple):
-    """A run whose sizes and steps are chosen, and whose tokens are open."""
+    """What was chosen for a run, and its open tokens."""
 
-    settings: Settings
+    changes: Mapping[str, Any]  # values by dotted key, for build_settings
     store: "TokenStore"
     prepared_now: bool
     lines: Sequence[str]  # that tell the user what was chosen, and why
 
 
 class Dial:
-    """Chooses what a budget leaves open, and writes it into the configuration of a new run.
+    """Chooses what a budget leaves open in the settings of a new run.
 
     Args:
-        config: the configuration.
+        settings: of the run.
         typed: what was typed for it.
-        settings: its parts.
         watcher: is told what is measured, and how far a preparation is.
         began: when the command began, in seconds of time.monotonic.
     """
 
     def __init__(
         self,
-        config: "DictConfig",
-        typed: Typed,
         settings: Settings,
+        typed: Typed,
         watcher: "Watcher",
         *,
         began: float,
     ) -> None:
         from gptmini.training.budget.timing import AROUND
 
-        self.config = config
-        self.typed = typed
         self.settings = settings
+        self.typed = typed
+        self.changes: dict[str, Any] = {}
         self.watcher = watcher
         self.ends = began + (settings.root.seconds or 0.0) - AROUND
 
@@ -83,18 +79,21 @@ class Dial:
         from gptmini.training.assembling import check_prompts
         from gptmini.training.budget.law import Text
 
-        corpus = build_part(self.config.data)
+        assert self.settings.text is not None
+        corpus = self.settings.text()
         candidates: list[Candidate] = []
         # A tokenizer whose size is chosen is made after that, and any other one before. Token files have a tokenizer,
         # and so may the parts of a mixture.
-        has_size = self._is_open("tokenizer.vocab_size") and "vocab_size" in self.config.tokenizer
+        has_size = (
+            self._is_open("tokenizer.vocab_size")
+            and "vocab_size" in self.settings.plain["tokenizer"]
+        )
         if has_size and not hasattr(corpus, "prepare"):
             n_bytes = bytes_to_train_on(corpus)
             candidates = self._take_sizes(partial(Text.in_pairs, n_bytes))
         store, prepared_now = open_tokens(
-            self.config,
-            self.typed,
             self.settings,
+            self.typed,
             watcher=replace(self.watcher, on_progress=self._in_time(self.watcher.on_progress)),
             corpus=corpus,
         )
@@ -104,7 +103,7 @@ class Dial:
             candidates = self._take_sizes(lambda width: text)
         seconds_a_step = self._take_steps(store, text)
         return Dialled(
-            settings=self.settings,
+            changes=self.changes,
             store=store,
             prepared_now=prepared_now,
             lines=self._lines(candidates, text, seconds_a_step),
@@ -126,7 +125,7 @@ class Dial:
         best = best_of(candidates)
         of_model = {f"model.{name}": getattr(best.config, name) for name in CHOSEN_OF_MODEL}
         self._take(of_model | {"trainer.global_batch_size": best.global_batch_size})
-        if "vocab_size" in self.config.tokenizer:
+        if "vocab_size" in self.settings.plain["tokenizer"]:
             self._take({"tokenizer.vocab_size": best.config.vocab_size})
         return candidates
 
@@ -189,17 +188,30 @@ class Dial:
         """
         if key in ("trainer.max_steps", "trainer.val_every_steps"):
             return not self.typed.has(key)
-        of_source = self.config.init_from is not None and key.startswith(("model.", "tokenizer."))
+        of_source = self.settings.root.init_from is not None and key.startswith(
+            ("model.", "tokenizer.")
+        )
         return not of_source and not asks_for(key, self.typed)
 
     def _take(self, changes: Mapping[str, Any]) -> None:
-        """Write what was chosen into the configuration, but for what stays as it is."""
-        from omegaconf import OmegaConf
+        """Keep what was chosen, but for what stays as it is."""
+        changes = {key: value for key, value in changes.items() if self._is_open(key)}
+        self.changes |= changes
 
+        by_group: dict[str, dict[str, Any]] = {"model": {}, "trainer": {}, "tokenizer": {}}
         for key, value in changes.items():
-            if self._is_open(key):
-                OmegaConf.update(self.config, key, value)
-        self.settings = build_settings(self.config)
+            group, _, name = key.partition(".")
+            by_group[group][name] = value
+        settings = self.settings
+        tokenizer = settings.tokenizer
+        if by_group["tokenizer"]:
+            tokenizer = text_settings(settings.plain, self.changes).tokenizer
+        self.settings = replace(
+            settings,
+            model=replace(settings.model, **by_group["model"]),
+            trainer=replace(settings.trainer, **by_group["trainer"]),
+            tokenizer=tokenizer,
+        )
 
     def _left(self) -> float:
         """Seconds that are left for training; UserError where there are none."""
@@ -211,7 +223,7 @@ class Dial:
     def _too_short(self, reason: str) -> UserError:
         """The error of a budget that leaves no time to train."""
         return UserError(
-            f"budget={self.config.budget} leaves no time to train: {reason}; give more, or prepare a large text "
+            f"budget={self.settings.root.budget} leaves no time to train: {reason}; give more, or prepare a large text "
             "before, with the same tokenizer.vocab_size= for gptmini prepare and gptmini train"
         )
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from gptmini.job.loggers import _finish
+from gptmini.job.loggers import finish
 from gptmini.job.result import end_of
 from gptmini.training.settings import Settings
 
@@ -65,7 +65,7 @@ def fit(
                 write_state(run.folder, end)
         raise
     finally:
-        _finish(loggers)
+        finish(loggers)
     if trainer.is_global_zero:
         write_state(run.folder, end_of(trainer, ending))
     return trainer, ending

@@ -3,20 +3,18 @@
 import inspect
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gptmini.configuration.building import _made
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from gptmini.runs import Run
     from gptmini.training import GPTModule
+    from gptmini.training.settings import Settings
     from gptmini.training.trainer import Logger
 
 
-def build_loggers(parts: "DictConfig", run: "Run") -> "list[Logger]":
+def build_loggers(settings: "Settings", run: "Run") -> "list[Logger]":
     """The logger of metrics.jsonl, which every run has, and those of a configuration.
 
     A partial is called with those values of the run that its parameters name.
@@ -32,7 +30,7 @@ def build_loggers(parts: "DictConfig", run: "Run") -> "list[Logger]":
         "run_name": f"{run.folder.parent.name}-{run.folder.name}",
     }
     loggers: list[Logger] = [MetricsLogger(run.folder)]
-    for key, part in _made(parts, "logger").items():
+    for key, part in settings.make_loggers().items():
         logger = part
         if isinstance(part, partial):
             parameters = inspect.signature(part.func).parameters
@@ -54,7 +52,7 @@ def build_loggers(parts: "DictConfig", run: "Run") -> "list[Logger]":
 
 def log_setup(
     loggers: "Sequence[Logger]",
-    config: "DictConfig",
+    settings: "Settings",
     module: "GPTModule",
     run: "Run",
 ) -> None:
@@ -64,18 +62,15 @@ def log_setup(
 
     Args:
         loggers: the loggers of the run.
-        config: the run's configuration.
+        settings: of the run.
         module: the model with its tokens.
         run: the run, which has begun.
     """
-    from omegaconf import OmegaConf
-
     from gptmini.report.tables import comparison, config_table, data_card, model_table
     from gptmini.training import EventLogger
     from gptmini.training.loggers.logger import RunLogger
 
-    plain: Any = OmegaConf.to_container(config, resolve=True)
-    plain |= {"resume": None, "folder": None}
+    plain = {**settings.plain, "resume": None, "folder": None}
     for logger in loggers:
         if isinstance(logger, EventLogger):
             if run.resumed:
@@ -90,7 +85,7 @@ def log_setup(
         logger.save()
 
 
-def _finish(loggers: "Sequence[Logger]") -> None:
+def finish(loggers: "Sequence[Logger]") -> None:
     """End the entry of each logger that keeps one for the whole process.
 
     Without that, Weights & Biases would add the next run of the process to the entry of this run.

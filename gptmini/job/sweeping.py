@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gptmini.configuration.building import build_part, build_settings
+from gptmini.configuration.building import build_settings
 from gptmini.configuration.compose import compose
-from gptmini.configuration.stored import going_on
+from gptmini.configuration.stored import resolved
 from gptmini.job.sweep_table import Table, own_folder, say_ending, tell
 from gptmini.job.tokens import open_tokens
 from gptmini.sweep import Space, SweepSettings
@@ -102,27 +102,25 @@ def check_and_prepare(space: Space, config_dir: str | None) -> Checked:
 
     Raises UserError: a key or a value that does not fit, or a text that cannot be read.
     """
-    from omegaconf import OmegaConf
-
     from gptmini.data import Watcher
 
     parts = []
     for overrides in space.examples():
-        config, typed = going_on(*compose("train", overrides, config_dir))
-        settings = build_settings(config)
-        build_part(config.data)
+        plain, typed = resolved(compose("train", overrides, config_dir))
+        settings = build_settings(plain)
+        assert settings.text is not None
+        settings.text()
         if not any(hasattr(callback, "best") for callback in settings.callbacks):
             raise UserError(
                 "a sweep compares the best validations of its runs, which callbacks.checkpoints keeps"
             )
-        parts.append((config, typed, settings))
+        parts.append((settings, typed))
 
-    config, typed, settings = parts[0]
+    settings, typed = parts[0]
     watcher = Watcher(on_note=lambda note: tell("data", note))
-    store, _ = open_tokens(config, typed, settings, watcher=watcher)
-    tree: Any = OmegaConf.to_container(config)
+    store, _ = open_tokens(settings, typed, watcher=watcher)
     return Checked(
-        tree=tree,
+        tree=settings.plain,
         text=store.fingerprint,
         gpus=_gpus() if settings.hardware.device == "cuda" else (),
         n_devices=settings.trainer.devices_here,

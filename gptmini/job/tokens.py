@@ -4,26 +4,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gptmini.configuration.building import build_part
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.training.settings import TextSettings
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from gptmini.checkpoint.training_state import TrainingState
     from gptmini.configuration.overrides import Typed
     from gptmini.data import TokenStore, Watcher
 
-# Texts that are downloaded where they are not there.
-DOWNLOADING = ("gptmini.data.PublishedText", "gptmini.data.hub_text")
-
 
 @advising_on_memory("lower num_workers, or tokenizer.train_bytes where a tokenizer is learned")
 def open_tokens(
-    config: "DictConfig",
-    typed: "Typed",
     settings: TextSettings,
+    typed: "Typed",
     state: "TrainingState | None" = None,
     *,
     watcher: "Watcher | None" = None,
@@ -32,9 +25,8 @@ def open_tokens(
     """Open the tokens of a run, and prepare them from the text if they are not there.
 
     Args:
-        config: the configuration.
-        typed: what was typed for it.
-        settings: its parts.
+        settings: what decides which tokens there are.
+        typed: what was typed for the run.
         state: the state that a run goes on from; its tokens are opened if they are still there, unless another data_dir
             was typed.
         watcher: is told of the progress, and of what a user should know of the text; None for nobody.
@@ -53,8 +45,8 @@ def open_tokens(
             return TokenStore(known), False
 
     if corpus is None:
-        is_stored = settings.root.resume is not None
-        corpus = _stored_text(config) if is_stored else build_part(config.data)
+        assert settings.text is not None
+        corpus = settings.text()
     # Token files and mixtures are prepared in their own ways.
     prepare_it = getattr(corpus, "prepare", partial(prepare, corpus))
     store, is_new = prepare_it(
@@ -70,15 +62,6 @@ def open_tokens(
             "the text has no more pairs to merge"
         )
     return store, is_new
-
-
-def _stored_text(config: "DictConfig") -> Any:
-    """The text of a run that goes on.
-
-    Raises UserError: it must be downloaded, and only the run's folder says from where.
-    """
-    downloads = config.data.get("_target_") in DOWNLOADING
-    return build_part(config.data, **({"may_download": False} if downloads else {}))
 
 
 def _builder(settings: TextSettings, state: "TrainingState | None") -> Any:

@@ -1,7 +1,7 @@
 """The settings of a run, made and checked: all that a run is made of before its text is read."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,6 +13,7 @@ from gptmini.settings import STRICT, FileName, Seed
 from gptmini.world import usable_processors
 
 if TYPE_CHECKING:
+    from gptmini.data import Corpus
     from gptmini.hardware import Hardware
     from gptmini.model import ModelSettings
     from gptmini.training import TrainerSettings
@@ -89,7 +90,10 @@ class TextSettings:
     """The parts of a configuration that decide which tokens there are, made and checked."""
 
     root: RootSettings
-    tokenizer: Any  # builder() makes the tokenizer of a text
+    tokenizer: Any = None  # builder() makes the tokenizer of a text
+    text: "Callable[[], Corpus] | None" = None  # opens the text
+    # The whole configuration as plain values, as config.yaml stores it.
+    plain: Mapping[str, Any] = dataclass_field(default_factory=dict)
 
 
 @plain_dataclass(frozen=True, kw_only=True)
@@ -102,6 +106,8 @@ class Settings(TextSettings):
     optimizer: Any  # build(model) makes the optimizer
     schedule: Callable[..., float]
     callbacks: "Sequence[Callback]"
-    notes: Sequence[
-        str
-    ] = ()  # lines for the user on what was changed for the devices that are there
+    # Lines for the user on what was changed for the devices that are there.
+    notes: Sequence[str] = ()
+    make_loggers: Callable[[], Mapping[str, Any]] = (
+        dict  # makes the loggers by name, or partials of them
+    )

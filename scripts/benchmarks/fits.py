@@ -8,11 +8,10 @@ from pathlib import Path
 
 import lightning as L
 import torch
-from omegaconf import DictConfig
 
 from gptmini.configuration.building import build_settings
 from gptmini.configuration.compose import compose
-from gptmini.configuration.stored import going_on
+from gptmini.configuration.stored import resolved
 from gptmini.data import TokenStore
 from gptmini.hardware import clock
 from gptmini.job.tokens import open_tokens
@@ -28,14 +27,13 @@ Parts = tuple[GPTModule, TokenDataModule]
 class Subject:
     """A configuration, and what a run takes from it: the settings and the tokens."""
 
-    config: DictConfig
     settings: Settings
     store: TokenStore
 
     @property
     def tokens_a_step(self) -> int:
         """Tokens that an optimizer step trains on."""
-        return self.settings.trainer.global_batch_size * self.config.model.context_length
+        return self.settings.trainer.global_batch_size * self.settings.model.context_length
 
     def assemble(self) -> Parts:
         """A new module and its batches."""
@@ -44,12 +42,11 @@ class Subject:
 
 def subject_of(overrides: Sequence[str]) -> Subject:
     """Compose and check a configuration as gptmini train does, prepare its text, and set up this process."""
-    config, typed = compose("train", ["trainer.devices=1", *overrides])
-    config, typed = going_on(config, typed)
-    settings = build_settings(config)
+    plain, typed = resolved(compose("train", ["trainer.devices=1", *overrides]))
+    settings = build_settings(plain)
     prepare_process(settings)
-    store, _ = open_tokens(config, typed, settings)
-    return Subject(config=config, settings=settings, store=store)
+    store, _ = open_tokens(settings, typed)
+    return Subject(settings=settings, store=store)
 
 
 def fit(

@@ -187,7 +187,7 @@ def measure_peer(table: Table, arguments: argparse.Namespace) -> None:
     source = given(arguments, "nanogpt")
     subject = subject_of(arguments.overrides)
     store = subject.store
-    told = nanogpt.LAPTOP | nanogpt.sizes_of(subject.config.model)
+    told = nanogpt.LAPTOP | nanogpt.sizes_of(subject.settings.model)
     told |= {
         "batch_size": subject.settings.trainer.global_batch_size,
         "eval_interval": nanogpt.NEVER,

@@ -3,7 +3,6 @@
 import pytest
 
 from gptmini.commands import train
-from gptmini.commands.hydra_flags import run_composed
 from run_folders import config_of, last
 
 
@@ -76,6 +75,6 @@ def test_several_runs_are_refused_where_torchrun_starts_the_ranks_of_one(monkeyp
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit):
-        run_composed("train", ["-m", "seed=1,2"])
+        train.main(["-m", "seed=1,2"])
     said = "error: torchrun starts the ranks of one run, and -m asks for several runs\n"
     assert capsys.readouterr().err == said

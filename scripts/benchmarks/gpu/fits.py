@@ -72,11 +72,11 @@ def fit(
     """
     scale = setting.scale
     config = configured(setting, preset, overrides, steps=steps or scale.steps)
-    settings = build_settings(config)
+    settings = build_settings(OmegaConf.to_container(config))
     prepare_process(settings)
     give_back_memory(setting.device)
     store = synthetic_store(setting, config.model.context_length)
-    subject = Subject(config=config, settings=settings, store=store)
+    subject = Subject(settings=settings, store=store)
 
     begun = time.monotonic()
     module, data = subject.assemble()
