@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pydantic.dataclasses import dataclass
 
@@ -136,6 +136,8 @@ def of_model(documents: Iterable, *, path: str) -> Tokenizer:
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class OfModelSettings:
     """The tokenizer of a trained model, for a configuration."""
+
+    needs_no_text: ClassVar = True  # the tokenizer is the same whatever the text
 
     path: str  # as for load
 

@@ -19,7 +19,17 @@ BENCHMARKS = SCRIPTS / "benchmarks"
 
 # The packages and single files of gptmini. A file imports from the lines above its own, and within its package.
 LAYERS = (
-    ("files", "hub_errors", "settings", "untrusted", "user_error", "version", "world", "process"),
+    (
+        "files",
+        "hub_errors",
+        "settings",
+        "untrusted",
+        "user_error",
+        "version",
+        "world",
+        "process",
+        "key_table",
+    ),
     ("attention", "hardware", "optim", "tokenizer"),
     ("data", "model"),
     ("checkpoint", "evaluation", "generation", "interop"),

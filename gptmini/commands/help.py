@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gptmini.configuration.comments import comments_of
 from gptmini.configuration.keys import chain_of, files_of_group, no_key
 from gptmini.files import CONFIGS
+from gptmini.key_table import keys_with
 from gptmini.untrusted import read_yaml
 from gptmini.user_error import UserError
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 WIDTH = 100  # columns of the help text
 # Columns for KEY=VALUE, which nearly every key of gptmini fits. The comment of a longer one begins on the next line.
 KEY_WIDTH = 42
-# What the help of gptmini prepare shows. It accepts all that gptmini train does, and takes notice of these alone.
-OF_PREPARE = ("data", "tokenizer", "experiment", "data_dir", "num_workers", "verify", "inspect")
 
 
 def show_help(command: str, composed: "Composed", keys: Sequence[str] = ()) -> None:
@@ -37,8 +36,10 @@ def show_help(command: str, composed: "Composed", keys: Sequence[str] = ()) -> N
     typed = composed.typed
     groups = [group for group in [*typed.choices][::-1] if (CONFIGS / group).is_dir()]
     if command == "prepare":
-        tree = {name: value for name, value in tree.items() if name in OF_PREPARE}
-        groups = [group for group in groups if group in OF_PREPARE]
+        # It accepts all that gptmini train does, and takes notice of these alone.
+        wanted_here = keys_with("for_prepare")
+        tree = {name: value for name, value in tree.items() if name in wanted_here}
+        groups = [group for group in groups if group in wanted_here]
 
     meanings = _meanings(command, groups, typed)
     lines = list(_described(tree, groups, typed, meanings))

@@ -1,5 +1,6 @@
 """What a run is made of before its text is read: each part of the configuration, as the class that checks it."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from gptmini.model import ModelSettings
     from gptmini.training import TrainerSettings
     from gptmini.training.trainer import Callback
-
-# Texts that are downloaded where they are not there.
-DOWNLOADING = ("gptmini.data.PublishedText", "gptmini.data.hub_text")
 
 
 def root_settings(config: "DictConfig") -> RootSettings:
@@ -124,8 +122,17 @@ def _plain(config: "DictConfig") -> dict[str, Any]:
 
 def _text(config: "DictConfig") -> "Callable[[], Corpus]":
     """Opens the text of a configuration. That of a resumed run is not downloaded: only its folder says from where."""
-    is_stored = config.resume is not None and config.data.get("_target_") in DOWNLOADING
-    return partial(build_part, config.data, **({"may_download": False} if is_stored else {}))
+    arguments = {}
+    if config.resume is not None and _downloads(config.data):
+        arguments["may_download"] = False
+    return partial(build_part, config.data, **arguments)
+
+
+def _downloads(part: "DictConfig") -> bool:
+    """Whether the class of a text downloads what is not there."""
+    from hydra.utils import get_object
+
+    return "may_download" in inspect.signature(get_object(part._target_)).parameters
 
 
 def build_part(part: "DictConfig", **arguments: object) -> Any:

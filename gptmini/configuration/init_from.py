@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from gptmini.configuration.keys import asks_for
 from gptmini.configuration.overrides import Typed
+from gptmini.key_table import keys_with
 from gptmini.loading import local_path
 from gptmini.model.config import NORM_EPS
 from gptmini.user_error import UserError
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
 
 MODEL = "gptmini.model.ModelSettings"
 OF_MODEL = "gptmini.loading.OfModelSettings"
-# Tokenizers that are the same whatever text they are made for.
-NOT_LEARNED = ("gptmini.tokenizer.ByteSettings", "gptmini.tokenizer.GPT2Settings", OF_MODEL)
-# Settings that may change between a model and one that begins with its weights.
-ADAPTABLE = ("dropout", "context_length")
 
 
 def take_from_source(config: "DictConfig", typed: Typed) -> None:
@@ -58,9 +55,10 @@ def _makes_tokenizer_of(source: "TrainedSource", part: "DictConfig") -> bool:
     from gptmini.configuration.building import build_part
     from gptmini.tokenizer import of_ids
 
-    if part.get("_target_") not in NOT_LEARNED:
+    settings = build_part(part)
+    if not getattr(settings, "needs_no_text", False):
         return False
-    made = build_part(part).builder()([])
+    made = settings.builder()([])
     return of_ids(made.to_dict()) == of_ids(source.tokenizer.to_dict())
 
 
@@ -84,16 +82,17 @@ def _sizes(config: "DictConfig", typed: Typed, source: "TrainedSource") -> dict[
     def meant(name: str, value: object) -> object:
         return usual.get(name) if value is None else value
 
+    adaptable = keys_with("adaptable")
     for name, given in sizes.items():
         if not asks_for(f"model.{name}", typed):
             continue
 
         wanted = config.model.get(name)
-        if name in ADAPTABLE:
+        if f"model.{name}" in adaptable:
             sizes[name] = wanted
         elif meant(name, wanted) != meant(name, given):
             raise UserError(
-                f"model.{name} must be {given}, {as_in}, got {wanted}; only {' and '.join(ADAPTABLE)} may change"
+                f"model.{name} must be {given}, {as_in}, got {wanted}; only {' and '.join(sorted(adaptable))} may change"
             )
 
     asked = sizes["context_length"]

@@ -6,28 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gptmini.key_table import keys_with
 from gptmini.user_error import UserError
 
-# Keys whose values are texts, and never numbers, sweeps or several values: paths and names, in any characters.
-TEXTS = (
-    "name",
-    "data_dir",
-    "runs_dir",
-    "folder",
-    "resume",
-    "init_from",
-    "data.path",
-    "data.val_path",
-    "data.folder",
-    "data.name",
-    "data.dataset",
-    "data.subset",
-    "data.split",
-    "data.val_split",
-    "data.revision",
-    "data.separator",
-    "tokenizer.path",
-)
 # Keys for which Hydra would create an empty folder. gptmini writes runs elsewhere.
 FOLDERS = ("hydra.run.dir", "hydra.run")
 # What a value begins with that is written in Hydra's own notation, also for a text: a list, a quoted text.
@@ -61,7 +42,7 @@ def in_hydras_grammar(typed: Sequence[str], *, multirun: bool = False) -> list[s
         is_read = False
         is_sweep = False
         is_text = False
-        is_text_key = key.lstrip("+") in TEXTS
+        is_text_key = key.lstrip("+") in keys_with("text")
         try:
             override = parser.parse_override(line)
         except HydraException:

@@ -15,40 +15,11 @@ from gptmini.configuration.init_from import take_from_source
 from gptmini.configuration.keys import PART_GROUPS, is_users_part
 from gptmini.configuration.overrides import Typed, key_of
 from gptmini.configuration.trust import _check_parts
+from gptmini.key_table import keys_with
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-
-# Keys that may change when a run goes on. They say how the run is computed and watched, never what is trained.
-RESUMABLE = (
-    "trainer.max_steps",
-    "trainer.max_time",
-    "trainer.max_bad_steps",
-    "trainer.val_every_steps",
-    "trainer.batch_size",
-    "trainer.device",
-    "trainer.devices",
-    "trainer.num_nodes",
-    "trainer.strategy",
-    "trainer.checkpoint_activations",
-    "trainer.timeout",
-    "trainer.requeue",
-    "trainer.compile",
-    "trainer.threads",
-    "data_dir",
-    "num_workers",
-    "callbacks.scalars.every_steps",
-    "callbacks.scalars.peak_tflops",
-    "callbacks.checkpoints.every_steps",
-    "callbacks.samples",
-    "callbacks.pictures",
-    "console",
-)
-# Resumable keys whose only new value is null, which turns the callback off.
-ONLY_OFF = ("callbacks.samples", "callbacks.pictures")
-# Keys that say where a run lies, and no more.
-PLACES = ("resume", "folder", "runs_dir")
 
 
 def resolved(composed: Composed) -> tuple[dict[str, Any], Typed]:
@@ -120,8 +91,8 @@ def _stored_configuration(
     for line in typed.overrides:
         key = key_of(line)
         is_part = is_users_part(".".join(key.split(".")[:2]))
-        was_typed = line in typed_before and key not in RESUMABLE and not is_part
-        if key not in PLACES and not was_typed:
+        was_typed = line in typed_before and key not in keys_with("resumable") and not is_part
+        if key not in keys_with("place") and not was_typed:
             _take(key, stored, config, folder, line)
 
     # Tokens are prepared, and texts downloaded, only where the command line or gptmini's own configuration says.
@@ -157,11 +128,11 @@ def _take(key: str, stored: "DictConfig", config: "DictConfig", folder: Path, li
     old = OmegaConf.select(stored, key)
     if new == old and key != "experiment":
         return
-    if key not in RESUMABLE:
+    if key not in keys_with("resumable"):
         raise UserError(
             f"{line} would change the past of {folder}; init_from={folder} begins a new run with its weights"
         )
-    if key in ONLY_OFF and new is not None:
+    if key in keys_with("only_off") and new is not None:
         raise UserError(f"{key} can only be turned off in a run that goes on, with {key}=null")
     group = key.rpartition(".")[0]
     if group and OmegaConf.select(stored, group) is None:

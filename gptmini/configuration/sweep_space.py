@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gptmini.configuration.overrides import in_hydras_grammar, key_of, quoted
+from gptmini.key_table import keys_with
 from gptmini.sweep import Dimension, Space
 from gptmini.user_error import UserError
 
@@ -14,12 +15,6 @@ if TYPE_CHECKING:
 
 # Values of one key that can be listed; more would take minutes to check.
 MOST_VALUES = 1000
-# Keys that a sweep chooses for its runs, or that are the same for all of them.
-NOT_VARIED = ("name", "runs_dir")
-NOT_TYPED = {
-    "resume": "resume= goes on with one run; a sweep goes on when it is typed again",
-    "folder": "folder= is the place of one run; runs_dir= and name= say where those of a sweep are",
-}
 
 
 def is_own(line: str) -> bool:
@@ -83,9 +78,13 @@ def _value(value: object) -> str:
 def _check(override: "Override") -> None:
     """Raise UserError for an override that a sweep cannot pass on to its runs."""
     key = override.key_or_group
-    if key in NOT_TYPED:
-        raise UserError(NOT_TYPED[key])
-    if key in NOT_VARIED and override.is_sweep_override():
+    if key == "resume":
+        raise UserError("resume= goes on with one run; a sweep goes on when it is typed again")
+    if key == "folder":
+        raise UserError(
+            "folder= is the place of one run; runs_dir= and name= say where those of a sweep are"
+        )
+    if key in keys_with("of_sweep") and override.is_sweep_override():
         raise UserError(f"{key} must be the same for all runs of a sweep")
     if key.startswith(("hydra.", "hydra/")):
         raise UserError(f"{override.input_line} is for gptmini train -m; a sweep has --jobs")

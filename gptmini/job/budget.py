@@ -6,7 +6,7 @@ gptmini.training.budget.search, and stands in the run's configuration as plain n
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +14,7 @@ from gptmini.configuration.building import text_settings
 from gptmini.configuration.keys import asks_for
 from gptmini.configuration.overrides import Typed
 from gptmini.job.tokens import open_tokens
+from gptmini.key_table import keys_with
 from gptmini.training.settings import Settings
 from gptmini.user_error import UserError
 
@@ -24,15 +25,6 @@ if TYPE_CHECKING:
 
 # Bytes of a text after which its size is estimated, by the share of its files that they took.
 ENOUGH = 50_000_000
-CHOSEN_OF_MODEL = (
-    "d_model",
-    "n_layers",
-    "n_heads",
-    "n_kv_heads",
-    "d_ff",
-    "context_length",
-    "dropout",
-)
 
 
 class Dialled(NamedTuple):
@@ -123,10 +115,15 @@ class Dial:
 
         candidates = self._search().candidates(told_of)
         best = best_of(candidates)
-        of_model = {f"model.{name}": getattr(best.config, name) for name in CHOSEN_OF_MODEL}
-        self._take(of_model | {"trainer.global_batch_size": best.global_batch_size})
+        chosen = {
+            f"model.{name}": value
+            for name, value in asdict(best.config).items()
+            if f"model.{name}" in keys_with("by_budget")
+        }
+        chosen["trainer.global_batch_size"] = best.global_batch_size
         if "vocab_size" in self.settings.plain["tokenizer"]:
-            self._take({"tokenizer.vocab_size": best.config.vocab_size})
+            chosen["tokenizer.vocab_size"] = best.config.vocab_size
+        self._take(chosen)
         return candidates
 
     def _search(self) -> "Search":

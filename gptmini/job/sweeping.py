@@ -14,6 +14,7 @@ from gptmini.configuration.compose import compose
 from gptmini.configuration.stored import resolved
 from gptmini.job.sweep_table import Table, own_folder, say_ending, tell
 from gptmini.job.tokens import open_tokens
+from gptmini.key_table import keys_with
 from gptmini.sweep import Space, SweepSettings
 from gptmini.untrusted import nodes
 from gptmini.user_error import UserError
@@ -41,26 +42,6 @@ OF_LAUNCHERS = (
     "LOCAL_WORLD_SIZE",
     "GROUP_WORLD_SIZE",
 )
-# Keys whose values may change when a sweep goes on: where and how runs are computed, never what is trained.
-MAY_CHANGE = (
-    "console",
-    "data.folder",
-    "data_dir",
-    "num_workers",
-    "runs_dir",
-    "trainer.batch_size",
-    "trainer.checkpoint_activations",
-    "trainer.compile",
-    "trainer.device",
-    "trainer.devices",
-    "trainer.num_nodes",
-    "trainer.requeue",
-    "trainer.strategy",
-    "trainer.threads",
-    "trainer.timeout",
-)
-# Settings of the sweep that may change too. What params varies is compared key by key.
-OWN_MAY_CHANGE = ("name", "trials", "retries", "params")
 
 
 @dataclass(frozen=True)
@@ -198,14 +179,14 @@ def _description(
     own = {
         f"sweep.{key}": value
         for key, value in asdict(settings).items()
-        if key not in OWN_MAY_CHANGE
+        if f"sweep.{key}" not in keys_with("sweep_resumable")
     }
     own["sweep.sampler"] = sampler
 
     runs = {
         key: value
         for key, value in _leaves(checked.tree)
-        if key not in MAY_CHANGE and key not in varied
+        if key not in keys_with("sweep_resumable") and key not in varied
     }
 
     # Runs in which the tokens differ have a text each.

@@ -4,12 +4,9 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from gptmini.report.tables import NAMES
+from gptmini.key_table import keys_with
 from gptmini.runs import is_trained, read_config, read_lines, read_state
 from gptmini.runs.metrics import STEP
-
-# Keys that change nothing that is trained; a sweep gives threads to each of its runs.
-UNTOLD = (*NAMES, "trainer.threads")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +60,11 @@ def _overview_of(folder: Path) -> Overview:
         folder=folder,
         state=state,
         by=by,
-        changed=[line for line in typed if line.lstrip("+").partition("=")[0] not in UNTOLD],
+        changed=[
+            line
+            for line in typed
+            if line.lstrip("+").partition("=")[0] not in keys_with("unreported")
+        ],
         step=step,
         max_steps=config["trainer"]["max_steps"],
         loss=loss,

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from gptmini.key_table import keys_with
 from gptmini.runs.metrics import STEP, Line, curves_of
 
 if TYPE_CHECKING:  # a report needs neither, and torch takes seconds to import
@@ -25,8 +26,6 @@ FIXED = (
     "trainer.global_batch_size",
     "trainer.max_steps",
 )
-# Keys that change no measured figure.
-NAMES = ("name", "resume", "folder", "data_dir", "runs_dir", "console")
 
 # White space would be invisible in a label.
 VISIBLE = {" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥"}
@@ -118,7 +117,7 @@ def comparison(
     typed = {}
     for override in overrides:
         key, equals, value = override.lstrip("+").partition("=")
-        if equals and key not in NAMES:
+        if equals and key not in keys_with("unmeasured"):
             typed[key] = value
 
     # A typed text stands in only for a key that has no value of its own, such as experiment=NAME.

@@ -9,13 +9,12 @@ from typing import Any, Literal
 from pydantic import NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 
+from gptmini.key_table import keys_with
 from gptmini.settings import STRICT
 from gptmini.user_error import UserError
 
 # Digits of a number that is drawn from an interval. More of them would change no curve, and make commands unreadable.
 DIGITS = 4
-# Groups and keys that can change what a token is. Runs that differ in one of them are compared by bits per byte.
-CHANGE_TOKENS = ("data", "tokenizer", "experiment", "init_from", "budget")
 SEED = "seed"  # the key over which a table gives means
 
 
@@ -136,7 +135,7 @@ class Space:
         roots = [key.lstrip("+").partition(".")[0] for key in self.keys]
         if any(line.startswith("budget=") for line in self.fixed):  # which chooses a tokenizer
             return True
-        return any(root in CHANGE_TOKENS for root in roots)
+        return any(root in keys_with("changes_tokens") for root in roots)
 
     @property
     def n_points(self) -> int:

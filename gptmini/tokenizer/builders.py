@@ -5,6 +5,7 @@ Prepared tokens are known by the name of the builder and its keywords, so that b
 
 from collections.abc import Iterable
 from functools import partial
+from typing import ClassVar
 
 from pydantic import PositiveInt
 from pydantic.dataclasses import dataclass
@@ -32,6 +33,8 @@ class BytePairSettings:
 class ByteSettings:
     """The 256 bytes."""
 
+    needs_no_text: ClassVar = True  # the tokenizer is the same whatever the text
+
     def builder(self) -> partial:
         """Return byte, which has no settings."""
         return partial(byte)
@@ -49,6 +52,8 @@ class CharacterSettings:
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class GPT2Settings:
     """GPT-2's byte pairs."""
+
+    needs_no_text: ClassVar = True  # the tokenizer is the same whatever the text
 
     def builder(self) -> partial:
         """Return gpt2, which has no settings."""

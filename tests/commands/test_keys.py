@@ -8,6 +8,8 @@ import pytest
 import torch
 import yaml
 
+from gptmini.configuration.keys import known_keys
+from gptmini.key_table import KEYS
 from run_folders import last
 
 CONFIGS = Path(__file__).parent.parent.parent / "configs"
@@ -287,6 +289,11 @@ def test_every_key_has_a_named_effect():
     tried = set(EFFECTS) | TRIED_ELSEWHERE
     assert sorted(set(defined_keys()) - tried) == []
     assert sorted(tried - set(defined_keys())) == []
+
+
+def test_every_key_with_rights_exists():
+    groups = {path.name for path in CONFIGS.iterdir() if path.is_dir()}
+    assert set(KEYS) - set(known_keys()) - groups == set()
 
 
 # Keys that are tried above, in the options of their groups that the default run does not choose.

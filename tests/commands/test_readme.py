@@ -19,7 +19,7 @@ import pytest
 from pyarrow import parquet
 
 from gptmini.commands import COMMANDS
-from gptmini.configuration.stored import RESUMABLE
+from gptmini.key_table import keys_with
 from interop.nanogpt_files import write_nanogpt
 from pretended_sweep import TRAIN
 
@@ -151,7 +151,7 @@ def test_the_guide_to_resuming_lists_the_keys_that_a_resumed_run_takes():
     guide = (ROOT / "docs" / "resuming.md").read_text()
     section = guide.partition("## What may change")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`.*?) \| .* \|$", section, re.MULTILINE)
-    assert {key for row in rows for key in re.findall(r"`(.*?)`", row)} == set(RESUMABLE)
+    assert {key for row in rows for key in re.findall(r"`(.*?)`", row)} == keys_with("resumable")
 
 
 def anchors_of(document):

@@ -10,7 +10,7 @@ import yaml
 
 from commands.resuming.kills import killed
 from commands.resuming.readings import curves, snapshot, steps
-from gptmini.configuration.stored import RESUMABLE
+from gptmini.key_table import keys_with
 from gptmini.optim import TrapezoidSchedule
 from gptmini.runs import curves_of, read_lines
 from run_folders import config_of, last, newest
@@ -108,7 +108,7 @@ ALLOWED = {
 
 
 def test_every_override_that_a_resumed_run_takes_is_tried_here():
-    assert set(ALLOWED) == set(RESUMABLE)
+    assert set(ALLOWED) == keys_with("resumable")
 
 
 def test_overrides_of_how_it_is_computed_and_watched_take_effect_and_are_kept(interrupted, resume):

@@ -1,0 +1,112 @@
+"""The keys with special rights. A key that has none needs no row.
+
+Text keys are needed before Hydra composes, and before any settings class is imported; so this file imports nothing.
+"""
+
+from dataclasses import dataclass, fields
+from functools import cache
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rights:
+    """What is special about a key, or about a group and all keys in it."""
+
+    text: bool = False  # its value is text, never a number or several values: a path or a name, in any characters
+    place: bool = False  # it says where a run lies, and no more
+    resumable: bool = (
+        False  # may change in a resumed run: how it is computed and watched, never what is trained
+    )
+    only_off: bool = False  # resumable, and the only new value is null
+    adaptable: bool = False  # may differ between a model and a run that begins with its weights
+    by_budget: bool = False  # chosen by budget= unless it is typed or set by an experiment
+    changes_tokens: bool = False  # runs that differ in it are compared by bits per byte
+    of_sweep: bool = False  # chosen by a sweep for its runs, or the same for all of them
+    sweep_resumable: bool = (
+        False  # may change when a sweep goes on: where and how runs are computed
+    )
+    for_prepare: bool = False  # gptmini prepare takes notice of it
+    unmeasured: bool = False  # changes no measured figure
+    unreported: bool = False  # a report does not list it among what was typed
+
+
+KEYS = {
+    "name": Rights(text=True, of_sweep=True, unmeasured=True, unreported=True),
+    "folder": Rights(text=True, place=True, unmeasured=True, unreported=True),
+    "resume": Rights(text=True, place=True, unmeasured=True, unreported=True),
+    "runs_dir": Rights(
+        text=True,
+        place=True,
+        of_sweep=True,
+        sweep_resumable=True,
+        unmeasured=True,
+        unreported=True,
+    ),
+    "data_dir": Rights(
+        text=True,
+        resumable=True,
+        sweep_resumable=True,
+        for_prepare=True,
+        unmeasured=True,
+        unreported=True,
+    ),
+    "console": Rights(resumable=True, sweep_resumable=True, unmeasured=True, unreported=True),
+    "num_workers": Rights(resumable=True, sweep_resumable=True, for_prepare=True),
+    "verify": Rights(for_prepare=True),
+    "inspect": Rights(for_prepare=True),
+    "init_from": Rights(text=True, changes_tokens=True),
+    "budget": Rights(changes_tokens=True),
+    "experiment": Rights(changes_tokens=True, for_prepare=True),
+    "data": Rights(changes_tokens=True, for_prepare=True),
+    "data.path": Rights(text=True),
+    "data.val_path": Rights(text=True),
+    "data.folder": Rights(text=True, sweep_resumable=True),
+    "data.name": Rights(text=True),
+    "data.dataset": Rights(text=True),
+    "data.subset": Rights(text=True),
+    "data.split": Rights(text=True),
+    "data.val_split": Rights(text=True),
+    "data.revision": Rights(text=True),
+    "data.separator": Rights(text=True),
+    "tokenizer": Rights(changes_tokens=True, for_prepare=True),
+    "tokenizer.path": Rights(text=True),
+    "tokenizer.vocab_size": Rights(by_budget=True),
+    "model.d_model": Rights(by_budget=True),
+    "model.n_layers": Rights(by_budget=True),
+    "model.n_heads": Rights(by_budget=True),
+    "model.n_kv_heads": Rights(by_budget=True),
+    "model.d_ff": Rights(by_budget=True),
+    "model.context_length": Rights(adaptable=True, by_budget=True),
+    "model.dropout": Rights(adaptable=True, by_budget=True),
+    "trainer.global_batch_size": Rights(by_budget=True),
+    "trainer.max_steps": Rights(resumable=True, by_budget=True),
+    "trainer.val_every_steps": Rights(resumable=True, by_budget=True),
+    "trainer.max_time": Rights(resumable=True),
+    "trainer.max_bad_steps": Rights(resumable=True),
+    "trainer.batch_size": Rights(resumable=True, sweep_resumable=True),
+    "trainer.device": Rights(resumable=True, sweep_resumable=True),
+    "trainer.devices": Rights(resumable=True, sweep_resumable=True),
+    "trainer.num_nodes": Rights(resumable=True, sweep_resumable=True),
+    "trainer.strategy": Rights(resumable=True, sweep_resumable=True),
+    "trainer.checkpoint_activations": Rights(resumable=True, sweep_resumable=True),
+    "trainer.timeout": Rights(resumable=True, sweep_resumable=True),
+    "trainer.requeue": Rights(resumable=True, sweep_resumable=True),
+    "trainer.compile": Rights(resumable=True, sweep_resumable=True),
+    "trainer.threads": Rights(resumable=True, sweep_resumable=True, unreported=True),
+    "callbacks.scalars.every_steps": Rights(resumable=True),
+    "callbacks.scalars.peak_tflops": Rights(resumable=True),
+    "callbacks.checkpoints.every_steps": Rights(resumable=True),
+    "callbacks.samples": Rights(resumable=True, only_off=True),
+    "callbacks.pictures": Rights(resumable=True, only_off=True),
+    "sweep.name": Rights(sweep_resumable=True),
+    "sweep.trials": Rights(sweep_resumable=True),
+    "sweep.retries": Rights(sweep_resumable=True),
+    # What params varies is compared key by key.
+    "sweep.params": Rights(sweep_resumable=True),
+}
+
+
+@cache
+def keys_with(right: str) -> frozenset[str]:
+    """The keys that have a right, by the name of its field."""
+    assert right in {field.name for field in fields(Rights)}, right
+    return frozenset(key for key, rights in KEYS.items() if getattr(rights, right))
