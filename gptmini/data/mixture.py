@@ -14,8 +14,9 @@ from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
 from gptmini.data.opening import Encoding
 from gptmini.data.outputs import is_prepared
 from gptmini.data.paths import Paths
-from gptmini.data.preparation import plan_recipe, prepare
+from gptmini.data.preparation import prepare
 from gptmini.data.readers import FieldName, LossOn, OnError, Separator, Template
+from gptmini.data.recipe import plan_recipe
 from gptmini.data.splits import BuildTokenizer, SplitDocuments, Watcher, build_from
 from gptmini.data.store import SPLITS, TokenStore, digest_of_json, read_meta, write_meta
 from gptmini.data.text_corpus import TextCorpus

@@ -16,7 +16,7 @@ from pydantic import validate_call
 
 from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
 from gptmini.data.paths import STANDARD_INPUT, Paths, find_files, note_on, without_held_out
-from gptmini.data.preparation import plan_recipe
+from gptmini.data.recipe import plan_recipe
 from gptmini.data.splits import BuildTokenizer, Progress, Watcher
 from gptmini.data.store import SPLITS, TokenStore, read_meta, write_meta
 from gptmini.settings import STRICT, FileName

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from data.parts import first_byte
 from gptmini import tokenizer
-from gptmini.data import Document, Watcher, preparation, prepare
-from gptmini.data.preparation import Digests
+from gptmini.data import Document, Watcher, preparation, prepare, recipe, tasks
+from gptmini.data.recipe import Digests
 from gptmini.user_error import UserError
 from toys import Documents
 
@@ -30,7 +30,7 @@ BUILDERS = [tokenizer.byte, tokenizer.character, partial(tokenizer.bpe, vocab_si
 @pytest.fixture
 def small_tasks(monkeypatch):
     """Let tasks be so small that a short text has many."""
-    monkeypatch.setattr(preparation, "TASK", 2**12)
+    monkeypatch.setattr(tasks, "TASK", 2**12)
 
 
 def some_text(n, seed=0):
@@ -118,11 +118,11 @@ def test_a_document_in_many_parts_is_one_document_of_each_split(tmp_path, small_
 
 
 def test_many_short_documents_are_cut_into_several_tasks(monkeypatch):
-    monkeypatch.setattr(preparation, "MOST_PARTS", 10)
+    monkeypatch.setattr(tasks, "MOST_PARTS", 10)
     texts = [f"Text {i}" for i in range(95)]
-    tasks = list(preparation.cut_tasks(Document("train", text) for text in texts))
-    assert [len(task.documents) for task in tasks] == [10] * 9 + [5]
-    assert [document.text for task in tasks for document in task.documents] == texts
+    cut = list(tasks.cut_tasks(Document("train", text) for text in texts))
+    assert [len(task.documents) for task in cut] == [10] * 9 + [5]
+    assert [document.text for task in cut for document in task.documents] == texts
 
 
 class Failing(Documents):
@@ -188,7 +188,7 @@ def test_what_another_version_left_is_not_used(tmp_path, monkeypatch):
     corpus = Failing([some_text(30, seed=i) for i in range(30)], ["held out"])
     corpus.error = KeyboardInterrupt()
     with monkeypatch.context() as patch:
-        patch.setattr(preparation, "TASK", 2**10)
+        patch.setattr(tasks, "TASK", 2**10)
         patch.setattr(preparation, "__version__", "0.0")
         with pytest.raises(KeyboardInterrupt):
             prepare(corpus, tokenizer.byte, tmp_path)
@@ -229,7 +229,7 @@ def prepare_in_process(folder):
 
 @pytest.mark.slow
 def test_kills_at_random_instants_change_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(preparation, "TASK", 2**14)  # the text has twenty tasks
+    monkeypatch.setattr(tasks, "TASK", 2**14)  # the text has twenty tasks
     began = time.monotonic()
     prepare_in_process(tmp_path).join()
     seconds = time.monotonic() - began
@@ -273,7 +273,7 @@ def test_who_comes_second_waits_and_opens_what_the_first_has_prepared(tmp_path):
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_a_document(tmp_path, monkeypatch):
-    monkeypatch.setattr(preparation, "TASK", 2**16)
+    monkeypatch.setattr(tasks, "TASK", 2**16)
     peaks = []
     for n_parts in (1, 20, 200):  # of 11,000 bytes; the first time, libraries are loaded
         texts = ["some words " * 1000] * n_parts
@@ -333,7 +333,7 @@ def sha256(text):
 
 def test_a_file_is_not_read_again_until_it_changes(tmp_path, monkeypatch):
     # Take every file for one that was last changed long ago; no program can set that time.
-    monkeypatch.setattr(preparation, "SETTLING", -3600)
+    monkeypatch.setattr(recipe, "SETTLING", -3600)
     file = tmp_path / "a.txt"
     file.write_text("some text")
     assert digest_of(tmp_path / "cache", file) == sha256("some text")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tokenizers import processors
 
-from gptmini.data import TextCorpus, TokenFiles, preparation, prepare
+from gptmini.data import TextCorpus, TokenFiles, prepare, tasks
 from gptmini.data.inspect import inspect_split
 from gptmini.evaluation.measured import TrainedModel, measure
 from gptmini.evaluation.texts import PreparedText, TextFiles
@@ -205,7 +205,7 @@ class InParts(TextCorpus):
 
 @pytest.mark.parametrize("most_parts", [1, 2, 2**17])
 def test_a_document_in_parts_begins_once(folders, file, tmp_path, monkeypatch, most_parts):
-    monkeypatch.setattr(preparation, "MOST_PARTS", most_parts)
+    monkeypatch.setattr(tasks, "MOST_PARTS", most_parts)
     tokenizer = read(folders["adds <s>"])
     (tmp_path / "val.txt").write_text(WORDS)
     corpus = InParts([file], 0.5, val_path=tmp_path / "val.txt")
@@ -274,7 +274,7 @@ def test_a_text_prepared_by_an_earlier_version_is_read_as_it_is(folders, file, t
     (tmp_path / "train.txt").write_text(WORDS)
     corpus = TextCorpus(tmp_path / "train.txt", 0.5, val_path=file)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preparation, "before_documents", lambda tokenizer: [])
+        patch.setattr(tasks, "before_documents", lambda tokenizer: [])
         store, _ = prepare(corpus, lambda documents: tokenizer, tmp_path / "old")
     assert 0 not in store.tokens("val")
 

@@ -271,7 +271,7 @@ def test_a_chat_that_the_template_refuses_is_named_or_left_out_and_counted(
     expected = sorted([*theirs.apply_chat_template(chat)["input_ids"], 1] for chat in kept)
     stores = []
     for n_bytes in (2**22, 30_000):  # one task, and many
-        monkeypatch.setattr("gptmini.data.preparation.TASK", n_bytes)
+        monkeypatch.setattr("gptmini.data.tasks.TASK", n_bytes)
         notes = []
         store, _ = prepare(
             TextCorpus(file, 0.2, template="chat", on_error="skip"),
@@ -303,7 +303,7 @@ def test_chats_left_out_are_counted_though_a_preparation_was_interrupted(
 ):
     file, _ = some_refused
     tokenizer = read(folder_with(tmp_path / "theirs", STRICT_PLAIN))
-    monkeypatch.setattr("gptmini.data.preparation.TASK", 30_000)
+    monkeypatch.setattr("gptmini.data.tasks.TASK", 30_000)
     encode = preparation.encode_task
     notes = []
 

@@ -1,0 +1,201 @@
+"""The tasks of a preparation: cut from a text by its content, encoded in threads, and joined to a folder's files."""
+
+import json
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from threading import Event
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gptmini.data.chats import ChatReport, encode_chats
+from gptmini.data.corpus import Corpus, Document
+from gptmini.data.splits import n_bytes_of
+from gptmini.data.store import SPLITS, block_checksums, without_marks
+from gptmini.files import flush_file, replacing
+from gptmini.tokenizer import Tokenizer, before_documents
+
+# Bytes of text in a task. A task is held in memory whole, a kill costs the running tasks, and the last one runs alone.
+TASK = 2**22
+# Parts of documents in a task; Python needs a few hundred bytes for each of them while the task is in memory.
+MOST_PARTS = 2**17
+
+
+class Task(NamedTuple):
+    """Some of a corpus's text, in its order."""
+
+    number: int  # from 0
+    documents: list[Document]  # and parts of documents, each with its split
+    n_bytes: int  # UTF-8 bytes of text
+    begins: bool  # whether the first part begins its document
+
+
+def cut_tasks(documents: Iterable[Document]) -> Iterator[Task]:
+    """Cut documents into tasks; the last part of a corpus must end its document."""
+    number = 0
+    some: list[Document] = []
+    n_bytes = 0
+    begins = True  # whether the first part begins its document
+    ends = True  # whether the last part ends its document
+
+    for document in documents:
+        some.append(document)
+        n_bytes += n_bytes_of(document.text)
+        ends = document.ends
+        if n_bytes >= TASK or len(some) >= MOST_PARTS:
+            yield Task(number, some, n_bytes, begins)
+            number += 1
+            some = []
+            n_bytes = 0
+            begins = ends
+
+    assert ends, "the last part of a corpus must end its document"
+    if some:
+        yield Task(number, some, n_bytes, begins)
+
+
+def in_order(
+    work: Callable[[Task, Event], bool], tasks: Iterable[Task], n_workers: int
+) -> Iterator[tuple[int, bool]]:
+    """Do the work of tasks in threads, and yield the bytes and the result of each task, in the order of the tasks.
+
+    Args:
+        work: gives the result of a task. It is also given an event: once that is set, the result is no longer wanted.
+        tasks: the tasks, of which at most two a worker are in memory.
+        n_workers: threads. Threads are enough, because the tokenizers spend their time outside Python.
+    """
+    running: deque[tuple[int, Future[bool]]] = deque()
+    is_over = Event()
+    with ThreadPoolExecutor(n_workers) as threads:
+        try:
+            for task in tasks:
+                running.append((task.n_bytes, threads.submit(work, task, is_over)))
+                if len(running) >= 2 * n_workers:
+                    n_bytes, result = running.popleft()
+                    yield n_bytes, result.result()
+            for n_bytes, result in running:
+                yield n_bytes, result.result()
+        finally:
+            is_over.set()
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+class EncodedSplit:
+    """What a task has of a split."""
+
+    def __init__(self) -> None:
+        self.ids: list[np.ndarray] = []  # uint32 (n,) each
+        self.ends: list[int] = []  # number of ids up to where each document ends
+        self.n_ids = 0
+        self.n_bytes = 0
+
+    def add(self, ids: np.ndarray) -> None:
+        """Append ids."""
+        self.ids.append(ids)
+        self.n_ids += len(ids)
+
+
+def encode_task(
+    task: Task, tokenizer: Tokenizer, path: Path, is_over: Event, corpus: Corpus
+) -> None:
+    """Encode a task and write its ids to a file, whole or not at all; nothing if the result is no longer wanted."""
+    splits: dict[str | None, EncodedSplit] = {split: EncodedSplit() for split in SPLITS}
+    before = np.array(before_documents(tokenizer), dtype=np.uint32)
+    end = np.array([tokenizer.end_of_text or 0], dtype=np.uint32)
+    report = ChatReport()
+    all_ids: Iterator[np.ndarray | None]
+    if corpus.template is None:
+        all_ids = tokenizer.encode_batch(document.text for document in task.documents)
+    else:
+        all_ids = encode_chats(task.documents, tokenizer, corpus, report)
+        before = before[:0]  # a template writes its own
+        if corpus.loss_on == "answers":
+            end = ~end.astype(np.int64)
+
+    begins = task.begins
+    for document, ids in zip(task.documents, all_ids, strict=True):
+        if is_over.is_set():
+            return
+        if ids is None:
+            continue
+        encoded = splits[document.split]
+        if begins:
+            encoded.add(before)
+        encoded.add(ids)
+        encoded.n_bytes += n_bytes_of(document.text)
+        begins = document.ends
+        if document.ends:
+            if tokenizer.end_of_text is not None:
+                encoded.add(end)
+            encoded.ends.append(encoded.n_ids)
+
+    arrays: dict[str, Any] = {}
+    none = np.array([], dtype=np.uint32)
+    for split, encoded in splits.items():
+        ids = np.concatenate([none, *encoded.ids])
+        arrays[f"{split}_ids"] = ids.astype(dtype_of(tokenizer, corpus.loss_on))
+        arrays[f"{split}_ends"] = np.array(encoded.ends, dtype=np.uint64)
+        arrays[f"{split}_bytes"] = np.array(encoded.n_bytes)
+    if corpus.template is not None:
+        in_json = json.dumps(asdict(report)).encode()
+        arrays["chats"] = np.frombuffer(in_json, dtype=np.uint8)
+    with replacing(path) as file:
+        np.savez(file, **arrays)
+
+
+def join_split(
+    split: str, parts: Path, n_tasks: int, folder: Path, byte_lengths: np.ndarray | None = None
+) -> dict:
+    """Write the ids of a split and the index of its documents; return what meta.json says of them.
+
+    byte_lengths, (n_vocab,), are those of the ids of chats, whose text is not that of their documents.
+    """
+    n_documents = 0
+    n_bytes = 0
+    n_tokens = 0
+    largest_id = 0
+    counted: Counter[str] = Counter()  # what the loss counts of chats
+    paths = [folder / f"{split}.bin", folder / f"{split}.index"]
+    with paths[0].open("wb") as ids_file, paths[1].open("wb") as index_file:
+        for number in range(n_tasks):
+            with np.load(part_path(parts, number)) as part:
+                ids = part[f"{split}_ids"]
+                ends = part[f"{split}_ends"]
+                n_bytes += int(part[f"{split}_bytes"]) if byte_lengths is None else 0
+            ids_file.write(ids.tobytes())
+            index_file.write((ends + np.uint64(n_tokens)).astype("<u8").tobytes())
+            n_documents += len(ends)
+            n_tokens += len(ids)
+            largest_id = max(largest_id, int(without_marks(ids).max(initial=0)))
+            if byte_lengths is not None:
+                n_bytes += int(byte_lengths[without_marks(ids)].sum())
+                answers = ids[ids >= 0]
+                counted["counted"] += len(answers)
+                counted["counted_bytes"] += int(byte_lengths[answers].sum())
+        flush_file(ids_file)
+        flush_file(index_file)
+
+    return {
+        "documents": n_documents,
+        "bytes": n_bytes,
+        "tokens": n_tokens,
+        "largest_id": largest_id,
+        "crc32": block_checksums(paths[0]),
+        "index_crc32": block_checksums(paths[1]),
+        **counted,
+    }
+
+
+def part_path(parts: Path, number: int) -> Path:
+    """The file of the task with this number."""
+    return parts / f"{number:06}.npz"
+
+
+def dtype_of(tokenizer: Tokenizer, loss_on: str = "all") -> np.dtype:
+    """Type of the ids in a file: two bytes where they suffice, else four; with a sign for the loss on answers alone."""
+    if loss_on == "answers":
+        return np.dtype("<i4")
+    return np.dtype("<u2" if tokenizer.n_vocab <= 2**16 else "<u4")
