@@ -29,7 +29,7 @@ def run_job(composed: Composed) -> None:
 
     from gptmini.configuration.building import text_settings
     from gptmini.configuration.stored import resolved
-    from gptmini.data.store import SPLITS
+    from gptmini.data.meta import SPLITS
     from gptmini.job.progress import watching
     from gptmini.job.tokens import open_tokens
 
@@ -73,7 +73,7 @@ def run_job(composed: Composed) -> None:
 def inspection(store: "TokenStore") -> Iterator[str]:
     """Lines about both splits of a prepared folder, and their documents."""
     from gptmini.data.inspect import inspect_split
-    from gptmini.data.store import SPLITS
+    from gptmini.data.meta import SPLITS
     from gptmini.tokenizer import from_dict
 
     tokenizer = from_dict(store.tokenizer_state)

@@ -5,12 +5,13 @@ Here stand the names that load without torch; batch order, in gptmini.data.batch
 
 from gptmini.data.corpus import Corpus, Document
 from gptmini.data.hub import hub_text
+from gptmini.data.meta import find_prepared
 from gptmini.data.mixture import Mixture
 from gptmini.data.preparation import prepare
 from gptmini.data.published import PublishedText
 from gptmini.data.pydoc import PydocCorpus
 from gptmini.data.splits import Progress, Watcher
-from gptmini.data.store import TokenStore, find_prepared
+from gptmini.data.store import TokenStore
 from gptmini.data.text_corpus import TextCorpus
 from gptmini.data.token_files import TokenFiles
 

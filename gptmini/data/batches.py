@@ -13,7 +13,8 @@ import torch
 from pydantic import ConfigDict, Field, PositiveInt, SkipValidation, validate_call
 from torch import Tensor
 
-from gptmini.data.store import Ids, Source, TokenStore
+from gptmini.data.ids import Ids
+from gptmini.data.store import Source, TokenStore
 from gptmini.settings import STRICT, Seed
 from gptmini.user_error import UserError
 

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gptmini.data.store import TokenStore, without_marks
+from gptmini.data.ids import without_marks
+from gptmini.data.store import TokenStore
 from gptmini.tokenizer import Tokenizer, before_documents
 
 IDS_AT_ONCE = 2**20  # ids that are read at once

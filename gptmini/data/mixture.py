@@ -11,6 +11,7 @@ from pydantic import Field, validate_call, with_config
 from typing_extensions import TypedDict
 
 from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
+from gptmini.data.meta import SPLITS, digest_of_json, read_meta, write_meta
 from gptmini.data.opening import Encoding
 from gptmini.data.outputs import is_prepared
 from gptmini.data.paths import Paths
@@ -18,7 +19,7 @@ from gptmini.data.preparation import prepare
 from gptmini.data.readers import FieldName, LossOn, OnError, Separator, Template
 from gptmini.data.recipe import plan_recipe
 from gptmini.data.splits import BuildTokenizer, SplitDocuments, Watcher, build_from
-from gptmini.data.store import SPLITS, TokenStore, digest_of_json, read_meta, write_meta
+from gptmini.data.store import TokenStore
 from gptmini.data.text_corpus import TextCorpus
 from gptmini.settings import STRICT, FileName
 from gptmini.tokenizer import Tokenizer, from_dict, of_ids, ready

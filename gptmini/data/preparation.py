@@ -14,6 +14,7 @@ from threading import Event
 
 from gptmini.data.chats import join_chats, nothing_in
 from gptmini.data.corpus import Corpus
+from gptmini.data.meta import SPLITS, remedy, write_meta
 from gptmini.data.recipe import Recipe, plan_recipe
 from gptmini.data.splits import (
     BeginAgain,
@@ -23,7 +24,7 @@ from gptmini.data.splits import (
     Watcher,
     build_from,
 )
-from gptmini.data.store import SPLITS, TokenStore, remedy, write_meta
+from gptmini.data.store import TokenStore
 from gptmini.data.tasks import (
     Task,
     cut_tasks,

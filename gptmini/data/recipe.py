@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gptmini.data.corpus import Corpus
+from gptmini.data.meta import FORMAT, digest_of_json
 from gptmini.data.splits import BuildTokenizer
-from gptmini.data.store import FORMAT, digest_of_json
 from gptmini.files import replacing
 from gptmini.user_error import UserError
 

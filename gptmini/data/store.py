@@ -1,66 +1,19 @@
 """Prepared tokens on disk: a folder of token files with meta.json, complete or not there; see data/README.md."""
 
-import hashlib
-import json
 import mmap
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from gptmini.files import allow_open_files, replacing
+from gptmini.data.ids import Ids, Shards, without_marks
+from gptmini.data.meta import SPLITS, read_meta, remedy
+from gptmini.data.stored_file import StoredFile
+from gptmini.files import allow_open_files
 from gptmini.tokenizer import Tokenizer, from_dict
-from gptmini.untrusted import read_json
 from gptmini.user_error import UserError
-
-FORMAT = 3  # version of the files; part of the fingerprint, so that other rules make other folders
-SPLITS = ("train", "val")  # training text, and text that is held out for validation
-
-# Bytes that a checksum stands for. Small, so that opening a folder, which checks the first and the last of each file,
-# takes milliseconds; the checksums of ten billion ids are then 200 kB of meta.json.
-BLOCK = 2**20
-
-
-class Shards:
-    """Arrays of ids one after the other, without a copy: has a length, and is indexed by a slice or by positions."""
-
-    def __init__(self, arrays: "Sequence[Ids]") -> None:
-        """Take at least one array, (n,) each."""
-        self._arrays = [array for array in arrays if len(array)]
-        lengths = [len(array) for array in self._arrays]
-        # Position of the first id behind each array.
-        self._ends = np.cumsum(lengths, dtype=np.int64)
-        self.dtype = np.result_type(*(array.dtype for array in arrays))
-
-    def __len__(self) -> int:
-        """Number of ids."""
-        return int(self._ends[-1]) if len(self._ends) else 0
-
-    def __getitem__(self, key: slice | np.ndarray) -> np.ndarray:
-        """Ids of a slice, (n,), or at positions from 0 on, an int64 array of any shape."""
-        if isinstance(key, slice):
-            key = np.arange(*key.indices(len(self)))
-
-        which = np.searchsorted(self._ends, key, side="right")
-        ids = np.empty(key.shape, dtype=self.dtype)
-        for i in np.unique(which):
-            array = self._arrays[i]
-            chosen = which == i
-            first = self._ends[i] - len(array)
-            ids[chosen] = array[key[chosen] - first]
-        return ids
-
-
-# What a split's ids may be.
-Ids = np.ndarray | Shards
-
-
-def without_marks(ids: np.ndarray) -> np.ndarray:
-    """Ids of any shape as a model is given them: those that the loss does not count are stored as ~id, below 0."""
-    return np.maximum(ids, ~ids) if ids.dtype.kind == "i" else ids
 
 
 class Source(NamedTuple):
@@ -311,107 +264,3 @@ class TokenStore:
 
     def _path(self, split: str) -> Path:
         return self.folder / f"{split}.bin"
-
-
-class StoredFile(NamedTuple):
-    """A file whose content meta.json describes."""
-
-    path: Path
-    size: int  # bytes
-    checksums: list[int] | None  # CRC-32 of each block; None for a file that another program wrote
-
-    def check(self, folder: Path, *, is_thorough: bool) -> None:
-        """Raise UserError unless the file has its size, and its first and last block, or all, have their checksums.
-
-        folder is the prepared folder that the file belongs to.
-        """
-        is_right = self.path.is_file() and self.path.stat().st_size == self.size > 0
-        if self.checksums is None:
-            if not is_right:
-                raise UserError(
-                    f"{self.path} must have the {self.size:,} bytes that it had when its tokens were counted, and it "
-                    "is missing or has changed; put it back, or run gptmini prepare data=tokens with the data.path= of "
-                    "its new place first"
-                )
-            return
-
-        if is_right:
-            last = len(self.checksums) - 1
-            chosen = range(last + 1) if is_thorough else sorted({0, last})
-            is_right = block_checksums(self.path, chosen) == [self.checksums[i] for i in chosen]
-        if not is_right:
-            raise UserError(f"{self.path} does not hold what meta.json describes; {remedy(folder)}")
-
-
-def block_checksums(path: Path, numbers: Iterable[int] | None = None) -> list[int]:
-    """CRC-32 of the blocks of a file that have these numbers, from 0, or of all; the last block may be shorter."""
-    checksums = []
-    if numbers is None:
-        numbers = range(-(-path.stat().st_size // BLOCK))
-    with path.open("rb") as file:
-        for i in numbers:
-            file.seek(i * BLOCK)
-            checksums.append(zlib.crc32(file.read(BLOCK)))
-    return checksums
-
-
-def find_prepared(folder: Path, near: Path) -> Path:
-    """The place of a prepared folder that a run names relative to where the run was started.
-
-    Args:
-        folder: the folder as the run names it.
-        near: a file of the run. The run was started in a folder above the file, or where the user stands now.
-
-    Returns the first place that holds a prepared folder: seen from the working directory, or else from the folders
-    above the file, the nearest first. Where there is none, returns folder as it is.
-    """
-    places = [Path(), *near.absolute().parents]
-    for place in places:
-        if (place / folder / "meta.json").is_file():
-            return place / folder
-    return folder
-
-
-def read_meta(folder: Path) -> dict:
-    """What meta.json of a prepared folder says; UserError unless it is as this version wrote it."""
-    path = folder / "meta.json"
-    if not path.is_file():
-        problem = "has no meta.json" if folder.is_dir() else "does not exist"
-        raise UserError(
-            f"{folder} must be a prepared folder, and it {problem}; prepare its text again with gptmini prepare or by "
-            "resuming its run, or name another folder"
-        )
-
-    try:
-        meta = read_json(path)
-    except UserError as error:
-        raise UserError(f"{error}; {remedy(folder)}") from None
-
-    digest = meta.pop("digest", None)
-    if meta.get("format") != FORMAT:
-        raise UserError(
-            f"{path} has format {meta.get('format')!r}, and this version reads {FORMAT} alone, so that texts prepared "
-            f"by gptmini 0.2 are prepared anew; {remedy(folder)}"
-        )
-    if digest_of_json(meta) != digest:
-        raise UserError(f"{path} was edited: its digest does not match; {remedy(folder)}")
-    return meta
-
-
-def write_meta(folder: Path, meta: dict) -> None:
-    """Write meta.json, whole or not at all, with the digest of all its keys; the folder is made if it is not there."""
-    contents = meta | {"digest": digest_of_json(meta)}
-    folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder / "meta.json") as file:
-        file.write(json.dumps(contents, indent=1).encode("utf-8"))
-
-
-def digest_of_json(value: object) -> str:
-    """SHA-256 of a value in plain JSON types, in hexadecimal."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def remedy(folder: Path) -> str:
-    """What to do about a prepared folder that cannot be used."""
-    return f"delete {folder} to prepare it again"

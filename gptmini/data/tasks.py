@@ -13,8 +13,10 @@ import numpy as np
 
 from gptmini.data.chats import ChatReport, encode_chats
 from gptmini.data.corpus import Corpus, Document
+from gptmini.data.ids import without_marks
+from gptmini.data.meta import SPLITS
 from gptmini.data.splits import n_bytes_of
-from gptmini.data.store import SPLITS, block_checksums, without_marks
+from gptmini.data.stored_file import block_checksums
 from gptmini.files import flush_file, replacing
 from gptmini.tokenizer import Tokenizer, before_documents
 

@@ -15,10 +15,11 @@ import numpy as np
 from pydantic import validate_call
 
 from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
+from gptmini.data.meta import SPLITS, read_meta, write_meta
 from gptmini.data.paths import STANDARD_INPUT, Paths, find_files, note_on, without_held_out
 from gptmini.data.recipe import plan_recipe
 from gptmini.data.splits import BuildTokenizer, Progress, Watcher
-from gptmini.data.store import SPLITS, TokenStore, read_meta, write_meta
+from gptmini.data.store import TokenStore
 from gptmini.settings import STRICT, FileName
 from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError

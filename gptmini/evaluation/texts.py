@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from gptmini.data import TextCorpus, TokenStore
-from gptmini.data.store import Excerpt, without_marks
+from gptmini.data.ids import without_marks
+from gptmini.data.store import Excerpt
 from gptmini.tokenizer import Tokenizer, before_documents, from_dict, of_ids, without_beginning
 from gptmini.user_error import UserError
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from gptmini.data.batches import NOT_COUNTED, validation_windows
-from gptmini.data.store import Excerpt, Ids, without_marks
+from gptmini.data.ids import Ids, without_marks
+from gptmini.data.store import Excerpt
 from gptmini.user_error import UserError
 
 NOT_SCORED = NOT_COUNTED  # target in a place that is not scored

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gptmini.data.store import FORMAT, block_checksums, write_meta
+from gptmini.data.meta import FORMAT, write_meta
+from gptmini.data.stored_file import block_checksums
 from gptmini.tokenizer import Tokenizer
 
 DOCUMENT = 1000  # tokens of a document

@@ -12,7 +12,7 @@ import torch
 import gptmini
 from gptmini.data import TextCorpus, Watcher, preparation, prepare
 from gptmini.data.batches import shifted
-from gptmini.data.store import without_marks
+from gptmini.data.ids import without_marks
 from gptmini.interop.hugging_face import from_hugging_face
 from gptmini.interop.tokenizer_json import read_tokenizer, write_tokenizer
 from gptmini.model import training_loss

@@ -11,7 +11,7 @@ from pydantic import Field, PositiveInt, validate_call
 from torch import Tensor
 
 from gptmini.data.batches import NOT_COUNTED
-from gptmini.data.store import without_marks
+from gptmini.data.ids import without_marks
 from gptmini.model import GPT, ModelSettings
 from gptmini.report.tables import visible
 from gptmini.settings import STRICT
