@@ -8,7 +8,7 @@ from pydantic import validate_call
 
 from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
 from gptmini.data.opening import decoded, opened
-from gptmini.data.readers import Piece, in_pieces
+from gptmini.data.pieces import Piece, in_pieces
 from gptmini.files import replacing
 from gptmini.settings import STRICT, FileName
 from gptmini.user_error import UserError

@@ -10,8 +10,9 @@ from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut
 from gptmini.data.escapes import unescaped
 from gptmini.data.opening import Encoding, format_of, opened
 from gptmini.data.paths import Paths, find_files, names_of, note_on, without_held_out
+from gptmini.data.pieces import Piece
 from gptmini.data.quoting import quoting_of
-from gptmini.data.readers import FieldName, LossOn, OnError, Piece, Reader, Separator, Template
+from gptmini.data.readers import FieldName, LossOn, OnError, Reader, Separator, Template
 from gptmini.settings import STRICT, FileName
 from gptmini.user_error import UserError
 

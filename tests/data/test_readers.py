@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.parts import whole
-from gptmini.data import opening, quoting, readers
-from gptmini.data.readers import Piece, Reader, in_pieces
+from gptmini.data import opening, pieces, quoting, readers
+from gptmini.data.pieces import Piece, in_pieces
+from gptmini.data.readers import Reader
 from gptmini.tokenizer import SPLIT_PATTERN, BytePairTokenizer
 from gptmini.user_error import UserError
 
@@ -45,7 +46,7 @@ def skipping(file, **how):
 @pytest.fixture
 def small(monkeypatch):
     """Pieces of eight characters, read in blocks of seven bytes."""
-    monkeypatch.setattr(readers, "PIECE", 8)
+    monkeypatch.setattr(pieces, "PIECE", 8)
     monkeypatch.setattr(opening, "BLOCK", 7)
 
 
@@ -170,14 +171,14 @@ CHARACTERS = "ab1.' \n\r\t\u00a0\u2003\x1c\u0301字"
 @given(text=st.lists(st.sampled_from([*CHARACTERS, " " * 10, "\n" * 9, "b" * 9])).map("".join))
 def test_encoding_pieces_gives_the_ids_of_the_whole_text(text):
     parts = [*(Piece(character, ends=False) for character in text), Piece("", ends=True)]
-    pieces = list(in_pieces(iter(parts), Path("a.txt")))
-    ids = [token for piece in pieces for token in BPE.encode(piece.text)]
+    cut = list(in_pieces(iter(parts), Path("a.txt")))
+    ids = [token for piece in cut for token in BPE.encode(piece.text)]
     assert ids == BPE.encode(text)
 
 
 @pytest.mark.usefixtures("small")
 def test_a_run_without_white_space_is_refused_by_the_name_of_its_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "LONGEST_RUN", 50)
+    monkeypatch.setattr(pieces, "LONGEST_RUN", 50)
     (tmp_path / "a.txt").write_text("a " + 70 * "x")
     with pytest.raises(UserError, match=r"a\.txt must have a space or a line break .* begins ' ?x"):
         documents(tmp_path / "a.txt")
