@@ -7,7 +7,7 @@ from gptmini.interop.gguf_file import write_gguf
 from gptmini.interop.hugging_face import from_hugging_face, to_hugging_face
 from gptmini.interop.nanogpt import read_nanogpt
 from gptmini.interop.reading import read_folder
-from gptmini.interop.tokenizer_json import to_tokenizers
+from gptmini.interop.tokenizer_writing import to_tokenizers
 
 __all__ = [
     "ARCHITECTURES",

@@ -21,7 +21,7 @@ from gptmini.interop.folder_settings import (
 )
 from gptmini.interop.hugging_face import to_hugging_face
 from gptmini.interop.reading import GPT2_PREFIX
-from gptmini.interop.tokenizer_json import write_tokenizer
+from gptmini.interop.tokenizer_writing import write_tokenizer
 from gptmini.model.gpt import GPT
 from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gptmini.interop.tokenizer_json import to_tokenizers
+from gptmini.interop.tokenizer_writing import to_tokenizers
 from gptmini.tokenizer import (
     SPLIT_PATTERN,
     BytePairTokenizer,

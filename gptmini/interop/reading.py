@@ -9,7 +9,7 @@ from torch import Tensor
 from typing_extensions import TypedDict  # which pydantic takes before Python 3.12
 
 from gptmini.interop.hugging_face import gpt_of, our_config
-from gptmini.interop.tokenizer_json import read_tokenizer
+from gptmini.interop.tokenizer_reading import read_tokenizer
 from gptmini.model.config import GPTConfig
 from gptmini.model.gpt import GPT
 from gptmini.settings import FileName, checked

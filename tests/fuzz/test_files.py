@@ -144,7 +144,7 @@ def use(folder):
 def test_a_models_folder_with_junk_in_a_file_is_read_or_refused_by_name(
     model_files, monkeypatch, data
 ):
-    monkeypatch.setattr("gptmini.interop.tokenizer_json.N_COMPARED", 20)  # texts, for speed
+    monkeypatch.setattr("gptmini.interop.tokenizer_reading.N_COMPARED", 20)  # texts, for speed
     file = data.draw(st.sampled_from(model_files[data.draw(st.sampled_from([*MODELS]))]))
     file.write(data.draw(broken(file.tree, JUNK)))
     # Weights that do not fit the model may be in any of several files, or left out of their index.

@@ -16,7 +16,8 @@ from gptmini.evaluation.measured import TrainedModel, measure
 from gptmini.evaluation.texts import PreparedText, TextFiles
 from gptmini.generation.text import prompt_ids
 from gptmini.interop.reading import read_folder
-from gptmini.interop.tokenizer_json import read_tokenizer, to_tokenizers
+from gptmini.interop.tokenizer_reading import read_tokenizer
+from gptmini.interop.tokenizer_writing import to_tokenizers
 from gptmini.loading import builder_of
 from gptmini.tokenizer import before_documents, beginning_of, byte, from_dict
 from interop.library_tokenizers import learned

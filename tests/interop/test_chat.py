@@ -14,7 +14,8 @@ from gptmini.data import TextCorpus, Watcher, preparation, prepare
 from gptmini.data.batches import shifted
 from gptmini.data.ids import without_marks
 from gptmini.interop.hugging_face import from_hugging_face
-from gptmini.interop.tokenizer_json import read_tokenizer, write_tokenizer
+from gptmini.interop.tokenizer_reading import read_tokenizer
+from gptmini.interop.tokenizer_writing import write_tokenizer
 from gptmini.model import training_loss
 from gptmini.tokenizer import byte, from_dict
 from gptmini.user_error import UserError

@@ -8,7 +8,7 @@ import re
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, trainers
 
-from gptmini.interop.tokenizer_json import read_tokenizer
+from gptmini.interop.tokenizer_reading import read_tokenizer
 from gptmini.user_error import UserError
 from interop.library_tokenizers import learned
 

@@ -9,12 +9,8 @@ import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from gptmini import tokenizer
-from gptmini.interop.tokenizer_json import (
-    merges_of,
-    read_tokenizer,
-    to_tokenizers,
-    write_tokenizer,
-)
+from gptmini.interop.tokenizer_reading import read_tokenizer
+from gptmini.interop.tokenizer_writing import merges_of, to_tokenizers, write_tokenizer
 from gptmini.tokenizer import LibraryTokenizer
 from gptmini.user_error import UserError
 from interop.library_tokenizers import learned, of_sentence_piece

@@ -1,9 +1,8 @@
-"""Tokenizers of gptmini as tokenizers of Hugging Face, and theirs as gptmini's: the file tokenizer.json.
+"""Tokenizers of Hugging Face's folders: as gptmini's own where that gives the same ids, else run by their library.
 
 Hugging Face's tokenizers are "theirs" in this file, and those of gptmini "ours".
 """
 
-import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,10 +20,9 @@ from gptmini.tokenizer import (
     CharTokenizer,
     LibraryTokenizer,
     Tokenizer,
-    beginning_of,
 )
 from gptmini.tokenizer.byte_pairs import ALL_BYTES, BYTE_PATTERN
-from gptmini.tokenizer.letters import in_bytes, in_letters
+from gptmini.tokenizer.letters import in_bytes
 from gptmini.tokenizer.library import check_settings
 from gptmini.tokenizer.library_errors import library_errors
 from gptmini.untrusted import LARGEST_JSON, file_size, read_json, read_text
@@ -33,7 +31,6 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     import tokenizers
 
-ANY_CHARACTER = r"[\s\S]"
 # Texts on which a tokenizer that was read is compared with the library's: all kinds of pieces, side by side.
 LATIN = ("the", " The", " tokenizer", "'s", "'ll", "'", "é", " naïve", "a" * 30)
 OTHERS = (" 1984", "3.14", "==", " (", ")", "_x", "日本", "🙂", "\u0301", "\u017f")
@@ -82,138 +79,6 @@ class Templates(TypedDict, total=False):
 
 # Tokens of tokenizer_config.json by their keys.
 Tokens = dict[str, Annotated[str | None, BeforeValidator(_string_of)]]
-
-
-def to_tokenizers(tokenizer: Tokenizer) -> "tokenizers.Tokenizer":
-    """The tokenizer of the library tokenizers that gives every text the same ids.
-
-    It differs in one thing: the library takes the string <|endoftext|> in a text for the id that ends a document.
-    Raises UserError: a tokenizer of another kind than gptmini's own.
-    """
-    from tokenizers import AddedToken
-
-    if isinstance(tokenizer, CharTokenizer):
-        exported = _of_characters(tokenizer)
-    elif isinstance(tokenizer, BytePairTokenizer):
-        exported = _of_byte_pairs(tokenizer)
-    else:
-        raise UserError(f"a tokenizer of the kind {tokenizer.kind} cannot be exported")
-
-    # After the model, so that its id is the one behind those of the model.
-    if tokenizer.end_of_text is not None:
-        exported.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
-    return exported
-
-
-def _of_characters(tokenizer: CharTokenizer) -> "tokenizers.Tokenizer":
-    """A word for each character. A byte-pair model without merges would drop unknown characters without a word."""
-    import tokenizers
-    from tokenizers import Regex, decoders, models, pre_tokenizers
-
-    vocabulary = {character: i for i, character in enumerate(tokenizer.characters)}
-    exported = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    exported.pre_tokenizer = pre_tokenizers.Split(Regex(ANY_CHARACTER), behavior="isolated")
-    exported.decoder = decoders.Fuse()
-    return exported
-
-
-def _of_byte_pairs(tokenizer: BytePairTokenizer) -> "tokenizers.Tokenizer":
-    """Byte pairs, with every way to make a token as a merge, as transformers converts tiktoken's encodings."""
-    import tokenizers
-    from tokenizers import Regex, decoders, models, pre_tokenizers
-
-    vocabulary = {in_letters(token): rank for rank, token in enumerate(tokenizer.ranks)}
-    # tiktoken looks for a piece as a whole before it merges, and ignore_merges does the same.
-    model = models.BPE(vocab=vocabulary, merges=merges_of(tokenizer.ranks), ignore_merges=True)
-    exported = tokenizers.Tokenizer(model)
-
-    to_letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    if tokenizer.pattern == BYTE_PATTERN and len(tokenizer.ranks) == 256:
-        exported.pre_tokenizer = to_letters
-    else:
-        by_rule = pre_tokenizers.Split(Regex(tokenizer.pattern), behavior="isolated")
-        exported.pre_tokenizer = pre_tokenizers.Sequence([by_rule, to_letters])
-    exported.decoder = decoders.ByteLevel()
-    return exported
-
-
-def merges_of(ranks: list[bytes]) -> list[tuple[str, str]]:
-    """The pairs of tokens that make a token, in letters, in the order in which they are merged.
-
-    tiktoken merges two neighbours whenever their joint bytes are a token, the token of lowest rank first. So each token
-    is the result of every pair of tokens that it can be cut into.
-    """
-    rank_of = {token: rank for rank, token in enumerate(ranks)}
-    merges = []
-    for token in ranks:
-        pairs = []
-        for i in range(1, len(token)):
-            left = rank_of.get(token[:i])
-            right = rank_of.get(token[i:])
-            if left is not None and right is not None:
-                pairs.append((left, right))
-        for left, right in sorted(pairs):
-            merges.append((in_letters(ranks[left]), in_letters(ranks[right])))
-    return merges
-
-
-def write_tokenizer(
-    tokenizer: Tokenizer,
-    folder: Path,
-    *,
-    context_length: int,
-    published: dict[str, Any] | None = None,
-    is_cut: bool = False,
-) -> None:
-    """Write tokenizer.json and tokenizer_config.json, which transformers reads as PreTrainedTokenizerFast.
-
-    Args:
-        tokenizer, folder: any tokenizer, and a folder that exists.
-        context_length: most tokens that the model takes.
-        published: the tokenizer_config.json of the folder that the tokenizer comes from; None for none.
-        is_cut: whether that folder's model took more tokens.
-    """
-    if isinstance(tokenizer, LibraryTokenizer):
-        text = tokenizer.text
-    else:
-        text = to_tokenizers(tokenizer).to_str(pretty=True)
-    (folder / "tokenizer.json").write_bytes(text.encode("utf-8"))
-
-    config: dict[str, Any] = dict(published or {})
-    if published is None:
-        config = _own_config(tokenizer)
-    if published is None or is_cut:
-        config["model_max_length"] = context_length
-    # Without this class, transformers 5 makes GPT-2's own tokenizer of the file and leaves ignore_merges out.
-    config["tokenizer_class"] = "PreTrainedTokenizerFast"
-
-    if isinstance(tokenizer, LibraryTokenizer) and tokenizer.chat is not None:
-        templates = config.get("chat_template")
-        config |= tokenizer.chat
-        # A list holds further templates, of which the tokenizer has the default one.
-        if isinstance(templates, list):
-            default = {"name": "default", "template": tokenizer.chat.get("chat_template")}
-            config["chat_template"] = [
-                default if one["name"] == "default" else one for one in templates
-            ]
-    text = json.dumps(config, indent=2) + "\n"
-    (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
-
-
-def _own_config(tokenizer: Tokenizer) -> dict[str, Any]:
-    """The tokenizer_config.json of a tokenizer that was published in no folder, without its class and its length."""
-    config: dict[str, Any] = {"clean_up_tokenization_spaces": False}
-    for name, i in (
-        ("bos_token", beginning_of(tokenizer)),
-        ("eos_token", tokenizer.end_of_text),
-        # Batches of prompts need a token that fills them up, and this one never stands within a document.
-        ("pad_token", tokenizer.end_of_text),
-    ):
-        if i is not None:
-            config[name] = tokenizer.decode([i])
-    # A model continues after the last token of a row, so padding stands on the left.
-    config["padding_side"] = "left"
-    return config
 
 
 def read_tokenizer(
