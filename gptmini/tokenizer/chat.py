@@ -94,7 +94,7 @@ class ChatEncoder:
         self._names: dict[str, object] = {
             "tools": None,
             "documents": None,
-            "raise_exception": _raise,
+            "raise_exception": raise_exception,
             **names,
         }
         # Of two special tokens that begin in one place, the library takes the longer one.
@@ -107,10 +107,10 @@ class ChatEncoder:
         self._plain = plain
         self._line_break = _encoded(tokenizer, "\n").ids
 
-        self._template = _compiled(template, GenerationTag)
+        self._template = compiled(template, GenerationTag)
         has_tag = GENERATION.search(template) is not None
         # Renders what the template renders, with marks around answers; None where the template does not say.
-        self._marking = _compiled(template, MarkingTag) if has_tag else None
+        self._marking = compiled(template, MarkingTag) if has_tag else None
 
     def encode(
         self, messages: Sequence[Message], *, loss_on: str = "answers"
@@ -124,12 +124,12 @@ class ChatEncoder:
         Raises RefusedChatError: the template refuses the messages, takes a special token in them apart, or has answers
         that cannot be found. Raises UserError: the memory does not suffice.
         """
-        messages = [_with_thoughts(message) for message in messages]
+        messages = [with_thoughts(message) for message in messages]
         text = self._rendered(messages)
 
         ids: list[int] = []
         places = [np.zeros((0, 2), dtype=np.int64)]  # in text, where each id begins and ends
-        for (start, end), is_typed in _parts(text, self._typed(messages, text)):
+        for (start, end), is_typed in parts_of(text, self._typed(messages, text)):
             is_first = start == 0 and not is_typed
             some_ids, offsets = self._part(text[start:end], is_first=is_first, is_typed=is_typed)
             ids += some_ids
@@ -166,12 +166,12 @@ class ChatEncoder:
         The messages are rendered again with marks around their special tokens. Marks keep a template from stripping
         white space beside them, so the two texts are compared without white space.
         """
-        marked_messages = [_mapped(message, self._between_marks) for message in messages]
+        marked_messages = [mapped(message, self._between_marks) for message in messages]
         if marked_messages == messages:
             return []
 
         marked = self._rendered(marked_messages)
-        aligned = _aligned(marked, text)
+        aligned = align(marked, text)
         if aligned is None:
             found = self._special.search("".join(message["content"] for message in messages))
             shown = "a special token" if found is None else found[0]
@@ -205,7 +205,7 @@ class ChatEncoder:
 
     def _between_marks(self, text: str) -> str:
         """A text of a message, with marks around the string of each special token."""
-        return self._special.sub(rf"{START}\g<0>{END}", _without_marks(text))
+        return self._special.sub(rf"{START}\g<0>{END}", unmarked(text))
 
     def _part(self, part: str, *, is_first: bool, is_typed: bool) -> tuple[list[int], np.ndarray]:
         """Ids of a part of a text, and where each begins and ends in it, int64 (n, 2).
@@ -267,7 +267,7 @@ class ChatEncoder:
             raise RefusedChatError(
                 "a chat must not hold U+FDD0 and U+FDD1, which mark answers, for data.loss_on=answers"
             )
-        if _without_marks(marked) != text:
+        if unmarked(marked) != text:
             raise RefusedChatError(
                 "data.loss_on=answers cannot find the answers: the tokenizer's chat template changes the text inside "
                 "{% generation %}; use data.loss_on=all"
@@ -317,7 +317,7 @@ class ChatEncoder:
 
         otherwise = len(answered) if is_last else None
         content = self._content(messages[: i + 1], i, answered)
-        n_same = _n_same(answered, longer)
+        n_same = n_common(answered, longer)
         if content is None or n_same < content[1]:
             return otherwise
         start, end = content
@@ -344,7 +344,7 @@ class ChatEncoder:
         Where the template strips white space, that around the content is left out. None where the template leaves the
         content out, writes it twice, or takes it apart.
         """
-        marked_messages = [_mapped(message, _without_marks) for message in messages]
+        marked_messages = [mapped(message, unmarked) for message in messages]
         marked_messages[i]["content"] = START + marked_messages[i]["content"] + END
         try:
             marked = self._rendered(marked_messages)
@@ -354,10 +354,10 @@ class ChatEncoder:
         marks = [character for character in marked if character in MARKS]
         if marks != [START, END]:
             return None
-        if _without_marks(marked) == text:
+        if unmarked(marked) == text:
             return marked.index(START), marked.index(END) - 1
 
-        aligned = _aligned(marked, text)
+        aligned = align(marked, text)
         if aligned is None:
             return None
         solid, n_before = aligned
@@ -373,7 +373,7 @@ def _encoded(coder: "tokenizers.Tokenizer", text: str) -> "tokenizers.Encoding":
         return coder.encode(text, add_special_tokens=False)
 
 
-def _compiled(template: str, tag: type[GenerationTag]) -> Template:
+def compiled(template: str, tag: type[GenerationTag]) -> Template:
     """A template in a sandbox, set up as transformers does; UserError for one that is no Jinja."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True,
@@ -387,7 +387,7 @@ def _compiled(template: str, tag: type[GenerationTag]) -> Template:
         raise UserError(f"a chat template must be in Jinja, got: {error}") from None
 
 
-def _raise(message: str) -> NoReturn:
+def raise_exception(message: str) -> NoReturn:
     """What templates call raise_exception."""
     raise TemplateError(message)
 
@@ -409,7 +409,7 @@ def _to_json(
     )
 
 
-def _with_thoughts(message: Message) -> Message:
+def with_thoughts(message: Message) -> Message:
     """A message whose thoughts have the names that transformers gives them."""
     found = (message[name] for name in THOUGHTS if message.get(name) is not None)
     thoughts = next(found, None)
@@ -418,23 +418,23 @@ def _with_thoughts(message: Message) -> Message:
     return {"thinking": thoughts, **message, "reasoning_content": thoughts}
 
 
-def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+def mapped(value: Any, change: Callable[[str], str]) -> Any:
     """Apply a function to each string in a value of plain JSON types, except to names of fields."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
-        return {key: _mapped(one, change) for key, one in value.items()}
+        return {key: mapped(one, change) for key, one in value.items()}
     if isinstance(value, list):
-        return [_mapped(one, change) for one in value]
+        return [mapped(one, change) for one in value]
     return value
 
 
-def _without_marks(text: str) -> str:
+def unmarked(text: str) -> str:
     """A text without the characters that are marks."""
     return text.replace(START, "").replace(END, "")
 
 
-def _parts(text: str, typed: Sequence[Span]) -> Iterator[tuple[Span, bool]]:
+def parts_of(text: str, typed: Sequence[Span]) -> Iterator[tuple[Span, bool]]:
     """Cut a text before and behind each of the spans; every part comes with whether it is one of them."""
     edges = [0, *(place for span in typed for place in span), len(text)]
     for number, (start, end) in enumerate(pairwise(edges)):
@@ -442,13 +442,13 @@ def _parts(text: str, typed: Sequence[Span]) -> Iterator[tuple[Span, bool]]:
             yield (start, end), number % 2 == 1
 
 
-def _n_same(one: str, other: str) -> int:
+def n_common(one: str, other: str) -> int:
     """How many characters two texts have in common at their beginning."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
-def _aligned(marked: str, text: str) -> tuple[list[int], list[int]] | None:
+def align(marked: str, text: str) -> tuple[list[int], list[int]] | None:
     """How the text of messages with marks lies on their text without; None where more than white space differs.
 
     Returns where the solid characters of text stand, those that are neither white space nor marks; and for each place
