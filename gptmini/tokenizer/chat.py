@@ -1,63 +1,44 @@
 """Chats as ids, by the Jinja template of a tokenizer's folder, and which ids stand in the assistant's answers."""
 
-import json
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate, compress, pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jinja2 import Template, TemplateError
-from jinja2.ext import Extension
-from jinja2.nodes import CallBlock, Node
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import Template
 
+from gptmini.tokenizer.chat_marks import (
+    END,
+    MARKS,
+    START,
+    Span,
+    align,
+    mapped,
+    n_common,
+    parts_of,
+    unmarked,
+)
+from gptmini.tokenizer.chat_template import (
+    GENERATION,
+    GenerationTag,
+    MarkingTag,
+    Message,
+    compiled,
+    raise_exception,
+    with_thoughts,
+)
 from gptmini.tokenizer.library_errors import library_errors
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
     import tokenizers
 
-Message = dict[str, Any]  # role and content, both text, and what else the template may use
-Span = tuple[int, int]  # where a part of a text starts and ends
-# Stand before and behind a part of a text whose place is looked for; Unicode keeps both free for such uses.
-START = "\ufdd0"
-END = "\ufdd1"
-MARKS = START + END
-GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")  # transformers looks for this tag too
 SHOWN = 300  # characters of a template's own error that a message shows
-# Names of a message's thoughts. transformers gives templates the first, whichever a chat has.
-THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 
 
 class RefusedChatError(UserError):
     """The template refuses this chat, or its ids or answers cannot be told; other chats may fit."""
-
-
-class GenerationTag(Extension):
-    """The tag generation, by which some templates tell transformers where answers stand. Here it changes nothing."""
-
-    tags: ClassVar[set[str]] = {"generation"}
-    marks: ClassVar[tuple[str, str]] = ("", "")
-
-    def parse(self, parser: Parser) -> Node:
-        """Make a block of what stands between the tag and its end, as transformers does."""
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return CallBlock(self.call_method("between_marks"), [], [], body).set_lineno(line)
-
-    def between_marks(self, caller: Callable[[], str]) -> str:
-        """The text of a block between the marks."""
-        before, behind = self.marks
-        return before + caller() + behind
-
-
-class MarkingTag(GenerationTag):
-    """The tag generation, with marks around what stands between the tag and its end."""
-
-    marks = (START, END)
 
 
 class ChatEncoder:
@@ -371,96 +352,3 @@ def _encoded(coder: "tokenizers.Tokenizer", text: str) -> "tokenizers.Encoding":
     """The ids of a text, and where each begins and ends in it; UserError where the library fails."""
     with library_errors("the tokenizer cannot encode a chat"):
         return coder.encode(text, add_special_tokens=False)
-
-
-def compiled(template: str, tag: type[GenerationTag]) -> Template:
-    """A template in a sandbox, set up as transformers does; UserError for one that is no Jinja."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[tag, "jinja2.ext.loopcontrols"],
-    )
-    environment.filters["tojson"] = _to_json
-    try:
-        return environment.from_string(template)
-    except TemplateError as error:
-        raise UserError(f"a chat template must be in Jinja, got: {error}") from None
-
-
-def raise_exception(message: str) -> NoReturn:
-    """What templates call raise_exception."""
-    raise TemplateError(message)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: Any = None,
-    separators: Any = None,
-    sort_keys: bool = False,
-) -> str:
-    """The filter tojson, with the arguments that transformers gives it; Jinja's own is for HTML."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
-
-
-def with_thoughts(message: Message) -> Message:
-    """A message whose thoughts have the names that transformers gives them."""
-    found = (message[name] for name in THOUGHTS if message.get(name) is not None)
-    thoughts = next(found, None)
-    if thoughts is None:
-        return message
-    return {"thinking": thoughts, **message, "reasoning_content": thoughts}
-
-
-def mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """Apply a function to each string in a value of plain JSON types, except to names of fields."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: mapped(one, change) for key, one in value.items()}
-    if isinstance(value, list):
-        return [mapped(one, change) for one in value]
-    return value
-
-
-def unmarked(text: str) -> str:
-    """A text without the characters that are marks."""
-    return text.replace(START, "").replace(END, "")
-
-
-def parts_of(text: str, typed: Sequence[Span]) -> Iterator[tuple[Span, bool]]:
-    """Cut a text before and behind each of the spans; every part comes with whether it is one of them."""
-    edges = [0, *(place for span in typed for place in span), len(text)]
-    for number, (start, end) in enumerate(pairwise(edges)):
-        if start < end:
-            yield (start, end), number % 2 == 1
-
-
-def n_common(one: str, other: str) -> int:
-    """How many characters two texts have in common at their beginning."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
-
-
-def align(marked: str, text: str) -> tuple[list[int], list[int]] | None:
-    """How the text of messages with marks lies on their text without; None where more than white space differs.
-
-    Returns where the solid characters of text stand, those that are neither white space nor marks; and for each place
-    in marked how many of these characters are before it.
-    """
-    solid = [i for i, character in enumerate(text) if _is_solid(character)]
-    is_solid = [_is_solid(character) for character in marked]
-    if "".join(compress(marked, is_solid)) != "".join(text[i] for i in solid):
-        return None
-    return solid, [0, *accumulate(is_solid)]
-
-
-def _is_solid(character: str) -> bool:
-    """Whether a character is neither white space nor a mark."""
-    return not character.isspace() and character not in MARKS
