@@ -91,8 +91,9 @@ def _sizes(config: "DictConfig", typed: Typed, source: "TrainedSource") -> dict[
         if f"model.{name}" in adaptable:
             sizes[name] = wanted
         elif meant(name, wanted) != meant(name, given):
+            may_change = " and ".join(sorted(adaptable))
             raise UserError(
-                f"model.{name} must be {given}, {as_in}, got {wanted}; only {' and '.join(sorted(adaptable))} may change"
+                f"model.{name} must be {given}, {as_in}, got {wanted}; only {may_change} may change"
             )
 
     asked = sizes["context_length"]
