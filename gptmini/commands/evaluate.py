@@ -4,10 +4,10 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gptmini.commands.arguments import at_least_one, say_which
+from gptmini.commands.evaluate_output import lines_of
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument, print_mistake
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.loading import open_model
@@ -123,7 +123,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     from rich.console import Console
 
-    from gptmini.evaluation.measured import measure, report_of
+    from gptmini.evaluation.measured import measure, report_of, scores_documents_alone
     from gptmini.hardware import choose_device
 
     started()
@@ -132,7 +132,9 @@ def main(arguments: list[str] | None = None) -> None:
     text = open_text(options, models[0])
     for note in text.notes:
         print(f"warning: {note}", file=sys.stderr)
-    alone = scores_documents_alone(options, models)
+    alone = scores_documents_alone(
+        models, per_document=options.per_document, has_stride=options.stride is not None
+    )
 
     measured = []
     for trained in models:
@@ -185,63 +187,3 @@ def open_text(options: argparse.Namespace, trained: "TrainedModel") -> "HeldOutT
             "with --text"
         )
     return PreparedText(folder, options.split or SPLIT, options.max_tokens)
-
-
-def scores_documents_alone(options: argparse.Namespace, models: "Sequence[TrainedModel]") -> bool:
-    """Whether each document is scored alone: where that is asked for, or models of different tokenizers are compared.
-
-    Raises UserError: a tokenizer has no id behind which a document could stand.
-    """
-    from gptmini.tokenizer import beginning_of, of_ids
-
-    tokenizers = [of_ids(trained.tokenizer.to_dict()) for trained in models]
-    have_same = all(state == tokenizers[0] for state in tokenizers)
-    if have_same and not options.per_document:
-        return False
-
-    if options.stride is not None:
-        raise UserError("--stride needs models with the same tokenizer")
-    for trained in models:
-        if beginning_of(trained.tokenizer) is None:
-            raise UserError(
-                f"the tokenizer of {trained.path} must have an end-of-text, behind which each document is scored; "
-                "tokenizer=char has one only if its text had several documents"
-            )
-    return True
-
-
-def lines_of(report: dict[str, Any]) -> Iterator[str]:
-    """The figures of an evaluation, a line each."""
-    intervals = report["intervals"]
-    for model in report["models"]:
-        yield f"{model['model']} on {report['text']}, {model['tokens']:,} tokens"
-        yield line("loss", model["loss"], ".4f", "nats per token")
-        yield line("perplexity", model["perplexity"], ".3f")
-        yield line("bits per byte", model["bits_per_byte"], ".4f")
-        yield f"{'convention':15} {model['convention']}"
-
-    comparison = report.get("comparison")
-    if comparison is not None:
-        share_won = comparison["share_won_by_first"]
-        difference = {"value": comparison["bits_per_byte"], "interval": comparison["interval"]}
-        yield line("second - first", difference, "+.4f", "bits per byte")
-        if share_won is None:
-            yield (
-                f"{'no interval':15} the text has one part, or two tokenizers cut it into different ones; "
-                "give several documents"
-            )
-        else:
-            yield f"{'first is lower':15} in {share_won:.0%} of the {intervals['part']}"
-
-    if intervals["parts"] > 1:
-        share = f"{intervals['share']:.0%} of {intervals['draws']:,} draws"
-        yield f"{'intervals':15} {share} from {intervals['parts']:,} {intervals['part']}"
-
-
-def line(name: str, figure: dict[str, Any], digits: str, unit: str = "") -> str:
-    """A figure with its interval; digits is a format, as .4f."""
-    value = f"{figure['value']:{digits}} {unit}".rstrip()
-    if figure["interval"] is None:
-        return f"{name:15} {value}"
-    low, high = figure["interval"]
-    return f"{name:15} {value}  [{low:{digits}}, {high:{digits}}]"

@@ -17,7 +17,7 @@ from gptmini.evaluation.score import Evaluation, Sums, exponential, score
 from gptmini.evaluation.texts import HeldOutText
 from gptmini.evaluation.windows import documents_alone, stream
 from gptmini.model import GPT
-from gptmini.tokenizer import Tokenizer, beginning_of
+from gptmini.tokenizer import Tokenizer, beginning_of, of_ids
 from gptmini.user_error import UserError
 
 
@@ -181,3 +181,26 @@ def _figure(
     """A rising function of a value and of the ends of its interval, which a text of one part does not have."""
     ends = None if interval is None else [function(end) for end in interval]
     return {"value": function(value), "interval": ends}
+
+
+def scores_documents_alone(
+    models: Sequence[TrainedModel], *, per_document: bool, has_stride: bool
+) -> bool:
+    """Whether each document is scored alone: where that is asked for, or models of different tokenizers are compared.
+
+    Raises UserError: a tokenizer has no id behind which a document could stand.
+    """
+    tokenizers = [of_ids(trained.tokenizer.to_dict()) for trained in models]
+    have_same = all(state == tokenizers[0] for state in tokenizers)
+    if have_same and not per_document:
+        return False
+
+    if has_stride:
+        raise UserError("--stride needs models with the same tokenizer")
+    for trained in models:
+        if beginning_of(trained.tokenizer) is None:
+            raise UserError(
+                f"the tokenizer of {trained.path} must have an end-of-text, behind which each document is scored; "
+                "tokenizer=char has one only if its text had several documents"
+            )
+    return True

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import gptmini
+from gptmini.runs import curves_of, read_lines
+
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 TOUR = EXAMPLES / "tour.py"
 NOTEBOOK = EXAMPLES / "tour.ipynb"
@@ -142,3 +145,16 @@ def test_ones_own_module_trains_and_its_model_writes(program, tmp_path, capsys):
     program(EXAMPLES / "own_training.py", "my.txt")
     written = capsys.readouterr().out
     assert any(word in written for word in ("says", "that", "times", "Line"))
+
+
+@pytest.mark.slow
+def test_the_training_package_trains_as_the_command_does(program, tmp_path, monkeypatch, capsys):
+    lines = (f"Line {i} says that {i} times {i} is {i * i}.\n" for i in range(200))
+    (tmp_path / "my.txt").write_text("".join(lines))
+    program(EXAMPLES / "train_as_library.py", "my.txt", "experiment=smoke")
+    printed = re.findall(r"^step (\d): val loss (.*)$", capsys.readouterr().out, re.MULTILINE)
+
+    run = gptmini.train("data=text", "data.path=my.txt", "experiment=smoke")
+    curve = curves_of(read_lines(run.folder))["val/loss"]
+    assert printed == [(str(step), f"{loss:.4f}") for step, loss in curve]
+    assert [step for step, _ in printed] == ["2", "4"]

@@ -1,0 +1,35 @@
+"""Train with gptmini's own loop from Python: settings, tokens, module and trainer, each in a line to change."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import lightning as L
+
+import gptmini
+from gptmini.configuration.building import build_settings
+from gptmini.configuration.compose import compose
+from gptmini.configuration.stored import resolved
+from gptmini.training import build_trainer
+from gptmini.training.assembling import assemble
+
+
+class Printing(L.Callback):
+    """Prints each validation."""
+
+    def on_validation_end(self, trainer, module):
+        """Print the step and the loss."""
+        print(f"step {trainer.global_step}: val loss {module.evaluation.loss:.4f}")
+
+
+# The keys of the command line, and objects of one's own in the place of callbacks.
+text, *overrides = sys.argv[1:]
+composed = compose("train", ["data=text", f"data.path={text}", "callbacks=none", *overrides])
+plain, _ = resolved(composed)
+settings = replace(build_settings(plain), callbacks=[Printing()])
+
+store, _ = gptmini.prepare(settings.text(), settings.tokenizer.builder(), Path("data"))
+module, batches = assemble(settings, store)
+trainer = build_trainer(settings, module, Path("runs"))
+trainer.fit(module, batches)
+print(gptmini.generate(module.model, store.tokenizer, "Line ", max_new_tokens=20, seed=1)[0])

@@ -1,0 +1,41 @@
+"""How gptmini evaluate prints its figures."""
+
+from collections.abc import Iterator
+from typing import Any
+
+
+def lines_of(report: dict[str, Any]) -> Iterator[str]:
+    """The figures of an evaluation, a line each."""
+    intervals = report["intervals"]
+    for model in report["models"]:
+        yield f"{model['model']} on {report['text']}, {model['tokens']:,} tokens"
+        yield line("loss", model["loss"], ".4f", "nats per token")
+        yield line("perplexity", model["perplexity"], ".3f")
+        yield line("bits per byte", model["bits_per_byte"], ".4f")
+        yield f"{'convention':15} {model['convention']}"
+
+    comparison = report.get("comparison")
+    if comparison is not None:
+        share_won = comparison["share_won_by_first"]
+        difference = {"value": comparison["bits_per_byte"], "interval": comparison["interval"]}
+        yield line("second - first", difference, "+.4f", "bits per byte")
+        if share_won is None:
+            yield (
+                f"{'no interval':15} the text has one part, or two tokenizers cut it into different ones; "
+                "give several documents"
+            )
+        else:
+            yield f"{'first is lower':15} in {share_won:.0%} of the {intervals['part']}"
+
+    if intervals["parts"] > 1:
+        share = f"{intervals['share']:.0%} of {intervals['draws']:,} draws"
+        yield f"{'intervals':15} {share} from {intervals['parts']:,} {intervals['part']}"
+
+
+def line(name: str, figure: dict[str, Any], digits: str, unit: str = "") -> str:
+    """A figure with its interval; digits is a format, as .4f."""
+    value = f"{figure['value']:{digits}} {unit}".rstrip()
+    if figure["interval"] is None:
+        return f"{name:15} {value}"
+    low, high = figure["interval"]
+    return f"{name:15} {value}  [{low:{digits}}, {high:{digits}}]"
