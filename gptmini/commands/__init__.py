@@ -1,6 +1,6 @@
-"""The commands: the only room that parses a command line, composes a configuration, and prints.
+"""The commands: each file parses a command line, calls the packages below, and prints.
 
-`gptmini NAME ...` runs the main function of the module NAME in this room.
+`gptmini NAME ...` runs the main function of the module NAME in this package.
 """
 
 import difflib

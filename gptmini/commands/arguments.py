@@ -1,4 +1,4 @@
-"""What several commands take: a number, the run that a folder of runs stands for, and a model of the hub."""
+"""What several commands take: a number, and the run that a folder of runs stands for."""
 
 import argparse
 import sys

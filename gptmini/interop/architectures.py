@@ -2,7 +2,7 @@
 
 They are GPT-2, NanoChat, and those of Llama's form: Llama, Mistral, Qwen 2 and Qwen 3.
 
-Hugging Face's models are "theirs" in this room, and GPT and GPTConfig are "ours".
+Hugging Face's models are "theirs" in this package, and GPT and GPTConfig are "ours".
 """
 
 from collections.abc import Iterator

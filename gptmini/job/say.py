@@ -1,4 +1,4 @@
-"""What the commands say: a topic, which is a word of at most eight letters, and one or more texts beside it."""
+"""Lines that runs and commands print: a topic, which is a word of at most eight letters, and texts beside it."""
 
 import shlex
 from pathlib import Path

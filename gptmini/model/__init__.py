@@ -1,6 +1,6 @@
 """The GPT: its configuration, its modules, its loss and its checkpoints.
 
-The names of this room load when they are first used, so that a configuration is checked without torch.
+The names of this package load when they are first used, so that a configuration is checked without torch.
 """
 
 from importlib import import_module

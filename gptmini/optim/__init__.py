@@ -1,6 +1,6 @@
 """Optimizers with their parameter groups, and schedules as functions of the step.
 
-The names of this room load when they are first used, so that settings are checked without torch.
+The names of this package load when they are first used, so that settings are checked without torch.
 """
 
 from importlib import import_module

@@ -1,6 +1,6 @@
-"""Training with Lightning: module, data, callbacks, loggers, checkpoints. The only room that imports lightning.
+"""Training with Lightning: module, data, callbacks, loggers, checkpoints. The only package that imports Lightning.
 
-The names of this room load when they are first used, so that the settings are checked without torch and Lightning.
+The names of this package load when they are first used, so that the settings are checked without torch and Lightning.
 """
 
 from importlib import import_module
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gptmini.training.trainer import build_trainer
     from gptmini.training.trainer_settings import TrainerSettings
 
-import_later()  # before any file of this room imports Lightning
+import_later()  # before any file of this package imports Lightning
 
 _HOMES = {
     "ConsoleLogger": "gptmini.training.loggers.console",

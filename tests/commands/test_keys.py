@@ -252,7 +252,7 @@ TRIED_ELSEWHERE = {
     # In test_ranks.py and tests/training.
     "trainer.strategy",
     "trainer.timeout",
-    "trainer.checkpoint_activations",  # in tests/training/test_recomputing.py
+    "trainer.checkpoint_activations",  # in tests/training/test_training.py
     "trainer.requeue",  # in resuming/test_stops.py
     "budget",  # in test_dial.py
     # In test_tuning.py.

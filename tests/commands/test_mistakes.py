@@ -1,6 +1,6 @@
 """Every mistake ends in one line that names the key, the value and the remedy, with exit code 2, and changes no run.
 
-A sentence of another room than gptmini/commands is held by the tests of that room, and here once for each command.
+The tests of each package hold its own messages; here each command shows one of them.
 """
 
 import errno

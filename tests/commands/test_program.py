@@ -19,7 +19,7 @@ import pytest
 import torch
 
 import gptmini
-from gptmini import process as start_up
+from gptmini import process
 from gptmini.commands import COMMANDS, MODULES, main
 from gptmini.job import train
 from run_folders import config_of, last, newest
@@ -303,8 +303,8 @@ def test_what_runs_leave_behind_is_collected():
         pass
 
     for _ in range(2):
-        start_up.set_aside()
-        start_up.started()
+        process.set_aside()
+        process.started()
         frozen = gc.get_freeze_count()
         cycle = Cycle()
         cycle.itself = cycle
