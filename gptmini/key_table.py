@@ -13,6 +13,8 @@ class Rights:
 
     text: bool = False  # its value is text, never a number or several values: a path or a name, in any characters
     place: bool = False  # it says where a run lies, and no more
+    unstored: bool = False  # config.yaml stores null, because the run's folder may be moved
+    of_run: bool = False  # gptmini prepare, which trains no run, refuses it
     resumable: bool = (
         False  # may change in a resumed run: how it is computed and watched, never what is trained
     )
@@ -31,8 +33,12 @@ class Rights:
 
 KEYS = {
     "name": Rights(text=True, of_sweep=True, unmeasured=True, unreported=True),
-    "folder": Rights(text=True, place=True, unmeasured=True, unreported=True),
-    "resume": Rights(text=True, place=True, unmeasured=True, unreported=True),
+    "folder": Rights(
+        text=True, place=True, unstored=True, of_run=True, unmeasured=True, unreported=True
+    ),
+    "resume": Rights(
+        text=True, place=True, unstored=True, of_run=True, unmeasured=True, unreported=True
+    ),
     "runs_dir": Rights(
         text=True,
         place=True,
@@ -54,7 +60,7 @@ KEYS = {
     "verify": Rights(for_prepare=True),
     "inspect": Rights(for_prepare=True),
     "init_from": Rights(text=True, changes_tokens=True),
-    "budget": Rights(changes_tokens=True),
+    "budget": Rights(of_run=True, changes_tokens=True),
     "experiment": Rights(changes_tokens=True, for_prepare=True),
     "data": Rights(changes_tokens=True, for_prepare=True),
     "data.path": Rights(text=True),

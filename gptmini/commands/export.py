@@ -2,7 +2,6 @@
 
 import argparse
 import os
-from typing import TYPE_CHECKING
 
 from gptmini.commands.arguments import say_which
 from gptmini.commands.mistakes import Parser, one_line_errors, path_argument
@@ -10,9 +9,6 @@ from gptmini.process import started
 from gptmini.report.provenance import training_of
 from gptmini.settings import SAMPLE_TEMPERATURE
 from gptmini.user_error import UserError
-
-if TYPE_CHECKING:
-    pass
 
 KINDS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "nanochat")
 DTYPES = ("fp32", "bf16", "fp16", "q8_0")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from gptmini.commands.hydra_flags import run_composed
 from gptmini.commands.train import show_configuration
 from gptmini.configuration.compose import Composed
+from gptmini.key_table import keys_with
 from gptmini.process import started
 from gptmini.training.settings import PrepareSettings
 from gptmini.user_error import UserError
@@ -33,8 +34,8 @@ def run_job(composed: Composed) -> None:
     from gptmini.job.progress import watching
     from gptmini.job.tokens import open_tokens
 
-    for key in ("resume", "folder", "budget"):
-        value = composed.config[key]
+    for key in sorted(keys_with("of_run")):
+        value = composed.tree[key]
         if value is not None:
             raise UserError(
                 f"gptmini prepare begins no run and goes on with none, got {key}={value}"

@@ -5,20 +5,16 @@ import importlib.util
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gptmini.commands.help import show_help
 from gptmini.commands.mistakes import Parser, one_line_errors
-from gptmini.configuration.building import build_part
+from gptmini.configuration.building import sweep_settings
 from gptmini.configuration.compose import compose
 from gptmini.configuration.overrides import as_override, key_of
 from gptmini.configuration.sweep_space import is_own, space_of
 from gptmini.job.sweeping import check_and_prepare, leave_launcher, train_all
 from gptmini.process import started
 from gptmini.user_error import UserError
-
-if TYPE_CHECKING:
-    pass
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -56,7 +52,7 @@ def main(arguments: list[str] | None = None) -> None:
         if importlib.util.find_spec("optuna") is None:
             raise UserError("gptmini sweep needs optuna: pip install 'gptmini[sweep]'")
 
-        settings = build_part(composed.config.sweep)
+        settings = sweep_settings(composed)
         typed = [line for line in options.overrides if not is_own(line)]
         if not any(key_of(line) == "name" for line in typed):
             typed.append(f"name={settings.name}")

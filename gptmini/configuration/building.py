@@ -16,9 +16,11 @@ from gptmini.world import this_world
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from gptmini.configuration.compose import Composed
     from gptmini.configuration.overrides import Typed
     from gptmini.data import Corpus
     from gptmini.model import ModelSettings
+    from gptmini.sweep import SweepSettings
     from gptmini.training import TrainerSettings
     from gptmini.training.trainer import Callback
 
@@ -133,6 +135,11 @@ def _downloads(part: "DictConfig") -> bool:
     from hydra.utils import get_object
 
     return "may_download" in inspect.signature(get_object(part._target_)).parameters
+
+
+def sweep_settings(composed: "Composed") -> "SweepSettings":
+    """The settings of a sweep; errors as for build_settings."""
+    return build_part(composed.config.sweep)
 
 
 def build_part(part: "DictConfig", **arguments: object) -> Any:

@@ -4,15 +4,11 @@ import difflib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gptmini.configuration.overrides import Typed
 from gptmini.files import CONFIGS
 from gptmini.untrusted import nodes, read_yaml
 from gptmini.user_error import UserError
-
-if TYPE_CHECKING:
-    from gptmini.configuration.overrides import Typed
 
 # Keys beside _target_ by which Hydra makes an object, and the type of each value.
 HYDRAS_KEYS = {"_args_": list, "_convert_": str, "_partial_": bool, "_recursive_": bool}

@@ -14,7 +14,7 @@ from gptmini.configuration.compose import Composed
 from gptmini.configuration.init_from import take_from_source
 from gptmini.configuration.keys import PART_GROUPS, is_users_part
 from gptmini.configuration.overrides import Typed, key_of
-from gptmini.configuration.trust import _check_parts
+from gptmini.configuration.trust import check_parts
 from gptmini.key_table import keys_with
 from gptmini.user_error import UserError
 
@@ -85,7 +85,7 @@ def _stored_configuration(
         for name in list(tree.get(group) or {}):
             if is_users_part(f"{group}.{name}") and typed.has(f"{group}.{name}"):
                 del tree[group][name]
-    _check_parts(tree, folder, config, typed)
+    check_parts(tree, folder, config, typed)
 
     stored = OmegaConf.create(tree)
     for line in typed.overrides:

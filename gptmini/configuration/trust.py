@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
-def _check_parts(tree: dict, folder: Path, config: "DictConfig", typed: Typed) -> None:
+def check_parts(tree: dict, folder: Path, config: "DictConfig", typed: Typed) -> None:
     """Raise UserError unless all that would be called for a stored configuration is named by a configuration here.
 
     A part may have a class that gptmini's files name for it, or those in the user's own folder, or one that was typed

@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # importing Lightning takes seconds
     from gptmini.runs import Run
     from gptmini.training import ConsoleLogger, GPTModule, TrainerSettings
     from gptmini.training.callbacks.checkpoints import Best
-    from gptmini.training.settings import Settings
     from gptmini.training.stopping import Ending
     from gptmini.training.trainer import Logger, Trainer
 

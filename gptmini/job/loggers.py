@@ -70,7 +70,7 @@ def log_setup(
     from gptmini.training import EventLogger
     from gptmini.training.loggers.logger import RunLogger
 
-    plain = {**settings.plain, "resume": None, "folder": None}
+    plain = settings.stored
     for logger in loggers:
         if isinstance(logger, EventLogger):
             if run.resumed:

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from gptmini.runs import Run
     from gptmini.training.devices.ranks import Ranks
 
-# What says where a run lies is not kept in its folder, which may be moved.
-PLACE = {"resume": None, "folder": None}
-
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
 def train(composed: Composed) -> TrainingResult | None:
@@ -90,7 +87,7 @@ def _train(
     # The run keeps the batch size that was found for its devices, so that a resumed run need not look for it.
     trainer_keys = settings.plain["trainer"] | {"batch_size": module.settings.batch_size}
     settings = replace(settings, plain={**settings.plain, "trainer": trainer_keys})
-    run.begin(stored_yaml(settings.plain, PLACE), typed.in_all_starts())
+    run.begin(stored_yaml(settings.stored), typed.in_all_starts())
     ranks.tell(plan_of(run, settings, store))
 
     announcer = open_announcer(console, run, settings, loggers, typed)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
+from gptmini.key_table import keys_with
 from gptmini.settings import STRICT, FileName, Seed
 from gptmini.world import usable_processors
 
@@ -92,8 +93,13 @@ class TextSettings:
     root: RootSettings
     tokenizer: Any = None  # builder() makes the tokenizer of a text
     text: "Callable[[], Corpus] | None" = None  # opens the text
-    # The whole configuration as plain values, as config.yaml stores it.
+    # The whole configuration as plain values.
     plain: Mapping[str, Any] = dataclass_field(default_factory=dict)
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """The configuration as config.yaml stores it: without what says where the folder lies, which may be moved."""
+        return {**self.plain, **dict.fromkeys(keys_with("unstored"))}
 
 
 @plain_dataclass(frozen=True, kw_only=True)
