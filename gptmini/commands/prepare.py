@@ -8,7 +8,6 @@ from gptmini.commands.train import show_configuration
 from gptmini.configuration.compose import Composed
 from gptmini.key_table import keys_with
 from gptmini.process import started
-from gptmini.training.settings import PrepareSettings
 from gptmini.user_error import UserError
 
 if TYPE_CHECKING:
@@ -33,9 +32,10 @@ def run_job(composed: Composed) -> None:
     from gptmini.data.meta import SPLITS
     from gptmini.job.progress import watching
     from gptmini.job.tokens import open_tokens
+    from gptmini.training.settings import PrepareSettings
 
     for key in sorted(keys_with("of_run")):
-        value = composed.tree[key]
+        value = composed.value(key)
         if value is not None:
             raise UserError(
                 f"gptmini prepare begins no run and goes on with none, got {key}={value}"

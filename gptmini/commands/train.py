@@ -35,13 +35,14 @@ def show_configuration(composed: Composed) -> None:
 
     With budget= the text is prepared, so that what is chosen for it is shown.
     """
-    from gptmini.configuration.building import build_settings, stored_yaml
+    from gptmini.configuration.building import as_yaml, build_settings
     from gptmini.configuration.stored import resolved
 
     began = time.monotonic()
     plain, typed = resolved(composed)
     changes = {}
-    if plain["budget"] is not None and plain["resume"] is None:
+    trains = "verify" not in plain  # a key of gptmini prepare
+    if trains and plain["budget"] is not None and plain["resume"] is None:
         from gptmini.data import Watcher
         from gptmini.job.budget import Dial
         from gptmini.job.train import prepare_process
@@ -49,4 +50,4 @@ def show_configuration(composed: Composed) -> None:
         settings = build_settings(plain)
         prepare_process(settings)
         changes = Dial(settings, typed, Watcher(), began=began).choose().changes
-    print(stored_yaml(plain, changes), end="")
+    print(as_yaml(plain, changes), end="")

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,10 @@ def root_settings(config: "DictConfig") -> RootSettings:
 
     kind = PrepareSettings if "verify" in config else RootSettings
     names = kind.__dataclass_fields__
+    for name in names:
+        # Earlier runs have no budget in their config.yaml.
+        if name not in config and name != "budget":
+            raise UserError(f"{name} must be given, as in {name}=VALUE")
     values: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, [*names]))
     return kind(**values)
 
@@ -78,8 +83,8 @@ def build_settings(plain: Mapping[str, Any], changes: Mapping[str, Any] | None =
         trainer.compile,
         trainer.devices_here,
     )
-    _check_names(model, root.frozen)
-    callbacks = _callbacks(config.callbacks, model)
+    callbacks = _callbacks(config.callbacks)
+    check_model(model, callbacks, root.frozen)
     return Settings(
         root=root,
         trainer=trainer,
@@ -96,8 +101,8 @@ def build_settings(plain: Mapping[str, Any], changes: Mapping[str, Any] | None =
     )
 
 
-def stored_yaml(plain: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> str:
-    """A configuration in YAML; arguments as for build_settings."""
+def as_yaml(plain: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> str:
+    """A configuration as YAML; arguments as for build_settings."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_yaml(_changed(plain, changes))
@@ -124,17 +129,22 @@ def _plain(config: "DictConfig") -> dict[str, Any]:
 
 def _text(config: "DictConfig") -> "Callable[[], Corpus]":
     """Opens the text of a configuration. That of a resumed run is not downloaded: only its folder says from where."""
-    arguments = {}
-    if config.resume is not None and _downloads(config.data):
-        arguments["may_download"] = False
-    return partial(build_part, config.data, **arguments)
+
+    def open_text() -> "Corpus":
+        own = own_target(config.data)
+        arguments = {}
+        is_stored = config.resume is not None
+        if is_stored and own is not None and "may_download" in inspect.signature(own).parameters:
+            arguments["may_download"] = False
+        return build_part(config.data, **arguments)
+
+    return open_text
 
 
-def _downloads(part: "DictConfig") -> bool:
-    """Whether the class of a text downloads what is not there."""
-    from hydra.utils import get_object
-
-    return "may_download" in inspect.signature(get_object(part._target_)).parameters
+def own_target(part: "DictConfig") -> Any:
+    """The class or function of gptmini that makes a part; None for anybody else's."""
+    package, _, name = str(part.get("_target_")).rpartition(".")
+    return getattr(import_module(package), name) if package.startswith("gptmini.") else None
 
 
 def sweep_settings(composed: "Composed") -> "SweepSettings":
@@ -183,8 +193,15 @@ def _trainer_settings(config: "DictConfig") -> "tuple[TrainerSettings, list[str]
     return replace(placed, batch_size=fitting), notes
 
 
-def _check_names(model: "ModelSettings", frozen: Sequence[str]) -> None:
-    """Raise UserError for beginnings of names that no weight of a model has."""
+def check_model(
+    model: "ModelSettings", callbacks: "Sequence[Callback]", frozen: Sequence[str]
+) -> None:
+    """Raise UserError for pictures that do not fit a model, and beginnings of names that no weight of it has."""
+    from gptmini.training import Pictures
+
+    for callback in callbacks:
+        if isinstance(callback, Pictures):
+            callback.check(model)
     if not frozen:
         return
 
@@ -194,16 +211,14 @@ def _check_names(model: "ModelSettings", frozen: Sequence[str]) -> None:
     freeze(gpt_of_shapes(model.with_vocab_size(1)), frozen)
 
 
-def _callbacks(parts: "DictConfig", model: "ModelSettings") -> "list[Callback]":
-    """The callbacks of a configuration; UserError for a part that is none, or pictures that do not fit the model."""
-    from gptmini.training import Pictures, Samples
+def _callbacks(parts: "DictConfig") -> "list[Callback]":
+    """The callbacks of a configuration; UserError for a part that is none."""
+    from gptmini.training import Samples
     from gptmini.training.trainer import check_callback
 
     callbacks = []
     for name, made in _made(parts, "callbacks").items():
         callback = check_callback(name, made)
-        if isinstance(callback, Pictures):
-            callback.check(model)
         if isinstance(callback, Samples):
             callback.key = f"callbacks.{name}"
         callbacks.append(callback)

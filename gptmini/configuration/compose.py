@@ -19,19 +19,15 @@ class Composed(NamedTuple):
     config: "DictConfig"  # only files of this package look into it
     typed: Typed
 
-    @property
-    def folder(self) -> str | None:
-        """The value of folder=."""
-        return self.config.folder
+    def value(self, key: str) -> Any:
+        """The value of a dotted key; None where there is none."""
+        from omegaconf import OmegaConf
 
-    @property
-    def asks_to_resume(self) -> bool:
-        """Whether resume= names a run."""
-        return self.config.resume is not None
+        return OmegaConf.select(self.config, key)
 
     @property
     def tree(self) -> dict[str, Any]:
-        """The configuration as plain values."""
+        """The configuration as plain values, in which interpolations are not resolved."""
         from omegaconf import OmegaConf
 
         tree: Any = OmegaConf.to_container(self.config)

@@ -52,13 +52,12 @@ def _source_of(name: str) -> "TrainedSource":
 
 def _makes_tokenizer_of(source: "TrainedSource", part: "DictConfig") -> bool:
     """Whether a part of a configuration makes the tokenizer of a model, whatever the text."""
-    from gptmini.configuration.building import build_part
+    from gptmini.configuration.building import build_part, own_target
     from gptmini.tokenizer import of_ids
 
-    settings = build_part(part)
-    if not getattr(settings, "needs_no_text", False):
+    if not getattr(own_target(part), "needs_no_text", False):
         return False
-    made = settings.builder()([])
+    made = build_part(part).builder()([])
     return of_ids(made.to_dict()) == of_ids(source.tokenizer.to_dict())
 
 

@@ -1,11 +1,11 @@
 """Which keys and options there are, read from the YAML files of gptmini and of the user's own folder."""
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from gptmini.configuration.overrides import Typed
+from gptmini.configuration.overrides import Typed, key_of
 from gptmini.files import CONFIGS
 from gptmini.untrusted import nodes, read_yaml
 from gptmini.user_error import UserError
@@ -158,3 +158,8 @@ def asks_for(key: str, typed: Typed) -> bool:
         chosen == group or key == chosen or chosen.startswith(f"{key}.")
         for chosen in chosen_by_experiment(typed)
     )
+
+
+def parts_of_users(overrides: Sequence[str]) -> list[str]:
+    """The overrides that add callbacks and loggers of the user's own, which must be typed again to go on."""
+    return [line for line in overrides if is_users_part(".".join(key_of(line).split(".")[:2]))]

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def resolved(composed: Composed) -> tuple[dict[str, Any], Typed]:
-    """The configuration by which a run is trained, as plain values, and what was typed for it, in earlier starts too.
+    """The configuration by which a new or a resumed run is trained, as plain values, and what was typed for it so far.
+
+    What was composed is resolved and changed on the way.
 
     Returns that of the run which resume= or folder= names, as the typed keys change it; its key resume names the run.
     For a new run, the composed one with a name, and with the sizes and the tokenizer of init_from; so too for one that

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gptmini.configuration.keys import check_hydras_keys, is_users_part
-from gptmini.configuration.overrides import Typed, key_of
+from gptmini.configuration.keys import check_hydras_keys
+from gptmini.configuration.overrides import Typed
 from gptmini.files import CONFIGS
 from gptmini.untrusted import check_targets, known_nodes, nodes, targets
 from gptmini.user_error import UserError
@@ -77,8 +77,3 @@ def _own_server() -> str:
     from omegaconf import OmegaConf
 
     return OmegaConf.load(CONFIGS / "logger" / "mlflow.yaml").mlflow.tracking_uri
-
-
-def parts_of_users(overrides: Sequence[str]) -> list[str]:
-    """The overrides that add callbacks and loggers of the user's own, which must be typed again to go on."""
-    return [line for line in overrides if is_users_part(".".join(key_of(line).split(".")[:2]))]

@@ -58,7 +58,7 @@ def is_prepared(folder: Path) -> bool:
     path = folder / "meta.json"
     try:
         return path.is_file() and set(read_json(path)) >= PREPARED
-    except UserError:
+    except (UserError, OSError):
         return False
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gptmini.configuration.keys import parts_of_users
 from gptmini.configuration.overrides import as_override
-from gptmini.configuration.trust import parts_of_users
 from gptmini.job.result import checkpoints_of, ended_by
 from gptmini.job.say import as_argument, command_line, lines_of
 from gptmini.runs import has_checkpoint

@@ -45,7 +45,7 @@ def _train(overrides: Sequence[str]) -> TrainingResult:
             f"gptmini.train trains in one process, and {launcher} has started several; use the command gptmini train"
         )
     composed = compose("train", overrides)
-    devices = composed.tree["trainer"]["devices"]
+    devices = composed.value("trainer.devices")
     if devices not in (1, "auto"):
         raise UserError(
             f"trainer.devices must be 1 in gptmini.train, got {devices}; for several use the command "

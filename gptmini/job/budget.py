@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gptmini.configuration.building import text_settings
+from gptmini.configuration.building import check_model, text_settings
 from gptmini.configuration.keys import asks_for
 from gptmini.configuration.overrides import Typed
 from gptmini.job.tokens import open_tokens
@@ -118,7 +118,7 @@ class Dial:
         chosen = {
             f"model.{name}": value
             for name, value in asdict(best.config).items()
-            if f"model.{name}" in keys_with("by_budget")
+            if self._is_open(f"model.{name}")
         }
         chosen["trainer.global_batch_size"] = best.global_batch_size
         if "vocab_size" in self.settings.plain["tokenizer"]:
@@ -183,6 +183,8 @@ class Dial:
 
         The steps of an experiment give way to the time.
         """
+        if key not in keys_with("by_budget"):
+            return False
         if key in ("trainer.max_steps", "trainer.val_every_steps"):
             return not self.typed.has(key)
         of_source = self.settings.root.init_from is not None and key.startswith(
@@ -209,6 +211,8 @@ class Dial:
             trainer=replace(settings.trainer, **by_group["trainer"]),
             tokenizer=tokenizer,
         )
+        # Before minutes of preparation. The callbacks are made for the chosen model once all is chosen.
+        check_model(self.settings.model, settings.callbacks, settings.root.frozen)
 
     def _left(self) -> float:
         """Seconds that are left for training; UserError where there are none."""

@@ -1,4 +1,4 @@
-"""The training of a run that has begun, from its first step to what is said of its end."""
+"""The training of a run that has begun, from its first step to its last."""
 
 import time
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The whole run."""
+"""A whole run: settings, ranks, run folder, tokens, model and batches, trainer, fit, result."""
 
 import time
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gptmini.configuration.building import build_settings, stored_yaml
+from gptmini.configuration.building import as_yaml, build_settings
 from gptmini.configuration.compose import Composed
 from gptmini.configuration.messages import advising_on_memory
 from gptmini.configuration.overrides import Typed
@@ -44,13 +44,15 @@ def train(composed: Composed) -> TrainingResult | None:
     from gptmini.training.devices.ranks import Ranks
 
     began = time.monotonic()
+    folder = composed.value("folder")
+    asked_to_go_on = composed.value("resume") is not None  # else by folder=, or a new run
     world = this_world()
     with Ranks(world) as ranks:
         plain, typed = resolved(composed)
         settings = build_settings(plain)
         started()
         if settings.trainer.n_ranks > world.size:
-            start_ranks(settings.trainer, composed.folder, typed)
+            start_ranks(settings.trainer, folder, typed)
             return None
 
         prepare_process(settings)
@@ -60,7 +62,7 @@ def train(composed: Composed) -> TrainingResult | None:
         place = open_run(root.resume, root.folder, runs_dir=root.runs_dir, name=root.name)
         with place as run:
             max_steps = settings.trainer.max_steps
-            if run.is_complete(max_steps, asked_to_go_on=composed.asks_to_resume):
+            if run.is_complete(max_steps, asked_to_go_on=asked_to_go_on):
                 ranks.tell(None)
                 return _say_complete(run, settings)
             return _train(ranks, run, settings, typed, began=began)
@@ -87,7 +89,7 @@ def _train(
     # The run keeps the batch size that was found for its devices, so that a resumed run need not look for it.
     trainer_keys = settings.plain["trainer"] | {"batch_size": module.settings.batch_size}
     settings = replace(settings, plain={**settings.plain, "trainer": trainer_keys})
-    run.begin(stored_yaml(settings.stored), typed.in_all_starts())
+    run.begin(as_yaml(settings.stored), typed.in_all_starts())
     ranks.tell(plan_of(run, settings, store))
 
     announcer = open_announcer(console, run, settings, loggers, typed)

@@ -43,13 +43,13 @@ SECONDS_OF = {"h": 3600, "m": 60, "s": 1}
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class RootSettings:
-    """The keys at the root of the configuration. Only the seed has no neutral value."""
+    """The keys at the root of the configuration. Those with a neutral value have it as their default."""
 
     seed: Seed  # of the first weights, the order of batches and dropout
     name: Annotated[FileName, AfterValidator(_not_latest)] | None = None  # of the run
-    data_dir: Place = "data"  # folder of the prepared token files
+    data_dir: Place  # folder of the prepared token files
     num_workers: PositiveInt | Literal["auto"] = "auto"  # threads that tokenise a text
-    runs_dir: Place = "runs"  # folder of all runs
+    runs_dir: Place  # folder of all runs
     folder: Place | None = None  # of this run, wherever it is; None for a new one below runs_dir
     init_from: str | None = None  # a trained model whose weights the run begins with
     # Beginnings of names of weights that training leaves as they are.

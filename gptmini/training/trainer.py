@@ -1,4 +1,4 @@
-"""Lightning's Trainer and what it fits, put together and checked."""
+"""Lightning's Trainer, built for a run."""
 
 import io
 from collections.abc import Sequence

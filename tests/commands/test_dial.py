@@ -115,6 +115,22 @@ def test_cfg_shows_the_choice_and_trains_nothing(script, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_gptmini_prepare_shows_its_configuration_and_chooses_nothing(script, tmp_path):
+    shown = OmegaConf.create(script("prepare", *TEXT[:2], "budget=1m", "--cfg", "job").out)
+    assert shown.budget == "1m"
+    assert not (tmp_path / "data").exists()
+
+
+def test_pictures_that_do_not_fit_the_chosen_model_are_refused_before_the_text_is_prepared(
+    script, tmp_path
+):
+    """The model of the configuration has four heads, and the chosen one three."""
+    pictures = ("callbacks.pictures.heads=[3]", "callbacks.samples=null")
+    result = script("train", "data=text", "data.path=my.txt", "budget=1m", *pictures)
+    result.assert_refused("callbacks.pictures.heads", "[3]")
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_model_of_llama_3_1_keeps_how_its_positions_turn(script):
     scaling = "factor:8.0,low_freq_factor:1.0,high_freq_factor:4.0,original_context_length:64"
     result = script(

@@ -72,6 +72,7 @@ NOTATION = [
     ("train optimizer.lr='${nowhere}'", "optimizer.lr 'nowhere'"),
     (f"{TINY} data.path='???'", "data.path=VALUE"),
     ("train ~seed", "seed=VALUE"),
+    ("train ~console", "console=VALUE"),
 ]
 VALUES = [
     ("train model.dropout=1.5", "model.dropout 1 1.5"),

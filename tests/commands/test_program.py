@@ -269,7 +269,8 @@ def test_training_from_python_is_the_command_and_leaves_the_process_as_it_was(
 
 
 def test_a_run_that_python_stopped_says_so_and_goes_on(script, short):
-    run = gptmini.train(*short, "trainer.max_time=1e-3")
+    one_device = "trainer.devices=${trainer.num_nodes}"  # auto
+    run = gptmini.train(*short, one_device, "trainer.max_time=1e-3")
     assert (run.steps, run.stopped_by, run.exit_code) == (1, "the time limit", 0)
 
     run = gptmini.train(f"resume={run.folder}", "trainer.max_time=null")

@@ -96,7 +96,7 @@ def train(store, tmp_path):
         trainer_settings = TrainerSettings(**SETTINGS | settings)
         sizes = TRAINED[kind] | {"dropout": dropout} | (sizes or {})
         settings = Settings(
-            root=RootSettings(seed=seed),
+            root=RootSettings(seed=seed, data_dir="data", runs_dir="runs"),
             tokenizer=None,  # the text is prepared already
             trainer=trainer_settings,
             hardware=choose_hardware(
