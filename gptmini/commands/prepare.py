@@ -41,7 +41,7 @@ def run_job(composed: Composed) -> None:
                 f"gptmini prepare begins no run and goes on with none, got {key}={value}"
             )
     plain, typed = resolved(composed)
-    settings = text_settings(plain)
+    settings = text_settings(plain, kind=PrepareSettings)
     root = settings.root
     assert isinstance(root, PrepareSettings)
     started()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gptmini.configuration.keys import known_keys, no_key
-from gptmini.training.settings import PrepareSettings, RootSettings, Settings, TextSettings
+from gptmini.training.settings import RootSettings, Settings, TextSettings
 from gptmini.user_error import UserError
 from gptmini.world import this_world
 
@@ -26,11 +26,10 @@ if TYPE_CHECKING:
     from gptmini.training.trainer import Callback
 
 
-def root_settings(config: "DictConfig") -> RootSettings:
-    """The keys at the root of a configuration, checked."""
+def root_settings(config: "DictConfig", kind: type[RootSettings] = RootSettings) -> RootSettings:
+    """The keys at the root of a configuration, checked; those of gptmini prepare are PrepareSettings."""
     from omegaconf import OmegaConf
 
-    kind = PrepareSettings if "verify" in config else RootSettings
     names = kind.__dataclass_fields__
     for name in names:
         # Earlier runs have no budget in their config.yaml.
@@ -41,12 +40,18 @@ def root_settings(config: "DictConfig") -> RootSettings:
 
 
 def text_settings(
-    plain: Mapping[str, Any], changes: Mapping[str, Any] | None = None
+    plain: Mapping[str, Any],
+    changes: Mapping[str, Any] | None = None,
+    *,
+    kind: type[RootSettings] = RootSettings,
 ) -> TextSettings:
-    """The parts of a configuration that decide which tokens there are; arguments and errors as for build_settings."""
+    """The parts of a configuration that decide which tokens there are; arguments and errors as for build_settings.
+
+    The keys at its root are of the given kind.
+    """
     config = _changed(plain, changes)
     return TextSettings(
-        root=root_settings(config),
+        root=root_settings(config, kind),
         tokenizer=build_part(config.tokenizer),
         text=_text(config),
         plain=_plain(config),

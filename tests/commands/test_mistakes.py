@@ -47,6 +47,8 @@ KEYS = [
     ("prepare trainer.max_stepz=4", "trainer.max_stepz trainer.max_steps"),
     ("train modle=tiny", "modle model"),
     ("train +foo=1", "foo --help"),
+    ("train inspect=true", "inspect prepare"),
+    ("train sweep.trials=3", "sweep.trials sweep"),
     ("train data.path=my.txt", "data.path data=shakespeare data=text data=tokens"),
     ("train optimizer=adamw optimizer.momentum=0.9", "optimizer.momentum optimizer=muon"),
     ("train +callbacks.scalar.every_steps=7", "callbacks.scalar callbacks.scalars _target_"),
@@ -73,6 +75,7 @@ NOTATION = [
     (f"{TINY} data.path='???'", "data.path=VALUE"),
     ("train ~seed", "seed=VALUE"),
     ("train ~console", "console=VALUE"),
+    ("prepare ~verify", "verify=VALUE"),
 ]
 VALUES = [
     ("train model.dropout=1.5", "model.dropout 1 1.5"),
