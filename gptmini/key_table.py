@@ -11,24 +11,26 @@ from functools import cache
 class Rights:
     """What is special about a key, or about a group and all keys in it."""
 
-    text: bool = False  # its value is text, never a number or several values: a path or a name, in any characters
+    # Its value is text, never a number or several values: a path or a name, in any characters.
+    text: bool = False
     place: bool = False  # it says where a run lies, and no more
     unstored: bool = False  # config.yaml stores null, because the run's folder may be moved
     of_run: bool = False  # gptmini prepare, which trains no run, refuses it
-    resumable: bool = (
-        False  # may change in a resumed run: how it is computed and watched, never what is trained
-    )
+
+    # It may change in a resumed run: how it is computed and watched, never what is trained.
+    resumable: bool = False
     only_off: bool = False  # resumable, and the only new value is null
     adaptable: bool = False  # may differ between a model and a run that begins with its weights
     by_budget: bool = False  # chosen by budget= unless it is typed or set by an experiment
+
     changes_tokens: bool = False  # runs that differ in it are compared by bits per byte
     of_sweep: bool = False  # chosen by a sweep for its runs, or the same for all of them
-    sweep_resumable: bool = (
-        False  # may change when a sweep goes on: where and how runs are computed
-    )
-    for_prepare: bool = False  # gptmini prepare takes notice of it
+    # It may change when a sweep is resumed: where and how runs are computed.
+    sweep_resumable: bool = False
+
+    for_prepare: bool = False  # gptmini prepare uses it
     unmeasured: bool = False  # changes no measured figure
-    unreported: bool = False  # a report does not list it among what was typed
+    unreported: bool = False  # a report does not list it among the overrides
 
 
 KEYS = {

@@ -32,6 +32,11 @@ import time
 
 from gptmini.world import this_world
 
+MISUSE = 2  # exit code of a mistake that the user can mend, as argparse's
+# Exit code where memory or the disk ran out, or a rank was lost: the same command may succeed at another time.
+TROUBLE = 1
+INTERRUPTED = 130  # exit code after Ctrl-C: 128 + the number of SIGINT
+
 # Rounds that the threads of torch spin before they sleep, where libgomp runs them. By libgomp's own choice a run beside
 # a busy program is several times slower, and on a quiet machine no faster.
 SPIN_COUNT = "3000"
@@ -131,9 +136,3 @@ def mute(muted: bool) -> None:
 def is_muted() -> bool:
     """Whether this process prints no mistakes."""
     return _is_muted
-
-
-MISUSE = 2  # exit code of a mistake that the user can mend, as argparse's
-# Exit code where memory or the disk ran out, or a rank was lost: the same command may succeed at another time.
-TROUBLE = 1
-INTERRUPTED = 130  # exit code after Ctrl-C: 128 + the number of SIGINT

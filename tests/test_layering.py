@@ -143,7 +143,7 @@ def test_every_package_has_a_layer():
     assert {room(path) for path in FILES} == set(LAYER_OF)
 
 
-def test_no_file_imports_from_its_own_layer_or_a_higher_one():
+def test_no_file_imports_from_another_package_of_its_layer_or_a_higher_one():
     wrong = []
     for name, path in MODULES.items():
         own = room(path)

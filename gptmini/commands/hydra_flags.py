@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from gptmini.commands.help import show_help
 from gptmini.commands.mistakes import complaint, one_line_errors, print_mistake
 from gptmini.configuration.compose import Composed, check_root, in_one_class, typed_for_job
+from gptmini.configuration.keys import known_keys
 from gptmini.configuration.messages import explain
 from gptmini.configuration.overrides import in_hydras_grammar, key_of
 from gptmini.configuration.own_modules import find_in
@@ -153,8 +154,6 @@ def parse_flags(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def _refuse(parser: argparse.ArgumentParser, message: str) -> NoReturn:
     """Print what is wrong with the flags as one line on stderr, and exit with code 2."""
-    from gptmini.configuration.keys import known_keys
-
     groups = [place.name for place in CONFIGS.iterdir() if place.is_dir()]
     word = message.rpartition("unrecognized arguments: --")[2].partition(" ")[0].partition("=")[0]
     if word in known_keys() or word in groups:

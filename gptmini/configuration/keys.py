@@ -12,7 +12,7 @@ from gptmini.user_error import UserError
 
 # Keys beside _target_ by which Hydra makes an object, and the type of each value.
 HYDRAS_KEYS = {"_args_": list, "_convert_": str, "_partial_": bool, "_recursive_": bool}
-COMMANDS = ("train", "prepare", "sweep")  # that Hydra composes a configuration for
+COMPOSED = ("train", "prepare", "sweep")  # commands that Hydra composes a configuration for
 # Groups whose members are parts by name, to which a user adds parts of their own with +GROUP.NAME.
 PART_GROUPS = ("callbacks", "logger")
 
@@ -85,7 +85,7 @@ def no_key(key: str) -> str:
     if key in options:
         having = [f"{group}={option}" for option in options[key]]
         if not having or group == "sweep":
-            having = [f"gptmini {command}" for command in COMMANDS if group in root_keys(command)]
+            having = [f"gptmini {command}" for command in COMPOSED if group in root_keys(command)]
             having = having[:1]  # gptmini prepare takes the keys of train too
         return f"{key} is no key here; {' and '.join(having)} {'has' if len(having) == 1 else 'have'} it"
 
@@ -110,7 +110,7 @@ def no_root_key(key: str) -> str:
     return no_key(key)
 
 
-def chosen_by_experiment(typed: "Typed") -> set[str]:
+def chosen_by_experiment(typed: Typed) -> set[str]:
     """The keys that the chosen experiment gives a value, and the groups of which it chooses an option."""
     chosen = set()
     for file in chain_of("experiment", typed.choices.get("experiment"), typed.config_dir):

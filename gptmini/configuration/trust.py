@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gptmini.configuration.keys import check_hydras_keys
+from gptmini.configuration.keys import check_hydras_keys, known_keys
 from gptmini.configuration.overrides import Typed
 from gptmini.files import CONFIGS
 from gptmini.untrusted import check_targets, known_nodes, nodes, targets
@@ -53,8 +53,6 @@ def _check_loggers(stored: dict, path: Path, typed: Sequence[tuple[str, object]]
         typed: names and parts of the loggers that the command line or the user's own folder describes, which may be
             anything.
     """
-    from gptmini.configuration.keys import known_keys
-
     for name, part in stored.items():
         if not isinstance(part, dict) or (name, part) in typed:
             continue

@@ -13,9 +13,8 @@ PIECE = 2**20
 LONGEST_RUN = 2**24
 # Where a text may be cut: before white space that follows what is none. Python counts a few more characters as white
 # space than the tokenizers do, and before these few, or behind them, nothing is cut.
-CUT = re.compile(
-    r"[ \t-\r](?<=\S[ \t-\r])"
-)  # in this order, Python looks for the white space alone first
+# In this order Python looks for the white space alone first.
+CUT = re.compile(r"[ \t-\r](?<=\S[ \t-\r])")
 LAST_CUT = re.compile(r"(?s:.*)\S(?=[ \t-\r])")  # matches from a start to the last such place
 
 

@@ -55,7 +55,7 @@ class Announcer:
         self,
         run: "Run",
         module: "GPTModule",
-        settings: "Settings",
+        settings: Settings,
         *,
         prepared_now: bool,
     ) -> None:

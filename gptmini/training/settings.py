@@ -114,6 +114,5 @@ class Settings(TextSettings):
     callbacks: "Sequence[Callback]"
     # Lines for the user on what was changed for the devices that are there.
     notes: Sequence[str] = ()
-    make_loggers: Callable[[], Mapping[str, Any]] = (
-        dict  # makes the loggers by name, or partials of them
-    )
+    # Makes the loggers by name, or partials of them that lack what only a run knows.
+    make_loggers: Callable[[], Mapping[str, Any]] = dict

@@ -7,8 +7,7 @@ import torch
 from omegaconf import OmegaConf
 
 from gptmini.data import TextCorpus
-from gptmini.job import budget as dial
-from gptmini.job import progress
+from gptmini.job import budget, progress
 from gptmini.training.budget import search, timing
 from run_folders import config_of, last, newest
 
@@ -172,22 +171,22 @@ def test_a_wrong_time_is_one_line(script, given):
 @pytest.mark.parametrize("enough", [50_000, 10**9])
 def test_bytes_to_train_on_are_those_of_the_training_files(tmp_path, monkeypatch, n_val, enough):
     """Whether all of them are read or some; files with val_path are no part of them, however large."""
-    monkeypatch.setattr(dial, "ENOUGH", enough)
+    monkeypatch.setattr(budget, "ENOUGH", enough)
     record = json.dumps({"text": "é" * 100}) + "\n"
     for i in range(20 + n_val):
         (tmp_path / f"{i:02}.jsonl").write_text(record * 30, encoding="utf-8")
     files = sorted(tmp_path.glob("*.jsonl"))
     corpus = TextCorpus(files[n_val:], 0.1, val_path=files[:n_val])
 
-    n_bytes = dial.bytes_to_train_on(corpus)
+    n_bytes = budget.bytes_to_train_on(corpus)
     # An estimate is off by the part of a file that is read ahead.
     assert n_bytes == pytest.approx(20 * 30 * 200, rel=0.1 if enough == 50_000 else 0)
 
 
 @pytest.mark.parametrize("enough", [50_000, 10**9])
 def test_bytes_to_train_on_leave_out_the_share_that_is_held_out(tmp_path, monkeypatch, enough):
-    monkeypatch.setattr(dial, "ENOUGH", enough)
+    monkeypatch.setattr(budget, "ENOUGH", enough)
     for i in range(20):
         (tmp_path / f"{i:02}.txt").write_text("x" * 6000)
-    n_bytes = dial.bytes_to_train_on(TextCorpus(tmp_path, 0.25))
+    n_bytes = budget.bytes_to_train_on(TextCorpus(tmp_path, 0.25))
     assert n_bytes == pytest.approx(20 * 6000 * 0.75, rel=0.1)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import programs
-from gptmini.job import sweeping as command
+from gptmini.job import sweeping
 from kills import check
 from pretended_run import loss_of
 from pretended_sweep import TRAIN
@@ -25,7 +25,7 @@ SPACE = (RATES, "model.n_layers=1,2")
 @pytest.fixture
 def sweep(script, short, monkeypatch):
     """Type gptmini sweep with the tiny run's overrides; its runs are pretended."""
-    monkeypatch.setattr(command, "TRAIN", TRAIN)
+    monkeypatch.setattr(sweeping, "TRAIN", TRAIN)
     monkeypatch.setenv("SECONDS_OF_STEP", "0.005")
     return lambda *arguments: script("sweep", *short, *arguments)
 
@@ -153,11 +153,11 @@ def test_of_two_overrides_of_a_key_the_later_counts(sweep):
 
 
 def test_gpus_are_shared_in_turn():
-    three = command.Checked(tree={}, text="", gpus=("2", "5", "7"), n_devices=1)
-    shares = [command._gpus_of(place, three)["CUDA_VISIBLE_DEVICES"] for place in range(4)]
+    three = sweeping.Checked(tree={}, text="", gpus=("2", "5", "7"), n_devices=1)
+    shares = [sweeping._gpus_of(place, three)["CUDA_VISIBLE_DEVICES"] for place in range(4)]
     assert shares == ["2", "5", "7", "2"]
-    four = command.Checked(tree={}, text="", gpus=("0", "1", "2", "3"), n_devices=2)
-    assert command._gpus_of(1, four) == {"CUDA_VISIBLE_DEVICES": "2,3"}
+    four = sweeping.Checked(tree={}, text="", gpus=("0", "1", "2", "3"), n_devices=2)
+    assert sweeping._gpus_of(1, four) == {"CUDA_VISIBLE_DEVICES": "2,3"}
 
 
 def test_tasks_of_srun_are_workers_of_one_sweep(sweep, short, tmp_path):  # whose runs are pretended
