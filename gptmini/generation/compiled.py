@@ -56,6 +56,5 @@ def compiled(function: Callable, seen: Tensor | None) -> Callable:
     """A step of decoding as one CUDA graph; seen is what the step writes besides a fixed_cache."""
     if seen is not None:
         torch._dynamo.mark_static_address(seen)
-    # Without dynamic=False a second batch size would be compiled for any size, and then inductor of torch 2.11 fails at
-    # the cumulative sum.
+    # Each batch size gets a graph of its own: a CUDA graph has fixed shapes.
     return torch.compile(function, mode="reduce-overhead", fullgraph=True, dynamic=False)

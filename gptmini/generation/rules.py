@@ -18,6 +18,26 @@ AboveZero = Annotated[float, Field(gt=0, le=1)]
 Penalty = Annotated[float, Field(ge=1e-3, le=1e3)]
 
 
+@torch.library.custom_op("gptmini::separate_cumsum", mutates_args=())
+def separate_cumsum(values: Tensor) -> Tensor:
+    """Cumulative sum over the last dimension of values (..., n), as an operation that torch.compile leaves as it is.
+
+    torch 2.11 fails to compile a sum that it fuses with the softmax of several rows (pytorch issue 180221).
+    """
+    return values.cumsum(dim=-1)
+
+
+@separate_cumsum.register_fake
+def _(values: Tensor) -> Tensor:
+    return torch.empty_like(values)
+
+
+def cumulative_sum(values: Tensor) -> Tensor:
+    """Cumulative sum over the last dimension of values (..., n)."""
+    # Outside compiled code a custom operation would only cost 30 microseconds a token.
+    return separate_cumsum(values) if torch.compiler.is_compiling() else values.cumsum(dim=-1)
+
+
 def apply_repetition_penalty(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
     """Divide logits (..., V) above 0 by penalty and multiply those below, where seen (bool, ..., V).
 
@@ -51,7 +71,7 @@ def apply_top_p(logits: Tensor, top_p: float) -> Tensor:
     while True:
         ordered, order = logits.topk(n_candidates, dim=-1)  # (..., n) each, highest first
         probabilities = (ordered - logits.logsumexp(dim=-1, keepdim=True)).exp()  # (..., n)
-        reached = probabilities.cumsum(dim=-1)  # (..., n)
+        reached = cumulative_sum(probabilities)  # (..., n)
         if n_candidates == vocab_size or (reached[..., -1] >= top_p).all():
             break
         n_candidates = vocab_size
@@ -113,6 +133,6 @@ def choose(logits: Tensor, uniform: Tensor, rules: Rules, seen: Tensor | None = 
     if rules.min_p is not None:
         logits = apply_min_p(logits, rules.min_p)
 
-    cumulative = logits.softmax(dim=-1).cumsum(dim=-1)  # (B, V)
+    cumulative = cumulative_sum(logits.softmax(dim=-1))  # (B, V)
     places = uniform.unsqueeze(-1) * cumulative[:, -1:]  # (B, 1)
     return torch.searchsorted(cumulative, places, right=True).squeeze(-1)  # (B,)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gptmini.generation import Decoder, Rules
+from gptmini.generation.rules import choose
 from gptmini.model import training_loss
 from gptmini.training.callbacks.samples import Samples
 from gpu.parts import KINDS, OPTIMIZERS, TRY_ON_CPU, drawn, model_of
@@ -99,6 +100,19 @@ def test_a_compiled_decoder_draws_the_ids_of_the_eager_one(device, kind):
         return [[token for _, token, _ in decoder.draw()] for _ in range(20)]
 
     assert drawn_ids(compile=True) == drawn_ids(compile=False)
+
+
+@pytest.mark.parametrize("batch_size", [1, 64])
+def test_compiled_rules_choose_as_eager_ones_from_a_large_vocabulary(device, batch_size):
+    rules = Rules(temperature=0.8, top_k=200, top_p=0.95, min_p=0.001)
+    generator = torch.Generator(device).manual_seed(0)
+    logits = torch.randn(batch_size, 50257, device=device, generator=generator)  # (B, V)
+    uniform = torch.rand(
+        batch_size, device=device, generator=generator, dtype=torch.float64
+    )  # (B,)
+
+    compiled = torch.compile(choose, fullgraph=True, dynamic=False)
+    assert compiled(logits, uniform, rules).tolist() == choose(logits, uniform, rules).tolist()
 
 
 class Agreeing(L.Callback):
