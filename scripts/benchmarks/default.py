@@ -47,7 +47,7 @@ def measure(table: Table, arguments: argparse.Namespace) -> None:
     added = size_of(training + held_out) - size_of(training)
     table.add("bits per byte of `xz -9e` on the held-out text", alone)
     told = 8 * added / len(held_out)
-    table.add("bits per byte of `xz -9e` that was told the training text first", told)
+    table.add("bits per byte of `xz -9e` after the training text", told)
 
 
 def bits_per_byte(run: Run) -> float:
