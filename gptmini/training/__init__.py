@@ -1,6 +1,6 @@
 """Training with Lightning: module, data, callbacks, loggers, checkpoints. The only package that imports Lightning.
 
-The names of this package load when they are first used, so that the settings are checked without torch and Lightning.
+Names of this package load on first use, so gptmini can check settings without importing torch and Lightning.
 """
 
 from importlib import import_module

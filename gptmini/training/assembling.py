@@ -1,4 +1,4 @@
-"""Put together what a Trainer fits: a model on its tokens, and their batches."""
+"""Build the module and the data module that a Trainer fits."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,24 +24,24 @@ from gptmini.user_error import UserError
 def assemble(
     settings: Settings, store: TokenStore, state: TrainingState | None = None
 ) -> tuple[GPTModule, TokenDataModule]:
-    """Put together a model on the store's tokens, and the batches of these tokens.
+    """Build the module of a model, and the batches of the store's tokens.
 
     Args:
-        settings: of the run. If trainer.batch_size is auto, it is chosen for the device, and module.settings.batch_size
-            is the number. Its callbacks get their state.
+        settings: settings of the run. trainer.batch_size=auto chooses a batch size for the device, and stores it in
+            module.settings.batch_size. The callbacks' state is restored.
         store: the training and validation tokens.
-        state: what training goes on from, its model included; None for the first step.
+        state: the state to resume from, with its model; None to start from the first step.
 
-    Returns the module and the data to give to Trainer.fit.
-    Raises UserError: a seed or an optimizer setting is out of range, a split is too short for its windows, a prompt
-    does not fit the tokenizer, the state is of another model, of other tokens or of more steps than these, the model of
-    init_from does not fit, or freeze names no weights.
+    Returns the module and the data for Trainer.fit.
+    Raises UserError if a seed or an optimizer setting is out of range, a split is too short for its windows, the
+    tokenizer cannot encode a prompt, the state has another model, other tokens or more steps, the model of init_from
+    does not fit, or freeze names no weights.
     """
     check_prompts(settings.callbacks, store)
     config = settings.model.with_vocab_size(store.tokenizer.n_vocab)
     model, origin = _model_of(settings, config, store, state)
     freeze(model, settings.root.frozen)
-    # A run without a step done begins again, with callbacks that have seen nothing.
+    # A run that was stopped before its first step starts again, with fresh callbacks.
     if state is not None and state.step > 0:
         restore_callbacks(settings.callbacks, state)
 
@@ -67,7 +67,7 @@ def assemble(
 
 
 def check_prompts(callbacks: Sequence[Callback], store: TokenStore) -> None:
-    """Raise UserError for a prompt of a callback that the tokenizer of a text cannot encode."""
+    """Raise UserError if the store's tokenizer cannot encode a prompt of a callback."""
     for callback in callbacks:
         if isinstance(callback, Samples):
             callback.check(store.tokenizer)
@@ -76,7 +76,7 @@ def check_prompts(callbacks: Sequence[Callback], store: TokenStore) -> None:
 def _model_of(
     settings: Settings, config: GPTConfig, store: TokenStore, state: TrainingState | None
 ) -> tuple[GPT, dict[str, Any] | None]:
-    """The model that training begins with or goes on with, and where its weights are from; None for new weights."""
+    """Return the model to start or resume from, and the origin of its weights; None for new weights."""
     if state is not None:
         _check_state(state, store, config, settings.trainer)
         return state.model, state.origin
@@ -90,34 +90,32 @@ def _model_of(
 def _check_state(
     state: TrainingState, store: TokenStore, config: GPTConfig, settings: TrainerSettings
 ) -> None:
-    """Raise UserError unless a run of this model, on these tokens and of so many steps, can go on from the state."""
+    """Raise UserError unless a run with this model, these tokens and this max_steps can resume from the state."""
     is_same_tokenizer = repr(of_ids(state.tokenizer)) == repr(of_ids(store.tokenizer_state))
     if state.model.config != config or not is_same_tokenizer:
-        raise UserError(
-            "the checkpoint's model or tokenizer is not the one that config.yaml describes"
-        )
+        raise UserError("the checkpoint's model or tokenizer differs from the one in config.yaml")
     if state.data_fingerprint != store.fingerprint:
         raise UserError(
-            f"{store.folder} holds other tokens than those that the run began with, because the text has changed, or "
-            f"the way in which this version reads or encodes it; restore the text, or {state.data_folder}"
+            f"the tokens in {store.folder} differ from those of the run's start: the text has changed, or this "
+            f"version of gptmini reads or encodes it differently; restore the text or the folder {state.data_folder}"
         )
     if state.step > settings.max_steps:
         raise UserError(
-            f"trainer.max_steps must be at least the {state.step} done, got {settings.max_steps}"
+            f"trainer.max_steps must be at least the run's {state.step} steps, got {settings.max_steps}"
         )
 
 
 def restore_callbacks(callbacks: Sequence[Callback], state: TrainingState) -> None:
-    """Give each callback its state of a checkpoint; a user's callback that the run was begun without starts anew.
+    """Restore the state of each callback. A user's callback that is new in a resumed run has no state and starts fresh.
 
-    Raises UserError: the checkpoint lacks the state of one of gptmini's callbacks, or a callback keeps more than its
-    state_dict, which a resumed run does not read.
+    Raises UserError if the checkpoint lacks the state of a gptmini callback, or if a callback defines
+    on_load_checkpoint. A resumed run calls only load_state_dict.
     """
     for callback in callbacks:
         if type(callback).on_load_checkpoint is not Callback.on_load_checkpoint:
             raise UserError(
-                f"{type(callback).__name__} cannot go on: it keeps more than its state_dict, "
-                "and a run that is resumed reads no more than that"
+                f"{type(callback).__name__} cannot resume: gptmini does not call its on_load_checkpoint; "
+                "keep all its state in state_dict"
             )
         if not callback.state_dict():
             continue
@@ -128,7 +126,7 @@ def restore_callbacks(callbacks: Sequence[Callback], state: TrainingState) -> No
 
         try:
             callback.load_state_dict(state.callbacks[callback.state_key])
-        except Exception as error:  # of whatever class: a stranger may have written the file
+        except Exception as error:  # any class: the file may come from someone else
             raise UserError(
-                f"the checkpoint holds no state of {callback.state_key} ({type(error).__name__})"
+                f"cannot restore {callback.state_key} from the checkpoint: {type(error).__name__}"
             ) from None

@@ -1,4 +1,4 @@
-"""Batches for Lightning: plain iterables whose position follows from the trainer's step."""
+"""Batches for Lightning: plain iterables that derive their position from the trainer's step."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -20,23 +20,23 @@ from gptmini.training.prefetch import batches_ahead
 from gptmini.training.trainer_settings import TrainerSettings, micro_steps
 from gptmini.user_error import UserError
 
-# Devices that compute while the processor cuts batches. On a CPU both would compete for the same cores.
+# On these devices a thread cuts the next batch during a step. On a CPU it would compete for the same cores.
 CUT_AHEAD_FOR = ("cuda",)
 
 
 class TokenDataModule(L.LightningDataModule):
-    """Training batches by step and rank, and validation windows in order, shared out among ranks.
+    """Training batches by step and rank, and validation batches in order, divided among the ranks.
 
     Args:
         store: the training and validation tokens.
-        settings: the trainer settings, whose batch_size must be a number.
-        context_length: tokens in a window, without the target of the last of them.
-        seed: of the order of the training windows.
+        settings: the trainer settings; batch_size must be a number.
+        context_length: input tokens of a window.
+        seed: seed of the order of training windows.
 
-    Raises UserError: the training or the validation split is too short for its windows.
+    Raises UserError if the training or the validation split is too short for its windows.
     """
 
-    trainer: L.Trainer  # Lightning sets it before it asks for batches
+    trainer: L.Trainer  # set by Lightning before it requests batches
 
     def __init__(
         self, store: TokenStore, settings: TrainerSettings, *, context_length: int, seed: int
@@ -48,20 +48,19 @@ class TokenDataModule(L.LightningDataModule):
         self.global_batch_size = settings.global_batch_size
         self.batch_size = settings.micro_batch_size
         self.val_tokens = settings.val_tokens
-        self.in_step = settings.strategy == "fsdp2"  # whether every rank needs equally many batches
+        self.in_step = settings.strategy == "fsdp2"  # whether all ranks need equally many batches
 
         n_val_tokens = store.n_tokens("val")
         if n_val_tokens < context_length + 1:
             raise UserError(
-                f"the val split must hold one window of context_length={context_length} tokens "
-                f"and a target, got {n_val_tokens} tokens; "
-                "give more text or a smaller model.context_length"
+                f"the val split must have at least context_length + 1 = {context_length + 1} "
+                f"tokens, got {n_val_tokens}; use more text or a smaller model.context_length"
             )
         n_in_block = sum(source.weight for source in store.sources)
-        self._starts(np.arange(n_in_block))  # refuses a source of training tokens that is too short
+        self._starts(np.arange(n_in_block))  # raises UserError if a training source is too short
 
     def train_dataloader(self) -> "Batches":
-        """Return this rank's endless micro-batches (tokens, targets), int64 (B, T) each, from the trainer's step on."""
+        """Return this rank's endless micro-batches (tokens, targets), int64 (B, T), starting at the trainer's step."""
         return Batches(self._training_batches)
 
     def val_dataloader(self) -> "Batches":
@@ -72,13 +71,13 @@ class TokenDataModule(L.LightningDataModule):
         return Batches(self._validation_batches)
 
     def starts(self, step: int) -> list[int]:
-        """Return where the windows of a step's global batch begin, as positions in the training tokens."""
+        """Return the start positions of the windows of a step's global batch, in the training tokens."""
         first = step * self.global_batch_size
         sequences = np.arange(first, first + self.global_batch_size, dtype=np.int64)
         return self._starts(sequences).tolist()
 
     def _starts(self, sequences: np.ndarray) -> np.ndarray:
-        """Return the first token of the window of each sequence, by the sequences' numbers in the run, int64 (n,)."""
+        """Return the window start of each sequence, int64 (n,); sequences are numbered from 0 in the run."""
         return starts_in_sources(
             sequences,
             self.store.sources,
@@ -87,7 +86,7 @@ class TokenDataModule(L.LightningDataModule):
         )
 
     def _training_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Return this rank's micro-batches from the trainer's step on."""
+        """Return this rank's micro-batches, starting at the trainer's step."""
         tokens = self.store.tokens("train")
         first_step = self.trainer.global_step
         rank = self.trainer.global_rank
@@ -95,7 +94,7 @@ class TokenDataModule(L.LightningDataModule):
         n_micro_steps = micro_steps(self.global_batch_size, self.batch_size, n_ranks)
 
         def windows_of(number: int) -> np.ndarray:
-            """Return the windows of this rank's micro-batch, (B, T + 1); its number counts from 0 at first_step."""
+            """Return the windows of this rank's micro-batch, (B, T + 1); number 0 is the first one of first_step."""
             step, micro_step = divmod(number, n_micro_steps)
             sequences = step_sequences(
                 first_step + step,
@@ -122,7 +121,7 @@ class TokenDataModule(L.LightningDataModule):
         return batches_ahead(cut, (self.batch_size, self.context_length + 1), device)
 
     def _validation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield this rank's share of the validation batches."""
+        """Yield this rank's validation batches."""
         excerpts = self.store.excerpts("val", self.val_tokens)
         batches = itertools.chain.from_iterable(
             validation_windows(
@@ -152,9 +151,10 @@ class TokenDataModule(L.LightningDataModule):
 def _in_step(
     batches: Iterator[tuple[Tensor, Tensor]], rank: int, n_ranks: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield every n_ranks-th batch, from that of the rank on, and a batch without a target where others have one more.
+    """Yield every n_ranks-th batch, starting with batch number rank.
 
-    So all devices of FSDP2, which compute every batch together, have equally many.
+    A rank with one batch less yields an additional batch without targets: under FSDP2, all devices compute each batch
+    together, so they need equally many batches.
     """
     while turn := list(itertools.islice(batches, n_ranks)):
         if rank < len(turn):
@@ -164,11 +164,11 @@ def _in_step(
 
 
 class Batches:
-    """An iterable for Lightning that calls a function for a new iterator each time; it has no length and no state."""
+    """An iterable for Lightning that calls a function for each new iterator. It has no length and no state."""
 
     def __init__(self, iterate: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> None:
         self.iterate = iterate
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Begin anew, from where the trainer stands."""
+        """Return a new iterator that starts at the trainer's step."""
         return self.iterate()

@@ -1,18 +1,18 @@
-"""The LightningModule: one optimizer step from its micro-batches to the figures that are logged.
+"""The LightningModule: one optimizer step from its micro-batches to the logged metrics.
 
-One step, in the order in which Lightning calls the hooks of GPTModule:
+Lightning calls the hooks of GPTModule in this order:
 
-    on_train_batch_start         seed dropout; under FSDP2, put off reducing gradients until the last micro-step
-    training_step                the loss of one micro-batch, whose share is added to step_loss
-    (Lightning)                  backward of loss / micro-steps; in the last one, gradients are averaged over all ranks
+    on_train_batch_start         seed dropout; under FSDP2, delay the gradient reduction until the last micro-step
+    training_step                compute the loss of one micro-batch; add loss / micro-steps to step_loss
+    (Lightning)                  backward of loss / micro-steps; the last micro-step averages gradients over all ranks
     on_before_optimizer_step     set the learning rate
-    configure_gradient_clipping  grad_norm, and clip; all ranks agree on step_loss, on not_finite and on a request to
-                                 stop; the optimizer is told to change nothing in a step that is not finite
-    (the optimizer)              change weights and moments
-    optimizer_step               all of the last micro-step, from training_step on, happens inside of it; then free the
-                                 gradients, send the figures to the host, and count those that have arrived: of this
-                                 step on a CPU, of the one before on a GPU, so that the GPU need not wait
-    on_train_batch_end           callbacks first: Scalars logs step_loss and grad_norm, Stopping tells of steps left out
+    configure_gradient_clipping  compute grad_norm and clip; all ranks agree on step_loss, not_finite and a request to
+                                 stop; make the optimizer skip a step that is not finite
+    (the optimizer)              update weights and optimizer state
+    optimizer_step               contains the last micro-step, from training_step on; then free the gradients, send
+                                 the metrics to the host, and count the metrics that have arrived: of this step on a
+                                 CPU, of the previous step on a GPU, because the GPU must not wait
+    on_train_batch_end           callbacks first: Scalars logs step_loss and grad_norm, Stopping reports skipped steps
                                  and stops, RunCheckpoints saves; then a validation if it is due, or the end
 """
 
@@ -40,27 +40,27 @@ from gptmini.training.settings import Settings
 
 
 class GPTModule(L.LightningModule):
-    """Trains a GPT: automatic optimization, a learning rate and random draws that follow from the step alone.
+    """A GPT in training, with automatic optimization. Learning rate and random draws depend on the step alone.
 
     Args:
-        model: the GPT to train; with a state, the model of that state.
-        store: the tokens. Their tokenizer, and the folder that they lie in, are written into every checkpoint.
-        settings: of the run. trainer.batch_size must be a number; each group of the optimizer has a peak_lr;
-            schedule(step, max_steps=) returns the multiple of peak_lr that is the learning rate of a step. Of the
-            precisions the module itself implements only bf16_stream; the autocast of bf16 is Lightning's.
-        state: what training goes on from; None to start from the first step.
-        origin: path and step of the weights that the run began with, for every checkpoint; None for new ones.
+        model: the GPT to train. With a state, this is the state's model.
+        store: the tokens. Every checkpoint stores their tokenizer and folder.
+        settings: settings of the run. trainer.batch_size must be a number. Each optimizer group must have a peak_lr.
+            The learning rate of a step is peak_lr * schedule(step, max_steps=). The module implements the precision
+            bf16_stream; Lightning's autocast implements bf16.
+        state: the state to resume from; None to start from the first step.
+        origin: path and step of the initial weights, stored in every checkpoint; None for new weights.
 
-    Raises UserError: the optimizer refuses its settings.
+    Raises UserError if the optimizer rejects its settings.
     """
 
-    # Figures of the newest optimizer step. They stay on the device, so that the host need not wait for them.
-    # Mean over the micro-steps, and once the step is done over all ranks, in nats per token.
+    # Metrics of the latest optimizer step. They stay on the device, so the host does not wait for them.
+    # Mean over the micro-steps, in nats per token. At the end of the step: mean over all ranks too.
     step_loss: Tensor
-    grad_norm: Tensor  # norm of the whole gradient before clipping
-    # 1.0 if the step is not applied, because some rank's loss or gradient is not finite; else 0.0.
+    grad_norm: Tensor  # norm of the full gradient before clipping
+    # 1.0 if the step is skipped, because the loss or gradient of some rank is not finite; else 0.0.
     not_finite: Tensor
-    # What all ranks together were asked, (2,): the number of a signal and whether time is over; zeros for one rank.
+    # Stop request of all ranks together, (2,): signal number and whether time is over; zeros with one rank.
     _request: Tensor
 
     def __init__(
@@ -85,15 +85,17 @@ class GPTModule(L.LightningModule):
         if self.settings.checkpoint_activations:
             recompute_activations(model)
         self.compute_loss = self._loss_function()
-        # Kept, because named_parameters walks through all modules, which would take time in every step.
+        # named_parameters walks through all modules. Calling it in every step would be slow.
         self.parameters_by_name = dict(model.named_parameters())
 
-        # What this rank was asked: the number of a signal, 0 for none, and whether its time is over.
+        # Returns this rank's stop request: the signal number (0: no signal), and whether its time is over.
         self.stop_request: Callable[[], tuple[int, bool]] = lambda: (0, False)
-        self.evaluation: Evaluation | None = None  # of the newest validation; None before the first
+        self.evaluation: Evaluation | None = (
+            None  # of the latest validation; None before the first one
+        )
 
-        # What goes on in a resumed run: what the host knows of the steps, the newest step that a validation followed,
-        # and the optimizer's moments, by the name of their parameter in a checkpoint's state_dict.
+        # A resumed run restores: the outcomes of steps, the latest step with a validation after it, and the optimizer
+        # state by parameter name in the checkpoint's state_dict.
         self.outcomes = Outcomes()
         self.validated_step = 0
         self.moments: Moments = {}
@@ -102,18 +104,18 @@ class GPTModule(L.LightningModule):
             self.validated_step = state.validated_step
             self.moments = state.optimizer
 
-        # An optimizer is built here too, so that settings which it refuses are told before a run folder is made.
+        # Build an optimizer here too: it must reject bad settings before the run folder is created.
         self.peak_lr: float = self.make_optimizer(model).param_groups[0]["peak_lr"]
 
     def _loss_function(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return the function that computes the loss of a micro-batch: tokens and targets, (B, T) each, to a scalar.
+        """Return the loss function of a micro-batch. It maps tokens and targets, (B, T) each, to a scalar.
 
-        Only this function is compiled, for the one shape of the micro-batches. Validation and samples have other shapes
-        and stay eager, so that nothing is compiled again for them.
+        Only this function is compiled, for the one shape of micro-batches. Validation and sampling use other shapes.
+        They stay eager to avoid recompilation.
         """
         counted_share = self.store.counted_share
         if self.settings.strategy == "fsdp2":
-            # Compiled block by block, with weights that are rounded where they are gathered: see distributed.shard.
+            # distributed.shard compiles each block, and rounds weights when it gathers them.
             return partial(training_loss, self.model, counted_share=counted_share)
 
         is_stream = self.precision == "bf16_stream"
@@ -124,22 +126,22 @@ class GPTModule(L.LightningModule):
             counted_share=counted_share,
         )
         if self.compiles:
-            # Torch keeps at most eight graphs of a function: those of earlier runs of this process are dropped.
+            # torch keeps at most eight graphs of a function. Drop the graphs of earlier runs in this process.
             torch.compiler.reset()
             loss = torch.compile(loss, dynamic=False, fullgraph=True)
         if not is_stream:
             return loss
 
         def without_autocast(tokens: Tensor, targets: Tensor) -> Tensor:
-            # Lightning's autocast is for validation.
+            # Lightning's autocast is only for validation.
             with torch.autocast(tokens.device.type, enabled=False):
                 return loss(tokens, targets)
 
         return without_autocast
 
     def configure_model(self) -> None:
-        """Divide the weights among the devices of FSDP2; Lightning calls this once the devices know each other."""
-        if self.device_mesh is None:  # of another strategy
+        """Shard the weights under FSDP2. Lightning calls this once the process group exists."""
+        if self.device_mesh is None:  # another strategy
             return
         distributed.shard(
             self.model,
@@ -150,20 +152,20 @@ class GPTModule(L.LightningModule):
         self.parameters_by_name = dict(self.model.named_parameters())
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Build the one optimizer, with the configuration's settings and the moments that a run goes on from."""
+        """Build the only optimizer, with the configured settings and the optimizer state of the resumed run."""
         optimizer = self.make_optimizer(self.model)
         restore_moments(self.moments, optimizer, self.parameters_by_name)
         self.moments = {}  # the optimizer has them now
         return optimizer
 
     def on_train_start(self) -> None:
-        """Share the work of Muon among several devices."""
+        """Divide Muon's work among the devices."""
         self._request = torch.zeros(2, device=self.device)  # (2,)
         (optimizer,) = self.trainer.optimizers
         distributed.share_matrices(optimizer, self.model, self.device, self.trainer.world_size)
 
     def on_train_batch_start(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        """Seed dropout from its position: hash(seed, step, micro-step, rank); reduce gradients once a step."""
+        """Seed dropout with hash(seed, step, micro-step, rank); reduce gradients only in the last micro-step."""
         n_micro_steps = self.trainer.accumulate_grad_batches
         micro_step = batch_idx % n_micro_steps
         distributed.before_micro_step(self.model, is_last=micro_step == n_micro_steps - 1)
@@ -175,10 +177,10 @@ class GPTModule(L.LightningModule):
         torch.manual_seed(int.from_bytes(digest, "little"))
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        """Return the loss of one micro-step, in nats per token; Lightning divides it by the number of micro-steps."""
+        """Return the loss of one micro-step, in nats per token. Lightning divides it by the number of micro-steps."""
         loss = self.compute_loss(*batch)
 
-        # Micro-batches hold equally many tokens, so the loss of a step is the plain mean of theirs.
+        # All micro-batches hold equally many tokens, so the step's loss is the mean of their losses.
         n_micro_steps = self.trainer.accumulate_grad_batches
         share = loss.detach() / n_micro_steps
         is_first = batch_idx % n_micro_steps == 0
@@ -191,11 +193,11 @@ class GPTModule(L.LightningModule):
         set_learning_rate(optimizer, multiplier)
 
     def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, **limits: None) -> None:
-        """Clip the gradient by the norm of the whole of it, keep that norm, and leave out a step that is not finite.
+        """Clip the gradient by its global norm, keep the norm, and skip a step that is not finite.
 
-        The host does not wait to learn whether the step is finite: the optimizer reads the flag on the device.
-        Lightning's own clipping is not used, because it refuses a fused optimizer under mixed precision and drops the
-        norm. limits are Lightning's settings for it, which gptmini does not set.
+        The optimizer reads the flag not_finite on the device, so the host does not wait. Lightning's own clipping
+        rejects a fused optimizer under mixed precision and drops the norm, so this method replaces it. limits are
+        Lightning's clipping settings, which gptmini does not use.
         """
         parameters = self.parameters_by_name.values()
         if self.settings.gradient_clip is None:
@@ -211,10 +213,10 @@ class GPTModule(L.LightningModule):
         leave_out(optimizer, self.not_finite)
 
     def _agree(self) -> None:
-        """Have all ranks know the mean loss, leave out a step that is bad on one of them, and stop if one is asked.
+        """Give all ranks the mean loss. Skip a step that is bad on any rank. Stop if any rank must stop.
 
-        Ranks share the gradient but not the loss, which may be infinite on one of them alone. Every rank sums its
-        curves from the same losses, so that a checkpoint, which holds the first rank's sums, holds those of all.
+        Ranks share the gradient but not the loss, which may be infinite on one rank only. Every rank sums its curves
+        from the same losses. So the first rank's sums in a checkpoint are valid for all ranks.
         """
         on_cuda = self.device.type == "cuda"
         request = torch.tensor(self.stop_request(), dtype=self.step_loss.dtype, pin_memory=on_cuda)
@@ -222,8 +224,8 @@ class GPTModule(L.LightningModule):
         own = torch.stack((self.step_loss, self.not_finite.to(request), *request))
         own = own.unsqueeze(0)  # (1, 4)
 
-        # One collective for all of this. It is torch's own, because Lightning's adds a barrier; all_gather is the one
-        # that torch 2.11 has and torch 2.13 does not deprecate.
+        # One collective exchanges everything. Lightning's own adds a barrier, so use torch's. all_gather exists in
+        # torch 2.11 and is not deprecated in torch 2.13.
         of_ranks = [torch.empty_like(own) for _ in range(self.trainer.world_size)]
         torch.distributed.all_gather(of_ranks, own)
         all_ranks = torch.cat(of_ranks)  # (ranks, 4)
@@ -239,23 +241,23 @@ class GPTModule(L.LightningModule):
         optimizer: torch.optim.Optimizer,
         optimizer_closure: Callable[[], object] | None = None,
     ) -> None:
-        """Step, free the gradients, and send the figures of the step to the host."""
+        """Step, free the gradients, and send the step's metrics to the host."""
         super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
-        # Lightning itself would keep the gradients through the next forward pass.
+        # Lightning would keep the gradients through the next forward pass.
         optimizer.zero_grad()
 
         loss = self.step_loss.float()
         grad_norm = self.grad_norm.float()
-        figures = torch.stack((self.not_finite, loss, grad_norm, *self._request))  # (5,)
-        self.outcomes.send(self.trainer.global_step + 1, figures)
+        metrics = torch.stack((self.not_finite, loss, grad_norm, *self._request))  # (5,)
+        self.outcomes.send(self.trainer.global_step + 1, metrics)
 
     def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
-        """Ask for one more validation after the last step, whether or not the interval has come round."""
+        """Request one more validation after the last step, even between two intervals."""
         if self.trainer.global_step >= self.settings.max_steps:
             self.trainer.should_stop = True
 
     def on_validation_epoch_start(self) -> None:
-        """Set the sums of a validation to zero."""
+        """Reset the sums of a validation."""
         self._tally = Tally()
 
     def validation_step(
@@ -263,13 +265,12 @@ class GPTModule(L.LightningModule):
     ) -> tuple[Tensor, Tensor]:
         """Add one batch of validation windows to the sums.
 
-        Returns the loss of each target in nats, and the id that the model held likeliest there, (B, T) each, for
-        callbacks.
+        Returns, for callbacks, the loss of each target in nats and the id of the likeliest token, (B, T) each.
         """
         tokens, targets = batch
         with distributed.eagerly(self.model):
             if not targets.numel():
-                # A batch that keeps this device in step with others, which have one more to compute together.
+                # Other devices have one more batch. FSDP2 computes each batch on all devices, so join them here.
                 self.model.hidden(tokens)
                 return targets.float(), targets
             losses, likeliest = token_losses(self.model, tokens, targets)
@@ -278,7 +279,7 @@ class GPTModule(L.LightningModule):
         return losses, likeliest
 
     def on_validation_epoch_end(self) -> None:
-        """Turn the sums of all ranks into an Evaluation, and show it to callbacks that watch a metric."""
+        """Turn the sums of all ranks into an Evaluation, and log it for callbacks that monitor a metric."""
         distributed.after_validation(self.model)
         tally = self._tally
         if self.trainer.world_size > 1:
@@ -292,26 +293,26 @@ class GPTModule(L.LightningModule):
         self.evaluation = tally.evaluation(tokens_per_byte)
         self.validated_step = self.trainer.global_step
 
-        # These are for callbacks that read trainer.callback_metrics; the loggers of a run are told by Scalars.
-        # All ranks have equal figures already, but without sync_dist Lightning warns that they might differ.
+        # For callbacks that read trainer.callback_metrics. Scalars logs to the loggers of a run.
+        # All ranks already have equal values, but without sync_dist Lightning warns that they might differ.
         self.log("val/loss", self.evaluation.loss, logger=False, sync_dist=True)
         self.log("val/bits_per_byte", self.evaluation.bits_per_byte, logger=False, sync_dist=True)
 
     def whole_model(self) -> GPT | None:
-        """The model with all its weights on the first process, for callbacks that sample from it; None on the others.
+        """Return the model with all weights on the first process, for sampling; None on the other processes.
 
-        Every process must call this. Under FSDP2 the weights are copied; otherwise this is the model itself.
+        Every process must call this. Under FSDP2 the result is a copy, otherwise the model itself.
         """
         return distributed.whole_model(self.model, keep=self.trainer.is_global_zero)
 
     @property
     def newest_evaluation(self) -> Evaluation:
-        """The evaluation of the newest validation, for callbacks that are called at its end."""
+        """The result of the latest validation, for callbacks that run at its end."""
         assert self.evaluation is not None
         return self.evaluation
 
     def on_save_checkpoint(self, checkpoint: dict) -> None:
-        """Add what makes the file enough to sample from, and to go on from with any number of processes; collective."""
+        """Add all data needed to sample from the file, and to resume with any number of processes; collective."""
         self.outcomes.settle()
         origin = {} if self.origin is None else {"init_from": self.origin}
         checkpoint["gptmini"] = header(
@@ -325,7 +326,7 @@ class GPTModule(L.LightningModule):
         )
         checkpoint["state_dict"] = dict(checkpoint["state_dict"])
 
-        # There is no optimizer state where a user's callback saves the weights alone.
+        # There is no optimizer state if a user's callback saves only the weights.
         if "optimizer_states" in checkpoint:
             (optimizer,) = self.trainer.optimizers
             moments = whole_moments(optimizer, self.parameters_by_name)

@@ -1,75 +1,72 @@
-"""What came of each optimizer step, brought from the device to the host without keeping the device waiting."""
+"""The outcome of each optimizer step, copied from the device to the host without stalling the device."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-# Devices whose newest step stays unread until the next one has been sent, so that they always have work.
+# On these devices the host reads the metrics of a step only after it has sent the next step. So they always have work.
 LATE_FROM = ("cuda",)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One optimizer step as the host knows it.
-
-    On several ranks all of this holds for all of them together.
-    """
+    """The metrics of one optimizer step on the host, over all ranks together."""
 
     step: int  # optimizer steps done, this one included
-    bad: bool  # not applied, because the loss or the gradient of some rank was not finite
+    bad: bool  # skipped, because the loss or the gradient of some rank was not finite
     loss: float  # mean over the step's micro-steps, in nats per token
-    grad_norm: float  # norm of the whole gradient before clipping
-    signal: int  # number of a signal that some rank was sent; 0 for none
-    late: bool  # whether the time limit of some rank was over
+    grad_norm: float  # norm of the full gradient before clipping
+    signal: int  # number of a signal that some rank received; 0: no signal
+    late: bool  # whether some rank reached its time limit
     bad_steps: int  # bad steps of the run, this one included
-    bad_steps_in_a_row: int  # bad steps since the last step that was applied, this one included
+    bad_steps_in_a_row: int  # bad steps since the last good step, this one included
 
 
 class Outcomes:
-    """The outcomes of optimizer steps, whose figures are on their way from the device to the host or have arrived.
+    """A queue of step metrics on their way from the device to the host, and the outcomes of arrived steps.
 
     Args:
-        bad_steps: bad steps that a resumed run goes on from.
-        bad_steps_in_a_row: those of them since the last step that was applied.
+        bad_steps: earlier bad steps of a resumed run.
+        bad_steps_in_a_row: earlier bad steps of a resumed run since its last good step.
     """
 
     def __init__(self, bad_steps: int = 0, bad_steps_in_a_row: int = 0) -> None:
         self.bad_steps = bad_steps
         self.bad_steps_in_a_row = bad_steps_in_a_row
-        self.newest: Outcome | None = None  # that has arrived
-        self.untold: list[Outcome] = []  # bad steps that no logger was told of yet
-        # (step, its figures on the host, the event of their arrival there; None for no GPU), oldest first
+        self.newest: Outcome | None = None  # of the latest step that has arrived
+        self.untold: list[Outcome] = []  # bad steps that Stopping has not logged yet
+        # (step, metrics on the host, event that marks their arrival; None without a GPU), oldest first
         self._sent: list[tuple[int, Tensor, torch.cuda.Event | None]] = []
 
-    def send(self, step: int, figures: Tensor) -> None:
-        """Start to copy the figures of a step to the host, and take in those of earlier steps.
+    def send(self, step: int, metrics: Tensor) -> None:
+        """Start to copy the metrics of a step to the host, and read the metrics of earlier steps.
 
-        On a device that is not in LATE_FROM the figures of the step itself are taken in at once.
+        Read the metrics of this step too, unless the device is in LATE_FROM.
 
         Args:
             step: optimizer steps done, this one included.
-            figures: (5,) on the device, the fields of Outcome from bad to late.
+            metrics: (5,) on the device, the fields of Outcome from bad to late.
         """
-        on_host = figures.to("cpu", non_blocking=figures.is_cuda)  # from a GPU: into pinned memory
+        on_host = metrics.to("cpu", non_blocking=metrics.is_cuda)  # from a GPU: into pinned memory
         arrival = None
-        if figures.is_cuda:
+        if metrics.is_cuda:
             arrival = torch.cuda.Event()
             arrival.record()
         self._sent.append((step, on_host, arrival))
-        self._receive(n_unread=1 if figures.device.type in LATE_FROM else 0)
+        self._receive(n_unread=1 if metrics.device.type in LATE_FROM else 0)
 
     def settle(self) -> None:
-        """Wait for the newest step, and take in its figures."""
+        """Wait for the latest step, and read its metrics."""
         self._receive(n_unread=0)
 
     def _receive(self, *, n_unread: int) -> None:
-        """Take in and count all steps that were sent but the newest n_unread."""
+        """Read and count all sent steps, except the latest n_unread."""
         while len(self._sent) > n_unread:
-            step, figures, arrival = self._sent.pop(0)
+            step, metrics, arrival = self._sent.pop(0)
             if arrival is not None:
                 arrival.synchronize()
-            bad, loss, grad_norm, signal, late = figures.tolist()
+            bad, loss, grad_norm, signal, late = metrics.tolist()
 
             self.bad_steps += bool(bad)
             self.bad_steps_in_a_row = self.bad_steps_in_a_row + 1 if bad else 0

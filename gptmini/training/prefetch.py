@@ -1,4 +1,4 @@
-"""Training batches that a thread cuts one ahead, and that are copied to a GPU while the GPU computes."""
+"""Prefetched training batches: a thread cuts the next batch, and the copy to a GPU overlaps with its work."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,28 +13,27 @@ from gptmini.data.batches import split_windows
 def batches_ahead(
     cut: Callable[[int, np.ndarray], None], shape: tuple[int, int], device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield micro-batches (tokens, targets) on a device, int64 (B, T) each, without end.
+    """Yield endless micro-batches (tokens, targets) on a device, int64 (B, T) each.
 
-    There are two buffers: while one of them is copied to the device, a thread cuts the next windows into the other. A
-    buffer holds int32 windows of T + 1 tokens, a quarter of the bytes of tokens and targets in int64; the device itself
-    splits the windows into tokens and targets, and widens both.
+    There are two buffers. While one is copied to the device, a thread cuts the next windows into the other. A buffer
+    holds int32 windows of T + 1 tokens: a quarter of the bytes of int64 tokens and targets. The device splits the
+    windows and converts them to int64.
 
     Args:
-        cut: a function that is given the number of a micro-batch, from 0, and an int32 array (B, T + 1), and writes the
-            windows of that micro-batch into the array.
+        cut: cut(number, array) writes the windows of micro-batch `number`, from 0, into an int32 array (B, T + 1).
         shape: (B, T + 1).
-        device: where the batches are needed; for a CUDA GPU the buffers lie in pinned memory.
+        device: device of the batches. For a CUDA GPU the buffers are in pinned memory.
     """
     on_cuda = device.type == "cuda"
     buffers = [torch.empty(shape, dtype=torch.int32, pin_memory=on_cuda) for _ in range(2)]
-    # The end of the newest copy out of each buffer; None before the first copy.
+    # End of the latest copy out of each buffer; None before the first copy.
     copies: list[torch.cuda.Event | None] = [None, None]
 
     def fill(number: int) -> Tensor:
-        """Cut a micro-batch into the buffer whose turn it is, and return the buffer, (B, T + 1)."""
+        """Cut a micro-batch into the next buffer, and return the buffer, (B, T + 1)."""
         side = number % 2
 
-        # A buffer may be overwritten only when its last windows have reached the device.
+        # Overwrite a buffer only after its last windows have reached the device.
         copy = copies[side]
         if copy is not None:
             copy.synchronize()
@@ -59,5 +58,5 @@ def batches_ahead(
 
             yield split_windows(windows.long())  # (B, T) each
     finally:
-        # A Ctrl-C need not wait for the thread, which ends by itself after the micro-batch that it is cutting.
+        # Do not let Ctrl-C wait for the thread. The thread ends by itself after its current micro-batch.
         thread.shutdown(wait=False, cancel_futures=True)

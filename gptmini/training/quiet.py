@@ -1,4 +1,4 @@
-"""Silence hints of Lightning and torch that no setting avoids."""
+"""Silence notes and warnings of Lightning and torch that have no off switch."""
 
 import logging
 import threading
@@ -6,35 +6,35 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Loggers of Lightning's whose hints are silenced.
+# Lightning's loggers; only their warnings and errors are shown.
 NOISY = ("lightning.pytorch", "lightning.pytorch.utilities.rank_zero", "lightning.fabric")
 ALL_TO_ALL = "torch.distributed.tensor._collective_utils"
 
 
 def quieten_lightning() -> None:
-    """Silence hints at other products, a deprecation that no setting avoids, and tracebacks of TensorBoard's thread.
+    """Silence hints at other products, unavoidable deprecation warnings, and tracebacks of TensorBoard's thread.
 
-    This holds for the whole process, unless it happens inside of keeping_noise().
+    This affects the entire process, unless the call is inside keeping_noise().
     """
     for name in NOISY:
         logging.getLogger(name).setLevel(logging.WARNING)
 
-    # gloo sends shares to their owners in a slower way than NCCL does.
+    # It warns that gloo sends shards to their owners more slowly than NCCL.
     logging.getLogger(ALL_TO_ALL).setLevel(logging.ERROR)
 
-    # Lightning uses a class of torch's pytrees that torch has deprecated.
+    # Lightning uses a pytree class that torch has deprecated.
     warnings.filterwarnings("ignore", category=FutureWarning, message=".*LeafSpec.*")
 
-    # torch 2.13 has another name for an option of DDP, which torch 2.11 does not know.
+    # torch 2.13 renamed this option of DDP. torch 2.11 does not know the new name.
     warnings.filterwarnings("ignore", message=".*`broadcast_buffers` is deprecated.*")
 
-    # TensorBoard's writing thread prints a traceback of an OSError, and the main thread raises the same error.
+    # TensorBoard's writer thread prints a traceback for an OSError. The main thread raises the same error.
     threading.excepthook = _silence_os_errors
 
 
 @contextmanager
 def keeping_noise() -> Iterator[None]:
-    """Undo after the block what quieten_lightning does, for a caller whose process is not gptmini's."""
+    """Undo quieten_lightning after the with block, for a program that calls gptmini."""
     levels = {name: logging.getLogger(name).level for name in (*NOISY, ALL_TO_ALL)}
     hook = threading.excepthook
     try:
@@ -46,7 +46,7 @@ def keeping_noise() -> Iterator[None]:
             logging.getLogger(name).setLevel(level)
 
 
-def _silence_os_errors(hint: threading.ExceptHookArgs) -> None:
-    """Let a thread die of an OSError without a word; print the traceback of any other exception."""
-    if not issubclass(hint.exc_type, OSError):
-        threading.__excepthook__(hint)
+def _silence_os_errors(args: threading.ExceptHookArgs) -> None:
+    """Print the traceback of a thread's exception, unless it is an OSError."""
+    if not issubclass(args.exc_type, OSError):
+        threading.__excepthook__(args)

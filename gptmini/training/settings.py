@@ -1,4 +1,4 @@
-"""The settings of a run, made and checked: all that a run is made of before its text is read."""
+"""The checked settings of a run, complete before its text is read."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -22,51 +22,51 @@ if TYPE_CHECKING:
 
 
 def _not_latest(name: str) -> str:
-    """The name of a run; ValueError for latest, which is the name of the folder of links to the newest run."""
+    """Return the name of a run. Raise ValueError for latest: that folder holds links to the latest run."""
     if name == "latest":
-        raise ValueError("must be another name than latest, which leads to the newest run")
+        raise ValueError("must be another name than latest, which points to the latest run")
     return name
 
 
-def _is_named(place: str) -> str:
-    """A path; ValueError for an empty one, which would stand for the working folder."""
+def _not_empty(place: str) -> str:
+    """Return a path. Raise ValueError if it is empty, because an empty path means the working folder."""
     if not place:
-        raise ValueError("must be a file or a folder")
+        raise ValueError("must be a non-empty path")
     return place
 
 
-Place = Annotated[str, AfterValidator(_is_named)]
-# A time as 90s, 10m or 1h30m.
+Place = Annotated[str, AfterValidator(_not_empty)]
+# A time such as 90s, 10m or 1h30m.
 Duration = Annotated[str, Field(pattern=r"^([0-9]{1,6}[hms])+$")]
 SECONDS_OF = {"h": 3600, "m": 60, "s": 1}
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class RootSettings:
-    """The keys at the root of the configuration. Those with a neutral value have it as their default."""
+    """The root keys of the configuration. A key with a neutral value has it as its default."""
 
-    seed: Seed  # of the first weights, the order of batches and dropout
+    seed: Seed  # of the initial weights, the order of batches and dropout
     name: Annotated[FileName, AfterValidator(_not_latest)] | None = None  # of the run
     data_dir: Place  # folder of the prepared token files
-    num_workers: PositiveInt | Literal["auto"] = "auto"  # threads that tokenise a text
+    num_workers: PositiveInt | Literal["auto"] = "auto"  # threads that tokenize the text
     runs_dir: Place  # folder of all runs
-    folder: Place | None = None  # of this run, wherever it is; None for a new one below runs_dir
-    init_from: str | None = None  # a trained model whose weights the run begins with
-    # Beginnings of names of weights that training leaves as they are.
+    folder: Place | None = None  # any folder for this run; None for a new folder in runs_dir
+    init_from: str | None = None  # a trained model that provides the initial weights
+    # Prefixes of the names of weights that are not trained.
     freeze: list[str] | str = dataclass_field(default_factory=list)
-    resume: str | None = None  # a run folder, or a .ckpt file in one, to go on with
+    resume: str | None = None  # a run folder to resume, or a .ckpt file in it
     console: Literal["auto", "lines", "quiet"] = "auto"
-    # Time for a new run, whose sizes and steps are then chosen for it; None for those of the configuration.
+    # Time for a new run. It decides sizes and steps; None to take them from the configuration.
     budget: PositiveFloat | Duration | None = None
 
     @property
     def n_workers(self) -> int:
-        """Number of threads that tokenise a text."""
+        """Number of threads that tokenize the text."""
         return usable_processors() if self.num_workers == "auto" else self.num_workers
 
     @property
     def seconds(self) -> float | None:
-        """The budget in seconds; None where there is none."""
+        """The budget in seconds; None without a budget."""
         if not isinstance(self.budget, str):
             return self.budget
         parts = re.findall(r"([0-9]+)([hms])", self.budget)
@@ -74,45 +74,45 @@ class RootSettings:
 
     @property
     def frozen(self) -> list[str]:
-        """The names under freeze, of which there may be one alone."""
+        """The prefixes in freeze as a list."""
         return [self.freeze] if isinstance(self.freeze, str) else self.freeze
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class PrepareSettings(RootSettings):
-    """The keys at the root of the configuration of gptmini prepare."""
+    """The root keys of the configuration of gptmini prepare."""
 
-    verify: bool  # whether a prepared folder is read whole and compared with its checksums
-    inspect: bool  # whether it is shown what a prepared folder holds
+    verify: bool  # whether to compare every file of a prepared folder with its checksum
+    inspect: bool  # whether to print the contents of a prepared folder
 
 
 @plain_dataclass(frozen=True, kw_only=True)
 class TextSettings:
-    """The parts of a configuration that decide which tokens there are, made and checked."""
+    """The checked parts of a configuration that determine the tokens."""
 
     root: RootSettings
-    tokenizer: Any = None  # builder() makes the tokenizer of a text
+    tokenizer: Any = None  # builder() returns the function that builds the tokenizer
     text: "Callable[[], Corpus] | None" = None  # opens the text
-    # The whole configuration as plain values.
+    # The full configuration as plain values.
     plain: Mapping[str, Any] = dataclass_field(default_factory=dict)
 
     @property
     def stored(self) -> dict[str, Any]:
-        """The configuration as config.yaml stores it: without what says where the folder lies, which may be moved."""
+        """The configuration for config.yaml, with the folder's location set to null: the folder may be moved."""
         return {**self.plain, **dict.fromkeys(keys_with("unstored"))}
 
 
 @plain_dataclass(frozen=True, kw_only=True)
 class Settings(TextSettings):
-    """Every part of a configuration that needs no text, made and checked."""
+    """All checked parts of a configuration that do not need the text."""
 
     trainer: "TrainerSettings"
     hardware: "Hardware"
     model: "ModelSettings"
-    optimizer: Any  # build(model) makes the optimizer
+    optimizer: Any  # build(model) builds the optimizer
     schedule: Callable[..., float]
     callbacks: "Sequence[Callback]"
-    # Lines for the user on what was changed for the devices that are there.
+    # Console lines about changes for the available devices.
     notes: Sequence[str] = ()
-    # Makes the loggers by name, or partials of them that lack what only a run knows.
+    # Returns loggers by name, or partials that still need arguments of the run.
     make_loggers: Callable[[], Mapping[str, Any]] = dict

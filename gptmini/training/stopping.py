@@ -1,4 +1,4 @@
-"""Why a run ends before its last step: a signal, a time limit, or numbers that are no longer finite."""
+"""Stop a run before its last step: on a signal, at the time limit, or after too many non-finite steps."""
 
 import os
 import signal
@@ -20,16 +20,16 @@ from gptmini.training.module import GPTModule
 from gptmini.training.outcomes import Outcome
 from gptmini.user_error import UserError
 
-SHOWN = 8  # windows of a bad step that its line names: enough to find the text, and still one line
-# The signals that end a run once its step is done and saved; Windows lacks the last three. A terminal that is closed
-# sends SIGHUP. Slurm announces the end of a job's time with SIGUSR1, SIGUSR2 or SIGTERM.
+SHOWN = 8  # windows named in the line about a bad step: enough to find the text, and still one line
+# Signals that stop a run after its current step, which is saved. Windows lacks the last three. A closing terminal sends
+# SIGHUP. Slurm announces a job's time limit with SIGUSR1, SIGUSR2 or SIGTERM.
 SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 
 class Stop(SystemExit):
-    """The request to end a run between two steps, raised by Stopping and caught when training has been left.
+    """Raised by Stopping to end a run between two steps, and caught outside the training loop.
 
-    number is that of the signal that has come; 0 says that the time is over.
+    number is the signal's number; 0 means the time limit.
     """
 
     def __init__(self, number: int) -> None:
@@ -41,15 +41,15 @@ class Stop(SystemExit):
 class Ending:
     """How a training ended."""
 
-    signal: int = 0  # number of the signal that has stopped it; 0 for none
-    late: bool = False  # whether the time limit has stopped it
-    saved: bool = False  # whether a checkpoint was to be saved at the step at which it stopped
-    # Calls the handler that the signal which has stopped the run had before the run; to be called last.
+    signal: int = 0  # number of the signal that stopped the run; 0: no signal
+    late: bool = False  # whether the time limit stopped the run
+    saved: bool = False  # whether the run stopped at a step where RunCheckpoints saves
+    # Calls the signal's handler from before the run; call it last.
     pass_on: Callable[[], None] = lambda: None
 
     @property
     def stopped_by(self) -> str | None:
-        """What has stopped the training, in words: a signal's name or the time limit; None if nothing has."""
+        """What stopped the training: a signal's name or "the time limit"; None if nothing stopped it."""
         if self.signal:
             return signal.Signals(self.signal).name
         return "the time limit" if self.late else None
@@ -61,14 +61,14 @@ class Ending:
 
 
 class Stopping(L.Callback):
-    """Ends a run between two steps by raising Stop, when a signal has come or the time is over.
+    """A callback that ends a run between two steps by raising Stop, on a signal or at the time limit.
 
-    A Ctrl-C while the running step is still being finished raises KeyboardInterrupt at once. A rank whose launcher is
-    gone ends as if it had been sent SIGTERM. Bad steps, which were not applied because their loss or gradient was not
-    finite, are logged, and too many in a row raise UserError.
+    A Ctrl-C after a first signal raises KeyboardInterrupt at once. A rank without its launcher ends as if it had
+    received SIGTERM. A step with a non-finite loss or gradient is a bad step, which the optimizer skips. Bad steps are
+    logged. Too many in a row raise UserError.
 
     Args:
-        max_seconds: time from now on after which to stop; None for no limit.
+        max_seconds: time limit, counted from now; None for no limit.
         max_bad_steps: number of bad steps in a row that raises UserError.
     """
 
@@ -77,15 +77,15 @@ class Stopping(L.Callback):
         if max_seconds is not None:
             self.deadline = time.monotonic() + max_seconds
         self.max_bad_steps = max_bad_steps
-        self.signal = 0  # number of the first signal that came; 0 for none
-        self._handlers_before: dict[int, Any] = {}  # what each signal did before the run
-        # The process that has started this rank; None for a run of one process.
+        self.signal = 0  # number of the first signal received; 0: no signal
+        self._handlers_before: dict[int, Any] = {}  # signal handlers from before the run
+        # Process that started this rank; None for a run with one process.
         self._parent: int | None = None
 
     def fit_until_stopped(
         self, trainer: L.Trainer, module: GPTModule, data: L.LightningDataModule
     ) -> Ending:
-        """Train until the last step, or until a signal, the time limit or a callback ends the run."""
+        """Train until the last step, or until a signal, the time limit or a callback stops the run."""
         try:
             with self.listening():
                 trainer.fit(module, data)
@@ -99,20 +99,21 @@ class Stopping(L.Callback):
         except (SystemExit, KeyboardInterrupt):
             if not self.signal:
                 raise
-            # Lightning turns a second Ctrl-C into SystemExit, and raises its own for a SIGTERM before on_train_start.
+            # Lightning turns a second Ctrl-C into SystemExit. It also raises SystemExit for a SIGTERM before
+            # on_train_start.
             return Ending(signal=self.signal)
         return Ending()
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Catch the signals until the end of the block, after which they do what they did before."""
-        # Python allows signal handlers in the main thread alone.
+        """Catch the signals inside the with block, then restore their handlers."""
+        # Python allows signal handlers only in the main thread.
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
         self._handlers_before = {number: signal.getsignal(number) for number in heeded_signals()}
-        self._listen()
+        self._install_handlers()
         try:
             yield
         finally:
@@ -120,34 +121,34 @@ class Stopping(L.Callback):
                 signal.signal(number, handler)
 
     def _pass_on(self) -> None:
-        """Call the handler that a calling program had for the signal which has stopped the run.
+        """Call the calling program's own handler of the signal that stopped the run.
 
-        Python's own handler of Ctrl-C is not called, because it would turn the run's orderly end into a traceback.
+        Do not call Python's default handler of Ctrl-C. It would end a cleanly stopped run with a traceback.
         """
         handler = self._handlers_before.get(self.signal)
         if callable(handler) and handler is not signal.default_int_handler:
             handler(self.signal, None)
 
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Listen again after Lightning has put its own handler of SIGTERM in place, and let the validation count.
+        """Replace Lightning's handler of SIGTERM, and make the sanity check count as a validation.
 
-        What Lightning calls a sanity check is the validation that the run was stopped before. Callbacks such as
-        EarlyStopping leave out a sanity check, so the trainer is marked as validating (Lightning's issue 20985).
+        gptmini uses Lightning's sanity check for a validation before the first step, see build_trainer. Callbacks such
+        as EarlyStopping ignore a sanity check, so mark the trainer as validating (Lightning's issue 20985).
         """
-        self._listen()
+        self._install_handlers()
         trainer.validating = True
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Tell the module where to ask what this rank was asked, because several ranks must stop together."""
+        """Give the module this rank's stop request, because all ranks must stop together."""
         pl_module.stop_request = self._own_request
         self._parent = os.getppid() if trainer.world_size > 1 else None
 
     def on_train_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Listen again, and stop if a signal came before the first step; a time limit allows at least one step."""
-        self._listen()
+        """Replace Lightning's handlers, and stop on an earlier signal. A time limit allows at least one step."""
+        self._install_handlers()
         number, _ = self._own_request()
 
-        # All ranks stop before the first step, whichever of them was sent the signal.
+        # All ranks stop before the first step if any rank received a signal.
         if trainer.world_size > 1:
             device = trainer.strategy.root_device
             asked = torch.tensor(number, dtype=torch.float32, device=device)
@@ -162,12 +163,12 @@ class Stopping(L.Callback):
         batch: object,
         batch_idx: int,
     ) -> None:
-        """Between two steps, tell of bad steps, and stop if a signal came or the time is over."""
+        """Between two steps, report bad steps, and stop on a signal or at the time limit."""
         step_done = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         if not step_done:
             return
 
-        # All ranks must stop after the same step, so they go by an outcome, which holds what any of them was asked.
+        # All ranks must stop after the same step. The outcome of a step holds the stop requests of all ranks.
         if trainer.world_size == 1:
             number, late = self._own_request()
         elif pl_module.outcomes.newest is not None:
@@ -179,89 +180,92 @@ class Stopping(L.Callback):
 
         if number or late:
             pl_module.outcomes.settle()
-        self._tell(trainer, pl_module)
+        self._report_bad_steps(trainer, pl_module)
         _stop_if(number, late=late)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Tell of bad steps before a validation, because after the last validation the run ends."""
+        """Report bad steps before a validation, because the run ends after the last validation."""
         pl_module.outcomes.settle()
-        self._tell(trainer, pl_module)
+        self._report_bad_steps(trainer, pl_module)
 
     def on_validation_batch_end(
         self, trainer: L.Trainer, pl_module: GPTModule, *batch: object
     ) -> None:
-        """Stop amid a validation, which a resumed run repeats; not on several ranks, whose shares are unequal."""
+        """Stop inside a validation, which a resumed run repeats.
+
+        This does not apply to several ranks, which may have different numbers of batches.
+        """
         if trainer.world_size == 1:
             number, late = self._own_request()
             _stop_if(number, late=late)
 
     def _own_request(self) -> tuple[int, bool]:
-        """Return what this process was asked: the number of a signal, 0 for none, and whether its time is over."""
+        """Return this process's stop request: the signal number (0: no signal), and whether its time is over."""
         is_orphan = self._parent is not None and os.getppid() != self._parent
         if is_orphan and not self.signal:
             self.signal = signal.SIGTERM
         late = self.deadline is not None and time.monotonic() >= self.deadline
         return self.signal, late
 
-    def _listen(self) -> None:
+    def _install_handlers(self) -> None:
         for number in self._handlers_before:
-            signal.signal(number, self._note)
+            signal.signal(number, self._handle)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal: keep the number of the first one; a Ctrl-C after any signal ends the run at once."""
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal: store the first one. A Ctrl-C after any signal ends the run at once."""
         if self.signal and number == signal.SIGINT:
             raise KeyboardInterrupt
         if not self.signal:
             self.signal = number
 
-    def _tell(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Log each bad step that no logger was told of yet; UserError after max_bad_steps in a row."""
+    def _report_bad_steps(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
+        """Log each new bad step. Raise UserError after max_bad_steps in a row."""
         while pl_module.outcomes.untold:
             bad = pl_module.outcomes.untold.pop(0)
             step = bad.step
-            figures = f"loss {bad.loss:.4g}, gradient norm {bad.grad_norm:.4g}"
+            values = f"loss {bad.loss:.4g}, gradient norm {bad.grad_norm:.4g}"
 
             log(trainer, {"train/bad_steps": bad.bad_steps}, step=step)
-            # Lightning sets this attribute from another class, where the type checker does not look.
+            # Lightning sets this attribute in another class, which the type checker does not see.
             data = trainer.datamodule  # pyrefly: ignore[missing-attribute]
             starts = data.starts(step - 1)[:SHOWN]
             windows = ", ".join(map(str, starts))
             say(
                 trainer,
-                f"step {step} not applied: {figures}; "
-                f"its windows begin at tokens {windows} ... of train.bin",
+                f"step {step} not applied: {values}; "
+                f"its windows start at tokens {windows} ... of train.bin",
             )
             if bad.bad_steps_in_a_row >= self.max_bad_steps:
-                self._give_up(trainer, bad, figures)
+                self._give_up(trainer, bad, values)
 
-    def _give_up(self, trainer: L.Trainer, bad: Outcome, figures: str) -> None:
-        """Raise UserError: too many steps in a row were not finite."""
+    def _give_up(self, trainer: L.Trainer, bad: Outcome, values: str) -> None:
+        """Raise UserError because too many steps in a row were not finite."""
         is_saved = has_checkpoint(Path(trainer.default_root_dir))
         kept = (
-            "the newest checkpoint is from before them"
+            "the latest checkpoint is from before these steps"
             if is_saved
-            else "nothing was saved before them"
+            else "no checkpoint was saved before these steps"
         )
         line = (
-            f"{bad.bad_steps_in_a_row} steps in a row, to step {bad.step}, "
-            f"had a loss or gradient that is not finite ({figures}); {kept}"
+            f"{bad.bad_steps_in_a_row} steps in a row had a non-finite loss or gradient, "
+            f"the last at step {bad.step} ({values}); {kept}"
         )
         say(trainer, line)
         raise UserError(
-            f"{line}; start anew with a lower optimizer.lr, or look at the text of these windows"
+            f"{line}; start a new run with a lower optimizer.lr, or check the text of the windows"
         )
 
 
 def heeded_signals() -> list[signal.Signals]:
-    """The signals that end a run: those that this system has, and that are not turned off.
+    """Return the signals that stop a run, except unknown and ignored signals.
 
-    The command nohup turns SIGHUP off, and a shell turns SIGINT off for what it starts in the background.
+    The command nohup makes a process ignore SIGHUP. A shell makes background processes ignore SIGINT.
     """
     known = [getattr(signal, name) for name in SIGNALS if hasattr(signal, name)]
     return [number for number in known if signal.getsignal(number) != signal.SIG_IGN]
 
 
 def _stop_if(number: int, *, late: bool) -> None:
-    """Raise Stop if a signal of this number came (0: none did), or if the time is over."""
+    """Raise Stop if number is a signal (0: no signal), or if the time is over."""
     if number or late:
         raise Stop(number)

@@ -1,7 +1,7 @@
-"""Lightning is imported without the hundred metrics of torchmetrics, a quarter of the time from a command to its step.
+"""Import Lightning without the hundred metrics of torchmetrics, which would take a quarter of the start-up time.
 
-Lightning takes two classes of the package, to recognise a user's metrics by them. But Python runs the package's
-`__init__` first, which loads every metric, and for one of them transformers where that is installed.
+Lightning needs only two classes of torchmetrics, to recognise a user's metrics. But Python first runs the package's
+`__init__`. It loads every metric, and imports transformers for one of them if it is installed.
 """
 
 import logging
@@ -12,8 +12,8 @@ from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 
-# Names that Lightning takes, and the modules that give them. The utilities must be imported before the module of
-# Metric, because the two import each other.
+# Names that Lightning imports, and their modules. The utilities must be imported before the module of Metric, because
+# the two import each other.
 HOMES = {
     "Metric": "torchmetrics.utilities.checks",
     "MetricCollection": "torchmetrics.collections",
@@ -21,7 +21,7 @@ HOMES = {
 
 
 def import_later() -> None:
-    """Put torchmetrics in place with its `__init__` not yet run: the first name outside of HOMES runs it."""
+    """Register torchmetrics without running its `__init__`. The first access to a name outside HOMES runs it."""
     spec = find_spec("torchmetrics")
     if spec is None or "torchmetrics" in sys.modules:
         return
@@ -34,12 +34,12 @@ def import_later() -> None:
 
 
 def _find(package: ModuleType, name: str) -> object:
-    """The value of a name that the package lacks, as yet."""
+    """Return the value of a name that the package has not loaded yet."""
     if name in HOMES:
         try:
             return getattr(import_module(HOMES[name]), name)
         except (ImportError, AttributeError):
-            pass  # a version whose modules lie otherwise, which the `__init__` imports in their order
+            pass  # another version with a different layout: run its `__init__`, which imports in the right order
 
     assert package.__spec__ is not None
     assert package.__spec__.loader is not None

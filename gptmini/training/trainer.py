@@ -22,8 +22,8 @@ from gptmini.training.trainer_settings import TrainerSettings
 from gptmini.user_error import UserError
 from gptmini.world import World, this_world
 
-# gptmini's name of a precision to Lightning's. With bf16_stream Lightning's autocast serves validation: GPTModule turns
-# autocast off for the training loss.
+# Lightning's name for each precision. With bf16_stream, GPTModule turns Lightning's autocast off for the training loss
+# and uses it only for validation.
 LIGHTNING_PRECISIONS: dict[str, Literal["32-true", "bf16-mixed"]] = {
     "fp32": "32-true",
     "bf16": "bf16-mixed",
@@ -41,26 +41,26 @@ def build_trainer(
     state: TrainingState | None = None,
     world: World | None = None,
 ) -> Trainer:
-    """Build Lightning's Trainer, which counts in optimizer steps; batch order and checkpoint files are gptmini's own.
+    """Build Lightning's Trainer, which counts optimizer steps. gptmini controls batch order and checkpoint files.
 
-    With a state, training begins at the state's step. Lightning's loops are not restored: they need two counters, which
-    follow from the step, so that devices and batch_size may differ from before.
+    With a state, training starts at the state's step. Lightning's saved loops are not restored. They need only two
+    counters, which follow from the step. So a resumed run may use other devices and another batch_size.
 
     Args:
-        settings: of the run.
-        module: what assemble returned for these settings and the state.
+        settings: settings of the run.
+        module: the module that assemble returned for these settings and the state.
         folder: the run folder.
-        callbacks: beside those of the settings.
-        loggers: each is told every scalar.
+        callbacks: callbacks in addition to those of the settings.
+        loggers: loggers; each receives every scalar.
         state: the state that assemble accepted; None to start from the first step.
-        world: which rank of the run this process is; None to read that from the environment.
+        world: this process's rank and the ranks of the run; None to read them from the environment.
     """
     trainer_settings = module.settings  # their batch_size is a number
     device = settings.hardware.device
     callbacks = [*settings.callbacks, *callbacks]
     n_micro_steps = trainer_settings.n_micro_steps
 
-    # A run that was stopped between a step and its validation begins with that validation.
+    # A run that was stopped between a step and its validation starts with this validation.
     step = 0 if state is None else state.step
     validate_first = module.origin is not None and step == 0
     if state is not None and step > 0:
@@ -72,15 +72,15 @@ def build_trainer(
         devices=trainer_settings.devices_here,
         num_nodes=trainer_settings.n_ranks // trainer_settings.devices_here,
         strategy=_strategy_of(trainer_settings, device),
-        # FSDP2 rounds weights itself, where they are gathered.
+        # FSDP2 rounds weights itself when it gathers them.
         precision="32-true" if is_fsdp2 else LIGHTNING_PRECISIONS[settings.hardware.precision],
-        inference_mode=not is_fsdp2,  # its tensors know nothing of the hooks that gather weights
+        inference_mode=not is_fsdp2,  # inference mode bypasses the hooks that gather weights
         max_steps=trainer_settings.max_steps,
         max_epochs=-1,
         accumulate_grad_batches=n_micro_steps,
         val_check_interval=trainer_settings.val_every_steps * n_micro_steps,  # in micro-steps
         check_val_every_n_epoch=None,
-        # Lightning calls a validation before the first step a sanity check; -1 is the whole split.
+        # The sanity check is Lightning's validation before the first step; -1 means all batches.
         num_sanity_val_steps=-1 if validate_first else 0,
         logger=list(loggers),
         callbacks=_checkpoints_last(callbacks),
@@ -92,30 +92,30 @@ def build_trainer(
         use_distributed_sampler=False,
     )
 
-    # Between ranks Lightning would pass on a SIGTERM, and wait for it, in every micro-step (Lightning's issue 21487).
-    # Stopping does so instead, in the one exchange of a step. Lightning 2.6 has no setting that turns its own off.
+    # Lightning broadcasts a SIGTERM to all ranks in every micro-step, and waits for it (Lightning's issue 21487).
+    # Stopping replaces this with one exchange per step. Lightning 2.6 has no setting to turn its broadcast off.
     loop = trainer.fit_loop.epoch_loop
     loop._broadcast_sigterm_tensor = lambda: None
 
-    # Lightning's Trainer cannot be told a first step (its issue 730), but its loop can be given a state. Two counters
-    # follow from the step: micro-steps and optimizer steps done.
+    # Lightning's Trainer has no setting for the first step (Lightning's issue 730), but its loop can load a state. Two
+    # counters follow from the step: micro-steps and optimizer steps done.
     counters = loop.state_dict()
     counters["batch_progress"]["total"]["ready"] = step * n_micro_steps
     optimizer = counters["automatic_optimization.optim_progress"]["optimizer"]
     optimizer["step"]["total"]["completed"] = step
     loop.load_state_dict(counters)
-    loop.restarting = False  # no validation was left half done
+    loop.restarting = False  # gptmini repeats an interrupted validation
     return trainer
 
 
 def _strategy_of(settings: TrainerSettings, device: str) -> Strategy | str:
-    """Return Lightning's strategy for the settings of a trainer.
+    """Return Lightning's strategy for the trainer settings.
 
-    Raises UserError: device, which is cpu, cuda or mps, does not bear the strategy.
+    Raises UserError if the device (cpu, cuda or mps) does not support the strategy.
     """
     timeout = timedelta(seconds=settings.timeout)
     if settings.strategy == "fsdp2" and device == "mps":
-        raise UserError("trainer.strategy=fsdp2 needs CUDA GPUs or the CPU, got device=mps")
+        raise UserError("trainer.strategy=fsdp2 requires CUDA GPUs or the CPU, got device=mps")
     if settings.strategy == "fsdp2":
         return ShardedStrategy(
             data_parallel_size=settings.n_ranks,
@@ -127,13 +127,13 @@ def _strategy_of(settings: TrainerSettings, device: str) -> Strategy | str:
     is_distributed = settings.n_ranks > 1 or settings.strategy == "ddp"
     if not is_distributed:
         return "auto"
-    # The model's only buffers are tables that never change. Sent before each forward pass, they would make processes
-    # wait for each other in a validation, of which one has a batch more than another.
+    # The model's only buffers are constant tables. Broadcasting them before each forward pass would make processes wait
+    # for each other in a validation, where one process may have one more batch than another.
     return DDPStrategy(timeout=timeout, broadcast_buffers=False)
 
 
 def _checkpoints_last(callbacks: Sequence[Callback]) -> list[Callback]:
-    """Return the callbacks with RunCheckpoints behind all others, so that they log a step before it is saved."""
+    """Return the callbacks with RunCheckpoints last, so that a step is logged before it is saved."""
     return sorted(callbacks, key=lambda callback: isinstance(callback, RunCheckpoints))
 
 
@@ -142,16 +142,14 @@ def _has_one_of(callbacks: Sequence[Callback], kind: type) -> bool:
 
 
 def check_callback(name: str, callback: object) -> Callback:
-    """Return what callbacks.NAME of the configuration has made, if it is a callback whose state can be saved.
+    """Return the object of callbacks.NAME if it is a callback with a state that can be saved.
 
-    A checkpoint is read by torch's weights_only, which runs no code: tensors and plain values alone can be read again.
+    Checkpoints are read with torch's weights_only, which runs no code and allows only tensors and plain values.
 
-    Raises UserError: it is no callback of Lightning's, or its state holds another value.
+    Raises UserError if the object is not a Lightning callback, or if its state has other values.
     """
     if not isinstance(callback, Callback):
-        raise UserError(
-            f"callbacks.{name} must be a callback of Lightning's kind, got {callback!r}"
-        )
+        raise UserError(f"callbacks.{name} must be a lightning.Callback, got {callback!r}")
 
     state = callback.state_dict()
     file = io.BytesIO()
@@ -159,9 +157,9 @@ def check_callback(name: str, callback: object) -> Callback:
         torch.save(state, file)
         file.seek(0)
         torch.load(file, weights_only=True)
-    except Exception as error:  # of whatever class: the values are not gptmini's
+    except Exception as error:  # any class: the values are not gptmini's
         raise UserError(
-            f"{type(callback).__name__} keeps in its state what a checkpoint cannot hold: "
-            f"tensors and plain values alone can be read again ({type(error).__name__})"
+            f"cannot save the state of {type(callback).__name__}: {type(error).__name__}; "
+            "its state_dict must return only tensors and plain values"
         ) from None
     return callback

@@ -1,4 +1,4 @@
-"""The settings of a training run: how long, in batches of what size, and on which devices."""
+"""The trainer settings: duration, batch sizes and devices of a training run."""
 
 import math
 from dataclasses import replace
@@ -11,10 +11,10 @@ from gptmini.settings import STRICT
 from gptmini.user_error import UserError
 from gptmini.world import World
 
-MOST_THREADS = 1024  # torch starts as many threads as it is told, until the system refuses
-# Most sequences in a step. With at most as many steps, the numbers of all sequences of a run fit into 64 bits.
+MOST_THREADS = 1024  # torch starts any number of threads, until the system fails
+# Most sequences in a step. With at most as many steps, all sequence numbers of a run fit into 64 bits.
 LARGEST_BATCH = 2**31
-LONGEST_TIMEOUT = 86400 * 7  # a week, in seconds: whoever asks for more has mistaken the unit
+LONGEST_TIMEOUT = 86400 * 7  # a week, in seconds; a larger value is probably in the wrong unit
 SECONDS_OF_UNITS = (86400, 3600, 60, 1)  # of a day, an hour, a minute and a second
 
 # A time as [[DD:]HH:]MM:SS.
@@ -25,34 +25,34 @@ Clock = Annotated[str, Field(pattern=r"^([0-9]{1,6}:){1,3}[0-9]{1,6}$")]
 class TrainerSettings:
     """The configuration's trainer group.
 
-    Raises pydantic.ValidationError, a ValueError: a value of the wrong type or out of range, or a global batch that
-    does not divide evenly.
+    Raises pydantic.ValidationError, a ValueError, if a value has the wrong type or is out of range, or if the global
+    batch does not divide evenly.
     """
 
     max_steps: PositiveInt  # optimizer steps
-    # Stop after so many seconds of this process; None for no limit.
+    # Stop this process after so many seconds; None for no limit.
     max_time: PositiveFloat | Clock | None
-    # Stop after so many steps in a row whose loss or gradient is not finite.
+    # Stop after so many steps in a row with a non-finite loss or gradient.
     max_bad_steps: PositiveInt
     # Sequences per optimizer step, over all devices and micro-steps.
     global_batch_size: Annotated[int, Field(ge=1, le=LARGEST_BATCH)]
-    # Sequences per device per micro-step; auto: see choose_batch_size.
+    # Sequences per device and micro-step; auto: see choose_batch_size.
     batch_size: PositiveInt | Literal["auto"]
-    # Largest norm of the whole gradient; None for no limit.
+    # Largest norm of the full gradient; None for no limit.
     gradient_clip: PositiveFloat | None
-    # Optimizer steps between validations; one more follows the last step.
+    # Optimizer steps between validations. The last step is always followed by a validation.
     val_every_steps: PositiveInt
-    val_tokens: PositiveInt | None  # most tokens of the split to validate on; None for all of them
+    val_tokens: PositiveInt | None  # most tokens of the split to validate on; None for all tokens
     device: Literal["auto", "cpu", "cuda", "mps"]
-    # Devices of each machine to train on, and on the CPU processes; auto: see placed.
+    # Devices per machine; on the CPU, processes per machine; auto: see placed.
     devices: PositiveInt | Literal["auto"]
     num_nodes: PositiveInt | Literal["auto"]  # machines; auto: see placed
     strategy: Literal["auto", "ddp", "fsdp2"]
-    # Whether each block's activations are computed again in the backward pass, instead of kept.
+    # Whether to recompute each block's activations in the backward pass instead of storing them.
     checkpoint_activations: bool
-    # Seconds after which a process that waits in vain for another gives up.
+    # Seconds that a process waits for another one.
     timeout: Annotated[float, Field(gt=0, le=LONGEST_TIMEOUT)]
-    # Whether a job of Slurm whose time ends is put into the queue again, once its run is saved.
+    # Whether to save and requeue the job when Slurm signals the time limit.
     requeue: bool
     precision: Literal["auto", "fp32", "bf16", "bf16_stream"]
     compile: bool | Literal["auto"]
@@ -61,7 +61,7 @@ class TrainerSettings:
 
     @model_validator(mode="after")
     def _check_global_batch(self) -> Self:
-        """Raise UserError unless the devices and their micro-steps share the global batch evenly."""
+        """Raise UserError unless the global batch divides evenly into devices and micro-steps."""
         if self.devices == "auto" or self.num_nodes == "auto":
             return self
         if self.batch_size == "auto":
@@ -71,15 +71,15 @@ class TrainerSettings:
         return self
 
     def placed(self, world: World) -> "TrainerSettings":
-        """Return the settings with numbers of devices and machines: those of the world in the place of auto.
+        """Return the settings with the world's numbers of devices and machines in place of auto.
 
-        Raises UserError: torchrun or srun has started another number of ranks, several machines are asked for without
-        them, or the global batch does not divide evenly.
+        Raises UserError if torchrun or srun started another number of ranks, if num_nodes is above 1 without a
+        launcher, or if the global batch does not divide evenly.
         """
         if world.tasks_without_srun > 1 and self.devices == "auto":
             raise UserError(
-                f"this SLURM job has {world.tasks_without_srun} tasks, and gptmini was called once; start it with "
-                "srun gptmini train ..., or give trainer.devices for this machine alone"
+                f"this Slurm job has {world.tasks_without_srun} tasks, but gptmini was started without srun; "
+                "run: srun gptmini train ..., or set trainer.devices to use only this machine"
             )
 
         placed = replace(
@@ -90,14 +90,14 @@ class TrainerSettings:
         asked = f"trainer.devices={placed.devices} and trainer.num_nodes={placed.num_nodes}"
         if world.launcher is None and placed.num_nodes != 1:
             raise UserError(
-                f"several machines need torchrun or srun, as docs/scaling.md shows, got {asked} without them"
+                f"trainer.num_nodes above 1 requires torchrun or srun, got {asked}; see docs/scaling.md"
             )
         here = (world.devices, world.nodes)
         is_other = (placed.devices, placed.num_nodes) != here or placed.n_ranks != world.size
         if world.launcher is not None and is_other:
             raise UserError(
-                f"{world.launcher} has started {world.size} ranks, {world.devices} of them on this machine, "
-                f"got {asked}; leave both out, and start equally many ranks on every machine"
+                f"{world.launcher} started {world.size} ranks, {world.devices} of them on this machine, got "
+                f"{asked}; omit both keys, and start equally many ranks on every machine"
             )
         return placed
 
@@ -113,36 +113,36 @@ class TrainerSettings:
 
     @property
     def devices_here(self) -> int:
-        """devices where it is a number, as placed returns it."""
+        """devices as a number; requires settings that placed returned."""
         assert isinstance(self.devices, int)
         return self.devices
 
     @property
     def n_ranks(self) -> int:
-        """Number of all processes, each with one device; devices and num_nodes must be numbers, as placed returns."""
+        """Number of processes on all machines, each with one device; requires settings that placed returned."""
         assert isinstance(self.num_nodes, int)
         return self.devices_here * self.num_nodes
 
     @property
     def micro_batch_size(self) -> int:
-        """batch_size where it is a number, as in the settings of a module: assemble has replaced auto by then."""
+        """batch_size as a number; requires settings of a module, in which assemble has replaced auto."""
         assert isinstance(self.batch_size, int)
         return self.batch_size
 
     @property
     def n_micro_steps(self) -> int:
-        """Micro-steps of an optimizer step on each device."""
+        """Micro-steps per optimizer step on each device."""
         return micro_steps(self.global_batch_size, self.micro_batch_size, self.n_ranks)
 
     def validation_due(self, step: int) -> bool:
-        """Whether a validation follows when `step` optimizer steps are done."""
+        """Whether a validation follows after `step` optimizer steps."""
         return step % self.val_every_steps == 0 or step == self.max_steps
 
 
 def micro_steps(global_batch_size: int, batch_size: int, n_ranks: int) -> int:
     """Return the micro-steps of one optimizer step on each rank: global_batch_size / (batch_size * n_ranks).
 
-    Raises UserError: that is not a whole number.
+    Raises UserError if the result is not a whole number.
     """
     share = share_of(global_batch_size, n_ranks)
     if share % batch_size:
@@ -150,15 +150,15 @@ def micro_steps(global_batch_size: int, batch_size: int, n_ranks: int) -> int:
         fitting = next(size for size in divisors(share) if size < batch_size)
         raise UserError(
             "trainer.global_batch_size must be a multiple of trainer.batch_size times the number of devices, "
-            f"got {got}; trainer.batch_size={fitting} fits, and auto finds one"
+            f"got {got}; set trainer.batch_size={fitting} or auto"
         )
     return share // batch_size
 
 
 def share_of(global_batch_size: int, n_ranks: int) -> int:
-    """Return the sequences that each device takes of the global batch of a step: global_batch_size / n_ranks.
+    """Return the sequences of a global batch on each device: global_batch_size / n_ranks.
 
-    Raises UserError: that is not a whole number.
+    Raises UserError if the result is not a whole number.
     """
     if global_batch_size % n_ranks:
         fewer = next(number for number in divisors(global_batch_size) if number < n_ranks)
@@ -166,7 +166,7 @@ def share_of(global_batch_size: int, n_ranks: int) -> int:
         raise UserError(
             "trainer.global_batch_size must be a multiple of the number of devices, "
             f"got {global_batch_size} and {n_ranks}; "
-            f"{fewer} devices or trainer.global_batch_size={more} would fit"
+            f"use {fewer} devices or trainer.global_batch_size={more}"
         )
     return global_batch_size // n_ranks
 

@@ -62,9 +62,9 @@ def test_what_no_clock_shows_is_refused(max_time):
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ((12, 8, 1), "got 12, 8 and 1; trainer.batch_size=6 fits, and auto finds one"),
-        ((24, 8, 2), "got 24, 8 and 2; trainer.batch_size=6 fits"),
-        ((15, 5, 4), "got 15 and 4; 3 devices or trainer.global_batch_size=16 would fit"),
+        ((12, 8, 1), "got 12, 8 and 1; set trainer.batch_size=6 or auto"),
+        ((24, 8, 2), "got 24, 8 and 2; set trainer.batch_size=6 or auto"),
+        ((15, 5, 4), "got 15 and 4; use 3 devices or trainer.global_batch_size=16"),
     ],
 )
 def test_a_global_batch_that_devices_cannot_share_is_refused(sizes, message):
@@ -98,11 +98,11 @@ def test_auto_takes_the_devices_that_were_started(settings, world, expected):
 @pytest.mark.parametrize(
     ("settings", "world", "message"),
     [
-        ({"devices": 2}, SIX, "torchrun has started 6 ranks, 3 of them on this machine, got"),
+        ({"devices": 2}, SIX, "torchrun started 6 ranks, 3 of them on this machine, got"),
         # Two ranks on this machine, and three on the other.
         ({}, World(launcher="srun", size=5, devices=2), "start equally many ranks on every"),
-        ({"num_nodes": 2}, ALONE, "several machines need torchrun or srun"),
-        ({}, World(tasks_without_srun=4), "this SLURM job has 4 tasks, and gptmini was called"),
+        ({"num_nodes": 2}, ALONE, "trainer.num_nodes above 1 requires torchrun or srun"),
+        ({}, World(tasks_without_srun=4), "this Slurm job has 4 tasks"),
         ({"global_batch_size": 10}, SIX, "a multiple of the number of devices, got 10 and 6"),
     ],
 )
