@@ -302,7 +302,7 @@ def test_the_patience_of_the_notice_takes_effect(script, overfitted):
         "train", *overfitted, "callbacks.overfitting.patience=1", "trainer.max_steps=60"
     )
     (line,) = re.findall(r"^overfit .*", result.out, re.MULTILINE)
-    assert line.startswith("overfit  for 1 validations the loss has not fallen below")
+    assert "for 1 validations" in line
 
 
 def test_the_experiment_for_tuning_needs_weights_and_tunes_them(script, base, tmp_path):

@@ -1,1 +1,1 @@
-"""Lightning callbacks: what a run saves, shows and measures."""
+"""Lightning callbacks: checkpoints, samples, pictures, metrics and warnings."""

@@ -1,4 +1,4 @@
-"""When a run is saved, and the names of its checkpoint files: best.ckpt, last.ckpt and previous.ckpt."""
+"""The checkpoints of a run: best.ckpt, last.ckpt and previous.ckpt, and when they are saved."""
 
 from dataclasses import asdict
 from math import isfinite
@@ -27,12 +27,12 @@ class Best:
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes each checkpoint of Lightning's Trainer whole or not at all. The old last.ckpt becomes previous.ckpt."""
+    """Atomic checkpoint writes for Lightning's Trainer. The old last.ckpt becomes previous.ckpt."""
 
     def save_checkpoint(
         self, checkpoint: dict, path: str | Path, storage_options: object = None
     ) -> None:
-        """Write a checkpoint; OSError if that fails, and the old file is as it was."""
+        """Write a checkpoint. If this raises OSError, the old file is unchanged."""
         file = Path(path)
         previous = file.with_name("previous.ckpt") if file.name == "last.ckpt" else None
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -40,20 +40,22 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class RunCheckpoints(L.Callback):
-    """Saves last.ckpt at an interval, at the end and at a stop, and best.ckpt at the lowest validation loss.
+    """A callback that saves last.ckpt at an interval and when the run ends, and best.ckpt at the lowest val loss.
 
-    A checkpoint is written last: the events of its step are flushed and the validation of its step is done before it.
+    A checkpoint is written last, after the events of its step are flushed and the validation of its step is done.
+
+    Args:
+        every_steps: optimizer steps between two saves of last.ckpt.
     """
 
     @validate_call(config=STRICT)
     def __init__(self, *, every_steps: PositiveInt) -> None:
-        """Save last.ckpt at an interval of so many optimizer steps."""
         self.every_steps = every_steps
         self.best: Best | None = None
         self._last_step: int | None = None  # step of the last.ckpt that this process saved
 
     def state_dict(self) -> dict:
-        """Return the best validation, which a resumed run must know."""
+        """Return the best validation, for a resumed run."""
         return {"best": None if self.best is None else asdict(self.best)}
 
     def load_state_dict(self, state: dict) -> None:
@@ -69,18 +71,18 @@ class RunCheckpoints(L.Callback):
         batch: object,
         batch_idx: int,
     ) -> None:
-        """Save last.ckpt when the interval comes round, never inside a step or between a step and its validation."""
+        """Save last.ckpt at the interval, but not inside a step and not between a step and its validation."""
         step_done = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         if step_done and not pl_module.settings.validation_due(trainer.global_step):
             self._save_at_interval(trainer, pl_module)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Save best.ckpt when the validation loss is the lowest yet, and last.ckpt when the interval comes round."""
+        """Save best.ckpt if the validation loss is the lowest so far, and last.ckpt at the interval."""
         evaluation = pl_module.newest_evaluation
         best_before = self.best
         is_lowest = best_before is None or evaluation.loss < best_before.loss
 
-        # The checkpoint holds the state of this callback, so the new best is set before the file is written.
+        # The checkpoint contains the state of this callback, so set the new best before writing the file.
         if isfinite(evaluation.loss) and is_lowest:
             self.best = Best(
                 loss=evaluation.loss,
@@ -93,13 +95,13 @@ class RunCheckpoints(L.Callback):
         self._save_at_interval(trainer, pl_module)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Save last.ckpt where a callback ended the run early, at a step that no interval falls on."""
+        """Save last.ckpt if a callback ended the run early, between two intervals."""
         self._save_at_end(trainer)
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: GPTModule, exception: BaseException
     ) -> None:
-        """Save last.ckpt when the run is asked to stop."""
+        """Save last.ckpt on a stop request."""
         if isinstance(exception, Stop):
             self._save_at_end(trainer)
 
@@ -109,22 +111,22 @@ class RunCheckpoints(L.Callback):
         if step >= pl_module.settings.max_steps:
             self._save_at_end(trainer)
         elif step % self.every_steps == 0:
-            # While steps are not finite, last.ckpt stays the one from before them, so that a user can go back to it.
+            # During bad steps, keep the last.ckpt from before them, so that a user can return to it.
             pl_module.outcomes.settle()
             if pl_module.outcomes.bad_steps_in_a_row == 0:
                 self._save(trainer, "last")
 
     def _save_at_end(self, trainer: L.Trainer) -> None:
-        """Save last.ckpt, unless it is of this step already; OSError if that fails, because no other save follows."""
+        """Save last.ckpt, unless it already has this step. Raise OSError on failure, because no other save follows."""
         if self._last_step != trainer.global_step:
             self._save(trainer, "last", needed=True)
 
     def _save(self, trainer: L.Trainer, name: str, *, needed: bool = False) -> bool:
-        """Save name.ckpt and return whether that succeeded; if it failed, say so in one line.
+        """Save name.ckpt and return whether this succeeded; print a line if it failed.
 
-        needed says that the run ends after this save, so that its OSError is raised, by every rank.
+        With needed, every rank raises the OSError, because the run ends after this save.
         """
-        # Events are flushed first, so that no step of a checkpoint is missing from the curves.
+        # Flush events first, so that the curves contain all steps of the checkpoint.
         for logger in trainer.loggers:
             logger.save()
 
@@ -134,7 +136,7 @@ class RunCheckpoints(L.Callback):
             trainer.save_checkpoint(folder / "checkpoints" / f"{name}.ckpt", weights_only=False)
         except OSError as error:
             failure = error
-            # The first rank alone writes. The others wait for it at the barrier that ends save_checkpoint.
+            # Only the first rank writes. The others wait for it at the barrier at the end of save_checkpoint.
             trainer.strategy.barrier()
 
         failure = trainer.strategy.broadcast(failure)
@@ -145,7 +147,7 @@ class RunCheckpoints(L.Callback):
             return True
 
         kept = (
-            "the checkpoint before it is kept" if has_checkpoint(folder) else "nothing is saved yet"
+            "the previous checkpoint is kept" if has_checkpoint(folder) else "no checkpoint exists"
         )
         step = trainer.global_step
         say(trainer, f"{name}.ckpt not saved at step {step}: {failure.strerror}; {kept}")
@@ -154,10 +156,11 @@ class RunCheckpoints(L.Callback):
         return False
 
     def _write_state(self, trainer: L.Trainer, folder: Path) -> None:
-        """Write into the run's folder which step is saved, for `gptmini runs`; if that fails, say so in one line."""
+        """Write the saved step into the run's folder for `gptmini runs`; print a line if this failed."""
         if not trainer.is_global_zero:
             return
         try:
             write_state(folder, RunState(state="running", step=trainer.global_step))
         except OSError as error:
-            say(trainer, f"state not written at step {trainer.global_step}: {error.strerror}")
+            step = trainer.global_step
+            say(trainer, f"cannot write the state of the run at step {step}: {error.strerror}")

@@ -1,4 +1,4 @@
-"""What Scalars measures of an optimizer step: the time of its parts, and the weights of each kind of layer."""
+"""Measurements of an optimizer step for Scalars: time per part, and weight norms per kind of layer."""
 
 import time
 from itertools import pairwise
@@ -11,26 +11,26 @@ from gptmini.model import GPT
 from gptmini.model.gpt import VOCABULARY
 from gptmini.training.devices import distributed
 
-PARTS = ("data", "forward", "backward", "optimizer")  # of an optimizer step, in their order
+PARTS = ("data", "forward", "backward", "optimizer")  # of an optimizer step, in order
 
 
 class StepTimes:
-    """Times the parts of one optimizer step, from instants that are marked at the end of each part.
+    """A stopwatch for the parts of one optimizer step, with a mark at the end of each part.
 
-    A CUDA GPU records the instants itself, as events in its queue of work, so that the host need not wait for it.
+    On a CUDA GPU the marks are events in its stream, so the host does not wait for the GPU.
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Begin the first part now."""
+        """Start the first part now."""
         self._device = device.type
-        self._parts: list[str] = []  # names of the parts, in their order
-        # Where each part ended: events on a CUDA GPU, seconds of the host's clock on another device.
+        self._parts: list[str] = []  # names of the parts, in order
+        # End of each part: events on a CUDA GPU, seconds of the host's clock on other devices.
         self._events: list[torch.cuda.Event] = []
         self._seconds: list[float] = []
         self.mark("begin")
 
     def mark(self, part: str) -> None:
-        """End a part here: one of PARTS, or another name for time that is not counted."""
+        """End a part now: one of PARTS, or any other name for time that is not counted."""
         self._parts.append(part)
         if self._device == "cuda":
             event = torch.cuda.Event(enable_timing=True)
@@ -39,12 +39,12 @@ class StepTimes:
             return
 
         if self._device == "mps":
-            # torch.mps.Event cannot time a part in which the device was given no work: the host waits instead.
+            # torch.mps.Event cannot time a part without work for the device, so let the host wait.
             torch.mps.synchronize()
         self._seconds.append(time.perf_counter())
 
     def milliseconds(self) -> dict[str, float]:
-        """Time of each of PARTS, summed over the micro-steps; the device must have finished all marked work."""
+        """Return the time of each part, summed over the micro-steps; the device must have finished all marked work."""
         if self._device == "cuda":
             times = [begin.elapsed_time(end) for begin, end in pairwise(self._events)]
         else:
@@ -60,8 +60,8 @@ class StepTimes:
 def by_kind(model: GPT) -> dict[str, list[Tensor]]:
     """Group a model's weights by the kind of their layer, without the padding of the vocabulary.
 
-    Returns detached views of the weights by kind, for those kinds that the model has: embedding, attention, mlp,
-    unembedding, norm, smear. Of weights that are divided among devices they are this device's shares.
+    Returns detached views of the weights by kind: embedding, attention, mlp, unembedding, norm, smear. Kinds that the
+    model lacks are left out. Under FSDP2 the views are this device's shards.
     """
     kinds: dict[str, list[Tensor]] = {}
     for name, weight in model.named_parameters():
@@ -75,9 +75,9 @@ def by_kind(model: GPT) -> dict[str, list[Tensor]]:
 
 
 def norms(tensors: dict[str, list[Tensor]], model: GPT) -> dict[str, float]:
-    """Norm of each list of tensors, by the names of the lists, which are as by_kind groups the weights of a model.
+    """Return the norm of each list of tensors, by name; tensors are grouped as by_kind groups a model's weights.
 
-    Norms are those of the whole tensors also where these are shares of this device; every process must call this.
+    If the tensors are shards, the norms are those of the full tensors. Every process must call this.
     """
     names = list(tensors)
     of_each = torch.stack([get_total_norm(tensors[name]) for name in names])  # (n,)

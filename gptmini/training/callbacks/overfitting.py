@@ -1,4 +1,4 @@
-"""A notice that a run learns its text by heart: the validation loss no longer falls."""
+"""A warning about overfitting: the validation loss no longer falls."""
 
 from math import isfinite
 
@@ -11,35 +11,38 @@ from gptmini.training.module import GPTModule
 
 
 class OverfittingNotice(L.Callback):
-    """Says once that the validation loss has not fallen below its lowest value for several validations."""
+    """A callback that warns once if the validation loss stays above its lowest value.
+
+    Args:
+        patience: number of validations in a row without a new lowest loss before the warning.
+    """
 
     @validate_call(config=STRICT)
     def __init__(self, *, patience: PositiveInt) -> None:
-        """Speak after `patience` validations in a row that are not below the lowest."""
         self.patience = patience
         self._lowest: float | None = None
         self._step = 0  # of the validation with the lowest loss
         self._n_above = 0  # validations since then
-        self._is_told = False
+        self._has_warned = False
 
     def state_dict(self) -> dict:
-        """What a resumed run must know to speak when an undisturbed one would."""
+        """Return the counts, so that a resumed run warns when an uninterrupted run would."""
         return {
             "lowest": self._lowest,
             "step": self._step,
             "n_above": self._n_above,
-            "is_told": self._is_told,
+            "is_told": self._has_warned,
         }
 
     def load_state_dict(self, state: dict) -> None:
-        """Restore state_dict()."""
+        """Restore the state of state_dict()."""
         self._lowest = state["lowest"]
         self._step = state["step"]
         self._n_above = state["n_above"]
-        self._is_told = state["is_told"]
+        self._has_warned = state["is_told"]
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Count a validation, and speak when there were enough."""
+        """Count a validation, and warn after `patience` validations."""
         loss = pl_module.newest_evaluation.loss
         if not isfinite(loss):
             return  # a run that diverges does not overfit
@@ -51,12 +54,12 @@ class OverfittingNotice(L.Callback):
             return
 
         self._n_above += 1
-        if self._n_above < self.patience or self._is_told:
+        if self._n_above < self.patience or self._has_warned:
             return
-        self._is_told = True
+        self._has_warned = True
         say(
             trainer,
-            f"overfit  for {self._n_above} validations the loss has not fallen below {self._lowest:.4f} of step "
-            f"{self._step}; more text, model.dropout=0.1 or a lower learning rate may help, and best.ckpt keeps the "
-            "weights of that step; callbacks=early_stopping ends such runs",
+            f"overfit  val loss has not fallen below {self._lowest:.4f} (step {self._step}, kept in best.ckpt) for "
+            f"{self._n_above} validations; try more text, model.dropout=0.1 or a lower learning rate; "
+            "callbacks=early_stopping ends such runs",
         )

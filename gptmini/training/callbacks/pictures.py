@@ -1,4 +1,4 @@
-"""What a run shows in pictures: attention and token losses at every validation, the embedding at the end."""
+"""The images of a run: attention and token losses at every validation, the token embedding at the end."""
 
 import math
 from pathlib import Path
@@ -22,23 +22,29 @@ from gptmini.training.loggers.logger import run_loggers, say
 from gptmini.training.module import GPTModule
 from gptmini.user_error import UserError
 
-# Tokens of a validation whose losses are kept, in 30 MB; more would hardly change the pictures.
+# Most token losses kept from a validation, in 30 MB; more would hardly change the images.
 MOST_TOKENS = 2**20
-MOST_MAPS = 256  # in one image; matplotlib draws at most 2^16 pixels a side
+MOST_MAPS = 256  # in one image; matplotlib draws at most 2^16 pixels per side
 
-# Folder inside a run's folder in which TensorBoard's projector looks for an embedding.
+# TensorBoard's projector looks for an embedding in this folder of a run.
 ASSETS = Path("plugins", "org_tensorflow_tensorboard_projector")
 
-# Layers or heads, counted from 0, or backwards from -1.
+# Indices of layers or heads. Negative indices count from the end.
 Numbers = Annotated[list[int], Field(min_length=1)]
 
 
 class Pictures(L.Callback):
-    """Draws attention and token losses at every validation, and writes the token embedding at the end of the run.
+    """A callback that draws attention and token losses at every validation, and writes the token embedding at the end.
 
-    The images and a table of mispredicted tokens go to every RunLogger; without one, none is drawn. Token losses are
-    those of the first million tokens that the first process evaluates. The embedding is written into the folder of the
-    run, where TensorBoard's projector finds it.
+    Every RunLogger receives the images and a table of mispredicted tokens. Without a RunLogger, nothing is drawn. Token
+    losses cover the first million tokens that the first process evaluates. The embedding is written into the run's
+    folder for TensorBoard's projector.
+
+    Args:
+        layers, heads: layers and heads whose attention is drawn; None for all.
+        text: text for the attention maps; None for the start of the held-out text.
+        max_tokens: most rows and columns of an attention map; the text is cut to so many tokens.
+        embedding_tokens: most rows of the embedding: the tokens with the lowest ids.
     """
 
     @validate_call(config=STRICT)
@@ -51,14 +57,6 @@ class Pictures(L.Callback):
         max_tokens: PositiveInt,
         embedding_tokens: PositiveInt,
     ) -> None:
-        """Choose what is shown.
-
-        Args:
-            layers, heads: whose attention is drawn; None for all.
-            text: over which attention is drawn; None for the beginning of the held-out text.
-            max_tokens: rows and columns of an attention map; the text is cut to so many tokens.
-            embedding_tokens: rows of the embedding: those of the lowest ids.
-        """
         self.layers = layers
         self.heads = heads
         self.text = text
@@ -67,12 +65,12 @@ class Pictures(L.Callback):
         self._batches: list[TokenLosses] = []  # of the running validation
 
     def setup(self, trainer: L.Trainer, pl_module: GPTModule, stage: str) -> None:
-        """Take the tokenizer of the run's text; UserError if the text to draw attention over cannot be encoded."""
+        """Load the run's tokenizer. Raise UserError if it cannot encode the text of the attention maps."""
         self.tokenizer = from_dict(pl_module.store.tokenizer_state)
         self.ids = None if self.text is None else self.tokenizer.encode(self.text)
 
     def check(self, config: ModelSettings) -> None:
-        """Raise UserError unless the model has the chosen layers and heads, and one image can hold all their maps."""
+        """Raise UserError unless the model has the chosen layers and heads, and all maps fit into one image."""
         n_maps = 1
         chosen = {"layers": (self.layers, config.n_layers), "heads": (self.heads, config.n_heads)}
         for name, (numbers, n) in chosen.items():
@@ -85,11 +83,11 @@ class Pictures(L.Callback):
         if n_maps > MOST_MAPS:
             raise UserError(
                 f"callbacks.pictures must draw at most {MOST_MAPS} maps, got {n_maps}; "
-                "choose layers, heads"
+                "choose fewer layers or heads"
             )
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Forget the token losses of the last validation."""
+        """Discard the token losses of the last validation."""
         self._batches = []
 
     def on_validation_batch_end(
@@ -100,7 +98,7 @@ class Pictures(L.Callback):
         batch: tuple[Tensor, Tensor],
         batch_idx: int,
     ) -> None:
-        """Keep the losses of a batch's tokens, on the first process and until there are MOST_TOKENS."""
+        """Keep the token losses of a batch, on the first process only and up to MOST_TOKENS."""
         n_kept = sum(len(kept.losses) for kept in self._batches)
         is_shown = trainer.is_global_zero and run_loggers(trainer)
         if not is_shown or n_kept >= MOST_TOKENS:
@@ -131,7 +129,7 @@ class Pictures(L.Callback):
         step = trainer.global_step
         maps, labels = self._attention(model, pl_module)
         found = joined(self._batches)
-        self._batches = []  # 30 MB that training need not carry along
+        self._batches = []  # free 30 MB before training continues
         figures = {
             "attention": drawing.attention_maps(maps, labels, f"attention at step {step}"),
             "loss_by_position": drawing.loss_by_position(
@@ -163,12 +161,12 @@ class Pictures(L.Callback):
         try:
             write_embedding(matrix, labels, Path(trainer.default_root_dir))
         except OSError as error:
-            say(trainer, f"the token embedding was not written: {error}")
+            say(trainer, f"cannot write the token embedding: {error}")
 
     def _attention(
         self, model: GPT, pl_module: GPTModule
     ) -> tuple[dict[tuple[int, int], np.ndarray], list[str]]:
-        """Attention weights (T, T) by (layer, head), both counted from 0, and the labels of the T tokens."""
+        """Return attention weights (T, T) by (layer, head), both counted from 0, and labels of the T tokens."""
         n_tokens = min(self.max_tokens, model.config.context_length)
         ids = self.ids
         if ids is None:
@@ -184,14 +182,14 @@ class Pictures(L.Callback):
         maps = {}
         for layer, weights_of_heads in zip(layers, weights, strict=True):
             for head in heads:
-                # The remainder turns -1 into the number of the last layer or head.
+                # The remainder turns -1 into the index of the last layer or head.
                 place = (layer % model.config.n_layers, head % model.config.n_heads)
                 maps[place] = weights_of_heads[head]  # (T, T)
         labels = [self._label(token) for token in ids]
         return maps, labels
 
     def _label(self, token: int) -> str:
-        """A token's text, or its id where the token is only a part of a character."""
+        """Return a token's text, or its id if the token is only part of a character."""
         text = self.tokenizer.decode([token])
         if not text or REPLACEMENT in text:
             return f"#{token}"
@@ -199,12 +197,14 @@ class Pictures(L.Callback):
 
 
 def write_embedding(matrix: Tensor, labels: list[str], run: Path) -> None:
-    """Write an embedding where TensorBoard's projector finds it; OSError if the disk does not take the files.
+    """Write an embedding for TensorBoard's projector.
 
     Args:
         matrix: embedding of n tokens, (n, C).
-        labels: texts of the n tokens, or their ids.
+        labels: texts or ids of the n tokens.
         run: the run's folder.
+
+    Raises OSError if the files cannot be written.
     """
     from tensorboard.plugins.projector import ProjectorConfig
 

@@ -1,4 +1,4 @@
-"""Tells a sweep of the validations of its run, and ends the run when it does worse than the others."""
+"""Pruning: report each validation to the sweep, and end a run that does worse than the others."""
 
 from math import isfinite
 from pathlib import Path
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
 
 
 class Pruning(L.Callback):
-    """Ends a run of a sweep whose validation is worse than those of other runs at the same step.
+    """A callback that ends a sweep's run if its validation is worse than those of other runs at the same step.
 
-    The sweep's journal lies beside the run's folder, and the folder's name is the number of its trial. A run without a
-    journal beside it, as a copy elsewhere, is left alone.
+    The sweep's journal is beside the run's folder, and the folder's name is the number of its trial. A run without a
+    journal, such as a copy in another folder, is never pruned.
     """
 
     def __init__(self) -> None:
         self._trial: PrunedTrial | None = None
-        self.stopping_reason_message = ""  # why the run ended, as Lightning's EarlyStopping says it
+        self.stopping_reason_message = ""  # named as in Lightning's EarlyStopping
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
         """Open the journal in the first process."""
-        from gptmini.sweep.pruned import PrunedTrial  # Optuna is needed in runs of a sweep alone
+        from gptmini.sweep.pruned import PrunedTrial  # only runs of a sweep need Optuna
 
         run = Path(trainer.default_root_dir)
         if trainer.is_global_zero and PrunedTrial.is_one(run):
             self._trial = PrunedTrial(run)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Tell of a validation; the run ends after its step, which is saved."""
+        """Report a validation. A pruned run ends after this step, which is saved."""
         is_pruned = False
         if self._trial is not None:
             evaluation = pl_module.newest_evaluation

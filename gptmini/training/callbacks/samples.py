@@ -1,4 +1,4 @@
-"""Samples of text that the model writes at every validation."""
+"""Text samples at every validation."""
 
 import math
 from dataclasses import asdict
@@ -16,9 +16,15 @@ from gptmini.user_error import UserError
 
 
 class Samples(L.Callback):
-    """Writes samples of text at every validation, always from the same prompts and random streams.
+    """A callback that samples text at every validation, always with the same prompts and random streams.
 
-    The texts go to every RunLogger, and stay in the attribute texts until the next validation.
+    Every RunLogger receives the samples. The attribute texts keeps them until the next validation.
+
+    Args:
+        prompts: texts to continue, one sample each; an empty prompt starts a document.
+        seed: seed of the random draws; any whole number.
+        max_new_tokens: tokens per sample.
+        temperature, top_k, top_p, min_p, repetition_penalty: see Rules, which checks their ranges.
     """
 
     @validate_call(config=STRICT)
@@ -34,14 +40,6 @@ class Samples(L.Callback):
         min_p: float | None = None,
         repetition_penalty: float = 1.0,
     ) -> None:
-        """Choose what is sampled.
-
-        Args:
-            prompts: texts to continue, one sample each; an empty prompt starts a document.
-            seed: of the random draws; any whole number.
-            max_new_tokens: length of a sample.
-            temperature, top_k, top_p, min_p, repetition_penalty: as in Rules, which checks their ranges.
-        """
         self.prompts = prompts
         self.seed = seed
         self.rules = Rules(
@@ -52,33 +50,33 @@ class Samples(L.Callback):
             min_p=min_p,
             repetition_penalty=repetition_penalty,
         )
-        self.texts: list[str] = []  # newest samples, prompts included
-        self.key = "callbacks.samples"  # of this callback in the configuration, for messages
+        self.texts: list[str] = []  # latest samples, prompts included
+        self.key = "callbacks.samples"  # configuration key of this callback, for messages
 
     def check(self, tokenizer: Tokenizer) -> None:
-        """Raise UserError for a prompt that a tokenizer cannot encode."""
+        """Raise UserError if the tokenizer cannot encode a prompt."""
         for prompt in self.prompts:
             try:
                 prompt_ids(tokenizer, prompt)
             except UserError as error:
                 raise UserError(
-                    f"{self.key}.prompts must fit the tokenizer, got {prompt!r}: {error}"
+                    f"the tokenizer cannot encode {self.key}.prompts, got {prompt!r}: {error}"
                 ) from None
 
     def setup(self, trainer: L.Trainer, pl_module: GPTModule, stage: str) -> None:
-        """Take the tokenizer of the run's text; UserError for a prompt that it cannot encode."""
+        """Load the run's tokenizer. Raise UserError if it cannot encode a prompt."""
         self.tokenizer = from_dict(pl_module.store.tokenizer_state)
         self.check(self.tokenizer)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Draw the samples and log them, on the first process alone and unless the validation loss is not finite."""
+        """Draw and log the samples on the first process, unless the validation loss is not finite."""
         if not math.isfinite(pl_module.newest_evaluation.loss):
             return
         model = pl_module.whole_model()
         if model is None:
             return
 
-        # All samples are drawn side by side, as one batch; their pieces come in turns.
+        # All samples are drawn as one batch. Their pieces arrive in turn.
         texts = list(self.prompts)
         pieces = generate_stream(
             model,
@@ -86,13 +84,13 @@ class Samples(L.Callback):
             self.prompts,
             seed=self.seed,
             batch_size=len(texts),
-            ignore_end_of_text=True,  # where documents are short, a sample shows several
+            ignore_end_of_text=True,  # a sample may show several short documents
             **asdict(self.rules),
         )
         for piece in pieces:
             texts[piece.sample] += piece.text.replace(END_OF_TEXT, "\n\n")
 
-            # The samples end where a signal comes or the time is over: they can be so long that they take hours.
+            # Stop on a signal or at the time limit, because long samples can take hours.
             if any(pl_module.stop_request()):
                 pieces.close()
                 break

@@ -1,4 +1,4 @@
-"""The curves of a run: loss, gradients, weights and work, logged every few steps, and each validation."""
+"""The scalars of a run: loss, gradients, weights and speed every few steps, and the loss of each validation."""
 
 import math
 import time
@@ -17,38 +17,36 @@ from gptmini.training.module import GPTModule
 
 
 class Scalars(L.Callback):
-    """Logs loss, gradients, weights and work of some optimizer steps, and the figures of each validation.
+    """A callback that logs loss, gradients, weights and speed of some optimizer steps, and each validation.
 
-    Logged are the first step, the last step and every every_steps-th step. The update of the weights and the time of a
-    step's parts are measured in these steps alone. train/loss and weights/clipped are means over all steps since the
-    last logged one, and work/tokens_per_second is the speed since then.
+    It logs the first step, the last step and every every_steps-th step. It measures weight updates and the time per
+    part only in logged steps. train/loss and weights/clipped are means over all steps since the last logged step.
+    work/tokens_per_second is the speed since the last logged step.
+
+    Args:
+        every_steps: optimizer steps between two points of a curve.
+        peak_tflops: peak speed of one device in 10^12 operations per second, for work/mfu; None to use the vendor's
+            figure.
     """
 
     @validate_call(config=STRICT)
     def __init__(
         self, *, every_steps: PositiveInt, peak_tflops: PositiveFloat | None = None
     ) -> None:
-        """Choose how often to log, and against which peak the work is measured.
-
-        Args:
-            every_steps: optimizer steps from one point of a curve to the next.
-            peak_tflops: 10^12 operations a second that one device can do at most, for work/mfu; None for the figure of
-                the device's maker.
-        """
         self.every_steps = every_steps
         self.peak_tflops = peak_tflops
 
-        self.train_loss: float | None = None  # newest point of train/loss
-        # When the last micro-step ended; None at the start and where a validation ran since then.
+        self.train_loss: float | None = None  # latest point of train/loss
+        # End time of the last micro-step; None at the start and after a validation.
         self._ended: float | None = None
-        self._times: StepTimes | None = None  # of the running step, if it will be logged
+        self._times: StepTimes | None = None  # of the current step, if it will be logged
         self._validated = False  # whether a validation ran since the last micro-step
         self._start_interval()
 
     def state_dict(self) -> dict:
-        """Sums since the last logged step, and the newest point of train/loss, from which a resumed run's curves go on.
+        """Return the sums since the last logged step and the latest point of train/loss, for a resumed run.
 
-        They are the same on all ranks.
+        They are equal on all ranks.
         """
         return {
             "loss": float(self._losses),
@@ -58,14 +56,14 @@ class Scalars(L.Callback):
         }
 
     def load_state_dict(self, state: dict) -> None:
-        """Restore state_dict()."""
+        """Restore the state of state_dict()."""
         self._losses = state["loss"]
         self._steps = state["steps"]
         self._clipped = state["clipped"]
         self.train_loss = state["train_loss"]
 
     def on_train_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Look up what stays the same in every step, and begin the first step."""
+        """Look up constants of the run, and start the first step."""
         self._flops_per_token = pl_module.model.flops_per_token
         if self.peak_tflops is None:
             peak = peak_flops(pl_module.device, pl_module.precision)
@@ -77,22 +75,22 @@ class Scalars(L.Callback):
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: GPTModule, batch: tuple, batch_idx: int
     ) -> None:
-        """Close the data phase. If a validation ran since the last micro-step, its time is not counted as data."""
+        """End the data phase. The time of a validation since the last micro-step does not count as data."""
         self._mark("between" if self._validated else "data")
         self._validated = False
 
     def on_before_backward(self, trainer: L.Trainer, pl_module: GPTModule, loss: Tensor) -> None:
-        """Close the forward phase: the loss is computed."""
+        """End the forward phase."""
         self._mark("forward")
 
     def on_after_backward(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Close the backward phase: the gradients are computed."""
+        """End the backward phase."""
         self._mark("backward")
 
     def on_before_optimizer_step(
         self, trainer: L.Trainer, pl_module: GPTModule, optimizer: Optimizer
     ) -> None:
-        """Copy the weights of a step that will be logged; the time of the copy is not counted in any phase."""
+        """Copy the weights if the step will be logged. The time of the copy counts in no phase."""
         if self._times is None:
             return
         for kind, weights in by_kind(pl_module.model).items():
@@ -107,12 +105,12 @@ class Scalars(L.Callback):
         batch: tuple,
         batch_idx: int,
     ) -> None:
-        """Close the optimizer phase, count the micro-step, and log the step if it is due."""
+        """End the optimizer phase, count the micro-step, and log the step if it is due."""
         self._mark("optimizer")
         step_done = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         validation_follows = step_done and pl_module.settings.validation_due(trainer.global_step)
 
-        # A GPU works behind the host's clock. The host waits for it only where the measured time begins or ends.
+        # A GPU runs behind the host. The host waits for it only when the measured interval starts or ends.
         interval_begins = self._ended is None
         interval_ends = self._times is not None or validation_follows
         if interval_begins or interval_ends:
@@ -129,16 +127,16 @@ class Scalars(L.Callback):
         if self._due(trainer.global_step, pl_module):
             log(trainer, self._metrics(trainer, pl_module))
             self._start_interval()
-            self._ended = time.perf_counter()  # the time of logging is not counted as training
+            self._ended = time.perf_counter()  # logging time does not count as training
         self._begin_step(trainer, pl_module)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Keep the validation's time out of the training speed and out of the data phase."""
+        """Exclude the validation's time from the training speed and from the data phase."""
         self._ended = None
         self._validated = True
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
-        """Log the validation, and begin the next step."""
+        """Log the validation, and start the next step."""
         evaluation = pl_module.newest_evaluation
         metrics = {"val/loss": evaluation.loss, "val/bits_per_byte": evaluation.bits_per_byte}
         if self.train_loss is not None:
@@ -147,7 +145,7 @@ class Scalars(L.Callback):
         self._begin_step(trainer, pl_module)
 
     def _due(self, step: int, pl_module: GPTModule) -> bool:
-        """Whether a step is logged; the first one is, so that a user soon sees that the run works."""
+        """Whether a step is logged. The first step is logged, so that a user soon sees that the run works."""
         return step in (1, pl_module.settings.max_steps) or step % self.every_steps == 0
 
     def _begin_step(self, trainer: L.Trainer, pl_module: GPTModule) -> None:
@@ -157,27 +155,28 @@ class Scalars(L.Callback):
             self._times = StepTimes(pl_module.device)
 
     def _start_interval(self) -> None:
-        """Set to zero what is summed from one logged step to the next."""
+        """Reset the sums between two logged steps."""
         self._losses: float | Tensor = 0.0  # sum over the applied steps
         self._steps: int | Tensor = 0  # number of applied steps
         self._clipped: int | Tensor = 0  # number of applied steps whose gradient was clipped
         self._seconds = 0.0  # of training, without validations and logging
-        self._tokens = 0  # trained on in these seconds
+        self._tokens = 0  # trained on during _seconds
         self._before: dict[str, list[Tensor]] = {}  # weights before a logged step's update, by kind
 
     def _mark(self, part: str) -> None:
-        """End a part of the running step here, if the step will be logged."""
+        """End a part of the current step now, if the step will be logged."""
         if self._times is not None:
             self._times.mark(part)
 
     def _count_step(self, pl_module: GPTModule) -> None:
-        """Add the newest step to the sums of the interval, unless it was left out because it was not finite.
+        """Add the latest step to the sums of the interval, unless it was skipped because it was not finite.
 
-        The sums stay on the device until a step is logged: to read them would make the host wait for a GPU every step.
+        The sums stay on the device until a step is logged. Reading them in every step would make the host wait for a
+        GPU.
         """
         applied = 1 - pl_module.not_finite  # 1.0 or 0.0
         limit = pl_module.settings.gradient_clip or math.inf
-        # torch.where would copy a Python number to the GPU, and wait for it.
+        # torch.where would copy a Python number to the GPU and wait for it, so pass a tensor.
         zero = torch.zeros_like(pl_module.step_loss)
 
         self._losses = self._losses + torch.where(applied > 0, pl_module.step_loss, zero)
@@ -185,7 +184,7 @@ class Scalars(L.Callback):
         self._clipped = self._clipped + applied * (pl_module.grad_norm > limit)
 
     def _metrics(self, trainer: L.Trainer, pl_module: GPTModule) -> dict[str, float]:
-        """Every scalar of the newest step, by tag."""
+        """Return all scalars of the latest step, by tag."""
         return (
             self._training_metrics(trainer, pl_module)
             | self._weight_metrics(pl_module)
@@ -193,10 +192,10 @@ class Scalars(L.Callback):
         )
 
     def _training_metrics(self, trainer: L.Trainer, pl_module: GPTModule) -> dict[str, float]:
-        """Loss, gradient, learning rates, and how far the run is; keeps the loss as the newest point of train/loss."""
+        """Return loss, gradient, learning rates and progress. Store the loss as the latest point of train/loss."""
         settings = pl_module.settings
         n_applied = int(self._steps)
-        # Where no step was applied, the curve shows the loss of the newest step, which is not finite.
+        # If all steps were skipped, the curve shows the loss of the latest step, which is not finite.
         loss = self._losses / n_applied if n_applied else pl_module.step_loss
         self.train_loss = float(loss)
 
@@ -216,7 +215,7 @@ class Scalars(L.Callback):
         return metrics
 
     def _weight_metrics(self, pl_module: GPTModule) -> dict[str, float]:
-        """Norm of the weights of each kind of layer, and the norm of the step's update as a share of it."""
+        """Return the weight norm of each kind of layer, and the norm of the step's update divided by it."""
         weights = by_kind(pl_module.model)
         updates = {}
         for kind, after in weights.items():
@@ -231,7 +230,7 @@ class Scalars(L.Callback):
         return metrics
 
     def _work_metrics(self, pl_module: GPTModule) -> dict[str, float]:
-        """Speed since the last logged step, time of the newest step's parts, and memory, as far as they are known."""
+        """Return known values of: speed since the last logged step, time per part of the latest step, and memory."""
         metrics = {}
         if self._seconds:
             tokens_per_second = self._tokens / self._seconds
@@ -239,7 +238,7 @@ class Scalars(L.Callback):
             if self._peak is not None:
                 metrics["work/mfu"] = tokens_per_second * self._flops_per_token / self._peak
 
-        assert self._times is not None  # as for every step that is logged
+        assert self._times is not None  # set for every step that is logged
         for part, milliseconds in self._times.milliseconds().items():
             metrics[f"work/ms/{part}"] = milliseconds
 

@@ -1,4 +1,4 @@
-"""What a validation finds token by token, and the table of the tokens that cost most."""
+"""Losses and predictions per token of a validation, and the table of tokens with the highest summed loss."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,31 +11,31 @@ COSTLIEST = 25  # rows of the table of mispredicted tokens
 
 
 class TokenLosses(NamedTuple):
-    """Losses and predictions of tokens of a validation; each array has the shape (n_tokens,)."""
+    """Losses and predictions of a validation's tokens; each array has the shape (n_tokens,)."""
 
     losses: np.ndarray  # nats
-    positions: np.ndarray  # in their windows, counted from 0
+    positions: np.ndarray  # in the window, counted from 0
     targets: np.ndarray  # ids of the tokens
-    likeliest: np.ndarray  # ids that the model held likeliest in the targets' places
+    likeliest: np.ndarray  # ids that the model predicted as likeliest
 
 
 def joined(batches: list[TokenLosses]) -> TokenLosses:
-    """Join what was found in the batches of one validation, in their order."""
+    """Concatenate the batches of one validation, in order."""
     return TokenLosses(*(np.concatenate(arrays) for arrays in zip(*batches, strict=True)))
 
 
 def mispredicted(found: TokenLosses, label: Callable[[int], str]) -> list[list[str]]:
-    """Rows on the token kinds with the highest summed loss, under a row of headings.
+    """Return a heading row, then one row for each of the COSTLIEST tokens with the highest summed loss.
 
     Args:
-        found: losses and predictions of the tokens of a validation.
-        label: gives the text of an id.
+        found: losses and predictions of a validation's tokens.
+        label: returns the text of an id.
     """
-    # Each array is indexed by id, up to the highest id among the targets: (highest id + 1,).
+    # Arrays are indexed by id, up to the highest id among the targets: (highest id + 1,).
     n_times = np.bincount(found.targets)
     n_right = np.bincount(found.targets, weights=found.targets == found.likeliest)
     costs = np.bincount(found.targets, weights=found.losses)
-    # A text of one character is predicted without any loss, which leaves no shares to show.
+    # A text of one repeated character has a loss of zero; do not divide by it.
     total_cost = costs.sum() or 1.0
 
     rows = [
@@ -49,7 +49,7 @@ def mispredicted(found: TokenLosses, label: Callable[[int], str]) -> list[list[s
         ]
     ]
     for token in np.argsort(-costs)[:COSTLIEST]:
-        if n_times[token] == 0:  # tokens that did not occur cost nothing, and come last
+        if n_times[token] == 0:  # tokens that did not occur have no loss, and come last
             break
 
         is_wrong = (found.targets == token) & (found.likeliest != token)

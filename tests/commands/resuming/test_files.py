@@ -132,7 +132,7 @@ def test_a_save_that_fails_is_said_and_training_goes_on(straight, begin, full):
 
     for step in (4, 5):
         failure = rf"last\.ckpt not saved at step {step}: No space left on device"
-        assert re.search(rf"^{failure}; the checkpoint before it is kept$", result.out, re.M)
+        assert re.search(rf"^{failure}; the previous checkpoint is kept$", result.out, re.M)
     assert kept == [3]
     assert_same(newest(), reference)
 
