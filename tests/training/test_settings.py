@@ -41,7 +41,7 @@ def test_only_a_callback_whose_state_a_checkpoint_can_hold_is_taken():
 
     with pytest.raises(UserError, match="state of Keeping"):
         check_callback("mine", Keeping())
-    with pytest.raises(UserError, match=r"callbacks\.mine must be a callback"):
+    with pytest.raises(UserError, match=r"callbacks\.mine must be a lightning\.Callback"):
         check_callback("mine", 3)
 
 

@@ -1,4 +1,4 @@
-"""What a training run shows on the console, and its plain copy in train.log."""
+"""The console output of a training run, and its plain copy in train.log."""
 
 import errno
 import math
@@ -15,15 +15,15 @@ from rich.text import Text
 from gptmini.report.tables import aligned, printable
 from gptmini.runs.metrics import STEP, Line, is_number, tags_of
 
-PLAIN_SECONDS = 5.0  # between two plain progress lines: often enough to see life, and readable
+PLAIN_SECONDS = 5.0  # between two plain progress lines: often enough to see progress, and readable
 SPARKS = 10  # validations in the sparkline
-ROWS = 8  # validations in the final table, the first and the last among them, and the best besides
+ROWS = 8  # validations in the final table: first, last and others between; the best one is added
 
 BLOCKS = "▁▂▃▄▅▆▇█"  # characters of the sparkline, lowest first
 
-TOKENS = "train/tokens"  # grows by the same number in every step, and is logged at steps of its own
+TOKENS = "train/tokens"  # grows by the same number in every step; not logged at every validation
 
-# Columns of the final table: by heading the tag of a scalar and its format.
+# Columns of the final table: heading -> (tag of a scalar, its format).
 COLUMNS = {
     "tokens": (TOKENS, "{:,.0f}"),
     "train loss": ("train/loss", "{:.4f}"),
@@ -34,14 +34,14 @@ COLUMNS = {
 
 
 class LastingConsole(Console):
-    """A console that falls silent when nobody reads it any more: behind `| head`, or when the terminal was closed."""
+    """A console that prints nothing more once its reader is gone: after `| head`, or after the terminal was closed."""
 
     def on_broken_pipe(self) -> None:
-        """Print nothing from now on, where Rich would end the program."""
+        """Print nothing from now on. Rich would exit the program here."""
         self.quiet = True
 
     def _check_buffer(self) -> None:
-        """Write what was printed, and treat a terminal that was closed as Rich treats a closed pipe."""
+        """Write the buffer, and treat a closed terminal like a closed pipe."""
         try:
             super()._check_buffer()
         except OSError as error:
@@ -51,7 +51,15 @@ class LastingConsole(Console):
 
 
 class ConsoleLogger(Logger):
-    """Shows a run as a progress bar on a terminal and as plain lines elsewhere; every line goes to train.log too."""
+    """A logger that shows a progress bar on a terminal, and plain lines elsewhere. train.log gets every line too.
+
+    Args:
+        console: the console of the user.
+        log_file: a console that writes to train.log.
+        max_steps: last optimizer step of the run.
+        lines: metrics.jsonl of a resumed run, up to the step where it resumes.
+        validation_due: whether a validation follows a step. If so, the validation's line is the step's only line.
+    """
 
     def __init__(
         self,
@@ -61,51 +69,42 @@ class ConsoleLogger(Logger):
         lines: Sequence[Line] = (),
         validation_due: Callable[[int], bool] = lambda step: False,
     ) -> None:
-        """Show nothing yet.
-
-        Args:
-            console: where the person who watches looks.
-            log_file: over the file train.log.
-            max_steps: last optimizer step of the run.
-            lines: of metrics.jsonl, of a resumed run, up to the step from which it goes on.
-            validation_due: whether a validation follows a step. The line of the validation is then the step's only one.
-        """
         super().__init__()
         self.console = console
         self.log_file = log_file
         self.max_steps = max_steps
 
-        # Newest value of each scalar at each validation, by its tag, and the step under "step".
+        # For each validation: the latest value of each scalar, by tag, and the step as "step".
         self.validations: list[dict[str, float]] = []
         self._validation_due = validation_due
-        self._latest: dict[str, float] = {}  # newest value of each scalar
-        self._tokens_per_step: float | None = None  # None until train/tokens was logged
+        self._latest: dict[str, float] = {}  # latest value of each scalar, by tag
+        self._tokens_per_step: float | None = None  # None until train/tokens is logged
         self._bar: Progress | None = None
         self._start: tuple[float, int] | None = None  # time and step of the first metrics
-        self._spoke = -PLAIN_SECONDS  # when the last progress line was written
+        self._last_printed = -PLAIN_SECONDS  # time of the last progress line
 
         for line in lines:
             numbers = {tag: value for tag, value in tags_of(line).items() if is_number(value)}
-            self._take(numbers, line[STEP])
+            self._store(numbers, line[STEP])
 
     @property
     def name(self) -> str:
-        """The logger's name, which Lightning asks for."""
+        """The logger's name; required by Lightning."""
         return "console"
 
     @property
     def version(self) -> int:
-        """The logger's version, which Lightning asks for; always 0."""
+        """The logger's version; required by Lightning, always 0."""
         return 0
 
     def log_hyperparams(self, *args: object, **kwargs: object) -> None:
-        """Show nothing: the command has already printed what the run is."""
+        """Do nothing: the command has already described the run."""
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Show the newest loss, validation loss, speed and time left; scalars come by tag.
+        """Show the latest loss, validation loss, speed and time left, from scalars by tag.
 
-        Scalars without a step, as a callback of a user may log them, are in no line.
+        Ignore scalars without a step, which a user's callback may log.
         """
         if step is None:
             return
@@ -113,21 +112,21 @@ class ConsoleLogger(Logger):
         now = time.monotonic()
         if self._start is None:
             self._start = (now, step)
-        self._take(metrics, step)
+        self._store(metrics, step)
 
         validated = "val/loss" in metrics
-        # A terminal has a bar that moves with every point; elsewhere every line stays, so lines are rarer.
+        # On a terminal, the bar moves with every point. Elsewhere lines stay visible, so print fewer of them.
         if self.console.is_terminal:
             self._draw_bar(step, now)
-        is_progress = now - self._spoke >= PLAIN_SECONDS and not self._validation_due(step)
+        is_progress = now - self._last_printed >= PLAIN_SECONDS and not self._validation_due(step)
         if validated or is_progress:
-            self._spoke = now
+            self._last_printed = now
             line = Text(f"step {step}/{self.max_steps}  ")
-            line.append_text(self._figures(step, now, validated=validated))
-            self.say(line, aloud=validated or not self.console.is_terminal)
+            line.append_text(self._progress_text(step, now, validated=validated))
+            self.say(line, on_console=validated or not self.console.is_terminal)
 
-    def _take(self, metrics: Mapping[str, float], step: int) -> None:
-        """Keep the newest value of each scalar, and all of them at a validation."""
+    def _store(self, metrics: Mapping[str, float], step: int) -> None:
+        """Store the latest value of each scalar, and a copy of all values at a validation."""
         self._latest.update(metrics)
         if TOKENS in metrics and step > 0:
             self._tokens_per_step = metrics[TOKENS] / step
@@ -138,30 +137,30 @@ class ConsoleLogger(Logger):
             self.validations.append(validation)
 
     @rank_zero_only
-    def say(self, line: str | Text, *, aloud: bool = True) -> None:
-        """Write a line to train.log and, where aloud, to the console too.
+    def say(self, line: str | Text, *, on_console: bool = True) -> None:
+        """Write a line to train.log and, if on_console is true, to the console.
 
-        Where one of the two is on a full disk, the line is in the other. MetricsLogger, whose file lies beside
-        train.log, tells of the full disk.
+        Ignore an OSError, such as a full disk: the other output still gets the line. MetricsLogger writes to the same
+        folder and reports the error.
         """
         if not isinstance(line, Text):
             line = printable(line)
 
-        for console in [self.log_file, self.console] if aloud else [self.log_file]:
+        for console in [self.log_file, self.console] if on_console else [self.log_file]:
             with suppress(OSError):
                 console.print(line, markup=False, highlight=False, emoji=False)
 
     def final_table(self) -> list[str]:
-        """A table of the run's validations, the last and the best among them, as lines of at most 71 characters.
+        """Return a table of validations, with the last and the best one, as lines of at most 71 characters.
 
-        The list is empty where the run has no validation.
+        The list is empty if the run has no validation.
         """
         if not self.validations:
             return []
 
         last = len(self.validations) - 1
         best = min(range(last + 1), key=lambda i: _ordered(self.validations[i]["val/loss"]))
-        # Of a long run some validations are shown: the first, the last, others evenly between, and always the best.
+        # Of a long run, show the first and the last validation, others evenly between them, and always the best one.
         evenly_spaced = [round(i * last / (ROWS - 1)) for i in range(ROWS)]
         shown = sorted({best, *evenly_spaced})
 
@@ -187,7 +186,7 @@ class ConsoleLogger(Logger):
             self._bar = None
 
     def _draw_bar(self, step: int, now: float) -> None:
-        """Show the progress bar, from the first metrics on, at a step."""
+        """Update the progress bar; create it first if needed."""
         if self._bar is None:
             self._bar = Progress(
                 TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
@@ -199,14 +198,13 @@ class ConsoleLogger(Logger):
             self._task = self._bar.add_task("", total=self.max_steps)
             self._bar.start()
 
-        figures = self._figures(step, now, validated=False)
-        self._bar.update(self._task, completed=step, description=str(figures))
+        text = self._progress_text(step, now, validated=False)
+        self._bar.update(self._task, completed=step, description=str(text))
 
-    def _figures(self, step: int, now: float, *, validated: bool) -> Text:
-        """Loss, then validation loss or speed, and time left, as far as they are known.
+    def _progress_text(self, step: int, now: float, *, validated: bool) -> Text:
+        """Return the known values of: loss, validation loss or speed, and time left.
 
-        A line of 80 characters has no room for both: the validation loss stands in lines on a validation, the speed in
-        all others.
+        80 characters are too few for both: lines of a validation show the validation loss, all other lines the speed.
         """
         parts = []
         if "train/loss" in self._latest:
@@ -216,7 +214,7 @@ class ConsoleLogger(Logger):
         elif "work/tokens_per_second" in self._latest:
             parts.append(Text(f"{self._latest['work/tokens_per_second']:,.0f} tokens/s"))
 
-        assert self._start is not None  # there are metrics to show
+        assert self._start is not None  # log_metrics has set it
         start_time, start_step = self._start
         if step > start_step:
             seconds_per_step = (now - start_time) / (step - start_step)
@@ -225,9 +223,9 @@ class ConsoleLogger(Logger):
         return Text("  ").join(parts)
 
     def _trend(self) -> Text:
-        """The newest validation loss, an arrow down or up from the one before, and a sparkline of the newest ones.
+        """Return the latest validation loss, an arrow (down or up since the previous one), and a sparkline.
 
-        A console that shows ASCII alone has no sparkline.
+        An ASCII console gets no sparkline.
         """
         losses = [validation["val/loss"] for validation in self.validations]
         is_ascii = self.console.options.ascii_only
@@ -245,7 +243,7 @@ class ConsoleLogger(Logger):
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Draw values as one block each, of equal steps from the lowest to the highest; "?" for one that is not finite."""
+    """Draw each value as one block character, scaled linearly from the lowest to the highest; "?" if not finite."""
     finite = [value for value in values if math.isfinite(value)]
     low = min(finite, default=0.0)
     spread = max(finite, default=0.0) - low or math.inf  # equal values all have the lowest block
@@ -258,12 +256,12 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _ordered(loss: float) -> float:
-    """A loss as a number that compares: one that is not finite counts as the worst."""
+    """Return a loss for comparisons; a loss that is not finite counts as infinity."""
     return loss if math.isfinite(loss) else math.inf
 
 
 def duration(seconds: float) -> str:
-    """The largest two of hours, minutes and seconds: 1 h 02 min, 3 min 05 s, 12 s."""
+    """Format seconds with their largest two units: 1 h 02 min, 3 min 05 s, 12 s."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

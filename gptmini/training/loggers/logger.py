@@ -1,6 +1,6 @@
-"""How callbacks reach the loggers of a run, and the logger that every run has, which writes metrics.jsonl.
+"""Functions that callbacks log with, and MetricsLogger, which writes metrics.jsonl in every run.
 
-Scalars go to every logger; samples, tables and images to loggers that can take them.
+Every logger receives scalars. Only a RunLogger receives samples, tables and images.
 """
 
 import os
@@ -18,45 +18,43 @@ from lightning.pytorch.utilities import rank_zero_only
 from gptmini.files import flush_file, naming, replacing
 from gptmini.runs.metrics import FILE, PICTURES, STEP, TIME, line_of
 
-# What a run logs at a step, by tag: a number, a list of texts, the rows of a table, or the bytes of a PNG file.
+# Logged values of a step, by tag: a number, a list of texts, the rows of a table, or the bytes of a PNG file.
 Entries = Mapping[str, Any]
 
 
 class RunLogger(Logger):
-    """A logger that takes samples, tables and images too, and writes straight into a run's folder.
+    """A logger that accepts samples, tables and images too, and writes directly into a run's folder.
 
-    A class says in write() how it writes. A logger of another library may have methods of these names with other
-    arguments, as log_image of Weights & Biases, and is given scalars alone.
+    Subclasses implement write() and flush(). Loggers of other libraries get only scalars. They may have methods with
+    the same names but other arguments, such as log_image of Weights & Biases.
+
+    Args:
+        save_dir: the run's folder.
+        on_error: receives the first OSError, and the run continues; None to raise every OSError. May be set later.
     """
 
     def __init__(
         self, save_dir: str | Path, *, on_error: Callable[[OSError], None] | None = None
     ) -> None:
-        """Write nothing yet.
-
-        Args:
-            save_dir: the run's folder.
-            on_error: is told once of an OSError, and the run goes on; None to raise each OSError. May be set later.
-        """
         super().__init__()
         self.folder = Path(save_dir)
         self.on_error = on_error
-        self.has_failed = False  # whether an OSError was told
+        self.has_failed = False  # whether an OSError was reported
 
     @abstractmethod
     def write(self, step: int, entries: Entries) -> None:
-        """Write what was logged at an optimizer step, by tag."""
+        """Write the logged values of an optimizer step, by tag."""
 
     @abstractmethod
     def flush(self) -> None:
-        """Hand what was written to the disk."""
+        """Flush all written data to the disk."""
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Write scalars, by tag. Scalars without a step, as a callback of a user may log them, are left out."""
+        """Write scalars, by tag. Ignore scalars without a step, which a user's callback may log."""
         if step is None:
             return
-        # A user's callback may log a tensor or a number of numpy's.
+        # A user's callback may log a tensor or a NumPy number.
         numbers = {
             tag: value.item() if hasattr(value, "item") else value for tag, value in metrics.items()
         }
@@ -64,7 +62,7 @@ class RunLogger(Logger):
 
     @rank_zero_only
     def log_samples(self, texts: Sequence[str], step: int) -> None:
-        """Write texts that the model wrote."""
+        """Write text samples of the model."""
         self.attempt(lambda: self.write(step, {"samples": list(texts)}))
 
     @rank_zero_only
@@ -74,16 +72,16 @@ class RunLogger(Logger):
 
     @rank_zero_only
     def log_image(self, tag: str, png: bytes, step: int) -> None:
-        """Write an image, the bytes of a PNG file."""
+        """Write an image, given as the bytes of a PNG file."""
         self.attempt(lambda: self.write(step, {tag: png}))
 
     @rank_zero_only
     def save(self) -> None:
-        """Hand what was written to the disk."""
+        """Flush all written data to the disk."""
         self.attempt(self.flush)
 
     def attempt(self, write: Callable[[], None]) -> None:
-        """Call write; where it fails for the first time, tell on_error."""
+        """Call write; pass its first OSError to on_error."""
         try:
             write()
         except OSError as error:
@@ -95,31 +93,31 @@ class RunLogger(Logger):
 
     @property
     def save_dir(self) -> str:
-        """The run's folder, below which Lightning's own callbacks put their files, in save_dir/name/version."""
+        """The run's folder. Lightning's callbacks write their files to save_dir/name/version."""
         return str(self.folder)
 
     @property
     def name(self) -> str:
-        """No folder of its own."""
+        """Empty: no folder of its own in save_dir."""
         return ""
 
     @property
     def version(self) -> str:
-        """No folder of its own."""
+        """Empty: no folder of its own in save_dir."""
         return ""
 
     def log_hyperparams(self, *args: object, **kwargs: object) -> None:
-        """Write nothing: the run's config.yaml holds every value."""
+        """Do nothing: the run's config.yaml has every value."""
 
 
 class MetricsLogger(RunLogger):
-    """Writes a line of metrics.jsonl for each time that a run logs something; see gptmini/runs/metrics.py.
+    """A logger that writes one line of metrics.jsonl per call; gptmini/runs/metrics.py describes the format.
 
-    What is logged while the disk is full is lost, and the run goes on.
+    While the disk is full, logged values are lost, and the run continues.
     """
 
     def write(self, step: int, entries: Entries) -> None:
-        """Append a line; an image becomes a file in the folder pictures/, which the line names."""
+        """Append a line. Write an image to a file in pictures/, and its name into the line."""
         named = {}
         for tag, value in entries.items():
             named[tag] = value
@@ -132,7 +130,7 @@ class MetricsLogger(RunLogger):
                 with replacing(path) as file:
                     file.write(value)
 
-        # A user's metric may be called step or time too.
+        # A user's metric may also be named step or time; do not let it replace ours.
         own = {STEP: step, TIME: round(time.time(), 3)}
         self._append(line_of({**own, **named, **own}))
         self.has_failed = False
@@ -146,7 +144,7 @@ class MetricsLogger(RunLogger):
                 flush_file(file)
 
     def _append(self, line: bytes) -> None:
-        """Append a line; where the disk takes only a part of it, nothing is appended."""
+        """Append a line completely or not at all."""
         path = self.folder / FILE
         with naming(path), path.open("ab", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
@@ -160,15 +158,15 @@ class MetricsLogger(RunLogger):
 
 @runtime_checkable
 class Speaker(Protocol):
-    """A logger that speaks to the person who watches the run, as ConsoleLogger does."""
+    """A logger that prints lines for the user, such as ConsoleLogger."""
 
     def say(self, line: str) -> None:
-        """Show a line."""
+        """Print a line."""
         ...
 
 
 def log(trainer: L.Trainer, metrics: dict[str, float], *, step: int | None = None) -> None:
-    """Send scalars, by tag, to every logger of a run, at an optimizer step; None for the newest step."""
+    """Send scalars, by tag, to every logger of a run, at an optimizer step; None for the latest step."""
     if step is None:
         step = trainer.global_step
     for logger in trainer.loggers:
@@ -176,12 +174,12 @@ def log(trainer: L.Trainer, metrics: dict[str, float], *, step: int | None = Non
 
 
 def say(trainer: L.Trainer, line: str) -> None:
-    """Tell the person who watches the run."""
+    """Print a line for the user, on every logger that can print."""
     for logger in trainer.loggers:
         if isinstance(logger, Speaker):
             logger.say(line)
 
 
 def run_loggers(trainer: L.Trainer) -> list[RunLogger]:
-    """The loggers of a run that take samples, tables and images; every rank has the same loggers."""
+    """Return the loggers of a run that accept samples, tables and images; every rank has the same loggers."""
     return [logger for logger in trainer.loggers if isinstance(logger, RunLogger)]

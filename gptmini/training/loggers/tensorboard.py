@@ -1,4 +1,4 @@
-"""TensorBoard's event files of a run: a copy of its metrics.jsonl, and what compares runs."""
+"""TensorBoard event files of a run: a copy of its metrics.jsonl, and data for comparing runs."""
 
 import os
 import struct
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lightning.pytorch.utilities import rank_zero_only
 
-# Protobuf makes this class while the module is imported, where no type checker sees it.
+# Protobuf creates this class during the import, so type checkers do not see it.
 # pyrefly: ignore[missing-module-attribute]
 from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import FileWriter
@@ -17,20 +17,20 @@ from gptmini.report.tags import COMPARED, LAYOUT
 from gptmini.runs.metrics import STEP, TIME, Line, is_number, picture_path, tags_of
 from gptmini.training.loggers.logger import Entries, RunLogger
 
-EVENT_FILES = "events.out.tfevents.*"  # TensorBoard's own names, in the run folder
-# Numeric entities for the characters that Markdown or HTML would not show as themselves.
-ENTITIES = str.maketrans({sign: f"&#{ord(sign)};" for sign in "\\`*_[]<>&|~\r\n"})
-RULE = "\n\n---\n\n"  # Markdown's horizontal line, between two samples
+EVENT_FILES = "events.out.tfevents.*"  # TensorBoard's names, in the run folder
+# Numeric entities for characters with a special meaning in Markdown or HTML.
+ENTITIES = str.maketrans({character: f"&#{ord(character)};" for character in "\\`*_[]<>&|~\r\n"})
+RULE = "\n\n---\n\n"  # Markdown's horizontal rule, between two samples
 
-# TensorBoard keeps numbers as float64, which holds every whole number below this one.
+# TensorBoard stores numbers as float64, which is exact for whole numbers below this limit.
 LARGEST_NUMBER = 2**53
 
 
 class EventLogger(RunLogger):
-    """Writes TensorBoard events straight into the run folder, and nothing else there.
+    """A logger that writes TensorBoard events directly into the run folder.
 
-    After an error of the disk nothing more is written: the curves go on in metrics.jsonl, and a resumed run writes the
-    events anew.
+    After a disk error it writes no more events. metrics.jsonl continues the curves, and a resumed run rewrites all
+    events from it.
     """
 
     _writer: FileWriter | None = None  # opened by the first event
@@ -38,16 +38,16 @@ class EventLogger(RunLogger):
 
     @rank_zero_only
     def write_anew(self, lines: Sequence[Line]) -> None:
-        """Begin the event files of a resumed run anew, with the lines of its metrics.jsonl.
+        """Rewrite the event files of a resumed run from the lines of its metrics.jsonl.
 
-        TensorBoard's own means, the purge_step of a further file, would not do: its fast loader, which is its default,
-        passes over purge_step. It drops the later points of a tag only when the tag is logged again, and keeps the
-        first entry in HParams. Its slow loader shows texts twice.
+        TensorBoard's own solution, a new file with purge_step, does not work. The default fast loader ignores
+        purge_step: it drops a tag's later points only if the tag is logged again, and keeps the first HParams entry.
+        The slow loader shows texts twice.
         """
         self.attempt(lambda: self._write_lines(lines))
 
     def _write_lines(self, lines: Sequence[Line]) -> None:
-        """Write lines of metrics.jsonl in the place of all event files."""
+        """Replace all event files by the lines of metrics.jsonl."""
         for path in self.folder.glob(EVENT_FILES):
             path.unlink()
         for line in lines:
@@ -59,7 +59,7 @@ class EventLogger(RunLogger):
             self.write(line[STEP], entries, line.get(TIME))
 
     def write(self, step: int, entries: Entries, now: float | None = None) -> None:
-        """Write events, at the time now in seconds since 1970; None for the clock's."""
+        """Write events with the time now, in seconds since 1970; None for the current time."""
         numbers = {tag: float(value) for tag, value in entries.items() if is_number(value)}
         if numbers:
             self._add(_scalars(numbers), step, now)
@@ -73,7 +73,7 @@ class EventLogger(RunLogger):
 
     @rank_zero_only
     def log_layout(self) -> None:
-        """Write which charts TensorBoard's page Custom Scalars opens with."""
+        """Write the chart layout of TensorBoard's Custom Scalars page."""
         layout: dict[str, dict[str, list]] = {}
         for category, charts in LAYOUT.items():
             layout[category] = {}
@@ -85,12 +85,12 @@ class EventLogger(RunLogger):
     def log_comparison(
         self, values: dict[str, object], changed: Sequence[str], others: Sequence[str]
     ) -> None:
-        """Enter the run into TensorBoard's page HParams.
+        """Add the run to TensorBoard's HParams page.
 
         Args:
             values: every value of the run, by dotted key.
-            changed: keys that the user changed, which are the first columns of the page.
-            others: keys of the further columns.
+            changed: keys that the user changed; the first columns of the page.
+            others: keys of the other columns.
         """
         plain = {encodable(key): _hparams_value(value) for key, value in values.items()}
         columns = [encodable(key) for key in changed]
@@ -98,13 +98,13 @@ class EventLogger(RunLogger):
             self.attempt(lambda summary=summary: self._add(summary, 0))
 
     def flush(self) -> None:
-        """Hand all events to the system, so that TensorBoard shows them."""
+        """Flush all events, so that TensorBoard shows them."""
         if self._writer is not None and not self.has_failed:
             self._writer.flush()
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Close the event file, if one is open; a later event opens another one."""
+        """Close the event file, if it is open. A later event opens a new file."""
         if self._writer is not None and not self.has_failed:
             self.attempt(self._writer.close)
         self._writer = None
@@ -113,7 +113,7 @@ class EventLogger(RunLogger):
             self._descriptor = None
 
     def _add(self, summary: Summary, step: int, now: float | None = None) -> None:
-        """Add an event to the open file, unless the disk did not take one before."""
+        """Add an event to the open file, unless an earlier write failed."""
         if self.has_failed:
             return
         if self._writer is None:
@@ -121,30 +121,30 @@ class EventLogger(RunLogger):
         self._writer.add_summary(summary, step, now)
 
     def _path(self) -> str:
-        """A path of the folder in UTF-8, as TensorBoard's writer needs it."""
+        """Return the folder's path in UTF-8, which TensorBoard's writer requires."""
         path = str(self.folder)
         if encodable(path) == path:
             return path
-        # Only Linux has other names, and it has a second path for each folder that is open.
+        # Names in other encodings exist only on Linux, which has a second path for each open folder.
         self._descriptor = os.open(self.folder, os.O_RDONLY)
         return f"/proc/self/fd/{self._descriptor}"
 
 
 def _scalars(numbers: dict[str, float]) -> Summary:
-    """Scalars of one step as one event."""
+    """Return one event with all scalars of a step."""
     values = [Summary.Value(tag=encodable(tag), simple_value=numbers[tag]) for tag in numbers]
     return Summary(value=values)
 
 
 def _image(tag: str, png: bytes) -> Summary:
-    """An image as an event; the header of a PNG file holds its width and height at its 17th byte."""
+    """Return an event with an image. A PNG file stores its width and height from its 17th byte on."""
     width, height = struct.unpack(">II", png[16:24])
     image = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=4)
     return Summary(value=[Summary.Value(tag=encodable(tag), image=image)])
 
 
 def _hparams_value(value: object) -> float | str:
-    """A value as TensorBoard's page HParams takes it: a number or a text; True, None and lists become texts."""
+    """Convert a value for TensorBoard's HParams page: to a number or a string; True, None and lists become strings."""
     if type(value) is int and abs(value) < LARGEST_NUMBER:
         return value
     if type(value) is float:
@@ -155,11 +155,11 @@ def _hparams_value(value: object) -> float | str:
 def _hparams_summaries(
     values: dict[str, float | str], changed: Sequence[str], others: Sequence[str]
 ) -> tuple[Summary, Summary]:
-    """The columns of TensorBoard's page HParams, and a run's entry in them.
+    """Return the columns of TensorBoard's HParams page, and a run's entry.
 
-    TensorBoard takes the columns from one of the runs that it compares, and the entries from each run.
+    TensorBoard reads the columns from one of the compared runs, and an entry from each run.
     """
-    # Protobuf makes this class while the module is imported, where no type checker sees it.
+    # Protobuf creates this class during the import, so type checkers do not see it.
     # pyrefly: ignore[missing-module-attribute]
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
@@ -176,13 +176,13 @@ def _hparams_summaries(
 
 
 def _samples(texts: Sequence[str]) -> str:
-    """Texts one below the other in Markdown, each as a block of code, by an indent of four spaces."""
+    """Return texts in Markdown, each as a code block with an indent of four spaces."""
     blocks = ["\n".join("    " + line for line in text.splitlines()) for text in texts]
     return RULE.join(blocks)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown whose cells show their texts as they are."""
+    """Return a table in Markdown, with special characters of the cells escaped."""
     heading, *others = [
         "| " + " | ".join(str(cell).translate(ENTITIES) for cell in row) + " |" for row in rows
     ]
