@@ -160,7 +160,7 @@ def test_no_rank_leaves_before_the_first_one_has_put_the_job_into_the_queue(shor
         task.send_signal(signal.SIGUSR1)
     assert tasks[1].wait(timeout=PATIENCE) == 128 + signal.SIGUSR1
     assert (tmp_path / "asked").exists()
-    assert "requeue  job 77 is in the queue again" in tasks[0].communicate(timeout=PATIENCE)[0]
+    assert "requeue  job 77 requeued" in tasks[0].communicate(timeout=PATIENCE)[0]
 
 
 def test_a_run_of_which_a_rank_hangs_ends_and_says_so(short, start):

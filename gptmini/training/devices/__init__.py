@@ -1,1 +1,1 @@
-"""Ranks of a run, and how work is divided among them."""
+"""The ranks of a run, and how they divide the work."""

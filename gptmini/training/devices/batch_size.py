@@ -1,4 +1,4 @@
-"""How many sequences a micro-step takes when trainer.batch_size is auto."""
+"""Choose the number of sequences per micro-step for trainer.batch_size=auto."""
 
 import copy
 import gc
@@ -12,10 +12,10 @@ from gptmini.model import GPT, training_loss
 from gptmini.training.devices.recomputing import recompute_activations
 from gptmini.training.trainer_settings import divisors, share_of
 
-# Most tokens in a micro-step on a CPU. A model of 124 M parameters takes 8.3 GB with 8192 tokens, about what a laptop
-# can spare.
+# Most tokens in a micro-step on a CPU. With 8192 tokens, a model of 124 M parameters needs 8.3 GB, about as much as a
+# laptop can spare.
 CPU_TOKENS = 8192
-# Share of a GPU's free memory that a micro-step may fill. The rest is for fragments between tensors and for libraries.
+# Fraction of a GPU's free memory that a micro-step may use. The rest is for fragmentation and libraries.
 USABLE_SHARE = 0.9
 
 
@@ -29,38 +29,38 @@ def choose_batch_size(
     compile: bool,
     recompute: bool = False,
 ) -> int:
-    """Choose how many sequences each device takes in a micro-step: a divisor of its share of the global batch.
+    """Choose the sequences per device and micro-step: a divisor of the device's share of the global batch.
 
-    On a CUDA GPU this is the largest divisor that fits into memory, found by trial micro-steps. On another device it is
-    the largest with at most CPU_TOKENS tokens: a larger micro-step makes a CPU no faster and takes more memory.
+    On a CUDA GPU this is the largest divisor that fits into memory, found by trial micro-steps. On other devices it is
+    the largest divisor with at most CPU_TOKENS tokens: larger micro-steps are not faster on a CPU and need more memory.
 
     Args:
-        model: the model to train, on the CPU; trials run on a copy of it.
+        model: the model to train, on the CPU; trials run on a copy.
         global_batch_size: sequences per optimizer step, over all devices.
-        n_ranks: number of devices that share the global batch, over all machines.
+        n_ranks: number of devices on all machines.
         device: cpu, cuda or mps.
         precision: fp32, bf16 or bf16_stream.
-        compile: whether the loss will be compiled, which takes more memory on a GPU.
-        recompute: whether activations will be computed again in the backward pass, which takes less memory.
+        compile: whether training compiles the loss, which needs more memory on a GPU.
+        recompute: whether training recomputes activations in the backward pass, which needs less memory.
 
-    Raises UserError: global_batch_size is not a multiple of n_ranks.
+    Raises UserError if global_batch_size is not a multiple of n_ranks.
     """
     sizes = divisors(share_of(global_batch_size, n_ranks))
     if device != "cuda":
         context_length = model.config.context_length
         return next((size for size in sizes if size * context_length <= CPU_TOKENS), 1)
 
-    # The first process of a run chooses for all, and the first GPU of its machine is its own.
+    # The first process of a run chooses for all processes, and uses the first GPU of its machine.
     gpu = torch.device("cuda", 0)
     tried = copy.deepcopy(model).to(gpu).train()
     if recompute:
         recompute_activations(tried)
-    # What training keeps for each weight beside itself and its gradient: the two moments of AdamW (Muon has one), and
-    # on several GPUs a place in the buckets in which they exchange gradients.
+    # Besides each weight and its gradient, training stores the two moments of AdamW (Muon has one). With several GPUs,
+    # it also stores the buckets in which they exchange gradients.
     n_copies = 2 if n_ranks == 1 else 3
     kept = [torch.empty_like(weight) for weight in tried.parameters() for _ in range(n_copies)]
 
-    # Memory that torch has reserved is open to the trials, like memory that is free.
+    # The trials can also use memory that torch has already reserved.
     free, _ = torch.cuda.mem_get_info(gpu)
     budget = int(USABLE_SHARE * (free + torch.cuda.memory_reserved(gpu)))
     try:
@@ -74,15 +74,16 @@ def choose_batch_size(
 
 
 def largest_fitting(sizes: Sequence[int], peak: Callable[[int], float], budget: int) -> int:
-    """Return the largest batch size whose peak memory is at most the budget; 1 if there is none.
+    """Return the largest batch size with a peak memory of at most the budget; 1 if no size fits.
 
-    Memory grows evenly with the batch size, so that sizes of 1 and 2 tell which larger ones are worth a trial:
-    estimate = peak(1) + (size - 1) * (peak(2) - peak(1)). The size that is returned was tried itself.
+    Memory grows linearly with the batch size. So the sizes 1 and 2 give an estimate for larger sizes:
+    estimate = peak(1) + (size - 1) * (peak(2) - peak(1)). Only sizes with a small enough estimate are tried. The
+    returned size has passed its own trial.
 
     Args:
-        sizes: candidates, largest first, the last of them 1.
-        peak: a function that returns the peak memory of a size in bytes, infinity where memory runs out.
-        budget: bytes that a micro-step may take.
+        sizes: candidates in descending order; the last is 1.
+        peak: returns the peak memory of a size in bytes; infinity if memory runs out.
+        budget: bytes that a micro-step may use.
     """
     if sizes[0] == 1:
         return 1
@@ -98,7 +99,7 @@ def largest_fitting(sizes: Sequence[int], peak: Callable[[int], float], budget: 
 def peak_bytes(model: GPT, batch_size: int, *, precision: str, compile: bool) -> float:
     """Return the peak memory of training micro-steps on a model's GPU in bytes; infinity if memory runs out.
 
-    The micro-steps are eager. Where training will be compiled, an estimate of what that adds is included.
+    The micro-steps are eager. With compile, the result includes an estimate of the additional memory.
     """
     gpu = model.embedding.weight.device
     tokens = torch.zeros(batch_size, model.config.context_length, dtype=torch.int64, device=gpu)
@@ -107,13 +108,13 @@ def peak_bytes(model: GPT, batch_size: int, *, precision: str, compile: bool) ->
 
     torch.cuda.reset_peak_memory_stats(gpu)
     try:
-        # The second micro-step adds its gradients to those of the first, as in training.
+        # As in training, the second micro-step accumulates into existing gradients.
         for _ in range(2):
             with autocast:
                 loss = training_loss(model, tokens, tokens, dtype=dtype)
             loss.backward()
     except RuntimeError as error:
-        # torch's own error, or that of a library such as cuBLAS.
+        # An error of torch, or of a library such as cuBLAS.
         if not isinstance(error, torch.OutOfMemoryError) and "_ALLOC_FAILED" not in str(error):
             raise
         return math.inf
@@ -123,7 +124,7 @@ def peak_bytes(model: GPT, batch_size: int, *, precision: str, compile: bool) ->
     if not compile:
         return peak
 
-    # Compiled code holds all logits, their gradient, and the logits once more in float32. The trial held pieces.
+    # Compiled code stores all logits, their gradient, and a float32 copy of the logits. The eager trial stores chunks.
     n_logits = tokens.numel() * model.config.padded_vocab_size
     bytes_per_number = 4 if precision == "fp32" else 2
     return peak + n_logits * (2 * bytes_per_number + 4)

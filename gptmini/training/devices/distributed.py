@@ -1,9 +1,8 @@
-"""FSDP2: each device holds a share of every weight, and sees whole weights only of the block that it computes.
+"""FSDP2: each device holds a shard of every weight, and gathers full weights only for the block that it computes.
 
-The policy stands here alone. The model does not know that its weights are shared: it is made whole from the seed, or
-read from a checkpoint, and then divided. GPTModule does not ask either: where every device has the whole model, the
-functions here do nothing, or return what they are given. Functions that say so are collective: every process must call
-them.
+All FSDP2 code is in this file. A model is first built from the seed or read from a checkpoint, and then sharded.
+Without FSDP2, the functions here do nothing or return their argument. So GPTModule calls them under every strategy.
+"Collective" means that every process must call the function.
 """
 
 import math
@@ -27,36 +26,36 @@ from gptmini.model import GPT
 from gptmini.model.gpt import gpt_of_shapes
 from gptmini.optim.muon import MuonAdamW
 
-# Most parameters of a model that is gathered on one device to sample from it: 8 GB in float32.
+# Most parameters of a model that is gathered on one device for sampling: 8 GB in float32.
 GATHERED = 2 * 10**9
-# Most parameters of which the gradients are reduced once a step. Until the last micro-step every device keeps whole
-# gradients, 4 bytes a parameter; above this number they are reduced, and divided, in each micro-step.
+# Most parameters for one gradient reduction per step. Until the last micro-step, every device keeps full gradients, 4
+# bytes per parameter. Gradients of larger models are reduced and sharded in each micro-step.
 REDUCED_ONCE = 4 * 10**9
 
 
 class ShardedStrategy(ModelParallelStrategy):
-    """Lightning's strategy for FSDP2, whose checkpoints hold what those of one process hold.
+    """Lightning's FSDP2 strategy. Its checkpoints have the same contents as those of one process.
 
-    With save_distributed_checkpoint=False Lightning gathers the whole weights in the memory of the first process.
+    With save_distributed_checkpoint=False, Lightning gathers the full weights in the memory of the first process.
     """
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Return nothing: GPTModule.on_save_checkpoint gathers the moments, under every strategy."""
+        """Return an empty dict: GPTModule.on_save_checkpoint gathers the optimizer state under every strategy."""
         return {}
 
 
 def shard(model: GPT, mesh: DeviceMesh, *, precision: str, compile: bool) -> None:
-    """Divide the weights of a model among the devices of a mesh, block by block, unless they are already; collective.
+    """Shard a model's weights over the devices of a mesh, block by block; do nothing if it is sharded. Collective.
 
-    Each block is a unit: its weights are gathered before it is computed, and given back afterwards. What is not in a
-    block, embeddings, last norm and unembedding, is gathered for the whole of a forward and backward pass.
+    Each block is a unit: its weights are gathered before its computation, and freed afterwards. Embeddings, last norm
+    and unembedding stay gathered through a forward and backward pass.
 
     Args:
-        model: a whole model on the CPU, equal on all processes.
-        mesh: of one dimension.
-        precision: fp32; with bf16 or bf16_stream weights are gathered, and used, in bfloat16, and their gradients are
-            reduced in float32.
-        compile: whether each block is compiled.
+        model: a full model on the CPU, equal on all processes.
+        mesh: a mesh with one dimension.
+        precision: with fp32, everything is in float32; with bf16 or bf16_stream, weights are gathered and used in
+            bfloat16, and gradients are reduced in float32.
+        compile: whether to compile each block.
     """
     if is_sharded(model):
         return
@@ -65,7 +64,7 @@ def shard(model: GPT, mesh: DeviceMesh, *, precision: str, compile: bool) -> Non
         policy = MixedPrecisionPolicy(
             param_dtype=torch.bfloat16,
             reduce_dtype=torch.float32,
-            cast_forward_inputs=False,  # tables of rotary positions stay in float32, as on one device
+            cast_forward_inputs=False,  # keep rotary tables in float32, as on one device
         )
 
     for block in model.blocks:
@@ -78,24 +77,24 @@ def shard(model: GPT, mesh: DeviceMesh, *, precision: str, compile: bool) -> Non
 
 
 def is_sharded(model: GPT) -> bool:
-    """Whether a model's weights are divided among several devices."""
+    """Whether a model is sharded over several devices."""
     return isinstance(model, FSDPModule)
 
 
 def before_micro_step(model: GPT, *, is_last: bool) -> None:
-    """Have gradients reduced in the last micro-step of a step alone, unless the model is larger than REDUCED_ONCE."""
+    """Reduce gradients only in the last micro-step, unless the model has more than REDUCED_ONCE parameters."""
     if isinstance(model, FSDPModule) and model.n_parameters <= REDUCED_ONCE:
         model.set_requires_gradient_sync(is_last)
         model.set_is_last_backward(is_last)
 
 
 def eagerly(model: GPT) -> AbstractContextManager[object]:
-    """Use no compiled block in a with block: they are for the shape of a micro-batch, and validation has others."""
+    """Return a context manager that disables compiled blocks: validation has other shapes than micro-batches."""
     return torch.compiler.set_stance("force_eager") if is_sharded(model) else nullcontext()
 
 
 def after_validation(model: GPT) -> None:
-    """Give back the weights that passes without a backward pass have gathered."""
+    """Free the weights that forward passes without a backward pass have gathered."""
     if isinstance(model, FSDPModule):
         model.reshard()
 
@@ -103,20 +102,20 @@ def after_validation(model: GPT) -> None:
 def share_matrices(
     optimizer: torch.optim.Optimizer, model: GPT, device: torch.device, n_ranks: int
 ) -> None:
-    """Let several devices that all have the whole model orthogonalize Muon's matrices, each its own; collective."""
+    """Divide Muon's orthogonalization among devices that each have the full model; collective."""
     if isinstance(optimizer, MuonAdamW) and n_ranks > 1 and not is_sharded(model):
         optimizer.mesh = init_device_mesh(device.type, (n_ranks,))
 
 
 def gathered(tensor: Tensor) -> Tensor:
-    """The whole of a tensor, of which each process may hold a share; collective if it does."""
+    """Return the full tensor; collective if the tensor is sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def gathered_on_first(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors; of those that are divided the whole, in the CPU's memory of the first process. Collective.
+    """Gather sharded tensors, one at a time, on the first process's CPU; return other tensors unchanged. Collective.
 
-    One tensor after the other is gathered. The dict of a process that is not the first lacks those that are divided.
+    The result of every other process lacks the sharded tensors.
     """
     kept = {}
     for name, tensor in tensors.items():
@@ -130,30 +129,33 @@ def gathered_on_first(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def share_like(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """This process's share of a tensor that all have, divided as a parameter is; the tensor itself if that is whole."""
+    """Return this process's shard of a full tensor, sharded like the parameter, or the tensor if it is not sharded.
+
+    A tensor with another shape than the parameter, such as a step count, is returned unchanged.
+    """
     if not isinstance(parameter, DTensor) or tensor.shape != parameter.shape:
         return tensor
     return distribute_tensor(
         tensor.to(parameter.device),
         parameter.device_mesh,
         parameter.placements,
-        src_data_rank=None,  # every process has the same numbers, so that none are sent
+        src_data_rank=None,  # every process has the same values, so send nothing
     )
 
 
 def first_rows(tensor: Tensor, n_rows: int) -> Tensor:
-    """The first rows of a tensor; of one that is divided, those of them that lie on this device."""
+    """Return the first rows of a tensor; of a sharded tensor, only the rows on this device."""
     if not isinstance(tensor, DTensor):
         return tensor[:n_rows]
 
-    # FSDP2 divides rows as torch.chunk does: shares have one size, except that the last ones are smaller or empty.
+    # FSDP2 splits rows like torch.chunk: all shards have one size, except that the last ones may be smaller or empty.
     mesh = tensor.device_mesh
     begin = mesh.get_local_rank() * math.ceil(len(tensor) / mesh.size())
     return tensor.to_local()[: max(0, n_rows - begin)]
 
 
 def whole_norms(model: GPT, norms: Tensor) -> Tensor:
-    """Norms of tensors of which first_rows returns what lies on this device, whose own norms are given; collective."""
+    """Combine the norms of this device's rows, as first_rows returns them, to norms of the full tensors; collective."""
     if not is_sharded(model):
         return norms
 
@@ -163,9 +165,9 @@ def whole_norms(model: GPT, norms: Tensor) -> Tensor:
 
 
 def whole_model(model: GPT, *, keep: bool) -> GPT | None:
-    """The model if keep, else None; of one that is divided, a copy with all its weights on its device. Collective.
+    """Return the full model if keep is true, else None; of a sharded model, a full copy on its device. Collective.
 
-    Of a divided model of more than GATHERED parameters there is no copy.
+    Return None for a sharded model with more than GATHERED parameters.
     """
     if not is_sharded(model):
         return model if keep else None

@@ -1,4 +1,4 @@
-"""The ranks of a run: how they find each other, what the first one tells the others, and how they begin to train."""
+"""The ranks of a run: how they connect, receive the first rank's plan, start training, and leave together."""
 
 import json
 import os
@@ -11,28 +11,28 @@ from typing import TYPE_CHECKING, Any
 from gptmini.user_error import UserError
 from gptmini.world import World
 
-# A run of one rank needs none of them, and a wrong value is told before they are imported, which takes seconds.
+# These imports take seconds. A run with one rank does not need them, and wrong values are reported before them.
 if TYPE_CHECKING:
     from lightning.fabric.plugins.environments import ClusterEnvironment
     from torch.distributed import Store
 
-# What makes NCCL's flight recorder write down the newest collectives of each rank when one of them hangs. The names
-# are those of torch 2.11; torchfrtrace reads the files.
+# Make NCCL's flight recorder dump the latest collectives of each rank if one of them hangs. torchfrtrace reads the
+# files. The names are those of torch 2.11.
 FLIGHT_RECORDER = {
     "TORCH_FR_BUFFER_SIZE": "2000",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     "TORCH_NCCL_ENABLE_MONITORING": "1",
 }
-POLL = 0.1  # seconds between two looks for what the first rank tells
-# Time that the store may take to answer, and a rank to come: one that reads its libraries from a slow disk comes late.
+POLL = 0.1  # seconds between two checks of the store
+# Time limit for an answer of the store and for a rank to connect. Importing libraries from a slow disk takes long.
 ANSWER = timedelta(minutes=5)
-PLAN = "plan"  # the key in the store under which the first rank tells the others what is trained
+PLAN = "plan"  # key of the first rank's plan in the store
 
 
 def cluster_of(world: World) -> "ClusterEnvironment":
-    """Return what tells Lightning which rank this process is.
+    """Return the cluster environment that gives Lightning this process's rank.
 
-    Lightning itself would look for SLURM in a run of one process too, and put its own handlers of signals in place.
+    Without it, Lightning would also detect Slurm in a run with one process, and install its own signal handlers.
     """
     from lightning.fabric.plugins.environments import (
         LightningEnvironment,
@@ -48,43 +48,45 @@ def cluster_of(world: World) -> "ClusterEnvironment":
 
 
 class Ranks:
-    """The ranks of a run as one of them sees the others, in a with block; for a run of one rank nothing happens.
+    """A context manager in which the ranks of a run meet and exchange data. It does nothing in a run with one rank.
 
-    Raises torch.distributed.DistError: whoever keeps the store in which the ranks find each other does not answer.
+    The ranks connect through a store. torchrun keeps it; under srun, the first rank does.
+
+    Raises torch.distributed.DistError if the store does not answer.
     """
 
     def __init__(self, world: World) -> None:
         self.world = world
-        # Whether this rank waits for the others at the end of the block; False where it was told to stop at once.
+        # Whether this rank waits for the others at the end of the block; False if it must stop at once.
         self.leave_together = True
-        # Seconds that this rank waits at the end of the block: trainer.timeout, once it has joined the others.
+        # Seconds that this rank waits at the end of the block; join() sets it to trainer.timeout.
         self._patience = ANSWER.total_seconds()
         self._store = _open_store(world) if world.size > 1 else None
 
     def __enter__(self) -> "Ranks":
-        """As the first rank, wait until all others are there, so that they notice if this one ends by a mistake.
+        """On the first rank, wait until all others have connected, so that they notice if this one fails.
 
-        Raises UserError: a rank does not come.
+        Raises UserError if a rank does not connect.
         """
         if self._store is not None:
             self._meet(self._store, "here")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """Leave together with all others, and torch's process group, unless an error ends this rank.
+        """Leave together with all other ranks, and leave torch's process group, unless an error ends this rank.
 
-        The launcher may end all ranks with the first that ends. So no rank leaves before the first one has saved, has
-        written how the run ended, and has put its job into the queue again. The first one may keep the store, and stays
-        until all others are here. A rank that waits longer for the first one than trainer.timeout leaves without it.
+        The launcher may end all ranks when the first of them exits. So all ranks wait until rank 0 has saved, written
+        how the run ended, and requeued its job. Rank 0 may keep the store, so it waits for all others. A rank that
+        waits for rank 0 longer than trainer.timeout leaves without it.
 
-        Raises UserError: a rank does not come.
+        Raises UserError if a rank does not arrive.
         """
         if self._store is None or kind is not None or not self.leave_together:
             return
 
         from torch import distributed
 
-        # Whoever keeps the store is gone: the first rank has left already, or the launcher was killed.
+        # The store is gone if the first rank has already left, or if the launcher was killed.
         with suppress(distributed.DistError, RuntimeError):
             self._meet(self._store, "done")
             deadline = time.monotonic() + self._patience
@@ -94,24 +96,24 @@ class Ranks:
             distributed.destroy_process_group()
 
     def _meet(self, store: "Store", place: str) -> None:
-        """Tell the others that this rank is here; the first one waits for all. UserError: a rank does not come."""
+        """Announce this rank; the first rank waits for all others. Raise UserError if a rank does not arrive."""
         store.set(f"{place}/{self.world.rank}", "")
         names = [f"{place}/{rank}" for rank in range(self.world.size)]
         deadline = time.monotonic() + ANSWER.total_seconds()
         while self.world.rank == 0 and not store.check(names):
             if time.monotonic() > deadline:
-                raise UserError(f"not all of {self.world.size} ranks came within {ANSWER}")
+                raise UserError(f"some of the {self.world.size} ranks did not connect in {ANSWER}")
             time.sleep(POLL)
 
     def tell(self, plan: dict[str, Any] | None) -> None:
-        """As the first rank, tell the others what is trained, in values of JSON; None where nothing is left."""
+        """On the first rank, send the training plan to the others as JSON; None if nothing is left to train."""
         if self._store is not None:
             self._store.set(PLAN, json.dumps(plan))
 
     def hear(self) -> dict[str, Any] | None:
-        """Wait until the first rank has told what is trained, however long it prepares the text, and return that.
+        """Wait for the first rank's plan and return it. There is no time limit, because preparing a text takes long.
 
-        Raises SystemExit: the first rank is gone, and has said why.
+        Raises SystemExit if the first rank is gone; it has printed the reason.
         """
         from torch.distributed import DistError
 
@@ -124,15 +126,15 @@ class Ranks:
             raise SystemExit(1) from None
 
     def join(self, device: str, *, seconds: float, folder: Path) -> None:
-        """Join torch's process group, in which the ranks exchange gradients, before Lightning would do it.
+        """Join torch's process group, in which the ranks exchange gradients, before Lightning does.
 
-        Every rank must call this. torch by itself would look in torchrun's store under the names of an earlier start,
-        and would call ranks that are dead (torch 2.13).
+        Every rank must call this. After a restart by torchrun, torch's default would read the addresses of dead ranks
+        from torchrun's store (torch 2.13).
 
         Args:
             device: cpu or cuda.
-            seconds: after which a rank that waits in vain for another one gives up, here and in every exchange.
-            folder: the run's folder, for what NCCL writes down of a rank that hangs.
+            seconds: time limit for waiting for another rank, here and in every collective.
+            folder: the run's folder, for NCCL's dumps about a rank that hangs.
         """
         if self._store is None:
             return
@@ -160,7 +162,7 @@ class Ranks:
 
 
 def _open_store(world: World) -> "Store":
-    """Open the store in which ranks find each other; torchrun keeps one, and under srun the first rank does."""
+    """Open the store through which ranks connect. torchrun keeps it; under srun, the first rank does."""
     from torch.distributed import PrefixStore, TCPStore
 
     cluster = cluster_of(world)
@@ -174,5 +176,5 @@ def _open_store(world: World) -> "Store":
         timeout=ANSWER,
         multi_tenant=True,
     )
-    # torchrun keeps its store when it starts the ranks again.
+    # torchrun keeps its store when it restarts the ranks, so use a new prefix.
     return PrefixStore(f"gptmini/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

@@ -1,4 +1,4 @@
-"""Activation checkpointing: blocks whose activations are computed a second time instead of kept."""
+"""Activation checkpointing: recompute each block's activations in the backward pass instead of storing them."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from gptmini.model import GPT
 
 
 def recompute_activations(model: GPT) -> None:
-    """Let each block forget what its backward pass needs, and compute it there again: less memory, more work."""
+    """Apply activation checkpointing to each block: less memory, more computation."""
     for block in model.blocks:
         _recompute(block)
 

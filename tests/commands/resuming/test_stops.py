@@ -201,25 +201,25 @@ def test_slurms_signal_saves_and_requeues_and_the_same_command_goes_on(
     assert code == 128 + signal.SIGUSR1
     step = int(re.search(r"^stopped  by SIGUSR1 at step (\d+); saved as runs/77/", out, re.M)[1])
     assert step == last(tmp_path / "runs" / "77")["global_step"]
-    assert "requeue  job 77 is in the queue again; a command with folder= goes on with" in out
+    assert "requeue  job 77 requeued; a command with folder=" in out
     assert (tmp_path / "asked").read_text() == "requeue 77\n"
 
     # A job that its user cancels is not put into the queue again.
     code, out = finish(start(*command, **job), signal.SIGTERM)
     assert code == 128 + signal.SIGTERM
     assert step < last(tmp_path / "runs" / "77")["global_step"]
-    assert "requeue  not in a queue again: that is for a job of Slurm whose time ends" in out
+    assert "requeue  job 77 not requeued: stopped by SIGTERM" in out
     assert (tmp_path / "asked").read_text() == "requeue 77\n"
 
 
 @pytest.mark.parametrize(
     ("variables", "program", "said"),
     [
-        ({"SLURM_JOB_ID": "7"}, None, "job 7 is not in the queue again: there is no scontrol here"),
+        ({"SLURM_JOB_ID": "7"}, None, "job 7 not requeued: scontrol not found"),
         (
             {"SLURM_JOB_ID": "7"},
             "#!/bin/sh\necho no such job >&2\nexit 1\n",
-            "job 7 is not in the queue again: no such job",
+            "job 7 not requeued: no such job",
         ),
     ],
 )
