@@ -1,1 +1,1 @@
-"""What budget= chooses: a law of the loss, the search for sizes, and a stopwatch."""
+"""The choices of budget=: a scaling law, the search for model sizes, and timing of steps."""

@@ -1,4 +1,4 @@
-"""The law of the loss behind budget=, and the text and the sizes that it ranks."""
+"""The scaling law that budget= uses, and the text and model sizes that it depends on."""
 
 import math
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from gptmini.model import GPTConfig
 from gptmini.model.gpt import gpt_of_shapes
 
 VOCABULARIES = (512, 1000, 2000, 4000, 8000, 16_000, 32_000)
-BYTES_OF_PAIRS = 0.36  # bytes a token, divided by the natural logarithm of the number of ids
+BYTES_OF_PAIRS = 0.36  # bytes per byte-pair token, divided by ln(vocabulary size)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """A text to train on, in the tokens of a tokenizer."""
+    """The size of a training text in bytes and tokens."""
 
     n_bytes: int
     n_vocab: int
@@ -21,10 +21,11 @@ class Text:
 
     @classmethod
     def in_pairs(cls, n_bytes: int, width: int) -> "Text":
-        """A text that is not prepared yet, in as many byte pairs as suit it and the width of a model.
+        """Estimate the tokens of an unprepared text, with a BPE vocabulary that suits the text and the model's width.
 
-        That is 2,000 for 200 KB and 8,000 for 20 MB, and more only where the width is above 200. With fewer ids a text
-        has more tokens; with more of them each is seen too seldom, and a narrow model spends its time on them.
+        The vocabulary has 2,000 tokens for 200 KB and 8,000 for 20 MB. It has more than 8,000 only for widths above
+        200. A smaller vocabulary gives more tokens per text. In a larger vocabulary, each token is too rare, and a
+        narrow model spends too much time on the vocabulary.
         """
         wanted = min(2000 * (n_bytes / 200e3) ** 0.3, max(8000, 50 * width))
         n_vocab = min(VOCABULARIES, key=lambda n_vocab: abs(math.log(n_vocab / wanted)))
@@ -34,7 +35,7 @@ class Text:
 
     @classmethod
     def of(cls, store: TokenStore) -> "Text":
-        """A text that was prepared."""
+        """Measure a prepared text."""
         return cls(
             n_bytes=store.n_bytes("train"),
             n_vocab=store.tokenizer.n_vocab,
@@ -43,16 +44,16 @@ class Text:
 
 
 def predicted(n_weights: int, n_bytes: float, n_vocab: int) -> float:
-    """The law: how a run ends, in bits per byte. It ranks the runs on one text.
+    """Predict the final loss of a run in bits per byte. The law is for ranking runs on the same text.
 
     Args:
-        n_weights: in the blocks of the model.
-        n_bytes: of text that the run trains on.
-        n_vocab: ids of the tokenizer.
+        n_weights: weights in the blocks of the model.
+        n_bytes: bytes of text that the run trains on, repeated passes included.
+        n_vocab: vocabulary size of the tokenizer.
 
-    Fitted to 38 runs of 20 to 180 s on two cores, on 20 MB of manual pages, by scripts/benchmarks/dial.py. The root
-    mean square of its relative errors there is 1.8 %, and the largest is 3.9 %. The form is that of Hoffmann et al.
-    2022, equation 2, with a term for the vocabulary.
+    scripts/benchmarks/dial.py fitted the law to 38 runs of 20 to 180 s on two cores, on 20 MB of manual pages. Its
+    relative errors there have a root mean square of 1.8 % and a maximum of 3.9 %. The form is that of Hoffmann et al.
+    2022, equation 2, with an additional term for the vocabulary.
     """
     return (
         0.195
@@ -63,15 +64,15 @@ def predicted(n_weights: int, n_bytes: float, n_vocab: int) -> float:
 
 
 def weights_of(config: GPTConfig) -> int:
-    """Number of weights in the blocks of a model."""
+    """Return the number of weights in a model's blocks."""
     blocks = gpt_of_shapes(config).blocks
     return sum(weight.numel() for block in blocks for weight in block.parameters())
 
 
 def sizes_of(width: int, n_heads: int | None = None) -> dict[str, int]:
-    """The sizes of a model that belong to a width, and to a number of heads if one is given, as ModelSettings has them.
+    """Return the model sizes for a width, under the names of ModelSettings' fields; n_heads None chooses the heads.
 
-    A head is 32 wide, and 64 from a width of 512 on; or wider, where that does not divide the width.
+    The head width is 32, or 64 from a width of 512 on. It is larger if it does not divide the width evenly.
     """
     if n_heads is None:
         d_head = 32 if width < 512 else 64

@@ -1,7 +1,7 @@
-"""What budget= chooses: the sizes and steps that make the best model of a text in a time, on the machine at hand.
+"""The search behind budget=: find the sizes and steps that give the best model of a text in the time, on this machine.
 
-Models of rising width are trained for a few steps each, which says how many steps of each fit into the time. A law of
-the loss says how each of them would end, and the search stops where that begins to rise. Everything else follows from
+The search trains models of increasing width for a few steps each, to find how many steps fit into the time. A scaling
+law predicts the final loss of each model. The search stops when the predicted loss rises. Everything else follows from
 the width, the text and the number of steps.
 """
 
@@ -21,9 +21,9 @@ from gptmini.training.budget.timing import MEASURED_SHARE, times_of_steps
 from gptmini.training.devices.batch_size import choose_batch_size
 from gptmini.training.trainer_settings import TrainerSettings, micro_steps
 
-# Widths of the models that are compared. None is narrower: in 60 s, 64 wide ended 0.2 to 1.3 % above 96 on three texts.
+# Widths to compare. A width of 64 is too small: after 60 s, its loss was 0.2 to 1.3 % above that of 96 on three texts.
 WIDTHS = (96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
-# Tokens of a sequence and sequences of a step: the first with which at most MANY_STEPS steps fit into the time.
+# (context_length, global_batch_size). The search takes the first pair with at most MANY_STEPS steps in the time.
 STEPS_OF = (
     (128, 16),
     (256, 16),
@@ -37,40 +37,40 @@ STEPS_OF = (
 )
 MANY_STEPS = 2000
 
-# Most passes over a text: up to so many, one over the same text is worth nearly as much as one over new text, by
-# Muennighoff et al. 2023, "Scaling Data-Constrained Language Models".
+# Most passes over a text. Up to four passes, repeated text is nearly as good as new text: Muennighoff et al. 2023,
+# "Scaling Data-Constrained Language Models".
 MOST_PASSES = 4.0
-# Steps that a run takes in any case where there is time: of a very small text, four passes are no training.
+# A run takes at least so many steps if there is time: on a very small text, four passes are too few to train.
 LEAST_STEPS = 100
-# Most weights in the blocks for each byte of the text. A text of 200 KB was learned no better with more.
+# Most weights in the blocks per byte of text. More weights did not improve the loss on a text of 200 KB.
 MOST_WEIGHTS = 8.0
-# Of a model with more weights in its blocks than the text has bytes, which would else learn the text by heart.
+# For a model with more weights in its blocks than the text has bytes, which would otherwise overfit.
 DROPOUT = 0.1
 
-TURNS = 2  # in which the models are measured, so that a slow moment of the machine does not decide between them
+TURNS = 2  # rounds of measurements, so that a short slowdown of the machine does not decide
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A model that may be trained, and what would come of it."""
+    """A model that budget= may choose, with its predicted loss."""
 
     config: GPTConfig
     global_batch_size: int
-    n_steps: float  # that fit into the time and are worth it
-    loss: float  # by the law, in bits per byte
+    n_steps: float  # useful steps that fit into the time
+    loss: float  # predicted by the law, in bits per byte
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """A search for the best model in a time; what is not open stays as it is in the settings.
+    """A search for the best model in a given time. It changes only open keys of the settings.
 
     Args:
         model: settings of the model.
         trainer: settings of the trainer.
-        make_optimizer: makes the optimizer of a model.
-        hardware: what trains it.
-        is_open: whether a key may be chosen, as model.d_model.
-        seconds: of training.
+        make_optimizer: builds the optimizer of a model.
+        hardware: device and precision of training.
+        is_open: whether the search may choose a key, such as model.d_model.
+        seconds: training time.
     """
 
     model: ModelSettings
@@ -79,21 +79,21 @@ class Search:
     hardware: Hardware
     is_open: Callable[[str], bool]
     seconds: float
-    # Seconds of the fastest step so far of each model, with the number of sequences of its steps.
+    # Seconds of the fastest step so far, by model and global batch size.
     fastest: dict[tuple[GPTConfig, int], float] = field(default_factory=dict, init=False)
 
     def candidates(self, text_of: Callable[[int], Text]) -> list[Candidate]:
-        """The models that may be trained for a text, in rising width, up to the first that is not the best so far.
+        """Return candidates for a text in increasing width, up to the first that is not the best so far.
 
-        text_of gives the text in the tokens that suit a width.
-        Raises pydantic.ValidationError: no sizes fit those that stay as they are.
+        text_of returns the text's size in the tokens that suit a width.
+        Raises pydantic.ValidationError if no sizes fit the fixed ones.
         """
         for _ in range(TURNS - 1):
             self._turn(text_of)
         return self._turn(text_of)
 
     def _turn(self, text_of: Callable[[int], Text]) -> list[Candidate]:
-        """The models in rising width, each measured once more."""
+        """Measure the candidates once, in increasing width, and return them."""
         widths = WIDTHS if self.is_open("model.d_model") else (self.model.d_model,)
         found: list[Candidate] = []
         for width in widths:
@@ -102,7 +102,7 @@ class Search:
                 kept = None if self.is_open("model.n_heads") else self.model.n_heads
                 settings = replace(self.model, **self._open("model", sizes_of(width, kept)))
                 config = settings.with_vocab_size(text.n_vocab)
-            except ValidationError:  # heads that stay as they are do not divide this width
+            except ValidationError:  # the fixed number of heads does not divide this width
                 if not found and width == widths[-1]:
                     raise
                 continue
@@ -116,7 +116,7 @@ class Search:
         return found
 
     def _candidate(self, text: Text, config: GPTConfig, n_weights: int) -> Candidate:
-        """A model of some sizes, in steps of as many tokens as suit the time."""
+        """Return the candidate for a model, with a number of tokens per step that suits the time."""
         dropout = DROPOUT if n_weights > text.n_bytes else 0.0
         tokens_a_step = 0
         for context_length, batch_size in STEPS_OF:
@@ -130,7 +130,7 @@ class Search:
             if tokens_a_step == before:
                 continue
 
-            # Where an earlier turn has found more than MANY_STEPS to fit, larger steps are taken in any case.
+            # If an earlier turn found more than MANY_STEPS steps to fit, larger steps are taken without a measurement.
             sizes = (config, trainer.global_batch_size)
             known = self.fastest.get(sizes, math.inf)
             if self.seconds / known <= MANY_STEPS:
@@ -147,18 +147,18 @@ class Search:
         )
 
     def most_steps(self, text: Text, tokens_a_step: int) -> float:
-        """Steps that a run takes at most: as many as are worth it, or those that stay as they are."""
+        """Return the most steps of a run: the useful number, or trainer.max_steps if it is fixed."""
         if not self.is_open("trainer.max_steps"):
             return self.trainer.max_steps
         worth_it = MOST_PASSES * text.n_bytes / text.bytes_per_token / tokens_a_step
         return max(LEAST_STEPS, worth_it)
 
     def _open(self, group: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of a group's keys that may be chosen."""
+        """Return the values of a group's open keys."""
         return {name: value for name, value in values.items() if self.is_open(f"{group}.{name}")}
 
     def _seconds_a_step(self, config: GPTConfig, trainer: TrainerSettings) -> float:
-        """Seconds of the fastest of some optimizer steps of a new model."""
+        """Return the seconds of the fastest of a few optimizer steps of a new model."""
         model = new_gpt(config, seed=0)
         batch_size = choose_batch_size(
             model,
@@ -183,5 +183,5 @@ class Search:
 
 
 def best_of(candidates: Sequence[Candidate]) -> Candidate:
-    """The candidate that would end lowest by the law."""
+    """Return the candidate with the lowest predicted loss."""
     return min(candidates, key=lambda candidate: candidate.loss)

@@ -1,4 +1,4 @@
-"""How long optimizer steps take, and how many fill a time."""
+"""Measure the time of optimizer steps, and compute how many fit into a time."""
 
 import math
 import statistics
@@ -11,20 +11,19 @@ from gptmini.hardware import Hardware, clock
 from gptmini.model import GPT
 from gptmini.training.module import GPTModule
 
-# Seconds that a run takes besides its steps and validations: before the command looks at its clock, and at the end.
+# Seconds of a run outside its steps and validations: before the command starts its clock, and at the end.
 AROUND = 2.5
-# Seconds that the sample and the pictures of a validation take.
+# Seconds of the sample and the images of a validation.
 SAMPLED = 0.5
-# Share of the time that validations may take, and most of them; one follows the last step in any case.
+# Most time for validations, as a fraction of the run's time, and most validations. The last step always has one.
 VALIDATED_SHARE = 0.05
 MOST_VALIDATIONS = 20
-# Steps of a model that are measured in a turn, besides one that warms up; fewer where they take more than this share of
-# the time.
+# Steps of a model to measure per turn, after a warm-up step. Fewer if they exceed this fraction of the time.
 MEASURED_STEPS = 2
 MEASURED_SHARE = 0.1
-# Share of the time for which the chosen model is measured, since the speed of many machines changes every few seconds.
+# Fraction of the time for measuring the chosen model. The speed of many machines changes every few seconds.
 CHOSEN_SHARE = 0.03
-CHOSEN_SECONDS = 60.0  # for which it is measured at most, which is enough for such changes
+CHOSEN_SECONDS = 60.0  # most seconds for measuring the chosen model; enough to average such changes
 
 
 def times_of_steps(
@@ -38,17 +37,17 @@ def times_of_steps(
     least: float,
     most: float,
 ) -> list[float]:
-    """The seconds of each of some optimizer steps, behind one that warms up.
+    """Return the seconds of each of a few optimizer steps, after a warm-up step.
 
     Args:
-        model: on its device. It is trained on tokens that mean nothing, and of no use afterwards.
-        compute_loss: the loss of a micro-step's tokens and targets, (B, T) each.
-        optimizer: of the model.
-        batch_size: sequences of a micro-step.
-        n_micro_steps: micro-steps of a step.
-        is_bf16: whether matrices are multiplied in bfloat16.
-        least: seconds for which steps are measured, and some steps in any case.
-        most: seconds after which no further step begins.
+        model: the model on its device. It is trained on random tokens; discard it afterwards.
+        compute_loss: returns the loss of a micro-step's tokens and targets, (B, T) each.
+        optimizer: the model's optimizer.
+        batch_size: sequences per micro-step.
+        n_micro_steps: micro-steps per optimizer step.
+        is_bf16: whether to use autocast with bfloat16.
+        least: measure steps for at least so many seconds, and at least MEASURED_STEPS steps.
+        most: start no new step after so many seconds, except to measure at least one step.
     """
     device = model.embedding.weight.device
     shape = (batch_size, model.config.context_length)
@@ -71,12 +70,12 @@ def times_of_steps(
 
 
 def has_enough(times: Sequence[float], least: float) -> bool:
-    """Whether steps that took these times are enough for a measurement of so many seconds."""
+    """Whether the times are at least MEASURED_STEPS steps and at least `least` seconds."""
     return len(times) >= MEASURED_STEPS and sum(times) >= least
 
 
 def seconds_of_run(module: GPTModule, hardware: Hardware, *, seconds: float) -> float:
-    """Median seconds of an optimizer step of a run of some seconds, whose module is of no use afterwards."""
+    """Return the median seconds of an optimizer step in a run of `seconds` seconds; discard the module afterwards."""
     settings = module.settings
     model = module.model.to(hardware.device)
 
@@ -96,16 +95,16 @@ def seconds_of_run(module: GPTModule, hardware: Hardware, *, seconds: float) -> 
 def steps_in(
     seconds: float, seconds_a_step: float, *, most: float, tokens_a_step: int, n_val_tokens: int
 ) -> tuple[int, int]:
-    """The steps that fill a time with their validations, and the steps between two validations.
+    """Return how many steps, with their validations, fit into a time, and the steps between two validations.
 
-    A validation, which has no backward pass, takes a third of the time of training on as many tokens, and its sample.
+    A validation has no backward pass. It takes a third of the time of training on as many tokens, plus its sample.
 
     Args:
-        seconds: for steps and validations.
-        seconds_a_step: seconds of a step.
-        most: steps that the run takes at most.
-        tokens_a_step: tokens that a step trains on.
-        n_val_tokens: tokens of a validation.
+        seconds: time for steps and validations.
+        seconds_a_step: seconds per step.
+        most: most steps of the run.
+        tokens_a_step: training tokens per step.
+        n_val_tokens: tokens per validation.
     """
     of_validation = seconds_a_step * n_val_tokens / tokens_a_step / 3 + SAMPLED
     n_validations = max(1, int(min(MOST_VALIDATIONS, VALIDATED_SHARE * seconds / of_validation)))
