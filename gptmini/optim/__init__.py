@@ -1,6 +1,6 @@
-"""Optimizers with their parameter groups, and schedules as functions of the step.
+"""Optimizers with their parameter groups, and learning rate schedules as functions of the step.
 
-The names of this package load when they are first used, so that settings are checked without torch.
+Names of this package load on first use, so gptmini can check settings without importing torch.
 """
 
 from importlib import import_module

@@ -1,12 +1,12 @@
-"""Which parameter gets which treatment, and what every optimizer does at a step."""
+"""Parameter groups, and operations for every optimizer: set the learning rate, and skip a step."""
 
 import torch
 from torch import Tensor, nn
 
 from gptmini.optim.muon import MuonAdamW
 
-# Kinds of weights, each with a learning rate of its own: matrices in the blocks; embeddings of tokens and positions;
-# the unembedding, also where it is the embedding; gains, biases and everything else.
+# Kinds of weights, each with its own learning rate: matrices in the blocks; token and position embeddings; the
+# unembedding, tied or not; gains, biases and all other parameters.
 KINDS = ("matrices", "embedding", "unembedding", "scalars")
 
 
@@ -17,15 +17,15 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, multiplier: float) -> No
 
 
 def leave_out(optimizer: torch.optim.Optimizer, not_finite: Tensor) -> None:
-    """Make the optimizer's next step change nothing if not_finite is 1.0; prepare an ordinary step if it is 0.0.
+    """Make the optimizer skip its next step if not_finite is 1.0, or take a normal step if it is 0.0.
 
-    Muon and torch's fused Adam and AdamW read the flag on the device, as they do with torch's GradScaler, so that the
-    host need not wait for it. For every other optimizer the host reads the flag and drops the gradients: torch's
-    fused SGD, given the flag on its first step, would go on with a momentum that was never written. Adam and AdamW on
-    Apple's GPUs ignore the flag, so that there the gradients are dropped too.
+    Muon and torch's fused Adam and AdamW read the flag on the device, as with torch's GradScaler, so the host does not
+    wait. For all other optimizers the host reads the flag and drops the gradients. torch's fused SGD is one of them: if
+    it skipped its first step by the flag, it would continue with an uninitialized momentum. Adam and AdamW on Apple's
+    GPUs ignore the flag, so the gradients are dropped there too.
 
     Args:
-        not_finite: scalar on the weights' device, 1.0 where the loss or a gradient is not finite, otherwise 0.0.
+        not_finite: scalar on the weights' device: 1.0 if the loss or a gradient is not finite, else 0.0.
     """
     is_adam = isinstance(optimizer, torch.optim.Adam)
     is_fused_adam = is_adam and getattr(optimizer, "_step_supports_amp_scaling", False)
@@ -34,12 +34,12 @@ def leave_out(optimizer: torch.optim.Optimizer, not_finite: Tensor) -> None:
     if reads_flag and not_finite.device.type != "mps":
         optimizer.found_inf = not_finite  # pyrefly: ignore[missing-attribute]
     elif not_finite.item():
-        # An optimizer leaves a parameter without a gradient as it is.
+        # An optimizer does not change a parameter without a gradient.
         optimizer.zero_grad(set_to_none=True)
 
 
 def sort_parameters(model: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """Put each trained parameter of a GPT into exactly one list, under the name of its group."""
+    """Put each trained parameter of a GPT into exactly one list, by its kind."""
     is_tied = not hasattr(model, "unembedding")
     unembedding_name = "embedding.weight" if is_tied else "unembedding.weight"
 

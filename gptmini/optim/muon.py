@@ -1,4 +1,4 @@
-"""Muon for the matrices inside the blocks and AdamW for everything else, in one optimizer whose groups say which."""
+"""Muon for matrices in the blocks and AdamW for all other parameters, in one optimizer. Each group has a kind."""
 
 from collections import defaultdict
 from functools import partial
@@ -12,20 +12,20 @@ from torch.optim.adamw import adamw
 
 from gptmini.optim.owners import by_owner
 
-# a, b and c of a x + b (x x^T) x + c (x x^T)^2 x, which sends singular values in (0, 1] towards 1 when it is repeated.
+# a, b and c of a x + b (x x^T) x + c (x x^T)^2 x. Repeated, it moves singular values in (0, 1] towards 1.
 # Source: Jordan et al. 2024.
 QUINTIC = (3.4445, -4.7750, 2.0315)
-SMALLEST_NORM = 1e-7  # a matrix of zeros is divided by this number instead of by 0
-# Tensors that the optimizer keeps for each parameter by the kind of its group, beside its number of steps.
+SMALLEST_NORM = 1e-7  # avoids division by 0 for a matrix of zeros
+# Optimizer state of each parameter, besides its step count, by the kind of its group.
 MOMENTS = {"muon": ("momentum",), "adamw": ("exp_avg", "exp_avg_sq")}
 
 
 def orthogonalize(matrices: Tensor, ns_steps: int) -> Tensor:
-    """Nearly the closest matrices with orthonormal rows, by Newton-Schulz iteration in the dtype of the matrices.
+    """Approximate the closest matrices with orthonormal rows by Newton-Schulz iteration, in the matrices' dtype.
 
     Args:
         matrices: (n, rows, columns), with no more rows than columns.
-        ns_steps: iterations; 5 bring all but the smallest singular values to within about 0.3 of 1.
+        ns_steps: iterations; 5 bring all singular values, except the smallest, to within about 0.3 of 1.
 
     Returns (n, rows, columns).
     Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks".
@@ -41,18 +41,18 @@ def orthogonalize(matrices: Tensor, ns_steps: int) -> Tensor:
 
 
 class _Batch(NamedTuple):
-    """What matrices have in common that are orthogonalized together."""
+    """The common properties of matrices that are orthogonalized as one batch."""
 
-    shape: tuple[int, int]  # of a whole matrix, transposed where there are more rows than columns
-    # Devices among which the matrices are divided; None if this device has the whole of them.
+    shape: tuple[int, int]  # of a full matrix, transposed if it has more rows than columns
+    # Devices over which the matrices are sharded; None if this device has the full matrices.
     mesh: DeviceMesh | None
-    placement: Placement  # how (n, rows, columns) is divided
+    placement: Placement  # sharding of (n, rows, columns)
 
 
 class _Update(NamedTuple):
-    """A matrix and the direction in which Muon changes it, both transposed where there are more rows than columns.
+    """A matrix and Muon's update direction, both transposed if the matrix has more rows than columns.
 
-    Where a matrix is divided among devices, both are this device's share.
+    If the matrix is sharded, both are this device's shard.
     """
 
     matrix: Tensor  # (rows, columns), a view of the parameter
@@ -62,18 +62,18 @@ class _Update(NamedTuple):
 
 
 class MuonAdamW(torch.optim.Optimizer):
-    """Steps groups of kind "muon" along their orthogonalized momentum, and groups of kind "adamw" as AdamW does.
+    """An optimizer that applies Muon to groups of kind "muon", and AdamW to groups of kind "adamw".
 
-    Queries, keys and values of a block are one matrix to Muon: as three matrices they learn no faster. On a GPU that
-    computes in bfloat16, directions are orthogonalized in bfloat16, whatever the precision of training.
+    Muon treats queries, keys and values of a block as one matrix: three matrices do not learn faster. On a GPU with
+    bfloat16, directions are orthogonalized in bfloat16, whatever the precision of training.
 
-    found_inf is None or a scalar on the weights' device, as torch's GradScaler sets it on a fused optimizer. Where it
-    is 1.0 the next step changes nothing: no weight, no moment and no count of steps. The host does not wait for the
-    flag, and for that reason the counts of steps lie on the device too.
+    found_inf is None or a scalar on the weights' device, as torch's GradScaler sets it on a fused optimizer. If it is
+    1.0, the next step changes nothing: no weights, no optimizer state and no step counts. The host does not wait for
+    the flag, so the step counts are on the device too.
 
-    Of several devices each orthogonalizes its own matrices. Parameters that are divided among devices, as FSDP2 does
-    it, say so themselves. Where every device has all parameters, as under DDP, set mesh to the devices: each of them
-    must step with gradients that are equal.
+    With several devices, each device orthogonalizes its own matrices. Parameters that FSDP2 shards are recognised as
+    DTensors. If every device has all parameters, as under DDP, set mesh to the devices. All devices must then step with
+    equal gradients.
 
     Args:
         groups: dicts with params and kind. Kind "muon" also needs lr, momentum (a pair), momentum_warmup_steps,
@@ -83,7 +83,7 @@ class MuonAdamW(torch.optim.Optimizer):
     def __init__(self, groups: list[dict]) -> None:
         for group in groups:
             if group["kind"] == "muon":
-                # torch's name for counts of steps that lie on the device; load_state_dict then leaves them there.
+                # torch's flag for step counts on the device: load_state_dict then keeps them there.
                 group["capturable"] = True
         super().__init__(groups, {})  # no defaults: every group is complete
         self.found_inf: Tensor | None = None
@@ -91,7 +91,7 @@ class MuonAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None) -> Tensor | None:
-        """Update every parameter that has a gradient; closure computes the gradients first and its loss is returned."""
+        """Update every parameter that has a gradient. Call closure first, if given, and return its loss."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -109,7 +109,7 @@ class MuonAdamW(torch.optim.Optimizer):
         return loss
 
     def _create_missing_state(self, group: dict, trained: list[Tensor]) -> None:
-        """Give moments of zeros and a count of 0 to each parameter that takes its first step."""
+        """Create zero state and a step count of 0 for each parameter before its first step."""
         for parameter in trained:
             if parameter in self.state:
                 continue
@@ -121,12 +121,12 @@ class MuonAdamW(torch.optim.Optimizer):
         states = [self.state[parameter] for parameter in trained]
         beta1, beta2 = group["betas"]
 
-        # AdamW treats each number by itself, so that a device can step its share of every parameter.
+        # AdamW is elementwise, so a device can step its shard of every parameter.
         adamw(
-            params=[_share(parameter) for parameter in trained],
-            grads=[_share(parameter.grad) for parameter in trained if parameter.grad is not None],
-            exp_avgs=[_share(state["exp_avg"]) for state in states],
-            exp_avg_sqs=[_share(state["exp_avg_sq"]) for state in states],
+            params=[_local(parameter) for parameter in trained],
+            grads=[_local(parameter.grad) for parameter in trained if parameter.grad is not None],
+            exp_avgs=[_local(state["exp_avg"]) for state in states],
+            exp_avg_sqs=[_local(state["exp_avg_sq"]) for state in states],
             max_exp_avg_sqs=[],
             state_steps=[state["step"] for state in states],
             fused=group["fused"],
@@ -142,32 +142,32 @@ class MuonAdamW(torch.optim.Optimizer):
 
     def _step_muon(self, group: dict, trained: list[Tensor]) -> None:
         counts = [self.state[matrix]["step"] for matrix in trained]
-        # All matrices of a group have taken the same number of steps, so that the first count stands for all.
+        # All matrices of a group have taken the same number of steps, so use the first count.
         first, last = group["momentum"]
         momentum = momentum_at(counts[0], first, last, group["momentum_warmup_steps"])
 
-        # 1.0 where this step is taken and 0.0 where it is left out; a tensor, because the host must not wait for it.
+        # 1.0 if this step is taken, 0.0 if it is skipped; a tensor, because the host must not wait for it.
         applied = torch.ones_like(counts[0])
         if self.found_inf is not None:
             applied = 1 - self.found_inf
         torch._foreach_add_(counts, [applied] * len(counts))
 
-        # Matrices of one shape are orthogonalized together, as one batch.
+        # Orthogonalize matrices of one shape as one batch.
         batches = defaultdict(list)
         for update in self._updates(trained, momentum, applied):
             batches[update.batch].append(update)
 
         for batch, updates in batches.items():
             directions = torch.stack([update.direction for update in updates])  # (n, rows, columns)
-            directions = directions.mul_(applied)  # zeros in a step that is left out
+            directions = directions.mul_(applied)  # zeros in a skipped step
             directions = self._orthogonalize(directions, batch, group["ns_steps"])
             for update, direction in zip(updates, directions, strict=True):
                 _change_matrix(update, direction, group, applied)
 
     def _orthogonalize(self, directions: Tensor, batch: _Batch, ns_steps: int) -> Tensor:
-        """Orthogonalize a batch of directions, (n, rows, columns), of which each device does its own.
+        """Orthogonalize a batch of directions, (n, rows, columns); each device orthogonalizes its own matrices.
 
-        A GPU that computes in bfloat16 does so in bfloat16, and sends bfloat16 to the others.
+        A GPU with bfloat16 computes and exchanges directions in bfloat16.
         """
         dtype = directions.dtype
         if directions.is_cuda and torch.cuda.is_bf16_supported(including_emulation=False):
@@ -188,7 +188,7 @@ class MuonAdamW(torch.optim.Optimizer):
         return directions.to(dtype)
 
     def _updates(self, trained: list[Tensor], momentum: Tensor, applied: Tensor) -> list[_Update]:
-        """Advance the momentum of each matrix, and return each matrix with its direction, Nesterov's momentum."""
+        """Update the momentum of each matrix, and return each matrix with its direction, the Nesterov momentum."""
         dtype = trained[0].dtype
         weight_of_gradient = (1 - momentum).to(dtype)
         weight_of_momentum = momentum.to(dtype)
@@ -196,51 +196,51 @@ class MuonAdamW(torch.optim.Optimizer):
         updates = []
         for matrix in trained:
             assert matrix.grad is not None
-            kept_momentum = _share(self.state[matrix]["momentum"])
-            gradient = _share(matrix.grad)
+            kept_momentum = _local(self.state[matrix]["momentum"])
+            gradient = _local(matrix.grad)
             if self.found_inf is not None:
-                # In a step that is left out the momentum moves towards itself, and so stays as it is.
+                # In a skipped step, interpolate the momentum with itself, which does not change it.
                 gradient = torch.where(applied > 0, gradient, kept_momentum)
             kept_momentum.lerp_(gradient, weight_of_gradient)
             direction = gradient.lerp(kept_momentum, weight_of_momentum)
 
-            # For inputs of size 1, an orthogonalized change with more rows (outputs) than columns (inputs) moves each
-            # output by sqrt(columns / rows) only. The factor is its inverse: one rate suits outputs of any width.
+            # For inputs of size 1, an orthogonalized update with more rows (outputs) than columns (inputs) moves each
+            # output only by sqrt(columns / rows). The factor is its inverse, so one rate suits outputs of any width.
             n_rows, n_columns = matrix.shape
             rate_factor = max(1.0, n_rows / n_columns) ** 0.5
-            share = _share(matrix)
+            local = _local(matrix)
             if n_rows > n_columns:
-                share = share.mT
+                local = local.mT
                 direction = direction.mT
-            updates.append(_Update(share, direction, rate_factor, _batch_of(matrix)))
+            updates.append(_Update(local, direction, rate_factor, _batch_of(matrix)))
         return updates
 
 
 def momentum_at(count: Tensor, first: float, last: float, warmup_steps: int) -> Tensor:
-    """Momentum after count steps: a straight line from first to last over warmup_steps steps, then last.
+    """Return the momentum after count steps: linear from first to last over warmup_steps steps, then last.
 
     Args:
-        count: scalar on any device, which the host does not read.
+        count: scalar on any device; the host does not read it.
         first: momentum at count 0.
         last: momentum from count warmup_steps on.
-        warmup_steps: length of the line in optimizer steps; 0 for last at once.
+        warmup_steps: optimizer steps from first to last; 0 to start with last.
 
     Returns a scalar on the device of count, float64; float32 on Apple's GPUs, which have no float64.
     """
     if count.device.type != "mps":
         count = count.double()
     rising = first + (last - first) * count / max(1, warmup_steps)
-    # torch.where would copy a plain number to the device and make the host wait, so that last becomes a tensor there.
+    # torch.where would copy a plain number to the device and make the host wait, so create a tensor on the device.
     return torch.where(count >= warmup_steps, torch.full_like(rising, last), rising)
 
 
-def _share(tensor: Tensor) -> Tensor:
-    """The numbers of a tensor that lie on this device: all of them, unless the tensor is divided among devices."""
+def _local(tensor: Tensor) -> Tensor:
+    """Return this device's shard of a tensor, or the tensor itself if it is not sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _batch_of(matrix: Tensor) -> _Batch:
-    """The batch that a matrix is orthogonalized in."""
+    """Return the batch in which a matrix is orthogonalized."""
     n_rows, n_columns = matrix.shape
     is_transposed = n_rows > n_columns
     shape = (n_columns, n_rows) if is_transposed else (n_rows, n_columns)
@@ -250,16 +250,16 @@ def _batch_of(matrix: Tensor) -> _Batch:
     (placement,) = matrix.placements
     assert isinstance(placement, Shard)
     # Of (n, rows, columns), rows are dimension 1.
-    divided = 1 - placement.dim if is_transposed else placement.dim
-    return _Batch(shape, matrix.device_mesh, Shard(1 + divided))
+    sharded_dim = 1 - placement.dim if is_transposed else placement.dim
+    return _Batch(shape, matrix.device_mesh, Shard(1 + sharded_dim))
 
 
 def _change_matrix(update: _Update, direction: Tensor, group: dict, applied: Tensor) -> None:
-    """Decay a matrix, then move it against its orthogonalized direction; applied is 0.0 in a step that is left out."""
+    """Decay a matrix, then move it against its orthogonalized direction; applied is 0.0 in a skipped step."""
     matrix = update.matrix
     if group["weight_decay"]:
         decaying = applied
         if group["cautious"]:
-            decaying = matrix * direction > 0  # where the step itself moves a number towards 0
+            decaying = matrix * direction > 0  # weights that the step itself moves towards 0
         matrix.sub_(matrix * decaying, alpha=group["lr"] * group["weight_decay"])
     matrix.add_(direction, alpha=-group["lr"] * update.rate_factor)

@@ -1,6 +1,6 @@
 """The settings of the optimizers.
 
-This module imports no torch, so that a command tells a wrong value before torch is imported.
+This module does not import torch, so that a command reports a wrong value before the slow import.
 """
 
 from collections.abc import Mapping
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 
 @with_config(STRICT)
 class RateFactors(TypedDict, total=False):
-    """Factors on the learning rate of each kind of weights; 1 for a kind that is left out."""
+    """Factors on the learning rate of each kind of weights; missing kinds have a factor of 1."""
 
-    matrices: Rate  # of two dimensions, in the blocks
-    embedding: Rate  # of tokens and of positions
-    unembedding: Rate  # also where it is the embedding of tokens
-    scalars: Rate  # gains, biases and everything else
+    matrices: Rate  # weights with two dimensions in the blocks
+    embedding: Rate  # token and position embeddings
+    unembedding: Rate  # also if it is tied to the token embedding
+    scalars: Rate  # gains, biases and all other parameters
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class AdamWSettings:
-    """AdamW with weight decay on matrices alone, in one fused kernel.
+    """AdamW with weight decay only on matrices, in one fused kernel.
 
-    Source: Loshchilov and Hutter 2019; decay on matrices alone as in Brown et al. 2020, appendix B.
+    Source: Loshchilov and Hutter 2019; decay only on matrices as in Brown et al. 2020, appendix B.
     """
 
     lr: Rate  # peak learning rate; a schedule multiplies it
-    betas: Pair  # decay rates of the first and of the second moment
-    eps: NonNegativeFloat  # added to the root of the second moment
-    # A step shrinks every matrix by the factor 1 - lr * weight_decay.
+    betas: Pair  # decay rates of the first and second moment
+    eps: NonNegativeFloat  # added to the square root of the second moment
+    # A step multiplies every matrix by 1 - lr * weight_decay.
     weight_decay: NonNegativeFloat
     lr_scale: RateFactors = field(default_factory=RateFactors)
 
     def build(self, model: "torch.nn.Module") -> "torch.optim.AdamW":
-        """Build the optimizer of a model's trained parameters; those of two and more dimensions count as matrices."""
+        """Build the optimizer of a model's trained parameters; those with at least two dimensions get weight decay."""
         import torch
 
         from gptmini.optim.groups import sort_parameters
@@ -88,25 +88,25 @@ class AdamWSettings:
 class MuonSettings:
     """Muon for the matrices in a GPT's blocks, and AdamW without weight decay for all other parameters."""
 
-    lr: Rate  # peak learning rate of Muon; a schedule multiplies it, as it does the three rates of AdamW
+    lr: Rate  # peak learning rate of Muon; a schedule multiplies it and the three rates of AdamW
     embedding_lr: Rate  # peak learning rate of the token and position embeddings
-    # Peak learning rate of the unembedding, and of the token embedding where the two are tied.
+    # Peak learning rate of the unembedding, also if it is tied to the token embedding.
     unembedding_lr: Rate
-    scalar_lr: Rate  # peak learning rate of gains, biases and every other parameter
+    scalar_lr: Rate  # peak learning rate of gains, biases and all other parameters
     momentum: Pair  # Muon's momentum on the first step, and from momentum_warmup_steps on
     # Optimizer steps over which the momentum changes linearly.
     momentum_warmup_steps: NonNegativeInt
-    ns_steps: PositiveInt  # iterations of Newton-Schulz in each orthogonalization
-    # A step shrinks Muon's matrices by the factor 1 - lr * weight_decay.
+    ns_steps: PositiveInt  # Newton-Schulz iterations of each orthogonalization
+    # A step multiplies Muon's matrices by 1 - lr * weight_decay.
     weight_decay: NonNegativeFloat
-    # Decay only those numbers that the step itself moves towards 0 (Chen et al. 2025).
+    # Decay only the weights that the step itself moves towards 0 (Chen et al. 2025).
     cautious: bool
-    betas: Pair  # decay rates of AdamW's two moments
-    eps: NonNegativeFloat  # that AdamW adds to the root of the second moment
+    betas: Pair  # decay rates of AdamW's first and second moment
+    eps: NonNegativeFloat  # added to the square root of AdamW's second moment
     lr_scale: RateFactors = field(default_factory=RateFactors)
 
     def build(self, model: "torch.nn.Module") -> "MuonAdamW":
-        """Build Muon for the trained matrices inside model.blocks, and AdamW for all other parameters."""
+        """Build Muon for the trained matrices in model.blocks, and AdamW for all other trained parameters."""
         from gptmini.optim.groups import KINDS, sort_parameters
         from gptmini.optim.muon import MuonAdamW
 

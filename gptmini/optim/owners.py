@@ -1,8 +1,8 @@
-"""Muon on several devices: each orthogonalizes its own matrices, and all of them get the result.
+"""Muon on several devices: each device orthogonalizes its own matrices, and all devices get the result.
 
-Orthogonalizing a matrix takes the whole of it, and much work. Of n matrices of one shape each device owns an equal
-number, in their order; where they do not divide evenly, the last devices own fewer, or none. The result is that of one
-device, bit for bit, because every matrix is orthogonalized by itself.
+Orthogonalization needs the full matrix and much computation. Each device owns an equal number of consecutive matrices
+of one shape. If they do not divide evenly, the last devices own fewer or no matrices. The result equals that of one
+device bit for bit, because every matrix is orthogonalized separately.
 """
 
 from collections.abc import Callable
@@ -23,17 +23,17 @@ def by_owner(
 ) -> Tensor:
     """Orthogonalize matrices of one shape, each on the device that owns it; collective.
 
-    Where every device has all matrices, one all-gather brings the results to all. Where each has a share of every
-    matrix, the shares are sent to their owners, and the results back: two exchanges.
+    If every device has all matrices, one all-gather distributes the results. If each device has a shard of every
+    matrix, one exchange sends the shards to the owners, and another one sends the results back.
 
     Args:
-        matrices: what this device has of n matrices, (n, rows, columns).
-        orthogonalize: maps (k, rows, columns) to that shape, each matrix by itself, for any k above 0.
-        mesh: the devices, in one dimension. Each of them must call this for the same matrices.
+        matrices: this device's part of n matrices, (n, rows, columns).
+        orthogonalize: maps (k, rows, columns) to the same shape, each matrix separately, for any k above 0.
+        mesh: the devices, in one dimension. All of them must call this for the same matrices.
         placement: Replicate() if each device has all matrices; Shard(1) or Shard(2) if each has some rows or columns.
-        shape: rows and columns of a whole matrix.
+        shape: rows and columns of a full matrix.
 
-    Returns what this device is to have of the results, in the shape of matrices.
+    Returns this device's part of the results, in the shape of matrices.
     """
     n_rows, n_columns = shape
     whole = torch.Size((len(matrices), n_rows, n_columns))
@@ -52,6 +52,6 @@ def by_owner(
     to_owners = [Shard(0)]
     own = spread(matrices, placement).redistribute(placements=to_owners).to_local()
     if len(own):
-        # Numbers that lie in another order would be added up in another order.
+        # Another memory layout would change the order of summation, and so the result.
         own = orthogonalize(own.contiguous())  # (k, rows, columns)
     return spread(own, Shard(0)).redistribute(placements=[placement]).to_local()

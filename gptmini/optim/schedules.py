@@ -1,7 +1,7 @@
-"""Schedules of the learning rate: pure functions that map an optimizer step to a multiple of the peak rate.
+"""Learning rate schedules: pure functions from an optimizer step to a multiple of the peak learning rate.
 
-A schedule is called with a step, counted from 0, and with max_steps, the number of steps of the run. A run that ends
-before its warm-up, or one step after it, only rises.
+A schedule takes a step, counted from 0, and max_steps, the number of steps of the run. If the run ends during warm-up,
+or one step after it, the rate only rises.
 """
 
 import math
@@ -14,15 +14,14 @@ from gptmini.settings import STRICT, Fraction
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class _WarmedUp:
-    """What every schedule begins and ends with."""
+    """The base class of schedules: warm-up and final value."""
 
-    warmup_steps: (
-        NonNegativeInt  # the multiple rises linearly over these steps and is 1 on the next one
-    )
-    final_fraction: Fraction  # multiple on the last step of the run, and on any step after it
+    # The multiple rises linearly over these steps and is 1 on the next step.
+    warmup_steps: NonNegativeInt
+    final_fraction: Fraction  # multiple on the last step of the run, and on any later step
 
     def _warmup(self, step: int) -> float:
-        """Rise linearly to 1, which is reached at warmup_steps."""
+        """Return the warm-up factor: a linear rise to 1 at step warmup_steps."""
         return min(1.0, (step + 1) / (self.warmup_steps + 1))
 
 
@@ -31,7 +30,7 @@ class CosineSchedule(_WarmedUp):
     """Fall from 1 to final_fraction along half a cosine (Loshchilov and Hutter 2017, without restarts)."""
 
     def __call__(self, step: int, *, max_steps: int) -> float:
-        """The multiple of the peak rate."""
+        """Return the multiple of the peak learning rate."""
         done = _progress(step, max_steps, self.warmup_steps)
         fall = self.final_fraction + (1 - self.final_fraction) * 0.5 * (
             1 + math.cos(math.pi * done)
@@ -44,7 +43,7 @@ class LinearSchedule(_WarmedUp):
     """Fall from 1 to final_fraction along a straight line."""
 
     def __call__(self, step: int, *, max_steps: int) -> float:
-        """The multiple of the peak rate."""
+        """Return the multiple of the peak learning rate."""
         done = _progress(step, max_steps, self.warmup_steps)
         fall = 1 - (1 - self.final_fraction) * done
         return self._warmup(step) * fall
@@ -60,7 +59,7 @@ class TrapezoidSchedule(_WarmedUp):
     decay_fraction: Fraction
 
     def __call__(self, step: int, *, max_steps: int) -> float:
-        """The multiple of the peak rate."""
+        """Return the multiple of the peak learning rate."""
         decay_steps = round(self.decay_fraction * max_steps)
         decay_start = max(self.warmup_steps, max_steps - 1 - decay_steps)
         done = _progress(step, max_steps, decay_start)
@@ -69,6 +68,6 @@ class TrapezoidSchedule(_WarmedUp):
 
 
 def _progress(step: int, max_steps: int, start: int) -> float:
-    """Share of the decay that is done: 0 up to step start, 1 from the last step of the run on."""
-    share = (step - start) / max(1, max_steps - 1 - start)
-    return min(1.0, max(0.0, share))
+    """Return the completed fraction of the decay: 0 up to step start, 1 from the last step of the run on."""
+    fraction = (step - start) / max(1, max_steps - 1 - start)
+    return min(1.0, max(0.0, fraction))
