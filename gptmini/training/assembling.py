@@ -96,8 +96,9 @@ def _check_state(
         raise UserError("the checkpoint's model or tokenizer differs from the one in config.yaml")
     if state.data_fingerprint != store.fingerprint:
         raise UserError(
-            f"the tokens in {store.folder} differ from those of the run's start: the text has changed, or this "
-            f"version of gptmini reads or encodes it differently; restore the text or the folder {state.data_folder}"
+            f"the tokens in {store.folder} differ from those that the run started with: the text has changed, or "
+            "this version of gptmini reads or encodes it differently; restore the text or the folder "
+            f"{state.data_folder}"
         )
     if state.step > settings.max_steps:
         raise UserError(

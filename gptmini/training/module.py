@@ -90,9 +90,7 @@ class GPTModule(L.LightningModule):
 
         # Returns this rank's stop request: the signal number (0: no signal), and whether its time is over.
         self.stop_request: Callable[[], tuple[int, bool]] = lambda: (0, False)
-        self.evaluation: Evaluation | None = (
-            None  # of the latest validation; None before the first one
-        )
+        self.evaluation: Evaluation | None = None  # of the latest validation; None before it
 
         # A resumed run restores: the outcomes of steps, the latest step with a validation after it, and the optimizer
         # state by parameter name in the checkpoint's state_dict.

@@ -43,7 +43,7 @@ class Ending:
 
     signal: int = 0  # number of the signal that stopped the run; 0: no signal
     late: bool = False  # whether the time limit stopped the run
-    saved: bool = False  # whether the run stopped at a step where RunCheckpoints saves
+    saved: bool = False  # whether RunCheckpoints, if it is on, has saved this stop
     # Calls the signal's handler from before the run; call it last.
     pass_on: Callable[[], None] = lambda: None
 
@@ -252,7 +252,7 @@ class Stopping(L.Callback):
         )
         say(trainer, line)
         raise UserError(
-            f"{line}; start a new run with a lower optimizer.lr, or check the text of the windows"
+            f"{line}; start a new run with a lower optimizer.lr, or check the text of these steps"
         )
 
 

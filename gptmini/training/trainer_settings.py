@@ -135,7 +135,7 @@ class TrainerSettings:
         return micro_steps(self.global_batch_size, self.micro_batch_size, self.n_ranks)
 
     def validation_due(self, step: int) -> bool:
-        """Whether a validation follows after `step` optimizer steps."""
+        """Return whether a validation follows after `step` optimizer steps."""
         return step % self.val_every_steps == 0 or step == self.max_steps
 
 

@@ -70,7 +70,7 @@ def times_of_steps(
 
 
 def has_enough(times: Sequence[float], least: float) -> bool:
-    """Whether the times are at least MEASURED_STEPS steps and at least `least` seconds."""
+    """Return whether the times are at least MEASURED_STEPS steps and at least `least` seconds."""
     return len(times) >= MEASURED_STEPS and sum(times) >= least
 
 

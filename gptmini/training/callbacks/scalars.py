@@ -145,7 +145,7 @@ class Scalars(L.Callback):
         self._begin_step(trainer, pl_module)
 
     def _due(self, step: int, pl_module: GPTModule) -> bool:
-        """Whether a step is logged. The first step is logged, so that a user soon sees that the run works."""
+        """Return whether a step is logged. The first step is, so that a user soon sees that the run works."""
         return step in (1, pl_module.settings.max_steps) or step % self.every_steps == 0
 
     def _begin_step(self, trainer: L.Trainer, pl_module: GPTModule) -> None:

@@ -77,7 +77,7 @@ def shard(model: GPT, mesh: DeviceMesh, *, precision: str, compile: bool) -> Non
 
 
 def is_sharded(model: GPT) -> bool:
-    """Whether a model is sharded over several devices."""
+    """Return whether a model is sharded over several devices."""
     return isinstance(model, FSDPModule)
 
 
