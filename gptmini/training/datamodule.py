@@ -53,8 +53,8 @@ class TokenDataModule(L.LightningDataModule):
         n_val_tokens = store.n_tokens("val")
         if n_val_tokens < context_length + 1:
             raise UserError(
-                f"the val split must have at least context_length + 1 = {context_length + 1} "
-                f"tokens, got {n_val_tokens}; use more text or a smaller model.context_length"
+                f"the val split must have more than context_length={context_length} tokens, "
+                f"got {n_val_tokens}; use more text or a smaller model.context_length"
             )
         n_in_block = sum(source.weight for source in store.sources)
         self._starts(np.arange(n_in_block))  # raises UserError if a training source is too short

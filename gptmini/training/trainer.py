@@ -159,7 +159,7 @@ def check_callback(name: str, callback: object) -> Callback:
         torch.load(file, weights_only=True)
     except Exception as error:  # any class: the values are not gptmini's
         raise UserError(
-            f"cannot save the state of {type(callback).__name__}: {type(error).__name__}; "
-            "its state_dict must return only tensors and plain values"
+            f"cannot save the state of {type(callback).__name__} in a checkpoint: "
+            f"{type(error).__name__}; its state_dict must return only tensors and plain values"
         ) from None
     return callback
