@@ -120,7 +120,7 @@ def test_factors_scale_the_rate_of_each_kind_of_weights(build):
 
 
 class Flag:
-    """A flag on a device that this machine may not have."""
+    """A flag on a device that this machine may lack."""
 
     def __init__(self, value, kind):
         self.value = value
@@ -134,7 +134,7 @@ class Flag:
     ("kind", "make"),
     [
         ("cpu", partial(torch.optim.SGD, lr=0.1)),
-        # With the flag set, its first step would leave the momentum unwritten.
+        # With the flag, the first step would leave the momentum uninitialized.
         ("cpu", partial(torch.optim.SGD, lr=0.1, momentum=0.9, fused=True)),
         ("cpu", torch.optim.AdamW),
         ("mps", partial(torch.optim.AdamW, fused=True)),

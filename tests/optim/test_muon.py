@@ -51,7 +51,7 @@ def assert_equal(before, after):
 
 @pytest.fixture
 def float32_in_torch(monkeypatch):
-    """Keep torch's Muon, which converts matrices to bfloat16, in float32, so that the two can be compared closely."""
+    """Keep torch's Muon in float32 for a close comparison; it would convert matrices to bfloat16."""
     monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
 
 
@@ -79,7 +79,7 @@ def test_orthogonalized_matrices_keep_their_singular_vectors_and_come_near_one()
     given = drawn(3, 6, 17, seed=2)
     left, _, right = torch.linalg.svd(given, full_matrices=False)
     result = orthogonalize(given, 5)
-    turned = left.mT @ result @ right.mT  # (3, 6, 6), diagonal where the vectors are the same
+    turned = left.mT @ result @ right.mT  # (3, 6, 6), diagonal if the singular vectors are equal
     singular = turned.diagonal(dim1=-2, dim2=-1)
 
     torch.testing.assert_close(turned, torch.diag_embed(singular), atol=1e-5, rtol=0)
@@ -147,7 +147,7 @@ def test_cautious_decay_shrinks_only_what_the_step_shrinks():
 
     def moved(**changes):
         parameter = nn.Parameter(start.clone())
-        # The step lowers the first two numbers and raises the third.
+        # The step lowers the first two weights and raises the third.
         parameter.grad = torch.tensor([[1.0, 1.0, -1.0]])
         MuonAdamW([hidden_group([parameter], **changes)]).step()
         return parameter.detach()
@@ -161,7 +161,7 @@ def test_cautious_decay_shrinks_only_what_the_step_shrinks():
 
 
 def small(**changes):
-    """A model that has every kind of parameter, no two matrices of a block alike in shape, and its optimizer."""
+    """A model with every kind of parameter, whose block matrices all differ in shape, and its optimizer."""
     model = new_gpt(GPTConfig(**GPT2 | {"n_kv_heads": G, "tie_embeddings": False}), 1)
     return model, MuonSettings(**SETTINGS | changes).build(model)
 
@@ -190,7 +190,7 @@ def test_every_parameter_is_in_the_group_that_is_meant_and_in_no_other():
     assert others[2][:2] == ("adamw", 0.005)
 
     for group in optimizer.param_groups:
-        # Where torch's load_state_dict puts the counts of steps: for its fused kernel, on the weights' device.
+        # torch's load_state_dict puts the step counts of its fused kernel on the weights' device.
         assert group.get("fused", False) == (group["kind"] == "adamw")
 
 
@@ -220,7 +220,7 @@ def test_adamw_groups_equal_torchs_adamw():
     twin, _ = small()
     names = {id(parameter): name for name, parameter in model.named_parameters()}
 
-    # torch's AdamW gets the twin's parameters of the same names, each with the learning rate of its group.
+    # torch's AdamW gets the twin's parameters with the same names and learning rates.
     theirs = {}
     groups = []
     for group in optimizer.param_groups:

@@ -1,4 +1,4 @@
-"""Matrices that their owners orthogonalize are those of one process, bit for bit, at the stated exchanges."""
+"""Orthogonalization by owners equals that of one process bit for bit, with the stated number of collectives."""
 
 from functools import partial
 
@@ -12,19 +12,19 @@ from forked import in_processes
 from gptmini.optim.muon import orthogonalize
 from gptmini.optim.owners import by_owner
 
-N_ROWS, N_COLUMNS = 13, 18  # neither is a multiple of the numbers of processes
-# How the matrices are divided among the processes, with the number of collectives that it takes.
+N_ROWS, N_COLUMNS = 13, 18  # not multiples of the numbers of processes
+# Placement of the matrices, and the number of collectives.
 PLACEMENTS = ((Replicate(), 1), (Shard(1), 2), (Shard(2), 2))
 
 
 def by_placement(matrices):
-    """What shared gives for each placement."""
+    """The result of shared for each placement."""
     mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
     return [shared(matrices, placement, mesh) for placement, _ in PLACEMENTS]
 
 
 def shared(matrices, placement, mesh):
-    """What this process gets of matrices that are orthogonalized by their owners, and the number of collectives."""
+    """This process's part of the orthogonalized matrices, and the number of collectives."""
     whole = DTensor.from_local(matrices, mesh, [Replicate()])
     local = whole.redistribute(placements=[placement]).to_local()
 
@@ -55,7 +55,7 @@ def test_owners_compute_what_one_process_computes(n_matrices, n_ranks, tmp_path)
             assert torch.equal(torch.tensor(result), expected)
             assert counted == n_collectives
 
-        # Every matrix is orthogonalized once, and no process has more of them than its share.
+        # Every matrix is orthogonalized once, and the processes own equal numbers.
         shares = [n_own for _, _, n_own in results]
         assert sum(shares) == n_matrices
         assert max(shares) == -(-n_matrices // n_ranks)

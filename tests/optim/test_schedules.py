@@ -1,4 +1,4 @@
-"""Learning-rate schedules against numbers by hand, nanoGPT's formula, and what every schedule promises."""
+"""Learning rate schedules against numbers by hand, nanoGPT's formula, and the properties of every schedule."""
 
 import math
 
@@ -16,7 +16,7 @@ ROOT = math.sqrt(0.5)
 # A quarter, a half and three quarters of the way through the decay.
 COSINE = [(6, 0.2 + 0.4 * (1 + ROOT)), (8, 0.6), (10, 0.2 + 0.4 * (1 - ROOT))]
 LINEAR = [(5, 0.9), (6, 0.8), (8, 0.6), (10, 0.4), (11, 0.3)]
-# Of 21 steps the last 8 decay, from step 12 (peak) to step 20 (the last).
+# The last 8 of 21 steps decay, from step 12 (peak) to step 20 (the last).
 TRAPEZOID = [(5, 1.0), (12, 1.0), (13, 0.9), (16, 0.6), (19, 0.3), (20, 0.2), (10**12, 0.2)]
 
 
@@ -37,7 +37,7 @@ def test_values_by_hand(schedule, max_steps, points):
 @pytest.mark.parametrize("min_lr", [0.0, 1e-4])
 def test_cosine_equals_nanogpt(max_steps, warmup_steps, min_lr):
     lr = 1e-3
-    lr_decay_iters = max_steps - 1  # the number of the last step, which reaches min_lr
+    lr_decay_iters = max_steps - 1  # index of the last step, which reaches min_lr
 
     def get_lr(it):  # train.py, "learning rate decay scheduler (cosine with warmup)"
         if it < warmup_steps:
@@ -75,7 +75,7 @@ SCHEDULES = st.builds(
 def test_a_schedule_rises_to_its_peak_and_falls_to_its_end(schedule, max_steps):
     values = [schedule(step, max_steps=max_steps) for step in range(max_steps)]
     peak = schedule.warmup_steps
-    if peak >= max_steps - 1:  # a run that ends within the warm-up only rises
+    if peak >= max_steps - 1:  # the rate of a run that ends during warm-up only rises
         expected = [(step + 1) / (peak + 1) for step in range(max_steps)]
         assert values[:-1] == pytest.approx(expected[:-1])
         return

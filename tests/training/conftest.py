@@ -1,4 +1,4 @@
-"""The tiny run of the training room."""
+"""The tiny run of the tests of training."""
 
 import pytest
 
@@ -10,5 +10,5 @@ __all__ = ["store", "train"]
 
 @pytest.fixture
 def checkpoints():
-    """The checkpointing callback, saving last every 4 steps."""
+    """RunCheckpoints, which saves last.ckpt every 4 steps."""
     return RunCheckpoints(every_steps=4)

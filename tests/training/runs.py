@@ -1,4 +1,4 @@
-"""A tiny run of the training room, without scripts, Hydra or a text of any size."""
+"""A tiny run of gptmini.training, without commands, Hydra or a large text."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ from toys import Documents
 
 
 class Sgd:
-    """The settings of an optimizer of one's own, in the form that docs/configuring.md describes."""
+    """The settings of a custom optimizer, as described in docs/configuring.md."""
 
     @staticmethod
     def build(model):
@@ -31,7 +31,7 @@ class Sgd:
 OPTIMIZERS = {
     "sgd": Sgd,
     "adamw": AdamWSettings(lr=0.01, betas=[0.9, 0.95], eps=1e-8, weight_decay=0.1),
-    # For figures of a run that must hardly depend on rounding.
+    # For tests that need little rounding error.
     "slow adamw": AdamWSettings(lr=0.002, betas=[0.9, 0.95], eps=1e-8, weight_decay=0.1),
     "muon": MuonSettings(
         lr=0.02,

@@ -1,4 +1,4 @@
-"""Batches that a thread cuts ahead are those that are cut when they are needed, whoever is faster."""
+"""Prefetched batches equal batches that are cut on demand, whether the thread or the consumer is faster."""
 
 import itertools
 import threading
@@ -17,7 +17,7 @@ DATA = np.random.default_rng(1).integers(0, 2**16, 400).astype(np.uint16)
 
 
 def starts(number):
-    """Where the windows of a batch begin."""
+    """The start positions of a batch's windows."""
     return np.array([number % 7, 300 - 11 * number])
 
 

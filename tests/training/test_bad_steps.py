@@ -1,4 +1,4 @@
-"""A step whose loss or gradient is not finite changes nothing but the counts, and too many in a row end the run."""
+"""A step with a non-finite loss or gradient changes only the counts, and too many in a row end the run."""
 
 import itertools
 import math
@@ -19,7 +19,7 @@ from training.watchers import Poison, Said
 
 @pytest.fixture(params=["at once", "a step late"])
 def late(request, monkeypatch):
-    """The host reads a step at once, as on a CPU, or when the next one has been queued, as on a GPU."""
+    """Read a step at once, as on a CPU, or after the next step is queued, as on a GPU."""
     is_late = request.param == "a step late"
     monkeypatch.setattr("gptmini.training.outcomes.LATE_FROM", ("cpu",) if is_late else ())
     return is_late
@@ -47,17 +47,17 @@ def test_a_bad_step_is_not_applied_but_counted_logged_and_named_with_its_batch(
         gradient_clip=clip,
     )
 
-    # Good steps alone change the weights.
+    # Only good steps change the weights.
     weights = [*poison.around.values(), list(trainer.lightning_module.model.parameters())]
     for step, (before, after) in enumerate(itertools.pairwise(weights)):
         assert all(map(torch.equal, before, after)) == (step in poison.steps)
 
-    # Bad steps, of which one is the last, are counted, and what is not finite is logged as it is.
+    # Bad steps, the last step included, are counted. Non-finite values are logged unchanged.
     assert said.values("train/bad_steps") == {3: 1, 5: 2}
     shown = "train/loss" if kind == "loss" else "weights/grad_norm"
     assert not math.isfinite(said.points[shown, 3])
 
-    # The line of the third step says where its windows begin.
+    # The line of the third step names the starts of its windows.
     n_tokens = store.n_tokens("train")
     starts = window_starts(range(16, 24), n_tokens=n_tokens, context_length=5, seed=1)
     assert ", ".join(map(str, starts)) in said.lines[0]
@@ -73,7 +73,7 @@ def test_too_many_in_a_row_end_the_run_with_the_last_good_checkpoint(train, tmp_
         train(max_steps=9, callbacks=callbacks, val_every_steps=9)
 
     state, _ = find_training_state(tmp_path)
-    assert state.step == 4  # step 6 was bad, as was the one before
+    assert state.step == 4  # steps 5 and 6 were bad
     assert (state.bad_steps, state.bad_steps_in_a_row) == (1, 0)
 
 
@@ -108,7 +108,7 @@ def test_a_stop_tells_the_bad_step_before_it_and_counts_it(train, tmp_path, late
 
 
 class Reads(TorchDispatchMode):
-    """Counts how often a number is taken out of a tensor, which keeps a GPU waiting."""
+    """Counts reads of numbers from tensors, which make the host wait for a GPU."""
 
     def __init__(self):
         super().__init__()

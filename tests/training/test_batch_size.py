@@ -1,4 +1,4 @@
-"""trainer.batch_size=auto: the largest divisor that fits, found in few trials, each of which may run out of memory."""
+"""trainer.batch_size=auto: the largest divisor that fits, found in few trials. Each trial may run out of memory."""
 
 import math
 
@@ -42,7 +42,7 @@ def test_the_largest_divisor_that_fits_is_found_in_few_trials(size, share, fixed
     found = largest_fitting(divisors(share), peak, usable)
     fitting = [n for n in divisors(share) if fixed + each * n <= usable]
     assert found == max(fitting, default=1)
-    assert len(tried) <= 3  # one sequence, two, and the size that is returned
+    assert len(tried) <= 3  # one sequence, two sequences, and the returned size
 
 
 def test_a_size_that_unexpectedly_does_not_fit_is_passed_over():
@@ -76,7 +76,7 @@ def test_a_cpu_takes_at_most_8192_tokens_at_once(
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A stand-in for CUDA's counts of memory, whose peak is always 100 bytes; the CPU computes."""
+    """A fake of torch.cuda's memory statistics with a peak of 100 bytes; the CPU computes."""
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 100)
 

@@ -1,4 +1,4 @@
-"""The rule behind budget=, by hand: its law, what belongs to a width, and the steps of a time."""
+"""The rules behind budget=, by hand: the scaling law, the sizes of a width, and the steps in a time."""
 
 import math
 from dataclasses import asdict
@@ -35,7 +35,7 @@ TRAINER = TrainerSettings(
     threads=None,
 )
 QWEN = preset("qwen_tiny", vocab_size=256)
-LARGE = 10**12  # bytes of a text that no run here reads twice
+LARGE = 10**12  # bytes of a text that is too large for two passes
 
 
 def test_the_law_at_its_units():
@@ -72,7 +72,7 @@ def test_ids_of_a_text(n_bytes, width, n_vocab):
         (64, 2, 2, 1, 168),
         (96, 2, 3, 3, 256),
         (192, 2, 6, 3, 512),
-        (200, 2, 5, 5, 536),  # which six heads do not divide
+        (200, 2, 5, 5, 536),  # six heads do not divide this width
         (768, 10, 12, 6, 2048),
     ],
 )
@@ -104,10 +104,10 @@ def test_weights_of_the_blocks():
 @pytest.mark.parametrize(
     ("seconds", "n_val_tokens", "most", "n_steps", "val_every"),
     [
-        # A validation of 6,144 tokens takes a third of three steps, 0.1 s, and half a second for its sample. Eight of
-        # them fit into a twentieth of 100 s, and take 4.8 s.
+        # A validation of 6,144 tokens takes a third of three steps, 0.1 s, plus 0.5 s for its sample. Eight validations
+        # fit into a twentieth of 100 s, and take 4.8 s.
         (100, 6144, 10_000, 952, 119),
-        (1000, 6144, 10_000, 9880, 494),  # and in any time there are twenty
+        (1000, 6144, 10_000, 9880, 494),  # at most twenty validations
         (100, 204_800, 10_000, 961, 961),  # one takes 3.83 s
         (100, 6144, 80, 80, 10),
     ],
@@ -132,7 +132,7 @@ def test_steps_that_are_kept_are_taken():
 @pytest.mark.slow
 def test_a_model_is_compared_by_its_fastest_step_but_the_first(monkeypatch):
     seconds = [1, 5, 3]
-    ticks = iter([tick for length in seconds for tick in (0, length)])  # when each begins and ends
+    ticks = iter([tick for length in seconds for tick in (0, length)])  # start and end of each
     monkeypatch.setattr(timing, "clock", lambda device: next(ticks))
     search = searched(10_000, kind=Search)
     assert search._seconds_a_step(QWEN, TRAINER) == 3
@@ -149,7 +149,7 @@ def test_a_measurement_of_a_slow_model_ends_early(monkeypatch):
 def test_the_chosen_model_is_measured_for_three_percent_of_the_time_or_a_minute(
     monkeypatch, seconds, n_steps
 ):
-    ticks = iter(range(2 * (n_steps + 1)))  # a second between any two, and one step more to warm up
+    ticks = iter(range(2 * (n_steps + 1)))  # one second per step, and a warm-up step
     monkeypatch.setattr(timing, "clock", lambda device: next(ticks))
     module = Mock(model=new_gpt(QWEN, seed=0))
     module.settings = Mock(micro_batch_size=1, n_micro_steps=1)
@@ -253,13 +253,13 @@ def test_heads_that_are_kept_have_half_as_many_keys():
 
 def test_widths_that_do_not_fit_are_passed_over():
     search = searched(60, kept=("model.n_kv_heads",), n_kv_heads=2)
-    # Of 96 and 128 with 3 and 4 heads, and so on: three heads have no two key-value heads.
+    # Widths 96 and 128 have 3 and 4 heads, and so on. Three heads cannot share two key-value heads.
     widths = [candidate.config.d_model for candidate in search.candidates(large)]
     assert widths[0] == 128
 
 
 def test_a_small_text_limits_weights_and_passes_and_asks_for_dropout():
-    # Of 200,000 bytes there are at most 1,600,000 weights: two blocks of 192 have 812,000, and three of 256 2,158,000.
+    # 200,000 bytes allow 1,600,000 weights: two blocks of width 192 have 812,000, three of width 256 have 2,158,000.
     candidates = searched(10**9).candidates(lambda width: Text.in_pairs(200_000, width))
     assert [candidate.config.d_model for candidate in candidates] == [96, 128, 192]
     assert [candidate.config.dropout for candidate in candidates] == [0.1, 0.1, 0.1]

@@ -1,4 +1,4 @@
-"""The checkpoints that a run leaves: of the steps that their names say, and enough to sample from."""
+"""The checkpoints of a run have the steps of their names, and enough data to sample from."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ from training.test_strategies import trained
 
 
 class StopAtTheEnd(L.Callback):
-    """Asks the run to stop when its last step is done and saved."""
+    """Requests a stop after the last step is done and saved."""
 
     def on_train_epoch_end(self, trainer, pl_module):
         if trainer.global_step == trainer.max_steps:
@@ -30,7 +30,7 @@ def test_best_last_and_previous_are_the_steps_they_name(train, tmp_path, checkpo
     folder = tmp_path / "checkpoints"
     steps = {path.stem: read_checkpoint(path)["global_step"] for path in folder.iterdir()}
 
-    # The loss of so short a run falls throughout.
+    # In so short a run, the loss falls in every step.
     assert steps == {"best": 9, "last": 9, "previous": 8}
     assert checkpoints.best.loss == trainer.lightning_module.evaluation.loss
 
@@ -61,7 +61,7 @@ def test_the_state_is_written_after_each_checkpoint_and_names_its_step(
 
     monkeypatch.setattr("gptmini.training.callbacks.checkpoints.write_state", write)
     train(callbacks=[RunCheckpoints(every_steps=2)], max_steps=7, val_every_steps=3)
-    # best.ckpt is of steps 3, 6 and 7, the validations.
+    # best.ckpt has steps 3, 6 and 7, the steps of the validations.
     assert seen == [(step, step) for step in (2, 3, 4, 6, 6, 7, 7)]
     assert read_state(tmp_path) == RunState(state="running", step=7)
 
@@ -75,7 +75,7 @@ def test_a_checkpoint_alone_is_the_model_and_its_tokenizer(train, tmp_path, chec
 
 
 def trained_on_a_full_disk(train, n_ranks, *, failing, **settings):
-    """Train as one process of a run whose disk is full at some steps; return the error that ends it, or None."""
+    """Train as one process of a run with a full disk at some steps; return the error that ends it, or None."""
     write = AtomicCheckpointIO.save_checkpoint
 
     def save_checkpoint(self, checkpoint, path, storage_options=None):
@@ -83,7 +83,7 @@ def trained_on_a_full_disk(train, n_ranks, *, failing, **settings):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write(self, checkpoint, path)
 
-    # In a process that is forked for this run alone.
+    # This run has its own forked process.
     AtomicCheckpointIO.save_checkpoint = save_checkpoint
     try:
         trained(train, n_ranks, max_steps=6, **settings)

@@ -1,4 +1,4 @@
-"""What a person sees of a run in the terminal, in a pipe and in the log."""
+"""The output of a run in a terminal, in a pipe and in train.log."""
 
 import io
 import math
@@ -20,7 +20,7 @@ TRAINED = {"train/loss": 4.4375, "work/tokens_per_second": 12345.6, "train/token
 
 
 class Encoded(io.TextIOWrapper):
-    """What was written, in an encoding."""
+    """The written bytes in an encoding."""
 
     def __init__(self, encoding):
         super().__init__(io.BytesIO(), encoding=encoding, errors="strict", write_through=True)
@@ -40,7 +40,7 @@ def watch(
     before=(),
     began=None,
 ):
-    """What a run shows on the console and in the log, and its logger."""
+    """The output of a run on the console and in train.log, and its logger."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     if no_color:
         monkeypatch.setenv("NO_COLOR", "1")
@@ -72,7 +72,7 @@ def test_a_validation_says_better_or_worse_and_the_way_of_the_loss(monkeypatch, 
     for text in (shown, kept):
         assert re.search(r"step 10/40  loss 4.4375  val loss 5.2500 ▁  \S", text)
         assert re.search(r"step 20/40  loss 4.4375  val loss 4.7500 ↓ █▁  \S", text)
-        # 0.125 above the least of losses that are 0.5 apart: 1.75 of seven steps, which is the second.
+        # 0.125 above the lowest loss, in a range of 0.5: step 1.75 of seven, rounded to 2.
         assert re.search(r"step 30/40  loss 4.4375  val loss 4.8750 ↑ █▁▃  \S", text)
         assert re.search(r"step 40/40  loss 4.4375  val loss 4.5000 ↓ █▃▅▁  0 s left", text)
 
@@ -87,7 +87,7 @@ def test_a_validation_says_better_or_worse_and_the_way_of_the_loss(monkeypatch, 
 
 
 def test_a_step_with_a_validation_has_one_line(monkeypatch):
-    now = iter(range(0, 1000, 10))  # every line of progress is due
+    now = iter(range(0, 1000, 10))  # ten seconds apart: every progress line is due
     monkeypatch.setattr(time, "monotonic", lambda: next(now))
     kept = io.StringIO()
     console = Console(file=io.StringIO(), width=80)
@@ -102,7 +102,7 @@ def test_a_step_with_a_validation_has_one_line(monkeypatch):
 
 
 def test_nothing_but_ascii_reaches_a_console_that_has_nothing_else(monkeypatch):
-    # The encoding is strict: characters that it lacks would raise.
+    # The encoding is strict: unsupported characters would raise an error.
     shown, kept, _ = watch(monkeypatch, terminal=False, encoding="ascii")
     assert "val loss 4.7500 v  0 s left" in shown
     assert "val loss 4.8750 ^  0 s left" in shown
@@ -138,7 +138,7 @@ def test_validations_of_the_past_have_what_was_logged_last_before_them(monkeypat
         {"step": 9, "train/loss": 6.5},
     ]
     _, _, logger = watch(monkeypatch, terminal=False, losses=[], before=before)
-    # Every step takes as many tokens, so their number is known at steps where it was not logged.
+    # All steps have equally many tokens, so the number is known at steps that did not log it.
     assert [row.split() for row in logger.final_table()[1:]] == [
         ["4", "256", "8.0000", "6.0000"],
         ["8", "512", "7.0000", "5.0000", "best"],
@@ -146,7 +146,7 @@ def test_validations_of_the_past_have_what_was_logged_last_before_them(monkeypat
 
 
 class Failing(io.StringIO):
-    """A file that takes nothing, as on a full disk."""
+    """A file that rejects all writes, as on a full disk."""
 
     def __init__(self, error=None):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Each thing that a run logs is a line of metrics.jsonl, which TensorBoard and metrics.csv repeat after any resume."""
+"""Each logged entry is a line of metrics.jsonl. TensorBoard and metrics.csv repeat these lines after any resume."""
 
 import csv
 import io
@@ -31,7 +31,7 @@ def logger(tmp_path):
 
 
 def written(folder):
-    """Steps and tags of every line, by Python's own json."""
+    """Steps and tags of every line, read with Python's json."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").open(encoding="utf-8")]
     for line in lines:
         assert abs(line.pop("time") - time.time()) < 600
@@ -101,9 +101,9 @@ def test_a_run_that_goes_back_keeps_what_it_logged_up_to_its_step(
     (tmp_path / "pictures").mkdir()
     for name in ("zoom_a-4.png", "zoom_a-6.png", "zoom_b-6.png", ".zoom_b-6.png.0123.tmp"):
         (tmp_path / "pictures" / name).write_bytes(PNG)
-    write(tmp_path, *LINES, end='{"step": 8, "train/lo')  # by a process that was killed
+    write(tmp_path, *LINES, end='{"step": 8, "train/lo')  # written by a process that was killed
 
-    # An error inside the block leaves all as it was.
+    # After an error inside the block, the file is unchanged.
     with pytest.raises(OSError, match="full"), dropping_later_lines(tmp_path, 2, validated=True):
         raise OSError(28, "full", "last.ckpt")
     assert read_lines(tmp_path) == LINES
@@ -113,7 +113,7 @@ def test_a_run_that_goes_back_keeps_what_it_logged_up_to_its_step(
     assert read_lines(tmp_path) == expected
     assert {path.name for path in (tmp_path / "pictures").iterdir()} == pictures
 
-    # The logger of the resumed run goes on in the same file.
+    # The logger of the resumed run appends to the same file.
     logger.log_metrics({"val/loss": 1.0}, 10)
     assert read_lines(tmp_path)[-1]["val/loss"] == 1.0
     assert len(read_lines(tmp_path)) == len(expected) + 1
@@ -129,7 +129,7 @@ def test_one_tag_can_be_read_without_the_other_lines(tmp_path):
 
 
 def limited(size):
-    """Let the system refuse files of more bytes."""
+    """Limit the size of files by the system."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -142,7 +142,7 @@ def test_a_full_disk_costs_lines_but_leaves_no_part_of_one_and_is_told_once(tmp_
     for step in (1, 2, 3):
         logger.log_metrics({"loss": step}, step)
 
-    # The file system itself refuses: it takes six more bytes, which is less than a line.
+    # The system accepts only six more bytes, less than a line.
     lift = limited((tmp_path / "metrics.jsonl").stat().st_size + 6)
     try:
         for step in (4, 5):
@@ -214,7 +214,7 @@ def test_names_that_are_not_utf8_are_escaped_for_tensorboard(tmp_path):
 
 
 def log_all(loggers, steps, *, start):
-    """Log what a run logs from one step to another, in its start of this number."""
+    """Log what a run logs in these steps, as start number `start`."""
     for logger in loggers:
         logger.log_table("setup/config", [["start"], [str(start)]], 0)
         for step in steps:
@@ -225,7 +225,7 @@ def log_all(loggers, steps, *, start):
                 logger.log_metrics({"val/loss": step + start / 4}, step)
                 logger.log_samples([f"start {start}, step {step}"], step)
                 logger.log_image("zoom/a", PNG, step)
-        logger.log_metrics({"last": 1.0}, steps[-1])  # for which fast_steps waits
+        logger.log_metrics({"last": 1.0}, steps[-1])  # fast_steps waits for this tag
     events, _ = loggers
     events.log_layout()
     events.log_comparison({"start": start}, ["start"], [])
@@ -234,7 +234,7 @@ def log_all(loggers, steps, *, start):
 
 
 def fast_steps(folder):
-    """Steps of each scalar as TensorBoard's fast loader, its default, gives them."""
+    """Steps of each scalar, from TensorBoard's fast loader (the default)."""
     grpc_util = pytest.importorskip("tensorboard.util.grpc_util")
     from tensorboard import context
     from tensorboard.data import provider, server_ingester

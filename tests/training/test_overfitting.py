@@ -1,4 +1,4 @@
-"""The notice that a validation loss no longer falls: when it comes, and that it comes once, also in a resumed run."""
+"""The warning that the validation loss no longer falls: when it is printed, and only once, also in a resumed run."""
 
 from types import SimpleNamespace
 
@@ -8,7 +8,7 @@ from gptmini.training import OverfittingNotice
 
 
 class Saying:
-    """A logger that keeps what is said."""
+    """A logger that stores printed lines."""
 
     def __init__(self):
         self.lines = []
@@ -18,7 +18,7 @@ class Saying:
 
 
 def validate(notice, losses, first_step=0):
-    """Show a notice losses, ten steps apart; return the lines that it said."""
+    """Pass losses to the callback, ten steps apart; return the printed lines."""
     logger = Saying()
     for i, loss in enumerate(losses):
         trainer = SimpleNamespace(loggers=[logger], global_step=first_step + 10 * i)

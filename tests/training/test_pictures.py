@@ -1,4 +1,4 @@
-"""Pictures and tables of a run hold the numbers that they are made of."""
+"""The images and tables of a run show the right numbers."""
 
 import io
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ def pictures(**changes):
 
 @pytest.mark.slow
 def test_maps_show_each_weight_under_its_tokens_and_grey_the_future(recwarn):
-    # More maps than stand in a row, and labels that matplotlib could not draw as they are.
+    # More maps than fit in a row, and labels with characters that are special to matplotlib.
     labels = [" cat", "\n", "$", "中", "a" * 99, "\x0b\u200b"]
     shown_labels = ["␣cat", "⏎", r"\$", "U+4E2D", "aaaaaaaaaaa…", r"\x0b\u200b"]
     torch.manual_seed(0)
@@ -73,11 +73,11 @@ def test_loss_by_position_is_the_mean_of_each_place():
 
     mean, smooth = drawing.loss_by_position(np.arange(40.0), np.arange(40), "loss").axes[0].lines
     assert smooth.get_ydata()[20] == pytest.approx(20)  # the mean of 13 to 27
-    assert smooth.get_ydata()[0] == pytest.approx(3.5)  # of the eight that there are
+    assert smooth.get_ydata()[0] == pytest.approx(3.5)  # the mean of the first eight
 
 
 def test_positions_without_a_token_are_left_out(recwarn):
-    """As where the loss counts answers alone."""
+    """As if the loss counted only answers."""
     positions = np.array([2, 2, 40, 60])
     losses = np.array([1.0, 2.0, 5.0, 0.5])
     mean, smooth = drawing.loss_by_position(losses, positions, "loss").axes[0].lines
@@ -104,7 +104,7 @@ def test_a_chart_shows_every_point_and_turns_to_a_logarithm_where_one_value_dwar
     assert (plain.get_yscale(), plain.get_legend()) == ("linear", None)
 
     gap = drawing.curves({("", ""): [(1, -0.2), (2, 0.01), (3, 0.02), (4, 0.6)]}, "gap").axes[0]
-    assert gap.get_yscale() == "linear"  # a logarithm would hide what is below 0
+    assert gap.get_yscale() == "linear"  # a logarithmic scale would hide values below 0
 
     of_two_runs = {
         ("a", "train"): [(1, 500.0), (2, 0.0)],
@@ -193,7 +193,7 @@ def test_the_models_table_adds_up(tied):
     assert total == ["all", "", "", f"{model.n_parameters:,}", "100%"]
     assert sum(int(row[3].replace(",", "")) for row in rows) == model.n_parameters
 
-    # The embedding has 320 rows with those that pad it, which are not counted.
+    # The embedding has 320 rows with padding. The padding is not counted.
     by_name = {row[0]: row for row in rows}
     assert by_name["embedding.weight"][1:4] == ["257 x 12", "1", "3,084"]
     assert by_name["blocks.*.attention.qkv.weight"][1:4] == ["36 x 12", "2", "864"]
@@ -237,7 +237,7 @@ def test_runs_are_compared_by_what_was_changed_first(tmp_path):
     assert values["overrides"] == " ".join(overrides)
     assert values["tokenizer"] == "byte"
     assert values["parameters"] == model.n_parameters
-    assert others == ["parameters", "seed", "tokenizer"]  # of those that this configuration has
+    assert others == ["parameters", "seed", "tokenizer"]  # the keys that this configuration has
     assert dict(leaves(config)).items() <= values.items()
     assert config_table(config)[:5] == [
         ["key", "value"],

@@ -1,6 +1,6 @@
-"""A model of xl's width on 64 devices that torch pretends: each keeps a 64th of weights, gradients and moments.
+"""A model of xl's width on 64 fake devices: each stores a 64th of weights, gradients and optimizer state.
 
-Fake tensors have shapes and no numbers, and the fake process group answers every collective at once.
+Fake tensors have shapes but no values. The fake process group answers every collective at once.
 """
 
 import pytest
@@ -22,7 +22,7 @@ VOCABULARY = 50257
 
 
 def built(mesh, optimizer):
-    """The embeddings and two of the 32 blocks of xl as the first of 64 processes has them, and their optimizer."""
+    """The embeddings and two of xl's 32 blocks on the first of 64 processes, and their optimizer."""
     config, _ = compose("train", ["model=xl", "model.n_layers=2", f"optimizer={optimizer}"])
     model = GPT(build_part(config.model).with_vocab_size(VOCABULARY))
     shard(model, mesh, precision="bf16", compile=False)
@@ -30,11 +30,11 @@ def built(mesh, optimizer):
 
 
 def bytes_of_states(optimizer_name):
-    """Parameters in all and in the blocks, and the bytes that one process keeps after a step for all of them.
+    """The number of all parameters and of those in the blocks, and the bytes that one process stores after a step.
 
-    The bytes are those of weights, gradients and moments.
+    The bytes include weights, gradients and optimizer state.
     """
-    # A mesh computes with numbers, and so is made before they are fake.
+    # A mesh computes with values, so create it before tensors are fake.
     dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
     mesh = init_device_mesh("cpu", (RANKS,))
     with FakeTensorMode():
@@ -48,13 +48,13 @@ def bytes_of_states(optimizer_name):
         kept = [parameter, parameter.grad, *optimizer.state[parameter].values()]
         for tensor in kept:
             own = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-            if own.dim():  # a step's number has no dimension
+            if own.dim():  # step counts have no dimension
                 n_bytes += own.numel() * own.element_size()
     n_in_blocks = sum(weight.numel() for weight in model.blocks.parameters())
     return model.n_parameters, n_in_blocks, n_bytes
 
 
-# Of each parameter in float32: its weight, its gradient, and two moments of AdamW or the one of Muon.
+# Per parameter in float32: its weight, its gradient, and two moments of AdamW or one of Muon.
 @pytest.mark.slow
 @pytest.mark.parametrize(("optimizer", "bytes_in_blocks"), [("adamw", 16), ("muon", 12)])
 def test_weights_gradients_and_moments_are_divided_evenly(optimizer, bytes_in_blocks):
@@ -65,7 +65,7 @@ def test_weights_gradients_and_moments_are_divided_evenly(optimizer, bytes_in_bl
 
 
 def first_rows_of_ranks(n_ranks, shape, n_rows):
-    """The first rows of a matrix of counted numbers that FSDP2 has divided, of each rank."""
+    """Each rank's part of the first rows of a sharded matrix with the values 0, 1, 2, ..."""
     found = []
     for rank in range(n_ranks):
         dist.init_process_group("fake", rank=rank, world_size=n_ranks, store=FakeStore())
@@ -77,7 +77,7 @@ def first_rows_of_ranks(n_ranks, shape, n_rows):
     return found
 
 
-# Shares of 3, 3, 3 and 1 rows; of 2, 2, 1 and none.
+# Shards of 3, 3, 3 and 1 rows; of 2, 2, 1 and 0 rows.
 @pytest.mark.parametrize(("n", "n_rows"), [(10, 8), (10, 3), (10, 10), (5, 4), (5, 5)])
 def test_the_first_rows_of_a_divided_matrix_lie_each_on_one_rank(n, n_rows):
     expected = torch.arange(n * 3, dtype=torch.float32).view(n, 3)[:n_rows]

@@ -1,4 +1,4 @@
-"""Ranks leave a run together, and none waits for ever for another one."""
+"""Ranks leave a run together, and no rank waits forever for another one."""
 
 import threading
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Bit for bit: N steps straight equal N steps with any number of kills and resumes between them."""
+"""N steps without interruption equal N steps with any number of kills and resumes, bit for bit."""
 
 import math
 import shutil
@@ -19,7 +19,7 @@ STEPS = 11
 
 
 class InValidation(L.Callback):
-    """Ends the run inside the validation of a step: killed, or asked to stop as by a signal."""
+    """Ends the run inside the validation of a step, by a kill or by a stop request."""
 
     def __init__(self, step, error):
         self.step = step
@@ -31,7 +31,7 @@ class InValidation(L.Callback):
 
 
 class Texts(L.Callback):
-    """Keeps the batches that the run reads and the samples that it writes, by step."""
+    """Stores the run's batches and samples, by step."""
 
     def __init__(self, samples, kept):
         self.samples = samples
@@ -46,7 +46,7 @@ class Texts(L.Callback):
 
 
 class Run:
-    """A run that begins or goes on in its folder, and everything that it logs, reads and samples meanwhile."""
+    """A run that starts or resumes in its folder, and all its logs, batches and samples."""
 
     def __init__(self, train, folder, *, save_every=2, **options):
         folder.mkdir()
@@ -59,7 +59,7 @@ class Run:
         self.kept = {}
 
     def go(self, *ends):
-        """Train from the newest checkpoint on, until a callback ends the run; return whether it came to its end."""
+        """Train from the latest checkpoint until a callback ends the run; return whether the run is complete."""
         state, warnings = find_training_state(self.folder)
         assert not warnings
         self.seen.resume(state.step if state else -1)
@@ -83,7 +83,7 @@ class Run:
 
 
 def assert_same(run, other):
-    """Weights, numbers of the optimizer, evaluation, curves, batches and samples are equal, bit for bit."""
+    """Assert that weights, optimizer state, evaluation, curves, batches and samples are equal bit for bit."""
     assert run.seen.same_every_time() == other.seen.same_every_time()
     assert run.kept == other.kept
     one = run.trainer
@@ -100,7 +100,7 @@ def assert_same(run, other):
     other_optimizer = other.optimizers[0].state_dict()
     groups = zip(optimizer["param_groups"], other_optimizer["param_groups"], strict=True)
     for group, other_group in groups:
-        # The learning rate follows from the step. A run that does no step sets none.
+        # The learning rate depends on the step. A run without a step does not set it.
         assert group | {"lr": None} == other_group | {"lr": None}
 
     assert optimizer["state"].keys() == other_optimizer["state"].keys()
@@ -127,7 +127,7 @@ def threads(request):
     torch.set_num_threads(before)
 
 
-# One case on two threads, which take long where other programs run too.
+# Only one case uses two threads, which are slow if other programs run too.
 SLOW_CASES = [
     pytest.param(case, 2 if case == "rarely validated" else 1, marks=pytest.mark.slow)
     for case in CASES
@@ -145,7 +145,7 @@ def test_kills_and_resumes_change_no_bit(train, tmp_path, case):
         KillAfter(4 * micro_steps),
         KillAfter(3 * micro_steps - micro_steps // 2),
     ]
-    if options["val_every_steps"] == 3:  # at step 6, which is saved when its validation is done
+    if options["val_every_steps"] == 3:  # at step 6, which is saved after its validation
         kills.append(InValidation(6, Kill()))
 
     straight = Run(train, tmp_path / "straight", **options)
@@ -163,7 +163,7 @@ def test_kills_and_resumes_change_no_bit_when_compiled(train, tmp_path):
         pytest.skip("inductor needs a C++ compiler on a CPU")
     options = {
         "kind": "modern",
-        "sizes": {"n_layers": 1},  # half the time of compiling
+        "sizes": {"n_layers": 1},  # halves the compile time
         "max_steps": 5,
         "compile": True,
         "dropout": 0.2,
@@ -183,7 +183,7 @@ def test_a_resume_at_every_single_step_changes_no_bit(train, tmp_path):
     straight = Run(train, tmp_path / "straight", save_every=1, **options)
     assert straight.go()
     killed = Run(train, tmp_path / "killed", save_every=1, **options)
-    for _ in range(STEPS - 1):  # killed in the step after the one that is saved
+    for _ in range(STEPS - 1):  # killed in the step after the saved step
         assert not killed.go(KillAfter(2))
     assert killed.go()
 

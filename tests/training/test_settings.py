@@ -1,4 +1,4 @@
-"""The rules between settings of the trainer, and that every setting of it and of the callbacks is checked by name."""
+"""The rules between trainer settings, and the check of every trainer and callback setting by name."""
 
 import re
 import subprocess
@@ -99,7 +99,7 @@ def test_auto_takes_the_devices_that_were_started(settings, world, expected):
     ("settings", "world", "message"),
     [
         ({"devices": 2}, SIX, "torchrun started 6 ranks, 3 of them on this machine, got"),
-        # Two ranks on this machine, and three on the other.
+        # Two ranks on this machine, three on the other.
         ({}, World(launcher="srun", size=5, devices=2), "start equally many ranks on every"),
         ({"num_nodes": 2}, ALONE, "trainer.num_nodes above 1 requires torchrun or srun"),
         ({}, World(tasks_without_srun=4), "this Slurm job has 4 tasks"),

@@ -1,4 +1,4 @@
-"""What a run logs: each figure against what the run did, and samples by their seed."""
+"""The logged values of a run against its actual steps, and samples by seed."""
 
 import re
 import time
@@ -45,7 +45,7 @@ def test_figures_are_logged_at_some_optimizer_steps_and_losses_are_means_since_t
     passes = {step: step * 40 / n_tokens for step in (1, 2, 4, 6)}
     assert seen.values("train/passes") == pytest.approx(passes)
 
-    # The gap is that to the newest point of train/loss.
+    # The gap is the difference to the latest point of train/loss.
     validations = figures.validations
     assert seen.values("val/loss") == validations
     gaps = {3: validations[3] - means[2], 6: validations[6] - means[6]}
@@ -53,7 +53,7 @@ def test_figures_are_logged_at_some_optimizer_steps_and_losses_are_means_since_t
 
 
 def flat_weights(weights, names):
-    """The named weights as one vector, without the rows that pad the vocabulary of 257."""
+    """The named weights as one vector, without the padding of the vocabulary of 257."""
     parts = []
     for name in names:
         n_rows = 257 if name in ("embedding.weight", "unembedding.weight") else None
@@ -84,7 +84,7 @@ def test_norms_and_changes_of_weights_are_those_of_the_step(train, kind):
         "norm": r"norm\.|blocks\.\d\.(attention|mlp)_norm",
     }
     if kind == "gpt2":
-        del patterns["unembedding"]  # is the embedding
+        del patterns["unembedding"]  # tied to the embedding
     else:
         del patterns["norm"]  # has no weights
     logged = [tag for tag in seen.tags() if "update_ratio" in tag]
@@ -104,7 +104,7 @@ def test_norms_and_changes_of_weights_are_those_of_the_step(train, kind):
 
 
 def test_the_share_of_clipped_steps_is_of_those_since_the_last_point(train):
-    # At this limit the three of six steps with the smallest gradients are not clipped.
+    # At this limit, three of six steps are not clipped: those with the smallest gradients.
     free = Figures()
     seen = Seen()
     train(callbacks=[Scalars(every_steps=3), free], loggers=[seen], gradient_clip=None)
@@ -140,16 +140,16 @@ def test_parts_of_a_step_take_what_they_are_made_to_take(train):
         def on_after_backward(self, *_):
             time.sleep(0.04)
 
-    # A callback's hook runs before Scalars's, so that what it sleeps is charged to the part that ends there.
+    # The callback's hook runs before that of Scalars, so its sleep counts for the part that ends there.
     seen = Seen()
     train(callbacks=[Slow(), Scalars(every_steps=2)], loggers=[seen], batch_size=4)
 
-    # A step has two micro-steps, each of which sleeps.
+    # A step has two micro-steps, and each sleeps.
     for part, least in (("data", 40), ("forward", 60), ("backward", 80), ("optimizer", 0)):
         spent = seen.values(f"work/ms/{part}")
         assert list(spent) == [1, 2, 4, 6]
         if part == "data":
-            # The first of step 4's sleeps comes after a validation, and is not charged to any part.
+            # The first sleep of step 4 follows a validation, and counts for no part.
             spent[4] += 20
         assert all(least < value < least + 5000 for value in spent.values())
 
@@ -166,7 +166,7 @@ def test_speed_is_of_the_clock_and_memory_of_the_system(train):
     trainer = train(callbacks=[Slow(), Scalars(every_steps=2, peak_tflops=0.5)], loggers=[seen])
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
-    # A step has 40 tokens and takes at least a tenth of a second. That of the first is not known.
+    # A step has 40 tokens and takes at least 0.1 s. The speed of the first step is unknown.
     speeds = seen.values("work/tokens_per_second")
     assert list(speeds) == [2, 4, 6]
     assert all(4 < speed < 400 for speed in speeds.values())
@@ -181,7 +181,7 @@ def test_the_learning_rate_shown_is_the_one_used(train):
     seen = Seen()
     train(callbacks=[Scalars(every_steps=1)], loggers=[seen])
 
-    # The warm-up is (s + 1) / 3; then comes 0.1 + 0.9 * (1 + cos(pi * (s - 2) / 3)) / 2.
+    # The warm-up is (s + 1) / 3, then 0.1 + 0.9 * (1 + cos(pi * (s - 2) / 3)) / 2.
     multipliers = (1 / 3, 2 / 3, 1, 0.775, 0.325, 0.1)
     expected = {step: 0.01 * multiplier for step, multiplier in enumerate(multipliers, 1)}
     assert seen.values("train/lr/matrices") == pytest.approx(expected, rel=1e-5)

@@ -1,4 +1,4 @@
-"""DDP and FSDP2 on any number of processes train what one process trains, and their checkpoints are the same."""
+"""DDP and FSDP2 on any number of processes give the weights and checkpoints of one process."""
 
 import math
 from functools import partial
@@ -18,14 +18,14 @@ from gptmini.training.moments import whole_moments
 from training.watchers import Figures
 
 N_STEPS = 6
-# In float64 the order in which gradients are added up does not show.
+# In float64, the order of summing gradients has no visible effect.
 EXACT = {"dtype": torch.float64, "max_steps": N_STEPS}
 
 assert_close = partial(torch.testing.assert_close, atol=1e-11, rtol=0)
 
 
 def trained(train, n_ranks, **settings):
-    """Losses and weights of a run, of which this is one process."""
+    """The losses and weights of a run, from one of its processes."""
     if n_ranks > 1:
         as_rank()
     figures = Figures()
@@ -38,11 +38,11 @@ def trained(train, n_ranks, **settings):
 
 
 def weights_of_one_process(train, folder, optimizer):
-    """Losses, validation losses and weights of six steps by one process; its checkpoint is in the folder."""
+    """The losses, validation losses and weights of six steps on one process; its checkpoint is in the folder."""
     return trained(train, 1, folder=folder, optimizer=optimizer, **EXACT)
 
 
-# Any two of these values meet, here or where a checkpoint moves between strategies below.
+# All pairs of these values are tested, here or in the tests below that move a checkpoint between strategies.
 CASES = [
     ("adamw", "ddp", 2, 2),
     ("adamw", "fsdp2", 4, 2),
@@ -75,7 +75,7 @@ def test_every_strategy_trains_what_one_process_trains(
         torch.testing.assert_close(val_losses, expected[1], atol=1e-12, rtol=0)
         assert_close(weights, expected[2])
 
-    # The checkpoint holds the same names, and numbers that differ as little.
+    # The checkpoint has the same names, and values within the same tolerance.
     of_one = read_checkpoint(tmp_path / "alone" / "checkpoints" / "last.ckpt")
     path = tmp_path / "together" / "checkpoints" / "last.ckpt"
     of_many = read_checkpoint(path)
@@ -86,7 +86,7 @@ def test_every_strategy_trains_what_one_process_trains(
 
 
 def stopping_after(step):
-    """Let a module end its run after a step."""
+    """Make a module end its run after a step."""
 
     def watch(module):
         end = module.on_train_batch_end
@@ -101,17 +101,17 @@ def stopping_after(step):
 
 
 def continued(train, n_ranks, *, path, **settings):
-    """Go on from a checkpoint as one process of a run; return the weights."""
+    """Resume from a checkpoint as one process of a run; return the weights."""
     state = TrainingState.parse(read_checkpoint(path), path)
     return trained(train, n_ranks, state=state, **settings)[2]
 
 
 @pytest.mark.slow
 def test_a_checkpoint_moves_between_strategies_and_numbers_of_processes(train, tmp_path):
-    """Two steps by one process, two by four of FSDP2, two by two of DDP: the weights of six steps by one."""
+    """Two steps on one process, two on four (FSDP2), two on two (DDP): the weights of six steps on one process."""
     _, _, expected = weights_of_one_process(train, tmp_path / "alone", "muon")
 
-    # The run is as long, and stops early: its schedule is that of six steps.
+    # The run stops early but keeps its max_steps, so the schedule is that of six steps.
     options = {"folder": tmp_path / "moved", "optimizer": "muon"} | EXACT
     trained(train, 1, watch=stopping_after(2), **options)
     path = tmp_path / "moved" / "checkpoints" / "last.ckpt"
@@ -127,7 +127,7 @@ def test_a_checkpoint_moves_between_strategies_and_numbers_of_processes(train, t
 
 
 def held(train, **settings):
-    """What this process of two of FSDP2 holds when a checkpoint is written: names of whole weights and of moments."""
+    """The names of full weights and of optimizer state that one of two FSDP2 processes holds for a checkpoint."""
     as_rank()
     trainer = train("modern", devices=2, strategy="fsdp2", **settings)
     module = trainer.lightning_module
@@ -145,16 +145,16 @@ def test_the_first_process_alone_holds_the_whole_of_a_checkpoint(train, tmp_path
     is_whole, names, n_moments = first
     assert is_whole
     assert set(names) == set(n_moments)
-    # Muon's momentum, or AdamW's two moments; and the number of steps.
+    # Muon's momentum or AdamW's two moments, and the step count.
     assert set(n_moments.values()) == {2, 3}
 
-    # Of the moments, a number of steps alone is no share of anything.
+    # Of the optimizer state, only the step count is not sharded.
     assert second[1] == []
     assert set(second[2].values()) == {1}
 
 
 class Traffic(L.Callback):
-    """Records the collectives of one optimizer step by torch's profiler: names, and how many numbers each sends."""
+    """Records the collectives of one optimizer step with torch's profiler: names, and how many numbers each sends."""
 
     def __init__(self):
         self.sent = []
@@ -175,7 +175,7 @@ class Traffic(L.Callback):
 
 
 def traffic(train, n_ranks, **settings):
-    """The collectives of one step of this process, each with the shape of what it sends; and sizes of the model."""
+    """The collectives of one step of this process, each with the shape of its input, and the sizes of the model."""
     as_rank()
     seen = Traffic()
     trainer = train(
@@ -189,7 +189,7 @@ def traffic(train, n_ranks, **settings):
 
 
 def sizes(sent, name, n_dims):
-    """How many numbers each collective of a kind sends; tensors of n_dims dimensions alone."""
+    """How many numbers each collective of a kind sends, counting only tensors of n_dims dimensions."""
     return [math.prod(shape) for kind, shape in sent if kind == name and len(shape) == n_dims]
 
 
@@ -200,9 +200,9 @@ def test_ddp_sends_gradients_once_and_each_shape_of_matrices_once(train, tmp_pat
     for sent, _, n_all, n_matrices in in_processes(2, step, folder=tmp_path):
         gradients = [size for size in sizes(sent, "all_reduce", 1) if size > 100]
         assert gradients == [n_all]
-        # Of the blocks: queries, keys and values; the outputs of the attention; both matrices of the MLP.
+        # In the blocks: queries, keys and values; the output projection of attention; both matrices of the MLP.
         assert len(sizes(sent, "all_gather", 3)) == 3
-        # Each process sends what it owns, which is half of the matrices.
+        # Each process sends the matrices that it owns: half of them.
         assert sum(sizes(sent, "all_gather", 3)) == n_matrices // 2
 
 
@@ -212,16 +212,16 @@ def test_fsdp2_reduces_gradients_once_and_exchanges_each_shape_of_matrices_twice
     step = partial(traffic, train, 2, **settings)
     n_blocks = 2
     for sent, n_block, n_all, n_matrices in in_processes(2, step, folder=tmp_path):
-        # gloo has no reduce-scatter of its own, and reduces all.
+        # gloo has no reduce-scatter, and all-reduces instead.
         gradients = [size for size in sizes(sent, "all_reduce", 1) if size > 100]
         n_rest = n_all - n_blocks * n_block
         assert sorted(gradients) == sorted([n_block, n_block, n_rest])
 
-        # In each micro-step a block is gathered forwards and backwards, and the rest once; each process sends a half.
+        # In each micro-step, blocks are gathered in forward and backward, the rest once. Each process sends a half.
         gathered_numbers = sum(sizes(sent, "all_gather", 1))
         assert gathered_numbers == 4 * (2 * n_blocks * n_block + n_rest) // 2
 
-        # As under DDP, but for the two matrices of the MLP, of which rows are divided in one and columns in the other.
+        # As under DDP, except the two MLP matrices: rows of one and columns of the other are sharded.
         assert len(sizes(sent, "all_gather", 3)) == 2 * 4
-        # There and back, each process sends its half of every matrix.
+        # To the owners and back, each process sends its half of every matrix.
         assert sum(sizes(sent, "all_gather", 3)) == 2 * n_matrices // 2

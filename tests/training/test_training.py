@@ -1,4 +1,4 @@
-"""The training room against loops written out here, and the properties that it promises."""
+"""gptmini.training against plain training loops, and its promised properties."""
 
 import copy
 import math
@@ -23,7 +23,7 @@ from training.watchers import Figures
 
 
 def weights(trainer):
-    """A copy of the weights that a trainer has trained."""
+    """A copy of a trainer's trained weights."""
     return copy.deepcopy(trainer.lightning_module.model.state_dict())
 
 
@@ -67,7 +67,7 @@ def test_a_run_equals_a_loop_written_out(train, store, kind, batch_size, clip):
     losses = []
     norms = []
     for step in range(6):
-        # The whole batch at once, however many micro-steps the run has made of it.
+        # The full batch at once, whatever the run's number of micro-steps.
         sequences = step_sequences(step, 0, global_batch_size=8, batch_size=8, rank=0, n_ranks=1)
         starts = window_starts(sequences, n_tokens=len(data), context_length=5, seed=1)
         tokens, targets = gather(data, starts, 5)
@@ -89,7 +89,7 @@ def test_a_run_equals_a_loop_written_out(train, store, kind, batch_size, clip):
 
 
 class Draws(L.Callback):
-    """Keeps the seed of the random draws of every micro-step."""
+    """Stores the random seed of every micro-step."""
 
     def __init__(self):
         self.seeds = []
@@ -162,7 +162,7 @@ def test_a_validation_follows_the_last_step_and_none_is_done_twice(
 
 @pytest.mark.slow
 def test_a_traced_loss_trains_to_the_same_weights_under_the_same_names(train, monkeypatch):
-    # Forward and backward pass are traced, as for every backend; inductor's code is tried in test_resume.py.
+    # This backend traces the forward and backward pass like every backend. test_resume.py tests inductor's code.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     sizes = {"smear": 3, "mlp_smear": 2}
     traced = train("modern", sizes=sizes, compile=True, max_steps=3).lightning_module.state_dict()

@@ -1,4 +1,4 @@
-"""Callbacks and loggers that end a run, spoil its steps, or note what it does."""
+"""Callbacks and loggers that end a run, make its steps bad, or record it."""
 
 import math
 
@@ -7,11 +7,11 @@ from lightning.pytorch.loggers.logger import Logger
 
 
 class Kill(BaseException):
-    """Ends a run like SIGKILL: no part of gptmini may answer it."""
+    """Ends a run like SIGKILL: gptmini must not handle it."""
 
 
 class KillAfter(L.Callback):
-    """Ends the run after so many micro-steps of this process, which may be in the middle of an optimizer step."""
+    """Ends the run after so many micro-steps of this process, possibly inside an optimizer step."""
 
     def __init__(self, micro_steps):
         self.left = micro_steps
@@ -23,7 +23,7 @@ class KillAfter(L.Callback):
 
 
 class Figures(L.Callback):
-    """Keeps loss and gradient norm of every step, and the loss of every validation, by the number of the step."""
+    """Stores loss and gradient norm of every step, and the loss of every validation, by step."""
 
     def __init__(self):
         self.losses = {}
@@ -42,7 +42,7 @@ class Figures(L.Callback):
 
 
 class Seen(Logger):
-    """Keeps everything that is logged, by tag and step. A resumed run drops what is later than its checkpoint."""
+    """Stores everything logged, by tag and step. A resumed run drops entries later than its checkpoint."""
 
     name = "seen"
     version = 0
@@ -63,19 +63,19 @@ class Seen(Logger):
         self.points = {key: value for key, value in self.points.items() if key[1] <= step}
 
     def values(self, tag):
-        """Every value of a tag, by its step."""
+        """All values of a tag, by step."""
         return {step: value for (name, step), value in self.points.items() if name == tag}
 
     def tags(self):
         return {tag for tag, _ in self.points}
 
     def same_every_time(self):
-        """What a run logs again if it is repeated: everything but the time that its work takes."""
+        """The reproducible entries of a run: everything except timings."""
         return {key: value for key, value in self.points.items() if not key[0].startswith("work/")}
 
 
 class Poison(L.Callback):
-    """Makes the loss or one gradient of some steps (counted from 0) not finite, and notes the weights around them."""
+    """Makes the loss or one gradient of some steps (counted from 0) non-finite, and stores the weights around them."""
 
     def __init__(self, steps, value=math.nan, kind="loss"):
         self.steps = steps
@@ -103,7 +103,7 @@ class Poison(L.Callback):
 
 
 class Said(Seen):
-    """Keeps the lines that are said too."""
+    """Stores printed lines too."""
 
     def __init__(self):
         super().__init__()
