@@ -29,7 +29,7 @@ def by_owner(
     Args:
         matrices: this device's part of n matrices, (n, rows, columns).
         orthogonalize: maps (k, rows, columns) to the same shape, each matrix separately, for any k above 0.
-        mesh: the devices, in one dimension. All of them must call this for the same matrices.
+        mesh: the devices, in one dimension. All devices must call this for the same matrices.
         placement: Replicate() if each device has all matrices; Shard(1) or Shard(2) if each has some rows or columns.
         shape: rows and columns of a full matrix.
 

@@ -155,7 +155,7 @@ def first_rows(tensor: Tensor, n_rows: int) -> Tensor:
 
 
 def whole_norms(model: GPT, norms: Tensor) -> Tensor:
-    """Combine the norms of this device's rows, as first_rows returns them, to norms of the full tensors; collective."""
+    """Combine norms of this device's rows (see first_rows) into norms of the full tensors; collective."""
     if not is_sharded(model):
         return norms
 

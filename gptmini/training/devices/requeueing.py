@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 # Slurm announces a job's time limit with one of these signals. A cancelled job receives SIGTERM.
-ENDS_OF_TIME = ("SIGUSR1", "SIGUSR2")
+TIME_LIMIT_SIGNALS = ("SIGUSR1", "SIGUSR2")
 PATIENCE = 60  # time limit of scontrol, in seconds
 
 
@@ -17,7 +17,7 @@ def requeue(stopped_by: str | None) -> str:
     job = os.environ.get("SLURM_JOB_ID")
     if job is None:
         return "not requeued: this is not a Slurm job"
-    if stopped_by not in ENDS_OF_TIME:
+    if stopped_by not in TIME_LIMIT_SIGNALS:
         return f"job {job} not requeued: stopped by {stopped_by}, not by SIGUSR1 or SIGUSR2"
 
     program = shutil.which("scontrol")
