@@ -1,6 +1,6 @@
-"""From text to (tokens, targets): corpora, the token store, and batch order as a pure function.
+"""From text to (tokens, targets): corpora, the token store, and the order of batches.
 
-Here stand the names that load without torch; batch order, in gptmini.data.batches, needs it.
+All names exported here load without torch. Import gptmini.data.batches by itself, because it needs torch.
 """
 
 from gptmini.data.corpus import Corpus, Document

@@ -1,4 +1,4 @@
-"""Ids of tokens as arrays: several files as one, and the marks of ids that the loss does not count."""
+"""Arrays of token ids: several files as one array, and ids marked as not counted by the loss."""
 
 from collections.abc import Sequence
 
@@ -6,22 +6,22 @@ import numpy as np
 
 
 class Shards:
-    """Arrays of ids one after the other, without a copy: has a length, and is indexed by a slice or by positions."""
+    """A concatenation of arrays of ids without a copy. Supports len() and indexing by a slice or by positions."""
 
     def __init__(self, arrays: "Sequence[Ids]") -> None:
-        """Take at least one array, (n,) each."""
+        """Concatenate at least one array, (n,) each."""
         self._arrays = [array for array in arrays if len(array)]
         lengths = [len(array) for array in self._arrays]
-        # Position of the first id behind each array.
+        # Position of the first id after each array.
         self._ends = np.cumsum(lengths, dtype=np.int64)
         self.dtype = np.result_type(*(array.dtype for array in arrays))
 
     def __len__(self) -> int:
-        """Number of ids."""
+        """Return the number of ids."""
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def __getitem__(self, key: slice | np.ndarray) -> np.ndarray:
-        """Ids of a slice, (n,), or at positions from 0 on, an int64 array of any shape."""
+        """Return the ids of a slice, (n,), or at positions, int64 of any shape, counted from 0."""
         if isinstance(key, slice):
             key = np.arange(*key.indices(len(self)))
 
@@ -35,10 +35,10 @@ class Shards:
         return ids
 
 
-# What a split's ids may be.
+# The ids of a split.
 Ids = np.ndarray | Shards
 
 
 def without_marks(ids: np.ndarray) -> np.ndarray:
-    """Ids of any shape as a model is given them: those that the loss does not count are stored as ~id, below 0."""
+    """Return the ids, of any shape, that a model takes. Ids that the loss does not count are stored as ~id, below 0."""
     return np.maximum(ids, ~ids) if ids.dtype.kind == "i" else ids

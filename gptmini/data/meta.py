@@ -1,4 +1,4 @@
-"""meta.json of a prepared folder: found, read, checked and written; see data/README.md."""
+"""Find, read, check and write meta.json of a prepared folder; see data/README.md."""
 
 import hashlib
 import json
@@ -8,19 +8,20 @@ from gptmini.files import replacing
 from gptmini.untrusted import read_json
 from gptmini.user_error import UserError
 
-FORMAT = 3  # version of the files; part of the fingerprint, so that other rules make other folders
-SPLITS = ("train", "val")  # training text, and text that is held out for validation
+FORMAT = 3  # version of the files; part of the fingerprint, so that a new format gets a new folder
+SPLITS = ("train", "val")  # training text and held-out text
 
 
 def find_prepared(folder: Path, near: Path) -> Path:
-    """The place of a prepared folder that a run names relative to where the run was started.
+    """Find a prepared folder whose path in a run is relative to the directory in which the run was started.
+
+    Looks in the working directory first, then in the parent folders of `near`, the nearest first.
 
     Args:
-        folder: the folder as the run names it.
-        near: a file of the run. The run was started in a folder above the file, or where the user stands now.
+        folder: the path as the run stores it.
+        near: a file of the run.
 
-    Returns the first place that holds a prepared folder: seen from the working directory, or else from the folders
-    above the file, the nearest first. Where there is none, returns folder as it is.
+    Returns the first path that has a meta.json, or folder unchanged if there is none.
     """
     places = [Path(), *near.absolute().parents]
     for place in places:
@@ -30,13 +31,12 @@ def find_prepared(folder: Path, near: Path) -> Path:
 
 
 def read_meta(folder: Path) -> dict:
-    """What meta.json of a prepared folder says; UserError unless it is as this version wrote it."""
+    """Read meta.json of a prepared folder; UserError if it is missing, edited, or of another format."""
     path = folder / "meta.json"
     if not path.is_file():
-        problem = "has no meta.json" if folder.is_dir() else "does not exist"
+        problem = "is not a prepared folder (no meta.json)" if folder.is_dir() else "does not exist"
         raise UserError(
-            f"{folder} must be a prepared folder, and it {problem}; prepare its text again with gptmini prepare or by "
-            "resuming its run, or name another folder"
+            f"{folder} {problem}; run gptmini prepare, resume its run, or give another folder"
         )
 
     try:
@@ -47,8 +47,8 @@ def read_meta(folder: Path) -> dict:
     digest = meta.pop("digest", None)
     if meta.get("format") != FORMAT:
         raise UserError(
-            f"{path} has format {meta.get('format')!r}, and this version reads {FORMAT} alone, so that texts prepared "
-            f"by gptmini 0.2 are prepared anew; {remedy(folder)}"
+            f"{path} must have format {FORMAT}, got {meta.get('format')!r} (gptmini 0.2 wrote 1 and 2); "
+            f"{remedy(folder)}"
         )
     if digest_of_json(meta) != digest:
         raise UserError(f"{path} was edited: its digest does not match; {remedy(folder)}")
@@ -56,7 +56,7 @@ def read_meta(folder: Path) -> dict:
 
 
 def write_meta(folder: Path, meta: dict) -> None:
-    """Write meta.json, whole or not at all, with the digest of all its keys; the folder is made if it is not there."""
+    """Write meta.json atomically, with a digest of all its keys. Make the folder if it is missing."""
     contents = meta | {"digest": digest_of_json(meta)}
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / "meta.json") as file:
@@ -64,11 +64,11 @@ def write_meta(folder: Path, meta: dict) -> None:
 
 
 def digest_of_json(value: object) -> str:
-    """SHA-256 of a value in plain JSON types, in hexadecimal."""
+    """Return the SHA-256 digest of a value in plain JSON types, in hexadecimal."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def remedy(folder: Path) -> str:
-    """What to do about a prepared folder that cannot be used."""
+    """Return the remedy for a prepared folder that cannot be used."""
     return f"delete {folder} to prepare it again"

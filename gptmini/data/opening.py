@@ -1,4 +1,4 @@
-"""Files as text: unpacked as their names say, and decoded."""
+"""Open files as text: unpack them by their file extension, and decode them."""
 
 import bz2
 import codecs
@@ -17,18 +17,18 @@ from pydantic import AfterValidator
 from gptmini.user_error import UserError
 
 BLOCK = 2**20  # bytes that are read at once
-LONGEST_LINE = 2**26  # characters of a line of records, which has to be held in memory whole
-NAMES_ENCODING = "data.encoding names the encoding of a text"  # for a UserError
+LONGEST_LINE = 2**26  # characters of a line of records, which must fit into memory
+NAMES_ENCODING = "set data.encoding to the encoding of the file"  # for a UserError
 UNPACKERS: dict[str, Callable] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 PACKED = (*UNPACKERS, ".zst")
-RECORDS = {  # endings of files of records, each with its kind
+RECORDS = {  # kind of each file extension for records
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".csv": "csv",
     ".tsv": "tsv",
     ".parquet": "parquet",
 }
-# Byte order marks, the longer first: that of UTF-32 begins with that of UTF-16.
+# Byte order marks. UTF-32 comes before UTF-16, because its little-endian mark starts with the mark of UTF-16.
 MARKS = {
     codecs.BOM_UTF8: "utf-8",
     codecs.BOM_UTF32_LE: "utf-32-le",
@@ -39,30 +39,30 @@ MARKS = {
 
 
 def _known_encoding(name: str) -> str:
-    """Return the name of an encoding; ValueError unless it is one of Python's for text."""
+    """Return the name of an encoding; ValueError unless it is one of Python's text encodings."""
     try:
         codecs.getincrementaldecoder(name)().decode(b"", final=True)
         is_text = codecs.lookup(name)._is_text_encoding
     except LookupError:
         is_text = False
     if not is_text:
-        raise ValueError("must be an encoding that Python knows, as utf-8 or cp1252")
+        raise ValueError("must be a text encoding of Python, such as utf-8 or cp1252")
     return name
 
 
-# The name of an encoding, as Python has it.
+# Python's name of a text encoding.
 Encoding = Annotated[str, AfterValidator(_known_encoding)]
 
 
 class Format(NamedTuple):
-    """How a file holds text, as the endings of its name say: a.jsonl.zst holds JSON records, packed by Zstandard."""
+    """The format of a file by its extensions: a.jsonl.zst contains JSON records packed by Zstandard."""
 
-    kind: str  # text, for any ending that is not known, jsonl, csv, tsv or parquet
-    packing: str  # an ending of PACKED, or empty
+    kind: str  # jsonl, csv, tsv, parquet, or text for any other extension
+    packing: str  # an extension of PACKED, or empty
 
 
 def format_of(file: Path) -> Format:
-    """The format that the endings of a file's name say."""
+    """Return the format of a file by its extensions."""
     last = file.suffix.lower()
     return Format(
         kind=RECORDS.get(ending_of(file), "text"),
@@ -71,34 +71,33 @@ def format_of(file: Path) -> Format:
 
 
 def ending_of(file: Path) -> str:
-    """The last ending of a file's name in small letters, or of a packed file the one before."""
+    """Return the last extension of a file in lower case, or the one before the extension of a packed file."""
     ending = file.suffix.lower()
     return Path(file.stem).suffix.lower() if ending in PACKED else ending
 
 
 class Opened(NamedTuple):
-    """A file of text that is open for reading, behind the byte order mark that it may begin with."""
+    """A text file that is open for reading, positioned after its byte order mark."""
 
     stream: "io.BufferedReader[Any]"  # the bytes, unpacked
-    raw: Any  # the file as it lies on disk: raw.tell() is how many of its bytes have been read
+    raw: Any  # the file on disk: raw.tell() is the number of its bytes read so far
     encoding: str
-    offset: int  # bytes of the mark
+    offset: int  # bytes of the byte order mark, or 0
 
     @property
     def is_utf8(self) -> bool:
-        """Whether the bytes are the UTF-8 of the text."""
+        """Whether the encoding is UTF-8."""
         return codecs.lookup(self.encoding).name == "utf-8"
 
 
 @contextmanager
 def opened(file: Path, encoding: str) -> Iterator[Opened]:
-    """Open a file to read its text, in an encoding unless a byte order mark says another.
+    """Open a file as text in an encoding. A byte order mark in the file overrides the encoding.
 
-    Raises UserError: the file is packed and ends too soon or is damaged, or it is packed by Zstandard and pyarrow is
-    not installed.
+    Raises UserError if a packed file is truncated or damaged, or if Zstandard requires pyarrow and it is missing.
     """
     packing = format_of(file).packing
-    # pyarrow is faster with a file of its own.
+    # pyarrow reads its own file objects faster than Python's.
     raw = need_pyarrow(file).OSFile(str(file)) if packing == ".zst" else file.open("rb")
 
     try:
@@ -109,16 +108,16 @@ def opened(file: Path, encoding: str) -> Iterator[Opened]:
             stream.read(len(mark))
             yield Opened(stream, raw, MARKS.get(mark, encoding), len(mark))
     except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        # The libraries raise a bare OSError for damage; one of the system has a number.
+        # The libraries raise an OSError without a number for damage. An OSError of the system has a number.
         if getattr(error, "errno", None) is not None:
             raise
         raise UserError(
-            f"{file} must be a whole {packing} file, got one that ends too soon or is damaged ({error})"
+            f"cannot unpack {file}: the {packing} file is truncated or damaged ({error})"
         ) from None
 
 
 def _unpacked(raw: BinaryIO, packing: str) -> BinaryIO:
-    """What a file holds whose bytes are packed."""
+    """Return a stream of the unpacked bytes of a file."""
     if packing in UNPACKERS:
         return UNPACKERS[packing](raw, "rb")
     if packing == ".zst":
@@ -129,25 +128,25 @@ def _unpacked(raw: BinaryIO, packing: str) -> BinaryIO:
 
 
 def need_pyarrow(file: Path) -> ModuleType:
-    """Import pyarrow; UserError, with the command that installs it, where it is not installed."""
+    """Import pyarrow; UserError with the command that installs it if it is missing."""
     try:
         import pyarrow
     except ImportError:
         raise UserError(
-            f"{file} is read by pyarrow, which is not installed: pip install 'gptmini[data]'"
+            f"reading {file} requires pyarrow; run: pip install 'gptmini[data]'"
         ) from None
     return pyarrow
 
 
 def decoded(text: Opened, file: Path) -> Iterator[str]:
-    """Read an open file as text, block by block.
+    """Decode an open file block by block.
 
-    Raises UserError: bytes that are not in the encoding. A zero byte is none of a text in UTF-8, but every second byte
-    of English in UTF-16.
+    Raises UserError for bytes that are not valid in the encoding. A zero byte in UTF-8 is an error too: UTF-8 text
+    contains no zero bytes, but in UTF-16 every second byte of English text is zero.
     """
     decoder = codecs.getincrementaldecoder(text.encoding)()
     offset = text.offset  # of the block in the file
-    line = 1  # in which the block begins
+    line = 1  # number of the line in which the block starts
 
     while True:
         block = text.stream.read(BLOCK)
@@ -157,13 +156,13 @@ def decoded(text: Opened, file: Path) -> Iterator[str]:
                 raise UnicodeDecodeError("utf-8", block, place, place + 1, "zero byte")
             characters = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
-            # The object of the error is the block, behind the bytes of a character that the last block began.
+            # error.object is the block, after the first bytes of a character that started in the last block.
             start = offset + len(block) - len(error.object) + error.start
             before = error.object[: error.start].decode(text.encoding, errors="replace")
             number = line + before.count("\n")
             raise UserError(
-                f"{file} must be {text.encoding.upper()}, got byte 0x{error.object[error.start]:02x} at offset "
-                f"{start:,}, in line {number:,}",
+                f"{file} is not valid {text.encoding.upper()}, got byte 0x{error.object[error.start]:02x} at offset "
+                f"{start:,} (line {number:,})",
                 for_training=NAMES_ENCODING,
             ) from None
 
@@ -176,17 +175,17 @@ def decoded(text: Opened, file: Path) -> Iterator[str]:
 
 
 class LineTooLongError(Exception):
-    """A line, or a record of several lines, is longer than LONGEST_LINE characters. The whole line has been read."""
+    """A line, or a record of several lines, is longer than LONGEST_LINE characters. The line was read to its end."""
 
 
 class Lines:
-    """The lines of an open file, and the place of the next one.
+    """An iterator over the lines of an open file. It knows the position of the next line, and can go back.
 
-    A byte that is not in the encoding becomes half of a surrogate pair, so that its record alone cannot be read.
+    An invalid byte becomes half of a surrogate pair, so that only its record cannot be read.
     """
 
     def __init__(self, text: Opened, file: Path, *, newline: str) -> None:
-        """Take a file; newline is \\n where lines end in that alone, and empty where \\r ends a line too."""
+        """Read lines of a file. With newline="\\n" only \\n ends a line; with newline="" also \\r."""
         self._wrapper = io.TextIOWrapper(
             text.stream,
             encoding=text.encoding,
@@ -197,37 +196,37 @@ class Lines:
         self._number = 1  # of the next line
         self._offset = text.offset  # of the next line in the file, unpacked
 
-        self._length = 0  # characters of the present record that have been read
-        # Lines behind the first one of a record, which may be read again, and their number of characters.
+        self._length = 0  # characters of the current record read so far
+        # Lines of a record after its first line, which may be read again, and their number of characters.
         self._kept = io.StringIO(newline="")
         self._n_kept = 0
-        # Of the present record's second line: place in _kept, number, offset. None before it is read, and if it is too
-        # long to be kept.
+        # The second line of the current record: position in _kept, line number, file offset. None if the line is not
+        # read yet, or too long to be kept.
         self._second: tuple[int, int, int] | None = None
 
     def place(self) -> str:
-        """How a message about the next line begins."""
-        return f"{self._file}, line {self._number:,} (byte {self._offset:,}),"
+        """Return file, line number and byte offset of the next line, for a message."""
+        return f"{self._file}, line {self._number:,} (byte {self._offset:,})"
 
     def begin_record(self) -> None:
-        """Begin a record with the next line."""
+        """Start a record with the next line."""
         self._length = 0
         self._second = None
         if self._n_kept:
             place = self._kept.tell()
-            # Drop what has been read for the last time; of a long rest, only now and then.
+            # Drop lines that will not be read again. Copying the rest is slow if it is long, so do it rarely then.
             if place == self._n_kept or place > LONGEST_LINE:
                 self._kept = io.StringIO(self._kept.read(), newline="")
                 self._n_kept -= place
 
     def go_back(self) -> None:
-        """Go back to the second line of the present record, if it was read and is not too long."""
+        """Go back to the second line of the current record, if it was read and kept."""
         if self._second is not None:
             place, self._number, self._offset = self._second
             self._kept.seek(place)
 
     def n_behind_first(self, test: Callable[[str], bool]) -> int:
-        """Number of lines of the present record behind its first, if all of them pass a test, and else 0."""
+        """Return the number of lines after the first line of the current record if all pass a test, else 0."""
         if self._second is None:
             return 0
         place, number, _ = self._second
@@ -238,13 +237,14 @@ class Lines:
         return self._number - number if all_pass else 0
 
     def __iter__(self) -> "Lines":
-        """These lines, from the next one on."""
+        """Return self."""
         return self
 
     def __next__(self) -> str:
-        """The next line, with its end.
+        """Return the next line, including its line end.
 
-        Raises UserError: bytes that UTF-16 or UTF-32 does not have, behind which nothing can be read.
+        Raises LineTooLongError for a long line or record.
+        Raises UserError for bytes that are invalid in UTF-16 or UTF-32, because the rest cannot be decoded.
         """
         is_first = self._length == 0
         if not is_first and self._second is None:
@@ -266,11 +266,11 @@ class Lines:
             if len(line) > LONGEST_LINE:
                 self._second = None
             what = "line" if is_first else "record"
-            raise LineTooLongError(f"a {what} of more than {LONGEST_LINE:,} characters")
+            raise LineTooLongError(f"the {what} has more than {LONGEST_LINE:,} characters")
         return line
 
     def _read_whole(self) -> str:
-        """Read the next line of the file to its end, and return it, or its first LONGEST_LINE + 1 characters."""
+        """Read the next line of the file to its end; return at most its first LONGEST_LINE + 1 characters."""
         line = self._read()
         rest = line
         while len(rest) > LONGEST_LINE and rest[-1] not in "\r\n":
@@ -278,18 +278,18 @@ class Lines:
         return line
 
     def _read(self) -> str:
-        """The next line of the file, or the first LONGEST_LINE + 1 characters of it; empty at the end of the file."""
+        """Read at most LONGEST_LINE + 1 characters of the next line; return "" at the end of the file."""
         encoding = self._wrapper.encoding
         try:
             line = self._wrapper.readline(LONGEST_LINE + 1)
         except UnicodeDecodeError as error:
             raise UserError(
-                f"{self.place()} or a line behind it must be {encoding.upper()}, got {error.reason}",
+                f"{self.place()}: invalid {encoding.upper()} in this line or a later line: {error.reason}",
                 for_training=NAMES_ENCODING,
             ) from None
         self._offset += self._n_bytes(line)
         return line
 
     def _n_bytes(self, line: str) -> int:
-        """Bytes of a line in the file."""
+        """Return the number of bytes of a line in the file."""
         return len(line.encode(self._wrapper.encoding, errors="replace"))

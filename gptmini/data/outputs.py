@@ -1,14 +1,14 @@
-"""What gptmini itself has written among a user's files, recognised by contents: such files are no text to train on.
+"""Recognise gptmini's own outputs among a user's files by their contents, so that no run trains on them.
 
 | kind | recognised by |
 |---|---|
-| run, `runs/latest` | `config.yaml` that begins with the lines `version:` and `begun:` or `typed:` |
-| sweep | `journal.log` that begins with Optuna's study `sweep` |
+| run, `runs/latest` | `config.yaml` that starts with the lines `version:` and `begun:` or `typed:` |
+| sweep | `journal.log` that starts with Optuna's study `sweep` |
 | prepared text | `meta.json` with the keys of a prepared folder |
-| export | `config.json`, and `README.md` that says `exported by gptmini` |
-| report | `.html` that begins as every report; `.csv` that begins with the columns of a run's curves |
+| export | `config.json`, and a `README.md` with `exported by gptmini` |
+| report | `.html` that starts with the header of every report; `.csv` that starts with the columns of a run's curves |
 
-A folder is looked into only if a file in it has one of these names.
+Files are opened only if a folder has one of these names.
 """
 
 import re
@@ -19,7 +19,7 @@ from gptmini.untrusted import read_json
 from gptmini.user_error import UserError
 
 MARKS = ("config.yaml", "journal.log", "meta.json", "config.json", "README.md")
-HEAD = 2**13  # bytes at a file's beginning in which a mark stands
+HEAD = 2**13  # bytes at the start of a file that are searched
 RUN = re.compile(rb"version: [^\n]*(\nbegun:|\ntyped:| # of gptmini)")  # the last by gptmini 0.2
 SWEEP = re.compile(rb'\{"op_code":0,.*"study_name":"sweep"')
 PREPARED = {"format", "source", "builder", "fingerprint"}
@@ -33,7 +33,7 @@ CURVES = re.compile(rb"step,(.*,)?(train|val|work|weights)/")
 
 
 def is_own_folder(folder: Path, names: Collection[str] = MARKS) -> bool:
-    """Whether gptmini has written a folder; names are those of its files, as far as they are known."""
+    """Return whether gptmini wrote a folder. `names` are the file names in the folder, if they are known."""
     if "config.yaml" in names and RUN.match(_head(folder / "config.yaml")):
         return True
     if "journal.log" in names and SWEEP.match(_head(folder / "journal.log")):
@@ -46,7 +46,7 @@ def is_own_folder(folder: Path, names: Collection[str] = MARKS) -> bool:
 
 
 def is_own_file(file: Path) -> bool:
-    """Whether gptmini has written a file that lies among others: a report, or the curves of a run."""
+    """Return whether gptmini wrote a single file: a report, or the curves of a run."""
     kind = file.suffix.lower()
     if kind == ".html":
         return _head(file).startswith(PAGE)
@@ -54,7 +54,7 @@ def is_own_file(file: Path) -> bool:
 
 
 def is_prepared(folder: Path) -> bool:
-    """Whether a folder is a prepared one, and not one with another program's meta.json."""
+    """Return whether a folder is a prepared folder. Other programs write a meta.json too."""
     path = folder / "meta.json"
     try:
         return path.is_file() and set(read_json(path)) >= PREPARED
@@ -63,7 +63,7 @@ def is_prepared(folder: Path) -> bool:
 
 
 def _head(path: Path) -> bytes:
-    """The beginning of a file; nothing of what is no regular file."""
+    """Return the first HEAD bytes of a file; empty if it is not a regular file."""
     if not path.is_file():
         return b""
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Which files a user means by a path: a file, a folder, a glob, standard input, or a list of these."""
+"""Find the files of a path that a user gives: a file, a folder, a glob, standard input, or a list of these."""
 
 import atexit
 import codecs
@@ -22,73 +22,71 @@ from gptmini.data.outputs import is_own_file, is_own_folder
 from gptmini.files import naming
 from gptmini.user_error import UserError
 
-STANDARD_INPUT = "-"  # the path that stands for standard input, as in other programs
-SNIFFED = 2**13  # bytes at a file's beginning that tell whether it is text
-SHOWN = 3  # names that a note gives of several files
-# What to do first with a file that is not read, by its ending. A model would learn the syntax of JSON, and the bytes of
-# the others are no text.
+STANDARD_INPUT = "-"  # the path of standard input, as in other programs
+SNIFFED = 2**13  # bytes at the start of a file that decide whether it is text
+SHOWN = 3  # names of files in one note
+# The remedy for each unsupported file extension. A model would learn the syntax of JSON. The other files are not text.
 UNPACK = "unpack it first"
 CONVERT = "convert it to a .txt file"
 REFUSED = (
     dict.fromkeys((".lz4", ".zip", ".7z", ".rar", ".tar", ".tgz"), UNPACK)
     | dict.fromkeys((".arrow", ".pdf", ".doc", ".docx", ".odt", ".epub"), CONVERT)
     | {
-        ".json": "write a record on each line of a .jsonl file, or rename it to .txt to train on it as it is"
+        ".json": "write one record per line to a .jsonl file, or rename it to .txt to train on it as plain text"
     }
 )
-# Files of a folder that are passed over: those, and what gptmini and others write beside text, of any content.
+# Extensions that are skipped in a folder: these, and files that gptmini and other programs write beside text.
 LEFT_OUT = {*REFUSED, ".bin", ".index", ".ckpt"}
 
 
 def _paths(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-    """Return a path or a list of paths; ValueError for anything else, instead of an error for each type of path."""
+    """Return a path or a list of paths; else raise one ValueError instead of an error for each type of path."""
     try:
         return validate(value)
     except ValidationError:
         raise ValueError("must be a path or a list of paths") from None
 
 
-# What a user means by several files, as find_files takes them.
+# The paths that find_files takes.
 Paths = Annotated[str | Path | list[str | Path], WrapValidator(_paths)]
 
 
 @dataclass(frozen=True)
 class FoundFiles:
-    """The files that a user means, and what was left out of folders."""
+    """The files that match a path, and the files and folders that were skipped."""
 
-    # Each once, in the order in which they were named, and by name below a folder or a glob.
+    # Each file once: in the order given on the command line, and sorted by name in a folder or a glob.
     files: list[Path] = field(default_factory=list)
-    left_out: list[Path] = field(default_factory=list)  # files that hold no text
-    own: list[Path] = field(default_factory=list)  # files and folders that gptmini has written
+    left_out: list[Path] = field(default_factory=list)  # files without text
+    own: list[Path] = field(default_factory=list)  # files and folders that gptmini wrote
     unreadable: list[Path] = field(default_factory=list)  # folders
 
     def notes(self) -> list[str]:
-        """A line for each kind of what was left out."""
+        """Return one line for each reason to skip files."""
         return [
-            *note_on(self.left_out, "left out: no readable text"),
-            *note_on(self.own, "left out: written by gptmini", noun="path"),
-            *note_on(self.unreadable, "left out: not readable", noun="folder"),
+            *note_on(self.left_out, "skipped (no readable text)"),
+            *note_on(self.own, "skipped (written by gptmini)", noun="path"),
+            *note_on(self.unreadable, "skipped (not readable)", noun="folder"),
         ]
 
 
 def find_files(key: str, paths: Paths, *, takes_own: bool = False) -> FoundFiles:
-    """Find the files that a user means by a path or by a list of paths.
+    """Find the files of a path or of a list of paths.
 
     Args:
-        key: what an error message calls the value, as data.path.
-        paths: a file, a folder, a glob, - for standard input, or a list of them. A file that is named is taken
-            whatever its name is. Of a folder and the folders in it, linked ones too, the files that hold text are
-            taken, without those whose names begin with a dot. What gptmini has written is left out of folders and
-            globs.
-        takes_own: whether globs may match what gptmini has written.
+        key: name of the value in error messages, such as data.path.
+        paths: a file, a folder, a glob, - for standard input, or a list of these. A single file may have any name
+            except an unsupported extension. In a folder, all files with text are found, at any depth and through
+            links, except hidden files. Files that gptmini wrote are skipped in folders and globs.
+        takes_own: whether globs may match files that gptmini wrote.
 
-    Raises UserError: nothing is there, or the name of a file says that it holds no text.
+    Raises UserError if no file is found, or if the extension of a file is not supported.
     """
     several = paths if isinstance(paths, list) else [paths]
     if not several:
-        raise UserError(f"{key} must name a file, a folder or a glob, got an empty list")
+        raise UserError(f"{key} must be a file, folder or glob, got an empty list")
 
-    # A dict keeps the order, and each file once, under the name that comes first.
+    # A dict keeps the order. A file with several names keeps its first name.
     files: dict[tuple[int, int], Path] = {}
     all_found = [_find(key, str(path), takes_own) for path in several]
     for found in all_found:
@@ -103,16 +101,18 @@ def find_files(key: str, paths: Paths, *, takes_own: bool = False) -> FoundFiles
 
 
 def without_held_out(files: Sequence[Path], held_out: Sequence[Path]) -> list[Path]:
-    """The files that are not among the held-out ones, by whatever name or link; UserError if none is left."""
+    """Return the files that are not held out, under any name or link; UserError if no file is left."""
     apart = {_identity_of(file) for file in held_out}
     rest = [file for file in files if _identity_of(file) not in apart]
     if not rest:
-        raise UserError("data.path must name more than the files of data.val_path, and does not")
+        raise UserError(
+            "data.path has no files left to train on: data.val_path holds out all of them"
+        )
     return rest
 
 
 def note_on(files: Sequence[Path], what: str, *, noun: str = "file") -> list[str]:
-    """A line on what was done with files, as: 1 file was left out: a.txt. No line where there is no file."""
+    """Return a line such as "1 file was skipped: a.txt", or no line if there is no file."""
     if not files:
         return []
     subject = f"1 {noun} was" if len(files) == 1 else f"{len(files):,} {noun}s were"
@@ -120,23 +120,23 @@ def note_on(files: Sequence[Path], what: str, *, noun: str = "file") -> list[str
 
 
 def names_of(files: Sequence[object], most: int = SHOWN) -> str:
-    """The first names of files, or of others, and how many more there are."""
+    """Return the first names of files (or other objects), and the number of the others."""
     names = ", ".join(str(file) for file in files[:most])
     more = len(files) - most
     return f"{names}, and {more:,} more" if more > 0 else names
 
 
 def _identity_of(file: Path) -> tuple[int, int]:
-    """Device and number of a file, by which the system knows it."""
+    """Return the device and inode number, which identify a file under any name."""
     status = file.stat()
     return status.st_dev, status.st_ino
 
 
 def _find(key: str, path: str, takes_own: bool) -> FoundFiles:
-    """Find the files that one path means; arguments and errors as for find_files."""
-    if not path:  # Python would take the current folder
+    """Find the files of one path; arguments and errors as in find_files."""
+    if not path:  # Path("") would be the current folder
         raise UserError(
-            f"{key} must be a file, a folder or a glob, got an empty name; . is the current folder"
+            f"{key} must be a file, folder or glob, got an empty path; write . for the current folder"
         )
     if path == STANDARD_INPUT:
         return FoundFiles([_standard_input()])
@@ -144,8 +144,8 @@ def _find(key: str, path: str, takes_own: bool) -> FoundFiles:
     given = Path(path).expanduser()
     if given.is_dir():
         return _find_in_folder(key, given)
-    if given.exists() and not given.is_file():  # a pipe could be read only once
-        raise UserError(f"{key} must be a regular file or a folder, got {path}, which is neither")
+    if given.exists() and not given.is_file():  # a pipe can be read only once
+        raise UserError(f"{key} must be a regular file or a folder, got {path}")
     if given.is_file():
         found = FoundFiles([given])
     else:
@@ -154,17 +154,17 @@ def _find(key: str, path: str, takes_own: bool) -> FoundFiles:
     for file in found.files:
         remedy = REFUSED.get(ending_of(file))
         if remedy is not None:
-            raise UserError(f"{key} must name text, got {file}; {remedy}")
+            raise UserError(f"{key} does not support {ending_of(file)} files, got {file}; {remedy}")
     return found
 
 
 def _find_by_glob(key: str, pattern: Path, takes_own: bool) -> FoundFiles:
     """Find the files that a glob matches."""
-    # For glob.glob, as for a shell, a star stands for no name that begins with a dot; for Path.glob it does.
+    # In glob.glob, as in a shell, a star does not match hidden names. In Path.glob it does.
     names = glob.glob(str(pattern), recursive=True)  # noqa: PTH207
     files = sorted(file for file in map(Path, names) if file.is_file())
     found = FoundFiles()
-    # Folders above the first star are named by the user.
+    # The user gave the folders above the first star by name.
     named = set(Path(*takewhile(lambda part: not glob.has_magic(part), pattern.parts), "x").parents)
     is_own = cache(is_own_folder)
     for file in files:
@@ -178,17 +178,15 @@ def _find_by_glob(key: str, pattern: Path, takes_own: bool) -> FoundFiles:
             found.files.append(file)
 
     if not files:
-        raise UserError(
-            f"{key} must be a file, a folder or a glob that matches, got {pattern}, which does not exist"
-        )
+        raise UserError(f"{key} matches no file or folder, got {pattern}")
     found = replace(found, own=list(dict.fromkeys(found.own)))
     if not found.files:
-        raise UserError(f"{key} must match text, got {pattern}; {found.notes()[0]}")
+        raise UserError(f"{key} matches no text file, got {pattern}; {found.notes()[0]}")
     return found
 
 
 def _find_in_folder(key: str, folder: Path) -> FoundFiles:
-    """Find the files below a folder that hold text."""
+    """Find the files with text in a folder, at any depth."""
     found = FoundFiles()
     for file in sorted(_walk(folder, found)):
         if not file.is_file():
@@ -202,16 +200,15 @@ def _find_in_folder(key: str, folder: Path) -> FoundFiles:
 
     if not found.files:
         reasons = "; ".join(["", *found.notes()])
-        raise UserError(
-            f"{key} must hold files of text, got the folder {folder} with none{reasons}"
-        )
+        raise UserError(f"{key} contains no text file, got the folder {folder}{reasons}")
     return found
 
 
 def _walk(root: Path, found: FoundFiles) -> Iterator[Path]:
-    """Every file below a folder that is not hidden, each folder once by whatever link; adds to own and unreadable.
+    """Yield every file in a folder that is not hidden, at any depth. Add to the lists own and unreadable of `found`.
 
-    Links are followed after the folders that lie there themselves, so that a folder that is linked too keeps its name.
+    Each folder is visited once. Links are followed after the real folders, so that a folder keeps its own name if a
+    link points to it.
     """
 
     def note_error(error: OSError) -> None:
@@ -237,13 +234,17 @@ def _walk(root: Path, found: FoundFiles) -> Iterator[Path]:
             shown = sorted(name for name in subfolders if not name.startswith("."))
             links = {name for name in shown if (folder / name).is_symlink()}
             starts += [folder / name for name in shown if name in links]
-            # os.walk goes on into the folders that are left in its list.
+            # os.walk visits the folders that stay in this list.
             subfolders[:] = [name for name in shown if name not in links]
             yield from (Path(place, name) for name in names if not name.startswith("."))
 
 
 def _holds_text(file: Path) -> bool:
-    """Whether a file holds records or is packed, or begins as UTF-8 without zero bytes, or with a mark of UTF-16."""
+    """Return whether a file may contain text.
+
+    True for records, for packed files, and for files that start with UTF-8 without zero bytes or with the byte order
+    mark of UTF-16.
+    """
     if ending_of(file) in LEFT_OUT:
         return False
     kind, packing = format_of(file)
@@ -255,7 +256,7 @@ def _holds_text(file: Path) -> bool:
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return True
     try:
-        # Of a longer file, the last character may be cut in two.
+        # In a longer file, the last character may be incomplete.
         codecs.getincrementaldecoder("utf-8")().decode(data, final=len(data) < SNIFFED)
     except UnicodeDecodeError:
         return False
@@ -264,10 +265,9 @@ def _holds_text(file: Path) -> bool:
 
 @cache
 def _standard_input() -> Path:
-    """The file that holds what was piped into this process; it is deleted when the process ends.
+    """Copy stdin to a temporary file, because text is read several times. Delete the file when the process ends.
 
-    A text is read several times, and a pipe only once.
-    Raises UserError: nothing is piped.
+    Raises UserError if stdin is empty or a terminal.
     """
     folder = Path(tempfile.mkdtemp(prefix="gptmini-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -275,7 +275,7 @@ def _standard_input() -> Path:
     with naming(path), path.open("wb") as file:
         if sys.stdin is not None and not sys.stdin.isatty():
             shutil.copyfileobj(sys.stdin.buffer, file)
-    # Raised here, so that only a text is kept for the next call.
+    # Raise inside the cached function, so that the cache keeps only a file with text.
     if not path.stat().st_size:
-        raise UserError("the path - stands for piped text, and none was piped; pipe a text in")
+        raise UserError("the path - reads stdin, but stdin is empty; pipe text into the command")
     return path

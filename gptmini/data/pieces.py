@@ -1,4 +1,4 @@
-"""Documents in pieces of bounded size, so that no document need fit into memory."""
+"""Cut documents into pieces of bounded size, so that a document does not have to fit into memory."""
 
 import re
 from collections.abc import Iterator
@@ -7,36 +7,36 @@ from typing import NamedTuple
 
 from gptmini.user_error import UserError
 
-# Characters of a piece. A piece may be shorter, where a document ends, or longer, where white space is far away.
+# Characters of a piece. The last piece of a document may be shorter. A piece is longer if there is no white space.
 PIECE = 2**20
-# Characters without a place to cut them; a longer run is refused by name, because it has to be held in memory.
+# Longest run of characters without a place to cut. A longer run is an error, because it must fit into memory.
 LONGEST_RUN = 2**24
-# Where a text may be cut: before white space that follows what is none. Python counts a few more characters as white
-# space than the tokenizers do, and before these few, or behind them, nothing is cut.
-# In this order Python looks for the white space alone first.
+# Text is cut before white space that follows a character other than white space. Python's \S excludes a few more
+# characters than the tokenizers' white space. The text is not cut before or after these characters.
+# The pattern starts with the white space, because Python then finds it faster.
 CUT = re.compile(r"[ \t-\r](?<=\S[ \t-\r])")
-LAST_CUT = re.compile(r"(?s:.*)\S(?=[ \t-\r])")  # matches from a start to the last such place
+LAST_CUT = re.compile(r"(?s:.*)\S(?=[ \t-\r])")  # matches up to the last place to cut
 
 
 class Piece(NamedTuple):
-    """A part of a document; joined, the pieces of a document are its text."""
+    """A part of a document. The joined pieces of a document are its text."""
 
     text: str
-    ends: bool  # whether the document ends with this piece
-    where: str = ""  # of a chat, how a message about it begins: the file, and the line or row
+    ends: bool  # whether this is the last piece of its document
+    where: str = ""  # file and line (or row) of a chat, for messages
 
 
 def in_pieces(parts: Iterator[Piece], file: Path) -> Iterator[Piece]:
-    """Put parts of documents together to pieces, whose sizes do not depend on those of the parts.
+    """Join parts of documents and cut them into pieces. The sizes of the pieces do not depend on those of the parts.
 
     Args:
-        parts: texts of any size, which may be empty, each with whether a document ends behind it.
-        file: the name that an error gives.
+        parts: parts of any size; empty parts are allowed.
+        file: name of the file in an error.
 
-    Raises UserError: a run of characters that is too long and has no place to cut it.
+    Raises UserError if a run of characters without a place to cut is too long.
     """
-    pending = ""  # what is read of a document and is not yet part of a piece
-    searched = 0  # characters of pending that hold no place to cut; 0 where that is not known
+    pending = ""  # text of the current document that is not yet in a piece
+    searched = 0  # leading characters of pending without a place to cut; 0 if unknown
     for text, ends, where in parts:
         pending += text
         start = 0
@@ -52,8 +52,8 @@ def in_pieces(parts: Iterator[Piece], file: Path) -> Iterator[Piece]:
 
         if len(pending) > PIECE + LONGEST_RUN:
             raise UserError(
-                f"{file} must have a space or a line break behind a word at least every {LONGEST_RUN:,} characters, "
-                f"got a longer run, which begins {pending[:20]!r}"
+                f"{file} must have a space or a line break after a word at least every {LONGEST_RUN:,} characters, "
+                f"got a longer part that starts with {pending[:20]!r}"
             )
         if ends:
             if pending:
@@ -63,9 +63,9 @@ def in_pieces(parts: Iterator[Piece], file: Path) -> Iterator[Piece]:
 
 
 def _place_to_cut(text: str, start: int, searched: int) -> int | None:
-    """The last place to cut a text for a piece of at most PIECE characters, or else the first place behind it.
+    """Return the last place to cut that gives a piece of at most PIECE characters, else the next place after it.
 
-    Before `searched` the text is known to have no such place, so that a long run is not searched again and again.
+    The first `searched` characters have no place to cut, so that a long run is not searched again for each part.
     """
     if not searched:
         last = LAST_CUT.match(text, start, start + PIECE + 1)

@@ -1,4 +1,4 @@
-"""The documentation that comes with Python, as a corpus that needs no download."""
+"""A corpus of the documentation that comes with Python. It needs no download."""
 
 import ast
 import hashlib
@@ -15,24 +15,23 @@ from gptmini.data.corpus import Corpus, DigestOf, Document, HeldOut, split_of
 from gptmini.settings import STRICT
 from gptmini.user_error import UserError
 
-# Folders of the standard library that hold no documentation: test suites, installed packages, and the topics,
-# which are read first and apart.
+# Folders of the standard library that are skipped: tests, installed packages, and the topics, which are read first.
 PYDOC_SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "pydoc_data"}
 
 
 class PydocCorpus(Corpus):
-    """The documentation in every CPython: help topics, then docstrings of its library, parsed and never imported."""
+    """The documentation in every CPython: help topics, then docstrings of its library, parsed without an import."""
 
     name = "pydoc"
 
     @validate_call(config=STRICT)
     def __init__(self, val_fraction: HeldOut) -> None:
-        """Hold out about val_fraction of the documents."""
+        """Hold out about a fraction val_fraction of the documents."""
         self.held_out = val_fraction
         self.root = Path(sysconfig.get_path("stdlib"))
 
     def identity(self, digest_of: DigestOf) -> dict:
-        """Corpus, split rule, Python version and the digest of every source file."""
+        """Return name, split rule, Python version, and a digest of all source files."""
         files = [
             (path.relative_to(self.root).as_posix(), digest_of(path)) for path in self._sources()
         ]
@@ -44,13 +43,13 @@ class PydocCorpus(Corpus):
         }
 
     def documents(self) -> Iterator[Document]:
-        """Topics by name, then docstrings by module path and line."""
+        """Yield topics by name, then docstrings by module path and line."""
         for text in self._texts:
             yield Document(split_of(text, self.held_out), text)
 
     @cached_property
     def _texts(self) -> list[str]:
-        """Every text; kept, because parsing takes seconds and the texts two megabytes."""
+        """All texts; cached, because parsing takes seconds and the texts only two megabytes."""
         texts: list[str] = []
         for path in self._sources():
             tree = ast.parse(path.read_bytes())
@@ -61,10 +60,10 @@ class PydocCorpus(Corpus):
         return texts
 
     def _sources(self) -> list[Path]:
-        """The file of topics, then the modules of the standard library in the order of their names."""
+        """Return the file of topics, then the modules of the standard library sorted by name."""
         modules = []
         for folder, subfolders, files in os.walk(self.root):
-            # os.walk goes on into the folders that are left in its list.
+            # os.walk visits the folders that stay in this list.
             subfolders[:] = [name for name in subfolders if name not in PYDOC_SKIPPED]
             for name in files:
                 path = Path(folder, name)
@@ -76,14 +75,14 @@ class PydocCorpus(Corpus):
         topic_file = self.root / "pydoc_data" / "topics.py"
         if not modules or not topic_file.is_file():
             raise UserError(
-                f"data=pydoc needs the standard library's sources in {self.root}; "
+                f"data=pydoc requires the standard library's sources in {self.root}; "
                 "use data=text instead"
             )
         return [topic_file, *(path for _, path in sorted(modules))]
 
 
 def topics(tree: ast.Module) -> list[str]:
-    """Help texts of a parsed pydoc_data/topics.py, by topic name."""
+    """Return the help texts of a parsed pydoc_data/topics.py, sorted by topic name."""
     for statement in tree.body:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Dict):
             texts = ast.literal_eval(statement.value)
@@ -92,7 +91,7 @@ def topics(tree: ast.Module) -> list[str]:
 
 
 def docstrings(tree: ast.Module) -> Iterator[str]:
-    """Docstrings of a parsed module, in the order of their lines, indentation removed."""
+    """Yield the docstrings of a parsed module in the order of their lines, without indentation."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
     for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):

@@ -1,4 +1,4 @@
-"""How a table of text is written: what separates its values, and what its quotation marks mean."""
+"""Detect the delimiter of a table in a text file, and the meaning of its quotation marks."""
 
 import csv
 import io
@@ -8,32 +8,32 @@ from typing import Literal
 
 from gptmini.data.opening import opened
 
-# What separates the values of a row, by the kind of the file.
+# Delimiter of the values in a row for each kind of file.
 DELIMITERS = {"csv": ",", "tsv": "\t"}
-# How a message calls this, and what other programs write in its place.
+# Names in messages of these delimiters, and of others that programs use instead.
 NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
-EXCELS_LINE = "sep="  # begins a line above the header, which tells Excel the delimiter
+EXCELS_LINE = "sep="  # start of a line before the header that gives Excel the delimiter
 
-SAMPLE = 2**20  # characters at the beginning of a .tsv file that tell what its quotation marks mean
+SAMPLE = 2**20  # characters at the start of a .tsv file that decide what its quotation marks mean
 LEADING_MARK = re.compile(r'(?:\A|[\t\r\n])"')
-# A value as a program writes it that quotes: each quotation mark is around a value, or doubled inside of one.
+# A value as written by a program that quotes: quotation marks surround the value, or are doubled inside it.
 VALUE = re.compile(r'(?:"[^"]*+(?:""[^"]*+)*+"|[^"\t\r\n]*+)(\t|\r\n|[\r\n]|\Z)')
 UNCLOSED = re.compile(r'"[^"]*+(?:""[^"]*+)*+\Z')
 LINE = re.compile(r"[^\r\n]*+(?:\r\n|[\r\n]|\Z)")
 
-# quoted: quotation marks around a value are not part of the value, as in CSV. text: quotation marks are text. plain: as
-# text, but no value in the sample begins with a quotation mark.
+# quoted: quotation marks around a value are not part of the value, as in CSV.
+# text: quotation marks are part of the value.
+# plain: like text, but no value in the sample starts with a quotation mark.
 Quoting = Literal["quoted", "text", "plain"]
 
 
 def quoting_of(file: Path, encoding: str) -> Quoting:
-    """What the quotation marks of a .tsv file mean.
+    """Return the meaning of the quotation marks in a .tsv file.
 
-    pandas and Excel quote values as in CSV. Most other programs allow no tab and no line break in a value, and write
-    quotation marks as they are. The reading with fewer bad rows in the sample is chosen, and quoted if both have as
-    many.
+    pandas and Excel quote values as in CSV. Most other programs allow no tabs or line breaks in a value, and write
+    quotation marks unchanged. The sample is parsed both ways, and the way with fewer bad rows wins. A tie is quoted.
 
-    Raises UserError: the file is packed, and damaged.
+    Raises UserError if a packed file is damaged.
     """
     with opened(file, encoding) as text:
         reader = io.TextIOWrapper(text.stream, text.encoding, errors="replace", newline="")
@@ -42,7 +42,7 @@ def quoting_of(file: Path, encoding: str) -> Quoting:
     if LEADING_MARK.search(sample) is None:
         return "plain"
 
-    lines = LINE.findall(sample)[:-1]  # the last match is the empty one at the end
+    lines = LINE.findall(sample)[:-1]  # the last match is empty
     if '"' in lines[0]:
         return "quoted"
     if is_cut:
@@ -53,42 +53,42 @@ def quoting_of(file: Path, encoding: str) -> Quoting:
 
 
 def looks_like_row(line: str, delimiter: str, n_values: int) -> bool:
-    """Whether a line inside of a record, read alone, has as many values as a row of its table.
+    """Return whether a line inside a record has as many values as a row of the table.
 
-    A record of such lines may be rows behind a stray quotation mark. In a table of one column any line has as many
-    values, and the answer is False.
+    A record of such lines may be several rows after a stray quotation mark. Returns False for a table of one column,
+    in which every line would look like a row.
     """
     return n_values > 1 and len(next(csv.reader([line], delimiter=delimiter), [])) == n_values
 
 
 def separated(header: list[str], delimiter: str, following: str) -> tuple[str, list[str], str]:
-    """What really separates the values of a table whose header does not have the wanted column.
+    """Guess the delimiter of a table whose header does not have the wanted column.
 
     Args:
-        header: the values of the first line, read with the delimiter.
-        delimiter: what the name of the file says.
+        header: the values of the first line, split at the delimiter.
+        delimiter: the delimiter of the file extension.
         following: the second line.
 
-    Returns what the values seem to be separated by, in words; the names of the columns; and what to do about it.
+    Returns the name of the delimiter found, the column names, and the remedy.
     """
     line = delimiter.join(header)
-    remedy = "the first line of a table names its columns"
-    # The delimiter that occurs most often, and that of the file's name if none does.
+    remedy = "the first line of a table must name its columns"
+    # The delimiter that occurs most often. If no delimiter occurs, the one of the file extension.
     found = max(NAMES, key=lambda mark: (line.count(mark), mark == delimiter))
     if line.startswith(EXCELS_LINE) and len(line) > len(EXCELS_LINE):
         found = line[len(EXCELS_LINE)]
-        remedy = f"delete the first line, {line.strip()}, which only Excel reads"
+        remedy = f"delete the first line {line.strip()}, which only Excel reads"
         line = following
     if found != delimiter:
-        remedy = f"write the table with {NAMES[delimiter]}, as the ending of its name says"
-    # A name that was quoted may hold a line break, which the reader of one line refuses.
+        remedy = f"separate the values by {NAMES[delimiter]}, as the file extension requires"
+    # A quoted name may contain a line break, which csv.reader would reject in a single line.
     line = line.replace("\r", " ").replace("\n", " ").rstrip(" ")
     names = next(csv.reader([line], delimiter=found), [])
     return NAMES.get(found, repr(found)), names, remedy
 
 
 def _n_bad_records(sample: str, n_values: int, is_cut: bool) -> int:
-    """How many records of a sample are bad if it is quoted."""
+    """Return how many records of a sample are bad if it is parsed as quoted."""
     n_bad = 0
     start = 0
     while start < len(sample):
@@ -96,7 +96,7 @@ def _n_bad_records(sample: str, n_values: int, is_cut: bool) -> int:
         assert line is not None
         end, n_found = _record(sample, start)
         if not n_found and is_cut and UNCLOSED.match(sample, end):
-            end, n_found = len(sample), n_values  # the record ends behind the sample
+            end, n_found = len(sample), n_values  # the record ends after the sample
 
         inner = LINE.findall(sample, line.end(), end)[:-1]
         are_rows = bool(inner) and all(looks_like_row(one, "\t", n_values) for one in inner)
@@ -108,7 +108,7 @@ def _n_bad_records(sample: str, n_values: int, is_cut: bool) -> int:
 
 
 def _record(sample: str, start: int) -> tuple[int, int]:
-    """Where a quoted record ends, and the number of its values; of a bad one, where its bad value begins, and 0."""
+    """Return the end of a quoted record and its number of values; if it is bad, the start of the bad value and 0."""
     n_values = 0
     while True:
         value = VALUE.match(sample, start)

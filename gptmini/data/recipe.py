@@ -1,4 +1,4 @@
-"""What prepared tokens follow from: the files of a text, the split and the tokenizer, with a fingerprint of all."""
+"""Everything that determines the prepared tokens: files, split and tokenizer, with a fingerprint of them."""
 
 import hashlib
 import json
@@ -14,27 +14,27 @@ from gptmini.data.splits import BuildTokenizer
 from gptmini.files import replacing
 from gptmini.user_error import UserError
 
-# Seconds after a file's last change in which its digest is not kept: a later change within the file system's
-# resolution of time would leave the stamp as it is. FAT has the coarsest, two seconds.
+# Keep no digest of a file that changed in the last seconds: another change within the time resolution of the file
+# system would not change its stamp. FAT has the coarsest resolution, two seconds.
 SETTLING = 2
 
 
 class Recipe(NamedTuple):
-    """What prepared tokens follow from, and where they belong."""
+    """Everything that determines the prepared tokens, and their folder."""
 
-    contents: dict  # format, source, builder, and their fingerprint, as meta.json holds them
+    contents: dict  # format, source, builder and their fingerprint, as in meta.json
     folder: Path
-    digests: "Digests"  # of the files of the text
+    digests: "Digests"  # of the text files
 
 
 def plan_recipe(corpus: Corpus, build_tokenizer: BuildTokenizer, root: str | Path) -> Recipe:
-    """Find out what the tokens of a corpus under a tokenizer follow from; root is made if it is not there.
+    """Compute the fingerprint and the folder of a corpus under a tokenizer. Make root if it is missing.
 
-    Raises UserError: a file of the text cannot be read.
+    Raises UserError if a file of the text cannot be read.
     """
     root = Path(root)
     root.mkdir(parents=True, exist_ok=True)
-    builder = partial(build_tokenizer)  # which is the same for a partial
+    builder = partial(build_tokenizer)  # partial flattens a partial
     kind = builder.func.__name__
 
     digests = Digests(root / ".digests.json")
@@ -50,21 +50,21 @@ def plan_recipe(corpus: Corpus, build_tokenizer: BuildTokenizer, root: str | Pat
 
 
 class Digests:
-    """The SHA-256 digests of files, kept with what tells that a file is as it was when it was read."""
+    """A cache of the SHA-256 digests of files, each with the stamp (size and times) that the file had when read."""
 
     def __init__(self, cache: Path) -> None:
-        """Take over the digests that an earlier process kept in the file `cache`, which need not exist."""
+        """Load the digests that an earlier process saved in the file `cache`, if it exists."""
         self._cache = cache
-        # Stamps of the files that this process has asked for.
+        # Stamps of the files whose digests this process has requested.
         self._seen: dict[Path, list[int]] = {}
-        # By path, the stamp of the file and its digest.
+        # Stamp and digest of each path.
         self._known: dict[str, list] = {}
         with suppress(OSError, ValueError):
             self._known = json.loads(cache.read_bytes())
         self._has_new = False
 
     def of(self, path: Path) -> str:
-        """Digest of a file, in hexadecimal: read now, or known from its stamp."""
+        """Return the digest of a file in hexadecimal. Read the file only if its stamp has changed."""
         name = str(path.absolute())
         stamp = self._seen[path] = _stamp(path)
         *known_stamp, digest = self._known.get(name, [None])
@@ -79,26 +79,25 @@ class Digests:
         return digest
 
     def check_unchanged(self) -> None:
-        """Raise UserError if a file is no longer as it was when its digest was asked for."""
+        """Raise UserError if a file has changed since its digest was requested."""
         for path, stamp in self._seen.items():
             if not path.exists() or _stamp(path) != stamp:
                 raise UserError(
-                    f"{path} must stay as it is while it is read, and it was changed; try again"
+                    f"{path} must not change while it is read, but it changed; try again"
                 )
 
     def save(self) -> None:
-        """Keep the digests for the next process."""
+        """Save the digests for later processes."""
         if self._has_new:
-            # Where the folder cannot be written, as that of another user, files are read again at the next start.
+            # If the folder is not writable (for example, another user's), the next start reads the files again.
             with suppress(OSError), replacing(self._cache) as file:
                 file.write(json.dumps(self._known, indent=0).encode("utf-8"))
 
 
 def _stamp(path: Path) -> list[int]:
-    """Size of a file in bytes, and the times of its last changes, in nanoseconds.
+    """Return the size of a file in bytes, and its modification and change time in nanoseconds.
 
-    The first time is that of the content, which a program can set back; the second, which no program can set, is that
-    of anything about the file.
+    A program can set back the modification time (mtime), but not the change time (ctime).
     """
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns]

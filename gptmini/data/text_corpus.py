@@ -1,4 +1,4 @@
-"""Documents from files of the user's own."""
+"""The corpus of the user's own files."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +18,9 @@ from gptmini.user_error import UserError
 
 
 class TextCorpus(Corpus):
-    """Files of the user's own, of any format that gptmini.data.readers reads."""
+    """The user's own files, in any format that gptmini.data.readers supports."""
 
-    path_key = "data.path"  # what an error message calls the argument path
+    path_key = "data.path"  # name of the argument path in error messages
 
     @validate_call(config=STRICT)
     def __init__(
@@ -41,23 +41,23 @@ class TextCorpus(Corpus):
 
         Args:
             path: a file, a folder, a glob, or a list of these.
-            val_fraction: share of the text that is held out; unused with val_path.
-            name: begins the name of the prepared folder.
-            val_path: files of held-out text, named as path is; those that path names too are not trained on. None to
-                hold out a share of path.
-            field: as for Reader, like the arguments after it.
-            separator: text between the documents of a file; \\n stands for a line break, as in Python.
-            on_error: fail, or skip for records that cannot be read, and chats that the template refuses.
-            template: chat for records with messages, in the field of this name unless `field` is another than text;
-                the tokenizer's template makes text of them.
-            loss_on: all tokens, or answers, the assistant's in chats, alone.
+            val_fraction: fraction of the text to hold out; unused with val_path.
+            name: prefix of the prepared folder's name.
+            val_path: files of held-out text, in the same forms as path. Files in both are only held out. None to hold
+                out a fraction of path.
+            field: see Reader, also for encoding.
+            separator: text between the documents of a file, with Python's escapes, such as \\n.
+            on_error: fail, or skip to skip unreadable records, and chats that the template rejects.
+            template: chat if the records hold messages; the tokenizer's template makes text of them. The messages are
+                in `field`, or in the field "messages" if `field` is "text".
+            loss_on: all tokens, or answers: in chats, count only the assistant's answers.
 
-        Raises pydantic.ValidationError: a value that does not fit. Raises UserError: a path with nothing to read, or
-        answers without chats.
+        Raises pydantic.ValidationError for an invalid value. Raises UserError if a path has no text, or if loss_on is
+        answers without a template.
         """
         if loss_on == "answers" and template is None:
             raise UserError(
-                "data.loss_on=answers needs data.template=chat, which says where answers are"
+                "data.loss_on=answers requires data.template=chat, which marks the answers"
             )
         self.template = template
         self.loss_on = loss_on
@@ -84,18 +84,18 @@ class TextCorpus(Corpus):
             self.files = without_held_out(found.files, held_out.files)
             kept = set(self.files)
             in_both = [file for file in found.files if file not in kept]
-            self._found_notes += note_on(in_both, "held out, being named by data.val_path too")
+            self._found_notes += note_on(in_both, "held out (also in data.val_path)")
             self._found_notes += held_out.notes()
-        # Bytes of all files, as they lie on disk.
+        # Bytes of all files on disk.
         self.size = sum(file.stat().st_size for file in (*self.files, *self.val_files))
 
-        # Of the present or last reading.
+        # State of the current or last reading.
         self._reader = Reader(**self._how)
-        self._n_before = 0  # bytes of the files that are read to their end, as they lie on disk
+        self._n_before = 0  # bytes on disk of the files that are read to their end
         self._empty: list[Path] = []  # files without text
 
     def identity(self, digest_of: DigestOf) -> dict:
-        """The digest and the format of each file, in order, which of them are held out, and how they are read."""
+        """Return digest and format of each file in order, the split rule, and the reader's settings."""
         chats = {} if self.template is None else {"loss_on": self.loss_on}
         return chats | {
             "corpus": self.name,
@@ -106,9 +106,9 @@ class TextCorpus(Corpus):
         }
 
     def documents(self) -> Iterator[Document]:
-        """Every document, in parts of bounded size; with val_path each has its split.
+        """Yield every document in parts of bounded size. With val_path, each document has a split.
 
-        Raises UserError: a file that cannot be read, or no text in any.
+        Raises UserError if a file cannot be read, or if no file contains text.
         """
         self._reader = Reader(**self._how)
         self._n_before = 0
@@ -120,9 +120,9 @@ class TextCorpus(Corpus):
             yield from self._documents(None, self.files)
 
     def boundary(self) -> int | None:
-        """UTF-8 bytes of a single document, a file of text, but for the last share; None for any other text.
+        """Return the UTF-8 bytes of training text if the corpus is one plain text file with one document, else None.
 
-        A file that is packed, or in another encoding than UTF-8, is read to count them.
+        A file that is packed or not in UTF-8 is read to count its bytes.
         """
         file = self.files[0]
         kind, packing = format_of(file)
@@ -139,41 +139,38 @@ class TextCorpus(Corpus):
         return int(n_bytes * (1 - self.val_fraction))
 
     def share_read(self) -> float:
-        """Share of the bytes of all files that documents() has read, from 0 to 1."""
+        """Return the fraction of the bytes of all files that documents() has read, from 0 to 1."""
         return min(1.0, (self._n_before + self._reader.position) / max(self.size, 1))
 
     def share_held_out(self) -> float:
-        """Share of the text that is held out: with val_path, of the bytes of all files."""
+        """Return the held-out fraction: val_fraction, or with val_path the fraction of the bytes of all files."""
         if self.val_fraction is not None:
             return self.val_fraction
         return sum(file.stat().st_size for file in self.val_files) / max(self.size, 1)
 
     def notes(self) -> list[str]:
-        """Lines about what was left out, and about a separator that stands nowhere; complete once the text is read."""
+        """Return notes on skipped files and records and on an unused separator; complete once the text is read."""
         reader = self._reader
-        notes = [*self._found_notes, *note_on(self._empty, "found to hold no text")]
+        notes = [*self._found_notes, *note_on(self._empty, "skipped (contains no text)")]
         if reader.separator is not None and not reader.n_separators:
             notes.append(
-                f"data.separator={reader.separator!r} stands in no file of plain text, so that each is one document"
+                f"data.separator={reader.separator!r} never occurs; each plain text file is one document"
             )
-        notes += note_on(reader.quoted, "read as quoted: quotation marks around values are removed")
-        notes += note_on(reader.marked, "read as not quoted: quotation marks are part of the text")
+        notes += note_on(reader.quoted, "read as quoted (quotation marks around values removed)")
+        notes += note_on(reader.marked, "read as unquoted (quotation marks are part of the text)")
         if reader.merged:
             n_merged = len(reader.merged)
-            subject = "1 value holds" if n_merged == 1 else f"{n_merged:,} values hold"
+            subject = "1 value contains" if n_merged == 1 else f"{n_merged:,} values contain"
             notes.append(
-                f"{subject} lines that look like rows of the table; the first: {reader.merged[0]} check the "
-                "quotation mark there"
+                f"{subject} lines that look like table rows; check the quotation mark at {reader.merged[0]}"
             )
         if reader.n_skipped:
-            noun = "record was" if reader.n_skipped == 1 else "records were"
-            notes.append(
-                f"{reader.n_skipped:,} {noun} left out that cannot be read; the first: {reader.skipped[0]}"
-            )
+            noun = "unreadable record was" if reader.n_skipped == 1 else "unreadable records were"
+            notes.append(f"{reader.n_skipped:,} {noun} skipped, the first: {reader.skipped[0]}")
         return notes
 
     def skipped(self) -> str:
-        """A line for each of the first records that the last reading left out, and how many more there were."""
+        """Return one line for each listed record that the last reading skipped, and the number of the others."""
         lines = [*self._reader.skipped]
         more = self._reader.n_skipped - len(lines)
         if more:
@@ -181,13 +178,13 @@ class TextCorpus(Corpus):
         return "".join(f"{line}\n" for line in lines)
 
     def _identity_of(self, file: Path, digest_of: DigestOf) -> list[str]:
-        """Digest, kind and packing of a file, and whether quotation marks are text, where that was decided."""
+        """Return digest, kind and packing of a file, and "unquoted" if it is a .tsv file with quotes as text."""
         kind, packing = format_of(file)
         is_unquoted = kind == "tsv" and quoting_of(file, self._how["encoding"]) == "text"
         return [digest_of(file), kind, packing, *(["unquoted"] if is_unquoted else [])]
 
     def _documents(self, split: str | None, files: list[Path]) -> Iterator[Document]:
-        """The documents of the files of a split, in their order."""
+        """Yield the documents of the files of a split in order."""
         n_empty = 0
         for file in files:
             piece: Piece | None = None
@@ -201,4 +198,4 @@ class TextCorpus(Corpus):
             self._reader.position = 0
 
         if n_empty == len(files):
-            raise UserError(f"{names_of(files)} must hold text, got none")
+            raise UserError(f"{names_of(files)} must contain text, got none")

@@ -150,7 +150,7 @@ def test_the_sources_of_a_mixture_are_measured_by_document(script, trained, tmp_
     ("name", "text", "said"),
     [
         # A name that holds what also separates a message from its remedy, or a key of the configuration.
-        ("my; text.txt", None, ["--text ", "got my; text.txt, which does not exist"]),
+        ("my; text.txt", None, ["--text ", "got my; text.txt"]),
         ("data.path.txt", None, ["--text ", "got data.path.txt"]),
         ("a; b.pdf", "x", ["--text ", "got a; b.pdf; convert it to a .txt file"]),
         (
@@ -159,7 +159,7 @@ def test_the_sources_of_a_mixture_are_measured_by_document(script, trained, tmp_
             ["a; b.jsonl, line 1", "field text, as --field says", "body"],
         ),
         # Remedies that name keys of training are left out.
-        ("a; b.txt", "caf\xe9", ["a; b.txt must be UTF-8", "0xe9"]),
+        ("a; b.txt", "caf\xe9", ["a; b.txt is not valid UTF-8", "0xe9"]),
     ],
 )
 def test_a_text_that_cannot_be_read_is_named_whole(script, trained, tmp_path, name, text, said):

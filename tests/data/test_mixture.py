@@ -150,7 +150,7 @@ def test_a_text_that_changes_while_a_mixture_is_prepared_is_refused(texts):
             file.write("more")
         return tokenizer.byte(documents)
 
-    with pytest.raises(UserError, match=r"b\.txt must stay as it is while it is read, and it was"):
+    with pytest.raises(UserError, match=r"b\.txt must not change while it is read"):
         mixed(sources(texts), texts, byte)
     assert not list((texts / "data").glob("mixture*"))
 
@@ -164,7 +164,7 @@ def test_a_folder_with_another_programs_meta_json_is_text(texts):
 
 
 def test_a_source_that_cannot_be_mixed_is_refused(texts):
-    with pytest.raises(UserError, match=r"data\.sources\.a .* gone.txt, which does not exist"):
+    with pytest.raises(UserError, match=r"data\.sources\.a.* matches no .*gone\.txt$"):
         Mixture({"a": {"path": "gone.txt", "weight": 1}}, 0.1)
 
     mixture, _ = mixed(sources(texts), texts)

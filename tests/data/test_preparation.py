@@ -314,7 +314,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, when):
         return tokenizer.byte(documents)
 
     watcher = Watcher(on_progress=changed)
-    with pytest.raises(UserError, match=r"a\.txt must stay as it is while it is read, and it was"):
+    with pytest.raises(UserError, match=r"a\.txt must not change while it is read"):
         prepare(TextFile(file), byte, tmp_path / "data", watcher=watcher)
     assert list((tmp_path / "data").iterdir()) == []
 

@@ -59,7 +59,7 @@ def test_held_out_text_may_be_given(tmp_path):
     held_out.write_text('{"body": "To validate on."}')
     corpus = TextCorpus(tmp_path, 0.1, val_path=held_out, separator="|", field="body")
     assert by_split(corpus) == {"train": ["To train on.", "Too."], "val": ["To validate on."]}
-    assert corpus.notes() == [f"1 file was held out, being named by data.val_path too: {held_out}"]
+    assert corpus.notes() == [f"1 file was held out (also in data.val_path): {held_out}"]
 
 
 def test_the_identity_changes_with_text_order_endings_and_every_key(tmp_path):
@@ -120,9 +120,9 @@ def test_what_is_left_out_and_a_separator_that_stands_nowhere_are_told(tmp_path)
     assert by_split(corpus) == {None: ["a|b", "A text."]}
     a, b, c, _ = sorted(tmp_path.glob("*.png"))
     assert corpus.notes() == [
-        f"4 files were left out: no readable text: {a}, {b}, {c}, and 1 more",
-        f"1 file was found to hold no text: {tmp_path / 'marked.txt'}",
-        "data.separator='|' stands in no file of plain text, so that each is one document",
+        f"4 files were skipped (no readable text): {a}, {b}, {c}, and 1 more",
+        f"1 file was skipped (contains no text): {tmp_path / 'marked.txt'}",
+        "data.separator='|' never occurs; each plain text file is one document",
     ]
 
     corpus = TextCorpus(tmp_path / "text.txt", 0.1, separator=".")
@@ -135,7 +135,7 @@ def test_a_text_of_nothing_is_refused(tmp_path, monkeypatch, path, val_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("A text.")
     (tmp_path / "empty.txt").touch()
-    with pytest.raises(UserError, match=r"empty\.txt must hold text, got none"):
+    with pytest.raises(UserError, match=r"empty\.txt must .* text, got none"):
         list(TextCorpus(path, 0.1, val_path=val_path).documents())
 
 
@@ -148,8 +148,8 @@ def test_records_that_are_left_out_are_counted_and_listed(tmp_path, monkeypatch)
     for _ in range(2):  # a second reading begins to count anew
         assert len(by_split(corpus)[None]) == 9
         (note,) = corpus.notes()
-        first = f"{file}, line 2 (byte 18), must have text in the field text, got 0"
-        assert note == f"9 records were left out that cannot be read; the first: {first}"
+        first = f"{file}, line 2 (byte 18): the field text must be text, got 0"
+        assert note == f"9 unreadable records were skipped, the first: {first}"
         lines = corpus.skipped().splitlines()
         assert len(lines) == 8
         assert (lines[0], lines[-1]) == (first, "and 2 more")
@@ -168,9 +168,9 @@ def test_how_quotation_marks_of_a_tsv_are_read_is_part_of_its_identity_where_it_
 
     file = tmp_path / "a.tsv"
     assert read('text\tid\nsaid "no"\t1\n') == (['said "no"'], ["tsv", ""], [])
-    quoted = "1 file was read as quoted: quotation marks around values are removed"
+    quoted = "1 file was read as quoted (quotation marks around values removed)"
     assert read('text\tid\n"""no"""\t1\n') == (['"no"'], ["tsv", ""], [f"{quoted}: {file}"])
-    marked = "1 file was read as not quoted: quotation marks are part of the text"
+    marked = "1 file was read as unquoted (quotation marks are part of the text)"
     found = (['"no" and'], ["tsv", "", "unquoted"], [f"{marked}: {file}"])
     assert read('text\tid\n"no" and\t1\n') == found
 
@@ -184,4 +184,4 @@ def test_rows_that_may_have_become_one_value_are_told(tmp_path, n_files):
     assert len(by_split(corpus)[None]) == n_files
     (note,) = corpus.notes()
     assert note.partition(" ")[0] == str(n_files)
-    assert f"{tmp_path / 'a.csv'}, line 2 (byte 8)," in note
+    assert f"{tmp_path / 'a.csv'}, line 2 (byte 8)" in note

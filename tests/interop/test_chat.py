@@ -223,7 +223,7 @@ def test_the_loss_is_that_of_transformers_with_labels(tmp_path, chats, monkeypat
 
 def test_what_holds_no_chats_is_told(tmp_path, chats):
     file, _ = chats
-    with pytest.raises(UserError, match=r"needs data\.template=chat, which says where answers are"):
+    with pytest.raises(UserError, match=r"answers requires data\.template=chat"):
         TextCorpus(file, 0.2, loss_on="answers")
     with pytest.raises(UserError, match="and this tokenizer has none"):
         prepare(TextCorpus(file, 0.2, template="chat"), byte, tmp_path / "data")
@@ -232,10 +232,10 @@ def test_what_holds_no_chats_is_told(tmp_path, chats):
 
     (tmp_path / "text.txt").write_text("no chats")
     tokenizer = read(folder_with(tmp_path / "theirs", PLAIN))
-    with pytest.raises(UserError, match=r"text\.txt must be JSON lines or Parquet to hold chats"):
+    with pytest.raises(UserError, match=r"data\.template=chat .*, got text in .*text\.txt"):
         prepared(tmp_path, tmp_path / "text.txt", tokenizer)
     (tmp_path / "bad.jsonl").write_text('{"messages": [{"role": "user", "content": null}]}')
-    with pytest.raises(UserError, match=r"line 1.* must have a chat in the field messages, a list"):
+    with pytest.raises(UserError, match=r"line 1.* the field messages must be a chat"):
         prepared(tmp_path, tmp_path / "bad.jsonl", tokenizer)
 
 
