@@ -1,4 +1,4 @@
-"""What is in a prepared folder: ids that are used, and documents decoded back."""
+"""Inspect a prepared folder: count the ids that occur, and decode documents."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,21 +10,21 @@ from gptmini.data.store import TokenStore
 from gptmini.tokenizer import Tokenizer, before_documents
 
 IDS_AT_ONCE = 2**20  # ids that are read at once
-SHOWN = 3  # documents that are shown from the beginning of a split, and longest documents that are named
+SHOWN = 3  # number of first documents, and of longest documents, that are shown
 
 
 class Longest(NamedTuple):
     """One of the longest documents of a split."""
 
-    n_tokens: int  # without the ids around the text
+    n_tokens: int  # without the special ids around the text
     beginning: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitInspection:
-    """What is in a split."""
+    """The result of inspecting a split."""
 
-    n_ids_used: int  # different ids
+    n_ids_used: int  # number of different ids
     longest: list[Longest]  # the longest first
     first: list[str]  # beginnings of the first documents
 
@@ -32,9 +32,9 @@ class SplitInspection:
 def inspect_split(
     store: TokenStore, split: str, tokenizer: Tokenizer, n_shown: int
 ) -> SplitInspection:
-    """Look through a split; of documents that are shown, n_shown ids are decoded.
+    """Inspect a split. Decode the first n_shown ids of each document that is shown.
 
-    Memory is 24 bytes for each document, beside IDS_AT_ONCE ids.
+    Takes 24 bytes of memory per document, plus IDS_AT_ONCE ids.
     """
     ids = store.tokens(split)
     used = np.zeros(tokenizer.n_vocab, dtype=bool)
@@ -59,26 +59,26 @@ def inspect_split(
 def _documents(
     store: TokenStore, split: str, tokenizer: Tokenizer
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where the text of each document of a split starts and ends, in ids, int64 (n,) each.
+    """Return the start and end of the text of each document in a split, in ids, int64 (n,) each.
 
-    Where the folder has no index, documents are told apart by end-of-text.
+    If the folder has no index, documents are separated by end-of-text.
     """
     ids = store.tokens(split)
     n_end = 0 if tokenizer.end_of_text is None else 1
     if store.has_index:
-        behind = store.document_ends(split).astype(np.int64)
+        after = store.document_ends(split).astype(np.int64)
     else:
         found = []
         for first in range(0, len(ids), IDS_AT_ONCE):
-            some = without_marks(ids[first : first + IDS_AT_ONCE])
-            is_end = some == tokenizer.end_of_text
+            block = without_marks(ids[first : first + IDS_AT_ONCE])
+            is_end = block == tokenizer.end_of_text
             found.append(first + 1 + np.flatnonzero(is_end))
-        found.append(np.array([len(ids) + n_end]))  # as if end-of-text ended the last one too
-        behind = np.concatenate(found)
+        found.append(np.array([len(ids) + n_end]))  # as if the last document had an end-of-text
+        after = np.concatenate(found)
 
-    starts = np.append(0, behind[:-1])
-    ends = behind - n_end
-    # A folder that an earlier version prepared lacks these ids.
+    starts = np.append(0, after[:-1])
+    ends = after - n_end
+    # Folders from an earlier version do not have these ids.
     for before in before_documents(tokenizer):
         firsts = without_marks(ids[np.minimum(starts, len(ids) - 1)])  # (n,)
         starts = starts + ((firsts == before) & (starts < ends))

@@ -1,8 +1,8 @@
-"""From a corpus to a prepared folder: read, encoded in tasks, and put together; an interrupted preparation goes on.
+"""Prepare a corpus: encode its text in tasks and join them to a prepared folder. An interrupted preparation resumes.
 
-A corpus is cut by content, never by worker, into tasks of about 4 MB. The ids of each task become a file in a hidden
-folder beside the prepared one, and a task whose file is there is not encoded again. In the end the files are put
-together, and the folder takes its name. data/README.md describes all of these files.
+A corpus is cut into tasks of about 4 MB. The cuts depend only on the text, never on the number of workers. Each task
+writes its ids to a file in a hidden folder beside the prepared folder. A task that has a file is not encoded again. At
+the end, the files are joined, and the folder gets its name. data/README.md describes all of these files.
 """
 
 import json
@@ -39,7 +39,7 @@ from gptmini.tokenizer import Tokenizer, from_dict
 from gptmini.user_error import UserError
 from gptmini.version import __version__
 
-LOCK_POLL = 0.2  # seconds between two looks at whether another process has prepared the folder
+LOCK_POLL = 0.2  # seconds between two checks of the lock
 
 
 def prepare(
@@ -50,18 +50,18 @@ def prepare(
     n_workers: int = 1,
     watcher: Watcher | None = None,
 ) -> tuple[TokenStore, bool]:
-    """Open the tokens of a corpus under a tokenizer, writing them first if they are not there.
+    """Open the tokens of a corpus under a tokenizer. Write them first if they do not exist.
 
     Args:
-        corpus: the text, as gptmini.data.TextCorpus.
-        build_tokenizer: a builder of gptmini.tokenizer, as gptmini.tokenizer.byte, or a functools.partial of one. It is
-            called with the documents, which it may iterate several times; a long document comes in parts.
-        root: folder that holds the prepared folders.
+        corpus: the text, such as a gptmini.data.TextCorpus.
+        build_tokenizer: a builder of gptmini.tokenizer, such as gptmini.tokenizer.byte, or a functools.partial of one.
+            It receives the documents and may iterate them several times. A long document arrives in parts.
+        root: folder of the prepared folders.
         n_workers: threads that encode. The result does not depend on their number.
-        watcher: is told of the progress.
+        watcher: receives progress and notes.
 
-    Returns the store, and whether it had to be written.
-    Raises UserError: a text that cannot be read or encoded, a split without text, or a damaged prepared folder.
+    Returns the store, and whether it was written now.
+    Raises UserError if text cannot be read or encoded, if a split has no text, or if the prepared folder is damaged.
     """
     watcher = watcher or Watcher()
     recipe = plan_recipe(corpus, build_tokenizer, root)
@@ -69,10 +69,10 @@ def prepare(
     parts = folder.with_name(f".{folder.name}.parts")
 
     is_new = not folder.exists()
-    # The parts of a finished folder are those of a process that was killed.
+    # A process that was killed may leave the parts of a finished folder.
     if is_new or parts.exists():
         with _alone(folder, watcher):
-            is_new = not folder.exists()  # unless another process has prepared it meanwhile
+            is_new = not folder.exists()  # another process may have prepared it meanwhile
             if is_new:
                 _Preparation(corpus, recipe, parts, n_workers, watcher).run(build_tokenizer)
             shutil.rmtree(parts, ignore_errors=True)
@@ -85,7 +85,7 @@ def prepare(
 
 @contextmanager
 def _alone(folder: Path, watcher: Watcher) -> Iterator[None]:
-    """Let one process at a time prepare a folder; the others wait."""
+    """Let only one process at a time prepare a folder. The others wait."""
     from filelock import FileLock, Timeout
 
     path = folder.with_name(f".{folder.name}.lock")
@@ -93,27 +93,25 @@ def _alone(folder: Path, watcher: Watcher) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        watcher.on_note(f"another process prepares {folder}; waiting for it")
+        watcher.on_note(f"waiting for another process that prepares {folder}")
         lock.acquire(poll_interval=LOCK_POLL)
     try:
         yield
     finally:
-        # Windows deletes no file that is open; there the lock's file stays.
+        # Windows cannot delete an open file. There the lock file stays.
         with suppress(PermissionError):
             path.unlink(missing_ok=True)
         lock.release()
 
 
 def _open(recipe: Recipe) -> TokenStore:
-    """Open a prepared folder that exists; UserError if it is damaged, or of another fingerprint."""
+    """Open an existing prepared folder; UserError if it is damaged or has another fingerprint."""
     folder = recipe.folder
     if not (folder / "meta.json").is_file():
-        raise UserError(
-            f"{folder} is not as it was prepared: meta.json is missing; {remedy(folder)}"
-        )
+        raise UserError(f"{folder} is damaged: meta.json is missing; {remedy(folder)}")
     store = TokenStore(folder)
     if store.fingerprint != recipe.contents["fingerprint"]:  # a folder that was renamed by hand
-        raise UserError(f"{folder} holds the tokens of another text or tokenizer; {remedy(folder)}")
+        raise UserError(f"{folder} contains tokens of another text or tokenizer; {remedy(folder)}")
     return store
 
 
@@ -123,7 +121,7 @@ class _Preparation:
     def __init__(
         self, corpus: Corpus, recipe: Recipe, parts: Path, n_workers: int, watcher: Watcher
     ) -> None:
-        """Take what prepare was given; parts is the folder of what an interrupted preparation goes on from."""
+        """Store the arguments of prepare. `parts` is the folder of the encoded tasks and the tokenizer."""
         self.corpus = corpus
         self.recipe = recipe
         self.parts = parts
@@ -134,8 +132,8 @@ class _Preparation:
     def run(self, build_tokenizer: BuildTokenizer) -> None:
         """Write the prepared folder.
 
-        What is done stays on disk when the work is interrupted or the disk is full. A mistake in the text leaves
-        nothing: the mended text is another one.
+        Encoded tasks stay on disk if the work is interrupted or the disk is full. After an error in the text they are
+        deleted, because the corrected text has another fingerprint.
         """
         try:
             tokenizer, n_tasks = self._encoded(build_tokenizer)
@@ -147,7 +145,7 @@ class _Preparation:
             raise
 
     def _encoded(self, build_tokenizer: BuildTokenizer) -> tuple[Tokenizer, int]:
-        """Build the tokenizer and encode every task, again if documents were in the wrong splits.
+        """Build the tokenizer and encode every task. Repeat both if documents were in the wrong splits.
 
         Returns the tokenizer and the number of tasks.
         """
@@ -159,17 +157,17 @@ class _Preparation:
                 shutil.rmtree(self.parts)
 
     def _tokenizer(self, build_tokenizer: BuildTokenizer) -> Tokenizer:
-        """The tokenizer of an interrupted preparation, or else built from the documents and kept."""
+        """Load the tokenizer of an interrupted preparation, or build one from the documents and save it."""
         path = self.parts / "tokenizer.json"
         if path.is_file():
             kept = json.loads(path.read_bytes())
             if kept["version"] == __version__:
                 self.documents.boundary = kept["boundary"]
                 return from_dict(kept["tokenizer"])
-            shutil.rmtree(self.parts)  # another version may cut a text into other tasks
+            shutil.rmtree(self.parts)  # another version may cut the text into other tasks
 
         tokenizer = build_from(build_tokenizer, self.documents)
-        self.recipe.digests.check_unchanged()  # before the tokenizer is kept for this text
+        self.recipe.digests.check_unchanged()  # before the tokenizer is saved for this text
         kept = {
             "version": __version__,
             "boundary": self.documents.boundary,
@@ -181,7 +179,7 @@ class _Preparation:
         return tokenizer
 
     def _encode(self, tokenizer: Tokenizer) -> int:
-        """Encode every task that is not encoded yet; return the number of tasks."""
+        """Encode every task that has no file yet; return the number of all tasks."""
         n_tasks = 0
         n_found = 0
         n_encoded = 0  # bytes
@@ -201,28 +199,26 @@ class _Preparation:
             n_encoded += n_bytes
             share = self.corpus.share_read()
             if share is not None and self.n_read:
-                share *= n_encoded / self.n_read  # the text is read some tasks ahead
+                share *= n_encoded / self.n_read  # reading is some tasks ahead of encoding
             self.watcher.on_progress(Progress(phase="tokenising", n_bytes=n_encoded, share=share))
         if n_found:
             self.watcher.on_note(
-                f"{n_found} of {n_tasks} parts of the text had been tokenised by an earlier start"
+                f"resumed an interrupted preparation: {n_found} of {n_tasks} parts were already tokenised"
             )
         return n_tasks
 
     def _counted(self, tasks: Iterable[Task]) -> Iterator[Task]:
-        """Count the bytes of tasks as they are cut."""
+        """Yield the tasks and count their bytes."""
         for task in tasks:
             self.n_read += task.n_bytes
             yield task
 
     def _join(self, tokenizer: Tokenizer, n_tasks: int) -> None:
-        """Put the tasks together, in a folder that takes its name when it is complete."""
+        """Join the tasks in a folder that gets its name when it is complete."""
         joined = self.parts / "joined"
-        shutil.rmtree(joined, ignore_errors=True)  # of a process that was killed
+        shutil.rmtree(joined, ignore_errors=True)  # left by a process that was killed
         joined.mkdir()
-        self.watcher.on_progress(
-            Progress(phase="putting the parts together", n_bytes=0, share=None)
-        )
+        self.watcher.on_progress(Progress(phase="joining the parts", n_bytes=0, share=None))
 
         meta = self.recipe.contents | {
             "dtype": dtype_of(tokenizer, self.corpus.loss_on).name,
@@ -249,7 +245,5 @@ class _Preparation:
             with (joined / "skipped.txt").open("wb") as file:
                 file.write(skipped.encode("utf-8", errors="replace"))
                 flush_file(file)
-            self.watcher.on_note(
-                f"records that were left out are listed in {folder / 'skipped.txt'}"
-            )
+            self.watcher.on_note(f"skipped records are listed in {folder / 'skipped.txt'}")
         joined.rename(folder)

@@ -1,4 +1,4 @@
-"""The documents of a corpus as a preparation reads them: each in its split, while a watcher is told how far that is."""
+"""Assign the documents of a corpus to splits, and report the progress of reading to a watcher."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -8,100 +8,99 @@ from gptmini.data.corpus import Corpus, Document, split_of
 from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError
 
-# Makes the tokenizer of a corpus, which it is called with the documents of.
+# Builds the tokenizer of a corpus from its documents.
 BuildTokenizer = Callable[..., Tokenizer]
-# A share of held-out text that differs from val_fraction by more than this part of it is not near enough.
+# Largest accepted relative difference between the held-out fraction and val_fraction.
 TOLERANCE = 0.5
-LINE = 2**12  # bytes of a line that is held out whole, however short the text is
-TELLING = 2**20  # bytes of text between two words on the progress
+LINE = 2**12  # a line of at most so many bytes is never cut, even if the text is short
+REPORT_BYTES = 2**20  # bytes of text between two progress reports
 
 
 @dataclass(kw_only=True)
 class Progress:
-    """How far a preparation is."""
+    """The progress of a preparation."""
 
-    phase: str  # what is being done
-    n_bytes: int  # bytes that are done in this phase
-    # Of the text that is done in this phase, from 0 to 1; None if that is not known.
+    phase: str  # the current work, such as "tokenising"
+    n_bytes: int  # bytes done in this phase
+    # Fraction of the text that is done in this phase, from 0 to 1; None if unknown.
     share: float | None
 
 
 @dataclass(kw_only=True)
 class Watcher:
-    """Functions that are called with what happens."""
+    """Callbacks for the progress of a preparation."""
 
-    on_progress: Callable[[Progress], None] = lambda progress: None  # again and again
-    on_note: Callable[[str], None] = lambda note: None  # a line that a user should read
+    on_progress: Callable[[Progress], None] = lambda progress: None  # called many times
+    on_note: Callable[[str], None] = lambda note: None  # one line for the user
 
 
 class BeginAgain(Exception):
-    """The documents that were read are in the wrong splits; those of the next reading are in the right ones."""
+    """The documents read so far are in the wrong splits. The next reading puts them into the right splits."""
 
 
 class SplitDocuments:
-    """The documents of a corpus, each in its split; they can be read several times.
+    """The documents of a corpus, each with its split. They can be read several times.
 
-    A document without a split goes by its hash. Where a whole reading shows that hashes hold out a share of the text
-    that is not near val_fraction, BeginAgain is raised at its end, and from then on the last share of the text is held
-    out.
+    A document without a split is split by its hash. If the held-out fraction turns out to be far from val_fraction,
+    BeginAgain is raised at the end of the first reading. All later readings hold out the end of the text instead.
     """
 
     def __init__(self, corpus: Corpus, watcher: Watcher) -> None:
-        """Take a corpus, and who is told how far it is read by the builder of a tokenizer."""
+        """Split the documents of a corpus. The watcher receives the progress of building a tokenizer."""
         self.corpus = corpus
         self._watcher = watcher
 
     @cached_property
     def boundary(self) -> int | None:
-        """UTF-8 bytes of text before what is held out; None where hashes decide."""
+        """UTF-8 bytes of text before the held-out end; None if hashes decide."""
         return self.corpus.boundary()
 
     def __iter__(self) -> Iterator[Document]:
-        """Read the documents for a tokenizer; BeginAgain as in read."""
+        """Read the documents for a tokenizer; may raise BeginAgain like read."""
         n_bytes = 0
-        told = 0
+        n_reported = 0
         try:
             for document in self.read():
                 yield document
                 n_bytes += n_bytes_of(document.text)
-                if n_bytes - told >= TELLING:
-                    told = n_bytes
-                    self._tell("reading for the tokenizer", n_bytes, self.share_read())
+                if n_bytes - n_reported >= REPORT_BYTES:
+                    n_reported = n_bytes
+                    self._report("reading for the tokenizer", n_bytes, self.share_read())
         finally:
-            # The builder has what it wants, perhaps before the last document; what it does then takes its time.
-            self._tell("building the tokenizer", 0, None)
+            # The builder may stop reading before the last document. Building then takes some time.
+            self._report("building the tokenizer", 0, None)
 
     @property
     def _val_fraction(self) -> float:
-        """The share of the text that is held out."""
+        """Fraction of the text that is held out."""
         if self.corpus.val_fraction is None:
             raise UserError(
-                "a corpus must have val_fraction, or give each document a split, and has neither"
+                "a corpus must set val_fraction, or give each document a split, got neither"
             )
         return self.corpus.val_fraction
 
     def read(self) -> Iterator[Document]:
-        """Read the documents; BeginAgain at the end, once at most, if they were in the wrong splits."""
+        """Read the documents. Raise BeginAgain at the end, at most once, if they were in the wrong splits."""
         if self.boundary is None:
             yield from self._by_hash()
         else:
             yield from self._by_place(self.boundary)
 
     def share_read(self) -> float | None:
-        """Share of the text that the present reading has come to, from 0 to 1; None if that is not known."""
+        """Return the fraction of the text that is read so far, from 0 to 1; None if unknown."""
         return self.corpus.share_read()
 
-    def _tell(self, phase: str, n_bytes: int, share: float | None) -> None:
-        """Tell the watcher how far a phase is."""
+    def _report(self, phase: str, n_bytes: int, share: float | None) -> None:
+        """Report the progress of a phase to the watcher."""
         self._watcher.on_progress(Progress(phase=phase, n_bytes=n_bytes, share=share))
 
     def _by_hash(self) -> Iterator[Document]:
-        """Documents that go by the hash of their first part, counted."""
-        # Of the documents without a split of their own.
+        """Yield the documents, split by the hash of their first part. Check the held-out fraction at the end."""
+        # Counts of the documents that the corpus gives no split.
         n_bytes = {"train": 0, "val": 0}
         n_documents = 0
-        split = ""  # of the present document
-        begins = True  # whether the next part begins a document
+        split = ""  # of the current document
+        begins = True  # whether the next part starts a document
 
         for document in self.corpus.documents():
             if document.split is not None:
@@ -118,26 +117,26 @@ class SplitDocuments:
             self._check_share(n_bytes["val"], sum(n_bytes.values()), n_documents)
 
     def _check_share(self, n_held_out: int, n_all: int, n_documents: int) -> None:
-        """Raise BeginAgain if the bytes that are held out, of all, are not near val_fraction."""
+        """Raise BeginAgain if the held-out fraction of the bytes is far from val_fraction."""
         wanted = self._val_fraction
-        share = n_held_out / max(n_all, 1)
-        if abs(share - wanted) <= TOLERANCE * wanted and share < 1:
+        fraction = n_held_out / max(n_all, 1)
+        if abs(fraction - wanted) <= TOLERANCE * wanted and fraction < 1:
             return
 
         self.boundary = int(n_all * (1 - wanted))
         if n_documents > 1:
             self._watcher.on_note(
-                f"the last {100 * wanted:.3g}% of the text is held out, which may cut a document in two, because whole "
-                f"documents, chosen by hash, would be {100 * share:.2g}%"
+                f"holding out whole documents would take {100 * fraction:.2g}% of the text; holding out the last "
+                f"{100 * wanted:.3g}% instead (this may cut one document)"
             )
         raise BeginAgain
 
     def _by_place(self, boundary: int) -> Iterator[Document]:
-        """Documents before and behind the boundary; a text that lies across it becomes two, a chat is trained on."""
-        # A line may be so long that too much would be held out from its beginning on.
+        """Yield the documents before and after the boundary. A document across it is cut; a chat is trained on."""
+        # The start of a long line may be so far before the boundary that too much would be held out.
         n_held_out = boundary * self._val_fraction / (1 - self._val_fraction)
         longest = max(LINE, int(TOLERANCE * n_held_out))
-        position = 0  # bytes before the part, without those of documents with a split of their own
+        position = 0  # bytes before the part, not counting documents that the corpus gives a split
         for document in self.corpus.documents():
             if document.split is not None:
                 yield document
@@ -159,7 +158,7 @@ class SplitDocuments:
 
 
 def build_from(build_tokenizer: BuildTokenizer, documents: Iterable[Document]) -> Tokenizer:
-    """Build the tokenizer of documents, again if they were in the wrong splits."""
+    """Build the tokenizer of documents. Build it again if the documents were in the wrong splits."""
     while True:
         try:
             return build_tokenizer(documents)
@@ -168,14 +167,14 @@ def build_from(build_tokenizer: BuildTokenizer, documents: Iterable[Document]) -
 
 
 def n_bytes_of(text: str) -> int:
-    """UTF-8 bytes of a text; UnicodeEncodeError for a lone surrogate, which has none."""
+    """Return the number of UTF-8 bytes of a text; UnicodeEncodeError for a lone surrogate."""
     return len(text) if text.isascii() else len(text.encode())
 
 
 def cut_at_line(text: str, n_bytes: int, longest: int) -> tuple[str, str]:
-    """Cut a text at the beginning of the line that its UTF-8 byte n_bytes, from 1, lies in.
+    """Cut a text at the start of the line that contains its UTF-8 byte number n_bytes, counted from 1.
 
-    If that line begins more than `longest` bytes before, the text is cut there, or behind the character there.
+    If that line starts more than `longest` bytes earlier, cut after that byte, or after the character around it.
     """
     data = text.encode()
     place = data.rfind(b"\n", max(0, n_bytes - longest), n_bytes) + 1

@@ -1,4 +1,4 @@
-"""Prepared tokens on disk: a folder of token files with meta.json, complete or not there; see data/README.md."""
+"""Prepared tokens on disk: a folder of token files with meta.json, complete or absent; see data/README.md."""
 
 import mmap
 from collections.abc import Sequence
@@ -17,25 +17,25 @@ from gptmini.user_error import UserError
 
 
 class Source(NamedTuple):
-    """Training tokens from which each block of sequences takes a fixed number of windows."""
+    """Training tokens that contribute a fixed number of windows to each block of sequences."""
 
-    name: str  # empty for the only one
-    weight: int  # windows of each block
+    name: str  # empty if it is the only source
+    weight: int  # windows per block
     n_tokens: int
 
 
 class Excerpt(NamedTuple):
-    """What an evaluation reads of a source."""
+    """The part of a source that an evaluation reads."""
 
     ids: Ids  # of a split of the source
-    n_tokens: int  # how many of them are read, from the first on
-    tokens_per_byte: float  # of the whole split
-    # Where documents end, in ids and behind their end-of-text, (n_documents,); None where the folder does not say it.
+    n_tokens: int  # number of ids that are read, starting with the first
+    tokens_per_byte: float  # of the entire split
+    # End of each document, in ids, after its end-of-text, (n_documents,); None if the folder has no index.
     document_ends: np.ndarray | None = None
 
 
 def tokens_per_byte_of(excerpts: Sequence[Excerpt]) -> float:
-    """Ids for each byte of text in excerpts together."""
+    """Return the ids per byte of text over all excerpts."""
     if len(excerpts) == 1:
         return excerpts[0].tokens_per_byte
     n_bytes = sum(excerpt.n_tokens / excerpt.tokens_per_byte for excerpt in excerpts)
@@ -43,22 +43,22 @@ def tokens_per_byte_of(excerpts: Sequence[Excerpt]) -> float:
 
 
 class TokenStore:
-    """One prepared folder, checked when it is opened; its tokens stay on disk and are mapped when read.
+    """A prepared folder, checked when it is opened. Its tokens stay on disk and are memory-mapped.
 
-    The folder holds the tokens of a text; or it names token files that another program wrote; or it names other
-    prepared folders, which together are a mixture.
+    The folder contains the tokens of a text, or refers to token files of another program, or refers to the prepared
+    folders of a mixture.
     """
 
     def __init__(self, folder: str | Path) -> None:
-        """Open a folder that prepare made. However large it is, only the first and last blocks of its files are read.
+        """Open a folder that prepare wrote. Read only the first and last block of each file.
 
-        Raises UserError: a file is missing, has another size, was changed in those blocks, or is of another format.
+        Raises UserError if a file is missing, or has another size, changed bytes in these blocks, or another format.
         """
         self.folder = Path(folder)
         self.meta = read_meta(self.folder)
         self.tokenizer_state: dict = self.meta["tokenizer"]  # the tokenizer's to_dict()
         self.fingerprint: str = self.meta["fingerprint"]  # of texts, split, tokenizer and format
-        # Whether the tokens lie in this folder, with an index that says where documents end.
+        # Whether this folder contains the tokens and an index of the documents.
         self.has_index = "sources" not in self.meta and "files" not in self.meta["train"]
         self._dtype = np.dtype(self.meta["dtype"]).newbyteorder("<")
         self._maps: dict[Path, mmap.mmap] = {}
@@ -72,12 +72,12 @@ class TokenStore:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer whose ids these are."""
+        """The tokenizer of the ids."""
         return from_dict(self.tokenizer_state)
 
     @property
     def sources(self) -> list[Source]:
-        """The sources of a mixture, in the order of their tokens; for any other folder itself."""
+        """The sources of a mixture in the order of their tokens; otherwise the folder itself as the only source."""
         if not self._parts:
             return [Source(name="", weight=1, n_tokens=self.n_tokens("train"))]
         return [
@@ -86,9 +86,9 @@ class TokenStore:
         ]
 
     def tokens(self, split: str) -> Ids:
-        """Ids of a split, (n_tokens,), uint16 or uint32, read-only and memory-mapped.
+        """Return the ids of a split, (n_tokens,), uint16 or uint32, read-only and memory-mapped.
 
-        Where the loss counts answers alone they are int32, and without_marks gives the ids.
+        If the loss counts only answers, they are int32 with marks, and without_marks returns the ids.
         """
         if self._parts:
             return Shards([part.tokens(split) for part in self._parts])
@@ -97,38 +97,38 @@ class TokenStore:
         return Shards([self._ids_at(place) for place in self.meta[split]["files"]])
 
     def document_ends(self, split: str) -> np.ndarray:
-        """Where each document of a split ends, in ids and behind its end-of-text, uint64 (n_documents,).
+        """Return the end of each document of a split, in ids, after its end-of-text, uint64 (n_documents,).
 
-        Raises UserError: a folder that does not say it, as that of a mixture.
+        Raises UserError if the folder has no index, such as the folder of a mixture.
         """
         if not self.has_index:
-            raise UserError(f"{self.folder} must have an index of documents, and it has none")
+            raise UserError(f"{self.folder} has no index of documents")
         return np.frombuffer(self._map(self.folder / f"{split}.index"), dtype="<u8")
 
     def n_tokens(self, split: str) -> int:
-        """Ids in a split, end-of-text included."""
+        """Return the number of ids in a split, including end-of-text."""
         return self.meta[split]["tokens"]
 
     def n_documents(self, split: str) -> int:
-        """Documents in a split."""
+        """Return the number of documents in a split."""
         return self.meta[split]["documents"]
 
     def n_bytes(self, split: str) -> int:
-        """UTF-8 bytes of the text of a split."""
+        """Return the UTF-8 bytes of the text of a split."""
         return self.meta[split]["bytes"]
 
     def largest_id(self, split: str) -> int:
-        """Largest id of a split."""
+        """Return the largest id of a split."""
         return self.meta[split]["largest_id"]
 
     def bytes_per_token(self, split: str) -> float:
-        """Bytes of text for each id of a split, end-of-text included, whether or not the loss counts it."""
+        """Return the bytes of text per id of a split, including end-of-text and ids that the loss does not count."""
         return self.n_bytes(split) / self.n_tokens(split)
 
     def tokens_per_byte(self, split: str) -> float:
-        """Ids for each byte of text, end-of-text included: what turns nats per token into bits per byte.
+        """Return the ids per byte of text, including end-of-text. It converts nats per token into bits per byte.
 
-        Where the loss counts answers alone, both are those of answers.
+        If the loss counts only answers, only the ids and bytes of answers are counted.
         """
         counts = self.meta[split]
         return counts.get("counted", counts["tokens"]) / counts.get(
@@ -137,7 +137,7 @@ class TokenStore:
 
     @property
     def counted_share(self) -> float:
-        """Share of training tokens that the loss counts, in a mixture by its weights; 1 but for answers alone."""
+        """Fraction of the training tokens that the loss counts, weighted in a mixture; 1 unless loss_on is answers."""
         counts = self.meta["train"]
         if not self._parts:
             return counts.get("counted", counts["tokens"]) / counts["tokens"]
@@ -146,26 +146,26 @@ class TokenStore:
         return float(np.average(shares, weights=weights))
 
     def excerpts(self, split: str, max_tokens: int | None) -> list[Excerpt]:
-        """What an evaluation on at most about max_tokens tokens of a split, or all for None, reads of each source.
+        """Return the part of each source that an evaluation on about max_tokens tokens of a split reads.
 
-        The shares of the sources of a mixture are those of their weights, so the smallest one, by its weight, bounds
-        how much is read of the others.
+        max_tokens=None has no limit. The sources of a mixture contribute in proportion to their weights. Therefore the
+        source with the fewest tokens per weight limits the tokens of all sources.
         """
         stores = self._parts or [self]
         sources = self.sources
         n_in_block = sum(source.weight for source in sources)
 
-        # As many tokens a unit of weight as every source has.
-        n_a_weight = min(
+        # The number of tokens per unit of weight that every source has.
+        n_per_weight = min(
             store.n_tokens(split) / source.weight
             for source, store in zip(sources, stores, strict=True)
         )
         if max_tokens is not None:
-            n_a_weight = min(n_a_weight, max_tokens / n_in_block)
+            n_per_weight = min(n_per_weight, max_tokens / n_in_block)
         return [
             Excerpt(
                 ids=store.tokens(split),
-                n_tokens=max(1, round(n_a_weight * source.weight)),
+                n_tokens=max(1, round(n_per_weight * source.weight)),
                 tokens_per_byte=store.tokens_per_byte(split),
                 document_ends=store.document_ends(split) if store.has_index else None,
             )
@@ -173,42 +173,42 @@ class TokenStore:
         ]
 
     def check_ids(self, split: str, ids: np.ndarray) -> None:
-        """Raise UserError for ids beyond the largest of the split: its file was changed since it was prepared."""
+        """Raise UserError for ids above the largest id of the split: the file has changed since it was prepared."""
         largest = self.largest_id(split)
         ids = without_marks(ids)
         if ids.size and ids.max() > largest:
             place = self._path(split) if self.has_index else self.folder
             raise UserError(
-                f"{place} must hold ids up to {largest}, as it was prepared, got {ids.max()}; "
+                f"{place} has changed: ids must be at most {largest}, got {ids.max()}; "
                 f"{remedy(self.folder)}"
             )
 
     def check_size(self, split: str) -> None:
-        """Raise UserError if the file of a split was cut short since the folder was opened.
+        """Raise UserError if a file of a split was truncated since the folder was opened.
 
-        To be called before tokens are read: where a mapped file ends too soon, reading ends the process with SIGBUS.
+        Call this before reading tokens: reading beyond the end of a mapped file kills the process with SIGBUS.
         """
         for part in self._parts:
             part.check_size(split)
         for file in self._files(split):
-            # The system's answer for the mapped file, even if its name is gone.
+            # The size of the mapped file, even if the file was deleted.
             size = self._map(file.path).size()
             if size < file.size:
-                what_to_do = remedy(self.folder) if self.has_index else "put the whole file back"
+                what_to_do = remedy(self.folder) if self.has_index else "restore the file"
                 raise UserError(
-                    f"{file.path} must stay as it is while it is read, got {size:,} bytes where there were "
-                    f"{file.size:,}; {what_to_do}"
+                    f"{file.path} was truncated while it was read: {size:,} of {file.size:,} bytes are left; "
+                    f"{what_to_do}"
                 )
 
     @property
     def has_checksums(self) -> bool:
-        """Whether checksums are known of all files; of token files that another program wrote, only sizes are."""
+        """Whether all files have checksums. For token files of another program, only sizes are stored."""
         return all(part.has_index for part in self._parts or [self])
 
     def verify(self) -> None:
-        """Read every file whole; UserError names the first that is not as it was prepared.
+        """Read all files completely; UserError names the first file that has changed since it was prepared.
 
-        Of token files that another program wrote, only the sizes are known.
+        For token files of another program, only the sizes are checked.
         """
         for part in self._parts:
             part.verify()
@@ -217,17 +217,17 @@ class TokenStore:
                 file.check(self.folder, is_thorough=True)
 
     def _open_part(self, source: dict) -> "TokenStore":
-        """Open the prepared folder of a source of a mixture."""
+        """Open the prepared folder of one source of a mixture."""
         folder = self.folder.parent / source["folder"]
         part = TokenStore(folder)
         if part.fingerprint != source["fingerprint"]:
             raise UserError(
-                f"{self.folder} names {folder}, which holds other tokens now; {remedy(self.folder)}"
+                f"{folder} has changed since the mixture {self.folder} was prepared; {remedy(self.folder)}"
             )
         return part
 
     def _files(self, split: str) -> "list[StoredFile]":
-        """The files of a split that belong to this folder."""
+        """Return the files of a split in this folder, or the token files of another program that it refers to."""
         counts = self.meta[split]
         if not self.has_index:
             places = counts.get("files", [])
@@ -247,7 +247,7 @@ class TokenStore:
         ]
 
     def _ids_at(self, place: dict) -> np.ndarray:
-        """Ids in a token file that another program wrote."""
+        """Return the ids in a token file of another program."""
         return np.frombuffer(
             self._map(Path(place["path"])),
             dtype=self._dtype,
@@ -256,7 +256,7 @@ class TokenStore:
         )
 
     def _map(self, path: Path) -> mmap.mmap:
-        """A file, mapped into memory the first time that it is asked for."""
+        """Return a file mapped into memory. Map it on the first call."""
         if path not in self._maps:
             with path.open("rb") as file:
                 self._maps[path] = mmap.mmap(file.fileno(), length=0, access=mmap.ACCESS_READ)

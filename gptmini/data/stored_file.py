@@ -1,4 +1,4 @@
-"""The files whose content meta.json describes, checked by their sizes and checksums."""
+"""Check the files that meta.json describes by their sizes and checksums."""
 
 import zlib
 from collections.abc import Iterable
@@ -8,30 +8,29 @@ from typing import NamedTuple
 from gptmini.data.meta import remedy
 from gptmini.user_error import UserError
 
-# Bytes that a checksum stands for. Small, so that opening a folder, which checks the first and the last of each file,
-# takes milliseconds; the checksums of ten billion ids are then 200 kB of meta.json.
+# Bytes of a block, which has one checksum. Opening a folder checks the first and last block of each file. Blocks are
+# small so that this takes milliseconds. The checksums of ten billion ids then take 200 kB in meta.json.
 BLOCK = 2**20
 
 
 class StoredFile(NamedTuple):
-    """A file whose content meta.json describes."""
+    """A file that meta.json describes."""
 
     path: Path
     size: int  # bytes
-    checksums: list[int] | None  # CRC-32 of each block; None for a file that another program wrote
+    checksums: list[int] | None  # CRC-32 of each block; None for a file of another program
 
     def check(self, folder: Path, *, is_thorough: bool) -> None:
-        """Raise UserError unless the file has its size, and its first and last block, or all, have their checksums.
+        """Raise UserError unless size and checksums match. Check only the first and last block unless is_thorough.
 
-        folder is the prepared folder that the file belongs to.
+        folder is the prepared folder of the file.
         """
         is_right = self.path.is_file() and self.path.stat().st_size == self.size > 0
         if self.checksums is None:
             if not is_right:
                 raise UserError(
-                    f"{self.path} must have the {self.size:,} bytes that it had when its tokens were counted, and it "
-                    "is missing or has changed; put it back, or run gptmini prepare data=tokens with the data.path= of "
-                    "its new place first"
+                    f"{self.path} is missing or no longer has {self.size:,} bytes; restore it, or run "
+                    "gptmini prepare data=tokens data.path=... with its new path"
                 )
             return
 
@@ -40,11 +39,11 @@ class StoredFile(NamedTuple):
             chosen = range(last + 1) if is_thorough else sorted({0, last})
             is_right = block_checksums(self.path, chosen) == [self.checksums[i] for i in chosen]
         if not is_right:
-            raise UserError(f"{self.path} does not hold what meta.json describes; {remedy(folder)}")
+            raise UserError(f"{self.path} does not match meta.json; {remedy(folder)}")
 
 
 def block_checksums(path: Path, numbers: Iterable[int] | None = None) -> list[int]:
-    """CRC-32 of the blocks of a file that have these numbers, from 0, or of all; the last block may be shorter."""
+    """Return the CRC-32 of the blocks with these numbers, from 0, or of all blocks. The last block may be shorter."""
     checksums = []
     if numbers is None:
         numbers = range(-(-path.stat().st_size // BLOCK))

@@ -1,4 +1,4 @@
-"""The tasks of a preparation: cut from a text by its content, encoded in threads, and joined to a folder's files."""
+"""The tasks of a preparation: cut text into tasks, encode them in threads, and join their ids to one file per split."""
 
 import json
 from collections import Counter, deque
@@ -20,54 +20,56 @@ from gptmini.data.stored_file import block_checksums
 from gptmini.files import flush_file, replacing
 from gptmini.tokenizer import Tokenizer, before_documents
 
-# Bytes of text in a task. A task is held in memory whole, a kill costs the running tasks, and the last one runs alone.
+# Bytes of text in a task. It is small because a task must fit into memory, because a kill loses the running tasks, and
+# because the last task runs alone.
 TASK = 2**22
-# Parts of documents in a task; Python needs a few hundred bytes for each of them while the task is in memory.
+# Most parts of documents in a task. Python needs a few hundred bytes of memory for each part.
 MOST_PARTS = 2**17
 
 
 class Task(NamedTuple):
-    """Some of a corpus's text, in its order."""
+    """Consecutive text of a corpus."""
 
     number: int  # from 0
-    documents: list[Document]  # and parts of documents, each with its split
+    documents: list[Document]  # documents and parts of documents, each with its split
     n_bytes: int  # UTF-8 bytes of text
-    begins: bool  # whether the first part begins its document
+    begins: bool  # whether the first part is the start of its document
 
 
 def cut_tasks(documents: Iterable[Document]) -> Iterator[Task]:
-    """Cut documents into tasks; the last part of a corpus must end its document."""
+    """Cut documents into tasks. The last part of a corpus must end its document."""
     number = 0
-    some: list[Document] = []
+    parts: list[Document] = []
     n_bytes = 0
-    begins = True  # whether the first part begins its document
+    begins = True  # whether the first part is the start of its document
     ends = True  # whether the last part ends its document
 
     for document in documents:
-        some.append(document)
+        parts.append(document)
         n_bytes += n_bytes_of(document.text)
         ends = document.ends
-        if n_bytes >= TASK or len(some) >= MOST_PARTS:
-            yield Task(number, some, n_bytes, begins)
+        if n_bytes >= TASK or len(parts) >= MOST_PARTS:
+            yield Task(number, parts, n_bytes, begins)
             number += 1
-            some = []
+            parts = []
             n_bytes = 0
             begins = ends
 
     assert ends, "the last part of a corpus must end its document"
-    if some:
-        yield Task(number, some, n_bytes, begins)
+    if parts:
+        yield Task(number, parts, n_bytes, begins)
 
 
 def in_order(
     work: Callable[[Task, Event], bool], tasks: Iterable[Task], n_workers: int
 ) -> Iterator[tuple[int, bool]]:
-    """Do the work of tasks in threads, and yield the bytes and the result of each task, in the order of the tasks.
+    """Run tasks in threads. Yield the bytes and the result of each task, in the order of the tasks.
 
     Args:
-        work: gives the result of a task. It is also given an event: once that is set, the result is no longer wanted.
-        tasks: the tasks, of which at most two a worker are in memory.
-        n_workers: threads. Threads are enough, because the tokenizers spend their time outside Python.
+        work: returns the result of a task. Its second argument is an event. If the event is set, `work` may stop early,
+            because the result is not needed.
+        tasks: the tasks. At most two tasks for each worker are in memory.
+        n_workers: threads. Threads suffice, because the tokenizers run outside Python most of the time.
     """
     running: deque[tuple[int, Future[bool]]] = deque()
     is_over = Event()
@@ -86,11 +88,11 @@ def in_order(
 
 
 class EncodedSplit:
-    """What a task has of a split."""
+    """The encoded documents of one task and one split."""
 
     def __init__(self) -> None:
         self.ids: list[np.ndarray] = []  # uint32 (n,) each
-        self.ends: list[int] = []  # number of ids up to where each document ends
+        self.ends: list[int] = []  # for each document, the number of ids up to its end
         self.n_ids = 0
         self.n_bytes = 0
 
@@ -103,7 +105,7 @@ class EncodedSplit:
 def encode_task(
     task: Task, tokenizer: Tokenizer, path: Path, is_over: Event, corpus: Corpus
 ) -> None:
-    """Encode a task and write its ids to a file, whole or not at all; nothing if the result is no longer wanted."""
+    """Encode a task and write its ids to a file atomically. Stop early, without a file, if is_over is set."""
     splits: dict[str | None, EncodedSplit] = {split: EncodedSplit() for split in SPLITS}
     before = np.array(before_documents(tokenizer), dtype=np.uint32)
     end = np.array([tokenizer.end_of_text or 0], dtype=np.uint32)
@@ -113,7 +115,7 @@ def encode_task(
         all_ids = tokenizer.encode_batch(document.text for document in task.documents)
     else:
         all_ids = encode_chats(task.documents, tokenizer, corpus, report)
-        before = before[:0]  # a template writes its own
+        before = before[:0]  # a template adds its own ids
         if corpus.loss_on == "answers":
             end = ~end.astype(np.int64)
 
@@ -151,15 +153,16 @@ def encode_task(
 def join_split(
     split: str, parts: Path, n_tasks: int, folder: Path, byte_lengths: np.ndarray | None = None
 ) -> dict:
-    """Write the ids of a split and the index of its documents; return what meta.json says of them.
+    """Write the ids of a split and the index of its documents; return their entry in meta.json.
 
-    byte_lengths, (n_vocab,), are those of the ids of chats, whose text is not that of their documents.
+    byte_lengths, (n_vocab,), is given only for chats: the bytes of their text are counted from the ids, because the
+    template adds text to the documents.
     """
     n_documents = 0
     n_bytes = 0
     n_tokens = 0
     largest_id = 0
-    counted: Counter[str] = Counter()  # what the loss counts of chats
+    counted: Counter[str] = Counter()  # tokens and bytes of chats that the loss counts
     paths = [folder / f"{split}.bin", folder / f"{split}.index"]
     with paths[0].open("wb") as ids_file, paths[1].open("wb") as index_file:
         for number in range(n_tasks):
@@ -192,12 +195,12 @@ def join_split(
 
 
 def part_path(parts: Path, number: int) -> Path:
-    """The file of the task with this number."""
+    """Return the file of the task with this number."""
     return parts / f"{number:06}.npz"
 
 
 def dtype_of(tokenizer: Tokenizer, loss_on: str = "all") -> np.dtype:
-    """Type of the ids in a file: two bytes where they suffice, else four; with a sign for the loss on answers alone."""
+    """Return the dtype of the ids in a file: 2 bytes if possible, else 4; signed if the loss counts only answers."""
     if loss_on == "answers":
         return np.dtype("<i4")
     return np.dtype("<u2" if tokenizer.n_vocab <= 2**16 else "<u4")

@@ -1,7 +1,7 @@
-"""Token files that other programs wrote as the data of a run: nanoGPT, llm.c and modded-nanogpt.
+"""Train on token files of other programs: nanoGPT, llm.c and modded-nanogpt.
 
-A file of nanoGPT holds ids of two bytes and nothing else. A file of llm.c, and of modded-nanogpt after it, begins with
-256 integers of four bytes: a magic number, a version that tells the size of an id, the number of ids, and zeros.
+A file of nanoGPT contains only ids of two bytes. A file of llm.c or modded-nanogpt starts with a header of 256 integers
+of four bytes: a magic number, a version that gives the size of an id, the number of ids, and zeros.
 """
 
 import glob
@@ -25,21 +25,21 @@ from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError
 
 HEADER = 1024  # bytes
-# What a header begins with: magic number, version and number of ids.
+# Start of a header: magic number, version and number of ids.
 BEGINNING = struct.Struct("<3i")
-# Type of the ids by magic number and version: those of GPT-2 and, with four bytes, those of Llama 3.
+# Dtype of the ids for each magic number and version: GPT-2 with two bytes, Llama 3 with four bytes.
 TYPES = {(20240520, 1): np.dtype("<u2"), (20240801, 7): np.dtype("<u4")}
-RAW = np.dtype("<u2")  # of a file without a header
-SNIFFED = 2**12  # bytes at a file's beginning that tell what it probably holds
-SEVERAL = 16  # ids of two bytes, of which every second is zero, that look like ids of more bytes
+RAW = np.dtype("<u2")  # dtype of a file without a header
+SNIFFED = 2**12  # bytes at the start of a file that are checked for its probable content
+SEVERAL = 16  # if at least so many ids of two bytes alternate with zeros, the ids probably have more bytes
 TEXT = frozenset(b"\t\n\r" + bytes(range(0x20, 0x7F)))  # bytes of plain text
 
 IDS_AT_ONCE = 2**22  # ids that are counted at once
-VAL = re.compile(r"(^|[_-])val(idation)?([_-]|$)")  # in names of files that are held out
+VAL = re.compile(r"(^|[_-])val(idation)?([_-]|$)")  # matches names of held-out files
 
 
 class TokenFile(NamedTuple):
-    """Ids in a file."""
+    """A range of ids in a file."""
 
     path: Path
     skip: int  # bytes before the first id
@@ -47,17 +47,17 @@ class TokenFile(NamedTuple):
     dtype: np.dtype
 
     def ids(self) -> np.ndarray:
-        """The ids, (tokens,), read-only and memory-mapped."""
+        """Return the ids, (tokens,), read-only and memory-mapped."""
         return np.memmap(self.path, self.dtype, mode="r", offset=self.skip, shape=(self.tokens,))
 
     def parted(self, n: int) -> "tuple[TokenFile, TokenFile]":
-        """The first n ids, and the others."""
-        behind = self.skip + n * self.dtype.itemsize
-        return self._replace(tokens=n), self._replace(skip=behind, tokens=self.tokens - n)
+        """Return the first n ids, and the rest."""
+        after = self.skip + n * self.dtype.itemsize
+        return self._replace(tokens=n), self._replace(skip=after, tokens=self.tokens - n)
 
 
 class TokenFiles(Corpus):
-    """Token files as a source of a run's data: read to count what is in them, and never copied."""
+    """Token files as the data of a run. They are read to count their ids, and never copied."""
 
     @validate_call(config=STRICT)
     def __init__(
@@ -71,12 +71,12 @@ class TokenFiles(Corpus):
 
         Args:
             path: a file, a folder, a glob, or a list of these, with training tokens.
-            val_path: files with held-out tokens; those that path names too are not trained on. None to hold out the
-                files of path that are called val, or else the end of path.
-            val_fraction: share of the tokens that is held out where no file is.
-            name: begins the name of the prepared folder.
+            val_path: files with held-out tokens. Files in both are only held out. None to hold out the files of path
+                with val in their names, or the end of path if there are none.
+            val_fraction: fraction of the tokens to hold out if no file is held out.
+            name: prefix of the prepared folder's name.
 
-        Raises pydantic.ValidationError: a value that does not fit. Raises UserError: a file that is no token file.
+        Raises pydantic.ValidationError for an invalid value. Raises UserError if a file is not a token file.
         """
         self.name = name
         self._held_out = val_fraction
@@ -89,16 +89,16 @@ class TokenFiles(Corpus):
                 [file.path for file in self.files], [file.path for file in self.val_files]
             )
             in_both = [file.path for file in self.files if file.path not in kept]
-            self._notes = note_on(in_both, "held out, being named by data.val_path too")
+            self._notes = note_on(in_both, "held out (also in data.val_path)")
             self.files = [file for file in self.files if file.path in kept]
         else:
-            # As nanoGPT's val.bin and fineweb_val_000000.bin.
+            # Such as nanoGPT's val.bin and fineweb_val_000000.bin.
             named = [file for file in self.files if VAL.search(file.path.stem)]
             self.val_files = named if len(named) < len(self.files) else []
             self.files = [file for file in self.files if file not in self.val_files]
 
     def identity(self, digest_of: DigestOf) -> dict:
-        """Digest of each file, in order, and the split rule."""
+        """Return the digest of each file in order, and the split rule."""
         identity: dict[str, object] = {"files": [digest_of(file.path) for file in self.files]}
         if self.val_files:
             identity["val_files"] = [digest_of(file.path) for file in self.val_files]
@@ -107,12 +107,12 @@ class TokenFiles(Corpus):
         return identity
 
     def documents(self) -> Iterator[Document]:
-        """Raise UserError: there is no text."""
+        """Raise UserError, because token files contain no text."""
         raise UserError(
-            "token files have the ids of a tokenizer that is known beforehand, and no text to learn one from; "
-            "add tokenizer=gpt2"
+            "cannot learn a tokenizer from token files, because they contain no text; "
+            "give the tokenizer that wrote them, such as tokenizer=gpt2"
         )
-        yield  # makes this function a generator, as that of any corpus
+        yield  # makes this function a generator, as in other corpora
 
     def prepare(
         self,
@@ -122,10 +122,10 @@ class TokenFiles(Corpus):
         n_workers: int = 1,
         watcher: Watcher | None = None,
     ) -> tuple[TokenStore, bool]:
-        """Describe the files in a prepared folder, unless that is there; arguments and result as for data.prepare.
+        """Write a prepared folder that describes the files, unless it exists. Arguments and result as in data.prepare.
 
-        n_workers is not needed, because nothing is encoded.
-        Raises UserError: ids beyond the tokenizer's vocabulary.
+        n_workers is unused, because nothing is encoded.
+        Raises UserError if an id is outside the tokenizer's vocabulary.
         """
         watcher = watcher or Watcher()
         recipe = plan_recipe(self, build_tokenizer, root)
@@ -136,7 +136,7 @@ class TokenFiles(Corpus):
         if (recipe.folder / "meta.json").is_file():
             meta = read_meta(recipe.folder)
             known = {split: meta[split].get("files") for split in SPLITS}
-        is_new = known != places  # also where the files have moved
+        is_new = known != places  # True also if the files were moved
         if is_new:
             tokenizer = build_tokenizer(self.documents())
             meta = recipe.contents | {
@@ -146,7 +146,9 @@ class TokenFiles(Corpus):
             for split, files in splits.items():
                 counts = counts_of(files, tokenizer, watcher)
                 if not counts["bytes"]:
-                    raise UserError(f"the {split} split must hold text, got none; give more tokens")
+                    raise UserError(
+                        f"the {split} split must contain text, got none; give more tokens"
+                    )
                 meta[split] = counts | {"files": places[split]}
             recipe.digests.check_unchanged()
             write_meta(recipe.folder, meta)
@@ -155,7 +157,7 @@ class TokenFiles(Corpus):
         return TokenStore(recipe.folder), is_new
 
     def _splits(self) -> dict[str, list[TokenFile]]:
-        """The ids of each split."""
+        """Return the files, or parts of files, of each split."""
         if self.val_files:
             return {"train": self.files, "val": self.val_files}
 
@@ -170,15 +172,15 @@ class TokenFiles(Corpus):
         return splits
 
     def _dtype(self) -> np.dtype:
-        """Type of the ids of all files."""
+        """Return the dtype of the ids of all files."""
         dtypes = {file.dtype for file in (*self.files, *self.val_files)}
         if len(dtypes) > 1:
-            raise UserError("all token files must have ids of the same number of bytes")
+            raise UserError("the ids of all token files must have the same size, got 2 and 4 bytes")
         return dtypes.pop()
 
 
 def counts_of(files: Sequence[TokenFile], tokenizer: Tokenizer, watcher: Watcher) -> dict:
-    """What meta.json says of the ids of a split; UserError for an id beyond the vocabulary."""
+    """Count the ids of a split for meta.json; UserError if an id is outside the vocabulary."""
     byte_lengths = tokenizer.byte_lengths()
     n_tokens = sum(file.tokens for file in files)
     n_counted = 0
@@ -189,17 +191,17 @@ def counts_of(files: Sequence[TokenFile], tokenizer: Tokenizer, watcher: Watcher
     for file in files:
         ids = file.ids()
         for first in range(0, len(ids), IDS_AT_ONCE):
-            some = ids[first : first + IDS_AT_ONCE]
-            largest_id = max(largest_id, int(some.max()))
+            block = ids[first : first + IDS_AT_ONCE]
+            largest_id = max(largest_id, int(block.max()))
             if largest_id >= tokenizer.n_vocab:
                 raise UserError(
-                    f"{file.path} must hold ids below {tokenizer.n_vocab}, which is the number of the tokenizer's "
-                    f"ids, got {largest_id}; is it of another tokenizer?"
+                    f"{file.path} must contain ids below the vocabulary size {tokenizer.n_vocab}, got {largest_id}; "
+                    "give the tokenizer that wrote it"
                 )
-            n_bytes += int(byte_lengths[some].sum(dtype=np.int64))
+            n_bytes += int(byte_lengths[block].sum(dtype=np.int64))
             if tokenizer.end_of_text is not None:
-                n_documents += int(np.count_nonzero(some == tokenizer.end_of_text))
-            n_counted += len(some)
+                n_documents += int(np.count_nonzero(block == tokenizer.end_of_text))
+            n_counted += len(block)
             watcher.on_progress(
                 Progress(
                     phase="counting tokens",
@@ -217,7 +219,7 @@ def counts_of(files: Sequence[TokenFile], tokenizer: Tokenizer, watcher: Watcher
 
 
 def read_header(path: Path) -> TokenFile:
-    """Where the ids of a token file lie; UserError for a file that is no token file."""
+    """Return the position and number of the ids in a token file; UserError if it is not a token file."""
     size = path.stat().st_size
     with path.open("rb") as file:
         beginning = file.read(SNIFFED)
@@ -227,53 +229,52 @@ def read_header(path: Path) -> TokenFile:
         if dtype is not None:
             if n_tokens < 1 or size != HEADER + n_tokens * dtype.itemsize:
                 raise UserError(
-                    f"{path} must hold the {n_tokens:,} ids that its header tells, got {size:,} bytes; "
-                    "is it whole?"
+                    f"{path} must contain {n_tokens:,} ids, as its header says, got {size:,} bytes; "
+                    "copy it again if it is truncated"
                 )
             return TokenFile(path, HEADER, n_tokens, dtype)
         if magic in {known for known, _ in TYPES}:
-            raise UserError(f"{path} must be of a version that is known, got {version}")
+            versions = ", ".join(str(known) for number, known in TYPES if number == magic)
+            raise UserError(f"{path} must have header version {versions}, got {version}")
 
     _check_raw(path, size, beginning)
     return TokenFile(path, 0, size // RAW.itemsize, RAW)
 
 
 def _check_raw(path: Path, size: int, beginning: bytes) -> None:
-    """Raise UserError for a file without a header that is probably something else than GPT-2's ids in two bytes."""
+    """Raise UserError if a file without a header probably does not contain GPT-2's ids of two bytes."""
     if beginning and all(byte in TEXT for byte in beginning):
-        raise UserError(
-            f"{path} must hold ids of tokens, and looks like text; use data=text for it"
-        )
+        raise UserError(f"{path} looks like text, not token ids; use data=text")
     if beginning.startswith(b"\x93NUMPY"):
-        raise UserError(f"{path} must hold ids alone, and is a NumPy file; write it with tofile()")
+        raise UserError(f"{path} is a NumPy file, not plain token ids; write the ids with tofile()")
     if size == 0 or size % RAW.itemsize:
-        raise UserError(f"{path} must hold ids of {RAW.itemsize} bytes, got {size:,} bytes")
+        raise UserError(f"{path} must contain ids of {RAW.itemsize} bytes, got {size:,} bytes")
 
     words = np.frombuffer(beginning[: len(beginning) // 4 * 4], dtype="<u2")
     if len(words) >= SEVERAL and not words[1::2].any():
         raise UserError(
-            f"{path} must hold ids of {RAW.itemsize} bytes, and looks like ids of four or eight bytes; convert it"
+            f"{path} must contain ids of {RAW.itemsize} bytes, but seems to contain ids of 4 or 8 bytes; convert it"
         )
     if path.with_name("meta.pkl").exists():
         raise UserError(
-            f"{path} lies beside a meta.pkl, by which nanoGPT marks ids of its own characters; "
+            f"{path} contains nanoGPT's character ids, because it is beside a meta.pkl; "
             "train on the text with tokenizer=char"
         )
 
 
 def _find_token_files(key: str, paths: Paths) -> list[TokenFile]:
-    """The token files that paths mean; of a folder, those with names that end in .bin."""
+    """Find the token files of paths. In a folder, take the files that end in .bin."""
     found: list[str | Path] = []
     for path in paths if isinstance(paths, list) else [paths]:
         if path == STANDARD_INPUT:
-            raise UserError(f"{key} must name token files, got -; they are read where they lie")
+            raise UserError(f"{key} must be token files, got - (stdin); give their paths")
         is_folder = path != "" and Path(path).expanduser().is_dir()
         found.append(f"{glob.escape(str(path))}/*.bin" if is_folder else path)
     return [read_header(file) for file in find_files(key, found, takes_own=True).files]
 
 
 def _places(files: Sequence[TokenFile]) -> list[dict]:
-    """Where ids lie, as meta.json holds it."""
+    """Return the positions of ids as stored in meta.json."""
     return [
         {
             "path": str(file.path.absolute()),

@@ -85,7 +85,7 @@ def test_verify_reads_a_prepared_folder_whole(script, prepared, tmp_path, monkey
     (folder / "train.bin").write_bytes(data[:3000] + b"\1" + data[3001:])
     assert script("prepare", *prepared).code == 0
     damaged = script("prepare", *prepared, "verify=true")
-    damaged.assert_refused("train.bin does not hold what meta.json describes")
+    damaged.assert_refused("train.bin does not match meta.json")
 
 
 def test_a_changed_text_or_share_is_prepared_anew(script, prepared, tmp_path):
@@ -154,7 +154,7 @@ def test_records_that_were_left_out_are_listed(script, tmp_path):
     (tmp_path / "a.jsonl").write_text(f"{rows}broken\n{rows}[]\n")
     data = ("data=text", "data.path=a.jsonl", "data.on_error=skip", "tokenizer=byte")
     out = script("prepare", *data).out
-    listed = re.search(r"^records that were left out are listed in (\S+)$", out, re.MULTILINE)[1]
+    listed = re.search(r"^skipped records are listed in (\S+)$", out, re.MULTILINE)[1]
     lines = (tmp_path / listed).read_text().splitlines()
     assert [line.partition(":")[0] for line in lines] == [
         f"a.jsonl, line 51 (byte {len(rows):,})",

@@ -163,7 +163,7 @@ def test_an_interrupted_preparation_goes_on_and_leaves_nothing_behind(tmp_path, 
     notes = []
     store, _ = prepare(corpus, bpe, tmp_path, watcher=Watcher(on_note=notes.append))
     assert n_calls == n_before  # the tokenizer was kept
-    assert any("had been tokenised by an earlier start" in note for note in notes)
+    assert any("parts were already tokenised" in note for note in notes)
     assert list(tmp_path.iterdir()) == [store.folder]
 
     fresh, _ = prepare(corpus, bpe, tmp_path / "fresh")
@@ -263,7 +263,7 @@ def test_who_comes_second_waits_and_opens_what_the_first_has_prepared(tmp_path):
         with FileLock(folder.with_name(f".{folder.name}.lock")):
             watcher = Watcher(on_note=notes.put)
             opened = second.submit(prepare, corpus, tokenizer.byte, folder.parent, watcher=watcher)
-            said = f"another process prepares {folder}; waiting for it"
+            said = f"waiting for another process that prepares {folder}"
             assert notes.get(timeout=30) == said
             first.folder.rename(folder)
         store, written = opened.result()

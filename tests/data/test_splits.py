@@ -55,7 +55,7 @@ def test_a_few_documents_are_held_out_in_about_the_wanted_share(n, fraction):
 def test_text_that_is_divided_by_place_is_said_to_be_unless_it_is_one_document():
     train, val, (note,) = splits_of(["a" * 70, "b" * 30], 0.1)
     assert (train, val) == (["a" * 70, "b" * 20], ["b" * 10])
-    assert note.startswith("the last 10% of the text is held out, which may cut a document in two")
+    assert "holding out the last 10% instead" in note
     assert splits_of(["a" * 70 + "b" * 30], 0.1) == (["a" * 70 + "b" * 20], ["b" * 10], [])
 
 
@@ -120,5 +120,5 @@ def test_documents_with_a_split_keep_it_and_do_not_count():
 
 
 def test_a_corpus_that_decides_nothing_is_refused():
-    with pytest.raises(UserError, match="must have val_fraction, or give each document a split"):
+    with pytest.raises(UserError, match="must set val_fraction, or give each document a split"):
         splits_of(["some text"], None)

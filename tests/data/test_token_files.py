@@ -85,7 +85,9 @@ def test_files_that_were_moved_are_found_again(tmp_path):
     as_nanogpt_writes(tmp_path / "a.bin", IDS)
     first, _ = prepared(tmp_path / "a.bin")
     (tmp_path / "a.bin").rename(tmp_path / "b.bin")
-    with pytest.raises(UserError, match=r"a\.bin must have the \d+ bytes that it had .* missing"):
+    with pytest.raises(
+        UserError, match=r"a\.bin is missing .* gptmini prepare data=tokens data\.path="
+    ):
         TokenStore(first.folder)
 
     second, written = prepared(tmp_path / "b.bin")
@@ -99,7 +101,7 @@ def test_a_shorter_file_is_noticed_before_it_is_read(tmp_path):
     store, _ = prepared(tmp_path / "a.bin")
     with (tmp_path / "a.bin").open("r+b") as file:
         file.truncate(8)
-    with pytest.raises(UserError, match=r"a\.bin must stay as it is while it is read, got 8 bytes"):
+    with pytest.raises(UserError, match=r"a\.bin was truncated .* 8 of \d+ bytes"):
         store.check_size("train")
 
 
@@ -130,33 +132,33 @@ def write_characters(path):
 MISTAKES = {
     "cut short": (
         write_cut_short,
-        r"a\.bin must hold the \d+ ids that its header tells, got [\d,]+ bytes; is it whole\?",
+        r"a\.bin must contain \d+ ids, as its header says, got [\d,]+ bytes; ",
     ),
     "a version": (
         lambda path: as_llm_c_writes(path, IDS, version=3),
-        r"a\.bin must be of a version that is known, got 3",
+        r"a\.bin must have .* version 1, got 3",
     ),
-    "an odd size": (lambda path: path.write_bytes(b"\0bc"), "must hold ids of 2 bytes, got 3 byt"),
+    "an odd size": (lambda path: path.write_bytes(b"\0bc"), "ids of 2 bytes, got 3 bytes"),
     "text": (
         lambda path: path.write_text("Plain text."),
-        r"a\.bin must hold ids of tokens, and looks like text; use data=text for it",
+        r"a\.bin looks like text, .*; use data=text",
     ),
-    "NumPy": (write_numpy, r"and is a NumPy file; write it with tofile\(\)"),
+    "NumPy": (write_numpy, r"NumPy file, .* with tofile\(\)"),
     "four bytes": (
         lambda path: np.arange(99, dtype="<u4").tofile(path),
-        r"a\.bin must hold ids of 2 bytes, and looks like ids of four or eight bytes",
+        r"a\.bin must contain ids of 2 bytes, .* ids of 4 or 8 bytes; convert",
     ),
     "another tokenizer": (
         lambda path: as_nanogpt_writes(path, [257, 1, 2, 3]),
-        r"a\.bin must hold ids below 257, .*, got 257; is it of another tokenizer\?",
+        r"a\.bin must .* below .* 257, got 257; give the tokenizer",
     ),
     "characters": (
         write_characters,
-        r"beside a meta\.pkl, .* train on the text with tokenizer=cha",
+        r"meta\.pkl; train on the text with tokenizer=char",
     ),
     "no text": (
         lambda path: as_nanogpt_writes(path, [256, 256, 256]),
-        r"the train split must hold text, got none; give more tokens",
+        r"the train split must .* text, got none; give more tokens",
     ),
 }
 
@@ -170,10 +172,10 @@ def test_a_file_that_is_no_token_file_is_refused(tmp_path, write, said):
 
 
 def test_a_pipe_and_a_tokenizer_that_has_to_learn_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"data\.path must name token files, got -; they are read"):
+    with pytest.raises(UserError, match=r"data\.path must be token files, got - "):
         TokenFiles("-", None, 0.5)
     as_nanogpt_writes(tmp_path / "a.bin", IDS)
-    with pytest.raises(UserError, match="no text to learn one from; add tokenizer=gpt2"):
+    with pytest.raises(UserError, match=r"contain no text; .* tokenizer=gpt2"):
         prepared(tmp_path / "a.bin", build=tokenizer.character)
 
 

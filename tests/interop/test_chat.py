@@ -326,7 +326,7 @@ def test_chats_left_out_are_counted_though_a_preparation_was_interrupted(
         start()
     monkeypatch.setattr("gptmini.data.preparation.encode_task", encode)
     store = start()
-    assert any(re.match(r"\d+ of \d+ parts of the text had been", note) for note in notes)
+    assert any(re.search(r"\d+ of \d+ parts were already tokenised", note) for note in notes)
     assert any(note.startswith("30 chats were left out") for note in notes)
     assert len((store.folder / "skipped.txt").read_text().splitlines()) == 30
 

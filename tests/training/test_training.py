@@ -123,9 +123,7 @@ def test_tokens_that_are_cut_short_end_a_run_with_one_line(train, tmp_path, spli
         def on_validation_start(self, trainer, pl_module):
             os.truncate(store.folder / f"{split}.bin", 0)
 
-    with pytest.raises(
-        UserError, match=rf"{split}\.bin must stay as it is while it is read, got 0"
-    ):
+    with pytest.raises(UserError, match=rf"{split}\.bin was truncated .* 0 of "):
         train(tokens=store, callbacks=[Cut()])
 
 
