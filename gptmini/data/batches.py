@@ -1,7 +1,7 @@
-"""Which tokens a step trains on, as a pure function of (seed, step): nothing to store, nothing to skip.
+"""Compute the training tokens of each step as a pure function of (seed, step). A resumed run needs no stored state.
 
-A pass covers every window of the training tokens once. Pass p starts its windows at a phase and takes them in an order,
-both drawn from (seed, p); sequence n of the run is window n mod W of pass n div W.
+A pass covers every window of the training tokens once. Pass p shifts its windows by a phase and shuffles them. The
+phase and the order depend only on (seed, p). Sequence n of the run is window n mod W of pass n div W.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,12 +18,12 @@ from gptmini.data.store import Source, TokenStore
 from gptmini.settings import STRICT, Seed
 from gptmini.user_error import UserError
 
-# Of the Feistel network; four rounds make a permutation hard to tell from random (Luby and Rackoff 1988).
+# Rounds of the Feistel network. Four rounds already give a pseudorandom permutation (Luby and Rackoff 1988).
 ROUNDS = 6
-# Target that the loss does not count: the ignore_index of torch's cross_entropy, which gives it no loss.
+# Target that the loss does not count: the default ignore_index of torch's cross_entropy.
 NOT_COUNTED = -100
 _U64 = np.uint64
-# Tells the keys of the order in a block from those of the passes of sources, whose numbers are small.
+# Separates the keys of blocks from the keys of the sources' passes, which have small numbers.
 BLOCK_ORDER = np.array([2**63], dtype=_U64)
 
 
@@ -36,17 +36,17 @@ def batches(
     seed: Seed,
     start_step: Annotated[int, Field(ge=0)] = 0,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Training batches without end: those of a run with this seed whose global batch is batch_size sequences.
+    """Yield training batches forever: the batches of a run with this seed and a global batch size of batch_size.
 
     Args:
-        store: prepared tokens, or a mixture, whose sources are taken by their weights.
-        batch_size: B, sequences of a batch.
-        context_length: T, tokens of a sequence.
-        seed: of the order of the windows.
-        start_step: the step of the first batch.
+        store: prepared tokens, or a mixture.
+        batch_size: B, sequences per batch.
+        context_length: T, tokens per sequence.
+        seed: seed of the order of the windows.
+        start_step: step of the first batch.
 
     Yields tokens and targets shifted by one, int64 (B, T) each.
-    Raises UserError: a source of fewer than 2 T training tokens, or a token file that was changed.
+    Raises UserError if a source has fewer than 2 T training tokens, or if a token file has changed.
     """
     tokens = store.tokens("train")
     for step in count(start_step):
@@ -67,14 +67,14 @@ def batches(
 def starts_in_sources(
     sequences: np.ndarray, sources: Sequence[Source], *, context_length: int, seed: int
 ) -> np.ndarray:
-    """First token of each window, int64 (n,), for the numbers of sequences in the run, int64 (n,), from 0.
+    """Return the first token of each window, int64 (n,), for sequence numbers of the run, int64 (n,), from 0.
 
-    The tokens of the sources lie one after the other. Raises UserError: a source of fewer than 2 context_length tokens.
+    The tokens of the sources are concatenated. Raises UserError if a source has fewer than 2 context_length tokens.
     """
     which, numbers = divide_among(sequences, [source.weight for source in sources], seed=seed)
 
     starts = np.empty_like(numbers)
-    n_before = 0  # tokens of the sources before the present one
+    n_before = 0  # tokens of the sources before the current one
     for place, source in enumerate(sources):
         chosen = which == place
         starts[chosen] = n_before + window_starts(
@@ -88,26 +88,26 @@ def starts_in_sources(
 
 
 def n_windows(n_tokens: int, context_length: int) -> int:
-    """W, windows in one pass: the most that fit behind every phase from 0 to context_length - 1."""
+    """Return W, the windows of a pass: the most that fit after any phase from 0 to context_length - 1."""
     return max(0, (n_tokens - context_length) // context_length)
 
 
 def divide_among(
     sequences: np.ndarray, weights: Sequence[int], *, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Which source each sequence of the run is taken from, and which of that source's sequences it is.
+    """Return the source of each sequence of the run, and the number of the sequence within that source.
 
-    Sequences come in blocks of W, the sum of the weights. Each block takes from every source as many sequences as its
-    weight, in an order drawn from (seed, block). Costs the same for any sequence number.
+    Sequences form blocks of S, the sum of the weights. Each block takes as many sequences from a source as its weight.
+    The order in a block depends only on (seed, block). The cost does not depend on the sequence numbers.
 
     Args:
-        sequences: numbers of sequences in the run, int64 (n,), from 0.
-        weights: of each source, whole numbers of at least 1.
-        seed: of the order.
+        sequences: sequence numbers of the run, int64 (n,), from 0.
+        weights: weight of each source, an integer of at least 1.
+        seed: seed of the order.
 
-    Returns the source's place in weights, int64 (n,), and the number of the sequence in the source, int64 (n,), from 0.
+    Returns the index of the source in weights, int64 (n,), and the sequence number in the source, int64 (n,), from 0.
     """
-    ends = np.cumsum(weights)  # of each source's share of the places in a block
+    ends = np.cumsum(weights)  # end of each source's places in a block
     size = int(ends[-1])
     numbers = np.asarray(sequences, dtype=np.int64)
     blocks, places = np.divmod(numbers, size)
@@ -120,7 +120,7 @@ def divide_among(
 
 
 def seed_of_source(seed: int, place: int) -> int:
-    """Seed of the order of windows of the source at this place, from 0; the first has the seed of the run."""
+    """Return the seed of the source at this place, from 0. The first source has the seed of the run."""
     if place == 0:
         return seed
     return int(_mix(np.array([place], dtype=_U64), _U64(seed % 2**64))[0])
@@ -129,15 +129,15 @@ def seed_of_source(seed: int, place: int) -> int:
 def window_starts(
     sequences: np.ndarray, *, n_tokens: int, context_length: int, seed: int
 ) -> np.ndarray:
-    """First token of each window, int64 (n,), for the numbers of sequences in the run, int64 (n,), from 0.
+    """Return the first token of each window, int64 (n,), for sequence numbers of the source, int64 (n,), from 0.
 
-    A window is T = context_length tokens and their T targets, so start + T + 1 <= n_tokens, the length of the token
-    file. Costs the same for any sequence number. Raises UserError: fewer than 2 T tokens.
+    A window is T = context_length tokens and their T targets, so start + T + 1 <= n_tokens. The cost does not depend
+    on the sequence numbers. Raises UserError if there are fewer than 2 T tokens.
     """
     windows_per_pass = n_windows(n_tokens, context_length)
     if windows_per_pass < 1:
         raise UserError(
-            f"the train split must hold at least two windows of context_length={context_length} tokens, "
+            f"the train split must have at least two windows of context_length={context_length} tokens, "
             f"got {n_tokens} tokens; give more text or a smaller model.context_length"
         )
 
@@ -149,10 +149,10 @@ def window_starts(
 
 
 def permute(places: np.ndarray, size: int, keys: np.ndarray) -> np.ndarray:
-    """Send each place, int64 (n,) in [0, size), to another, one-to-one for its key, uint64 (n,), in O(1) memory, time.
+    """Permute places, int64 (n,) in [0, size), each by the permutation of its key, uint64 (n,).
 
-    An alternating Feistel network on pairs (left, right) of a grid just larger than size; places that land outside
-    are sent on until they land inside (cycle walking), which keeps it one-to-one.
+    Takes O(1) memory and time per place. An alternating Feistel network permutes pairs (left, right) of a grid just
+    larger than size. A result outside [0, size) is permuted again until it is inside (cycle walking).
     Source: Black and Rogaway 2002, "Ciphers with arbitrary finite domains", sections 3 and 4.
     """
     n_left = int(np.ceil(np.sqrt(size)))
@@ -185,9 +185,9 @@ def step_sequences(
     rank: int,
     n_ranks: int,
 ) -> np.ndarray:
-    """Numbers of the sequences that one rank takes in one micro-step of one optimizer step, int64 (B,).
+    """Return the sequence numbers of one rank in one micro-step of an optimizer step, int64 (B,).
 
-    Together the slices of all ranks and micro-steps are the step's global batch, however many ranks there are.
+    All ranks and micro-steps of a step together form its global batch, which does not depend on the number of ranks.
     """
     share = global_batch_size // n_ranks
     first = step * global_batch_size + rank * share + micro_step * batch_size
@@ -195,19 +195,19 @@ def step_sequences(
 
 
 def gather(data: Ids, starts: np.ndarray, context_length: int) -> tuple[Tensor, Tensor]:
-    """Cut windows at starts (B,) out of data (n_tokens,): tokens and targets shifted by one, int64 (B, T) each."""
+    """Return tokens and targets shifted by one, int64 (B, T) each, from windows of data (n_tokens,) at starts (B,)."""
     return shifted(cut_windows(data, starts, context_length))
 
 
 def shifted(windows: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Make of windows (B, T + 1) tokens, and targets shifted by one, int64 (B, T) each."""
+    """Split windows (B, T + 1) into tokens and targets shifted by one, int64 (B, T) each."""
     return split_windows(torch.from_numpy(windows.astype(np.int64)))
 
 
 def split_windows(windows: Tensor) -> tuple[Tensor, Tensor]:
-    """Make of windows, int64 (B, T + 1), tokens, and targets shifted by one, int64 (B, T) each.
+    """Split windows, int64 (B, T + 1), into tokens and targets shifted by one, int64 (B, T) each.
 
-    An id below 0 stands for the token ~id, which is NOT_COUNTED as a target.
+    An id below 0 stands for the token ~id. Its target is NOT_COUNTED.
     """
     tokens = torch.maximum(windows, ~windows)  # (B, T + 1)
     targets = torch.where(windows < 0, NOT_COUNTED, windows)  # (B, T + 1)
@@ -215,17 +215,17 @@ def split_windows(windows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cut_windows(data: Ids, starts: np.ndarray, context_length: int) -> np.ndarray:
-    """Windows of data (n_tokens,) from starts (B,) on, with the token that follows each: (B, T + 1), data's dtype."""
+    """Return windows of data (n_tokens,) at starts (B,), each with the next token: (B, T + 1), data's dtype."""
     return data[starts[:, None] + np.arange(context_length + 1)]
 
 
 def validation_windows(
     data: Ids, *, context_length: int, batch_size: int, max_tokens: int | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Non-overlapping windows of data, (n_tokens,), in order, so that every token but the first is predicted once.
+    """Yield non-overlapping windows of data, (n_tokens,), in order. Every token except the first is a target once.
 
-    max_tokens predicts only the first so many, None all. Yields tokens and targets, int64 (B, T); fewer windows in the
-    last full batch, then one shorter window for the rest.
+    max_tokens limits the number of targets; None for all. Yields tokens and targets, int64 (B, T). The last batch of
+    full windows may have fewer windows. A shorter window for the rest follows it.
     """
     n_targets = len(data) - 1
     if max_tokens is not None:
@@ -240,8 +240,8 @@ def validation_windows(
 
 
 def _mix(values: np.ndarray, key: np.ndarray | np.uint64) -> np.ndarray:
-    """Hash 64-bit integers under a key, elementwise: the finaliser of SplitMix64 (Steele et al. 2014, figure 17)."""
-    with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is meant
+    """Hash 64-bit integers with a key, elementwise: the finaliser of SplitMix64 (Steele et al. 2014, figure 17)."""
+    with np.errstate(over="ignore"):  # arithmetic is modulo 2^64
         mixed = values * _U64(0x9E3779B97F4A7C15)
         mixed = mixed + key * _U64(0xD1342543DE82EF95) + _U64(0x632BE59BD9B4E019)
         mixed = (mixed ^ (mixed >> _U64(30))) * _U64(0xBF58476D1CE4E5B9)

@@ -1,4 +1,4 @@
-"""Chats of a text as ids, and what a user should know of them: refused chats, roles, chats without an answer."""
+"""Encode chats, and report rejected chats, roles, and chats without an answer."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -13,38 +13,38 @@ from gptmini.tokenizer import LibraryTokenizer, Tokenizer
 from gptmini.tokenizer.library import NO_TEMPLATE
 from gptmini.user_error import UserError
 
-MOST_ROLES = 20  # roles of chats that a message names
+MOST_ROLES = 20  # roles of chats in a message
 
 
 @dataclass
 class ChatReport:
-    """What a user should know of chats beside their ids: of a task, kept with its ids, or of all tasks."""
+    """A report on the chats of one task, stored with its ids, or on all chats."""
 
-    # Chats that were left out, because the template refuses them, and what is wrong with each of the first of these.
+    # Chats that were skipped because the template rejects them, and the errors of the first MOST_LISTED of them.
     n_refused: int = 0
     refused: list[str] = field(default_factory=list)
-    n_without: int = 0  # chats of whose tokens the loss counts none
-    roles: list[str] = field(default_factory=list)  # some of the roles that occur, sorted
+    n_without: int = 0  # chats without any token that the loss counts
+    roles: list[str] = field(default_factory=list)  # the first MOST_ROLES roles, sorted
 
-    def leave_out(self, problem: str) -> None:
-        """Count a chat that the template refuses."""
+    def skip(self, problem: str) -> None:
+        """Count a chat that the template rejects."""
         self.n_refused += 1
         if len(self.refused) < MOST_LISTED:
             self.refused.append(problem)
 
     def add_roles(self, roles: Iterable[str]) -> None:
-        """Note roles that occur."""
+        """Add roles that occur in the chats."""
         self.roles = sorted({*self.roles, *roles})[:MOST_ROLES]
 
     def add(self, others: "ChatReport") -> None:
-        """Add the report on the chats behind these."""
+        """Add the report on the next chats."""
         self.n_refused += others.n_refused
         self.refused = [*self.refused, *others.refused][:MOST_LISTED]
         self.n_without += others.n_without
         self.add_roles(others.roles)
 
     def skipped(self) -> str:
-        """A line for each of the first chats that were left out, and how many more there were."""
+        """Return one line for each listed chat that was skipped, and the number of the others."""
         lines = [*self.refused]
         more = self.n_refused - len(lines)
         if more:
@@ -52,28 +52,28 @@ class ChatReport:
         return "".join(f"{line}\n" for line in lines)
 
     def notes(self, loss_on: str) -> list[str]:
-        """Lines about these chats that a user should read."""
+        """Return the notes on these chats for the user."""
         notes = []
         if self.n_refused:
             noun = "chat was" if self.n_refused == 1 else "chats were"
             notes.append(
-                f"{self.n_refused:,} {noun} left out that the template cannot encode; the first: {self.refused[0]}"
+                f"{self.n_refused:,} {noun} skipped because the template rejects them, the first: {self.refused[0]}"
             )
         if self.n_without and loss_on == "answers":
             noun = "chat has" if self.n_without == 1 else "chats have"
             notes.append(
                 f"{self.n_without:,} {noun} no answer to train on; data.loss_on=answers trains on the role assistant, "
-                f"and all chats have the roles {self.named_roles()}"
+                f"the roles in all chats are {self.named_roles()}"
             )
         return notes
 
     def named_roles(self) -> str:
-        """The roles that occur, as a message names them."""
+        """Return the roles for a message."""
         return ", ".join(role if role.isidentifier() else repr(role) for role in self.roles)
 
 
 def join_chats(parts: Iterable[Path]) -> ChatReport:
-    """The report on the chats of all tasks, whose files are parts."""
+    """Return the report on the chats of all tasks. `parts` are the files of the tasks."""
     chats = ChatReport()
     for path in parts:
         with np.load(path) as part:
@@ -82,36 +82,34 @@ def join_chats(parts: Iterable[Path]) -> ChatReport:
 
 
 def nothing_in(split: str, chats: ChatReport | None, loss_on: str) -> str:
-    """What is wrong with a split without anything to train on or to validate on."""
-    problem = f"the {split} split must hold text, got none; give more text"
+    """Return the error message for a split that contains nothing to train or validate on."""
+    problem = f"the {split} split must contain text, got none; give more text"
     if chats is None:
         return problem
     if loss_on == "answers" and "assistant" in chats.roles:
-        problem = f"the {split} split must hold answers for data.loss_on=answers, got none; give more chats"
+        problem = f"the {split} split must contain answers for data.loss_on=answers, got none; give more chats"
     elif loss_on == "answers" and chats.roles:
         problem = (
-            f"data.loss_on=answers trains on the role assistant, and the {split} split has no answer of that role; the "
-            f"chats have the roles {chats.named_roles()}; rename one to assistant, or use data.loss_on=all"
+            f"data.loss_on=answers requires the role assistant in the {split} split, got chats with the roles "
+            f"{chats.named_roles()}; rename one to assistant, or use data.loss_on=all"
         )
     if chats.n_refused:
-        problem += (
-            f"; of all chats, {chats.n_refused:,} were left out, the first: {chats.refused[0]}"
-        )
+        problem += f"; {chats.n_refused:,} chats were skipped, the first: {chats.refused[0]}"
     return problem
 
 
 def encode_chats(
     documents: Iterable[Document], tokenizer: Tokenizer, corpus: Corpus, report: ChatReport
 ) -> Iterator[np.ndarray | None]:
-    """Ids of each chat, whose messages are given in JSON, int64; an id that the loss does not count is stored as ~id.
+    """Yield the ids of each chat, int64. The documents are messages in JSON. ~id marks an id the loss does not count.
 
-    A chat that the template refuses is None, and counted in `report`, where the corpus leaves such records out.
+    With on_error=skip, yields None for a chat that the template rejects, and counts it in `report`.
 
-    Raises UserError: the tokenizer has no chat template, or it refuses a chat.
+    Raises UserError if the tokenizer has no chat template, or if the template rejects a chat.
     """
     if not isinstance(tokenizer, LibraryTokenizer):
         raise UserError(NO_TEMPLATE)
-    from gptmini.tokenizer.chat import RefusedChatError  # loads Jinja, which only chats need
+    from gptmini.tokenizer.chat import RefusedChatError  # imports Jinja, which only chats need
 
     chats = tokenizer.chats
     for document in documents:
@@ -120,13 +118,14 @@ def encode_chats(
         try:
             ids, is_counted = chats.encode(messages, loss_on=corpus.loss_on)
         except UserError as error:
-            problem = f"{document.where or 'a chat'} cannot be encoded: {error}"
+            place = f"{document.where}: " if document.where else ""
+            problem = f"{place}cannot encode the chat: {error}"
             if not isinstance(error, RefusedChatError):
                 raise UserError(problem) from None
             if corpus.on_error == "fail":
-                remedy = "data.on_error is fail; set it to skip to leave such chats out"
+                remedy = "set data.on_error=skip to skip such chats"
                 raise UserError(problem, for_training=remedy) from None
-            report.leave_out(problem)
+            report.skip(problem)
             yield None
             continue
 

@@ -1,4 +1,4 @@
-"""Datasets of the Hugging Face hub: their Parquet files, downloaded once, or read from a local folder laid out so."""
+"""Datasets of the Hugging Face hub: Parquet files, downloaded once or read from a local folder with the same layout."""
 
 import json
 import re
@@ -23,9 +23,9 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-# The branch of a dataset on which the hub itself keeps Parquet files, made of files of other formats.
+# The branch of a dataset with Parquet files that the hub converted from other formats.
 CONVERTED = "refs/convert/parquet"
-# Words for splits in names of files and folders, as the hub's library reads them.
+# Names of splits in file and folder names, as in the library datasets.
 SPLIT_WORDS = {
     "train": "train",
     "training": "train",
@@ -38,18 +38,18 @@ SPLIT_WORDS = {
     "eval": "test",
     "evaluation": "test",
 }
-# Splits that are held out where val_split names none: the first of them that is there.
+# Without val_split, the first of these splits that exists is held out.
 HELD_OUT = ("validation", "test")
-DEFAULT = "default"  # the subset of files that lie in no folder of their own
-# As in train-00000-of-00004-0123456789abcdef, or partial-train of the hub's own branch.
+DEFAULT = "default"  # the subset of files that are not in a folder of their own
+# The end of a name such as train-00000-of-00004-0123456789abcdef.
 NUMBERED = re.compile(r"-\d{5}-of-\d{5}.*$")
-NAMES_SHOWN = 20  # subsets that an error names
-ADDRESS = "https://huggingface.co/datasets/"  # what the address of a dataset on the hub begins with
-LIST = "gptmini-files.json"  # which files of the dataset were downloaded, kept beside them
+NAMES_SHOWN = 20  # names of subsets in an error
+ADDRESS = "https://huggingface.co/datasets/"  # start of the address of a dataset on the hub
+LIST = "gptmini-files.json"  # list of the dataset's files, stored beside the downloaded files
 
 
 class Choice(NamedTuple):
-    """What is wanted of a dataset; for None see hub_text."""
+    """The chosen subset and splits of a dataset; see hub_text for None."""
 
     subset: str | None
     split: str
@@ -57,10 +57,10 @@ class Choice(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """Files of a dataset, as paths in it."""
+    """Files of a dataset, as paths relative to its root."""
 
     train: list[str]
-    val: list[str]  # empty where no split is held out
+    val: list[str]  # empty if no split is held out
 
 
 @validate_call(config=STRICT)
@@ -77,22 +77,22 @@ def hub_text(
     on_error: OnError,
     may_download: bool = True,
 ) -> TextCorpus:
-    """The texts of a dataset.
+    """Return the corpus of a dataset. Download its files if they are missing.
 
     Args:
-        dataset: name on the hub, as roneneldan/TinyStories, or a local folder with Parquet files in the same places.
-        subset: one of several subsets; None for the only one, or the one called default.
+        dataset: name on the hub, such as roneneldan/TinyStories, or a local folder with the same layout.
+        subset: name of the subset; None for the only subset, or for the subset "default".
         split: name of the split to train on.
         val_split: name of the split to hold out; None for validation or test, if the subset has one.
-        revision: branch, tag or commit on the hub; None for the newest at the time of the download.
-        field: column of the text; dots lead into nested records.
-        folder: keeps what was downloaded.
-        val_fraction: share of the text that is held out where no split is.
-        on_error: fail, or skip for rows without text.
-        may_download: False where nobody has typed dataset and folder.
+        revision: branch, tag or commit on the hub; None for the latest commit at the time of the download.
+        field: column with the text; a.b is the field b of the record in a.
+        folder: folder of the downloaded files.
+        val_fraction: fraction of the text to hold out if no split is held out.
+        on_error: fail, or skip to skip rows without text.
+        may_download: False if dataset and folder come from a stored run and not from the command line.
 
-    Raises pydantic.ValidationError: a value that does not fit. Raises UserError: there is no such dataset, subset or
-    split, or it cannot or may not be downloaded.
+    Raises pydantic.ValidationError for an invalid value. Raises UserError if the dataset, subset or split does not
+    exist, or if the files cannot or must not be downloaded.
     """
     name = dataset.removeprefix(ADDRESS)
     choice = Choice(subset, split, val_split)
@@ -116,48 +116,41 @@ def hub_text(
 
 
 def choose_files(dataset: str, paths: Iterable[str], choice: Choice) -> Chosen:
-    """Choose the files of a subset's splits, of the paths of all Parquet files of a dataset.
+    """Choose the files of the wanted splits from the paths of all Parquet files of a dataset.
 
-    Raises UserError: a subset or split that is not there; it names those that are.
+    Raises UserError with the existing names if the subset or split does not exist.
     """
     subsets: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for path in sorted(paths):
-        if ".." not in PurePosixPath(path).parts:  # it would lead out of the folder
+        if ".." not in PurePosixPath(path).parts:  # .. would leave the folder
             subset, split = place_of(path)
             subsets[subset][split].append(path)
     if not subsets:
-        raise UserError(
-            f"data.dataset must be a dataset with Parquet files, got {dataset} without any"
-        )
+        raise UserError(f"data.dataset must be a dataset with Parquet files, got {dataset}")
 
     subset, split, val_split = choice
     if subset is None:
         subset = next(iter(subsets)) if len(subsets) == 1 else DEFAULT
     if subset not in subsets:
-        there = names_of([*subsets], NAMES_SHOWN)
-        raise UserError(
-            f"data.subset must be one of {there}, which {dataset} has, got {choice.subset}"
-        )
+        known = names_of([*subsets], NAMES_SHOWN)
+        raise UserError(f"data.subset of {dataset} must be one of {known}, got {choice.subset}")
     splits = subsets[subset]
     for key, wanted in (("data.split", split), ("data.val_split", val_split)):
         if wanted is not None and wanted not in splits:
-            raise UserError(
-                f"{key} must be one of {', '.join(splits)}, which {dataset} has, got {wanted}"
-            )
+            raise UserError(f"{key} of {dataset} must be one of {', '.join(splits)}, got {wanted}")
 
     if val_split is None:
         val_split = next((name for name in HELD_OUT if name in splits and name != split), None)
     if val_split == split:
-        raise UserError(f"data.val_split must be another split than data.split, got {split} twice")
+        raise UserError(f"data.split and data.val_split must be different, got {split} for both")
     return Chosen(splits[split], [] if val_split is None else splits[val_split])
 
 
 def place_of(path: str) -> tuple[str, str]:
-    """Subset and split of a Parquet file, by the names of the file and of the folders that it lies in.
+    """Return the subset and the split of a Parquet file by its path in the dataset.
 
-    A split is named by the file, as in data/train-00000-of-00004.parquet, or by its folder, as in
-    default/train/0000.parquet; where neither is, it is train. The folders above, but for one called data, name the
-    subset.
+    The split is the name of the file, as in data/train-00000-of-00004.parquet, or of its folder, as in
+    default/train/0000.parquet, or else train. The other folders, except a leading data, name the subset.
     """
     *folders, file = PurePosixPath(path).parts
     split = _split_named(NUMBERED.sub("", PurePosixPath(file).stem))
@@ -171,8 +164,8 @@ def place_of(path: str) -> tuple[str, str]:
 
 
 def _split_named(name: str) -> str | None:
-    """The split that a name of a file or folder means; None if it is no name of a split."""
-    name = name.removeprefix("partial-")
+    """Return the split that a file or folder name stands for; None if it is not the name of a split."""
+    name = name.removeprefix("partial-")  # on the hub's branch of converted files
     if name in SPLIT_WORDS:
         return SPLIT_WORDS[name]
     first, _, _ = name.partition("-")
@@ -187,9 +180,9 @@ def _downloaded(
     *,
     may_download: bool,
 ) -> Chosen:
-    """The chosen files of a dataset, downloaded into the folder root unless they are there.
+    """Choose files of a dataset, and download them into root unless they exist.
 
-    The list of the dataset's files, with their commit, is kept beside them, so that a later start asks nobody.
+    The list of the dataset's files and their commit are stored beside them, so that later starts work offline.
     """
     path_of_list = root / LIST
     known: dict[str, Any] = {}
@@ -227,7 +220,7 @@ def _downloaded(
 
 
 def _list_files(api: "HfApi", dataset: str, revision: str | None) -> dict[str, Any]:
-    """Commit and Parquet files of a dataset, or of the branch that the hub made of its other files."""
+    """Return the commit and the Parquet files of a dataset, or of the branch with converted files."""
     for branch in [None, CONVERTED] if revision is None else [revision]:
         info = api.dataset_info(dataset, revision=branch)
         names = [sibling.rfilename for sibling in info.siblings or []]

@@ -1,4 +1,4 @@
-"""A mixture: several texts or prepared folders, of which each block of sequences takes fixed shares."""
+"""A mixture of texts or prepared folders. Each block takes a fixed number of sequences from each of them."""
 
 import os
 from collections.abc import Iterator
@@ -25,16 +25,16 @@ from gptmini.settings import STRICT, FileName
 from gptmini.tokenizer import Tokenizer, from_dict, of_ids, ready
 from gptmini.user_error import UserError
 
-# Options of the group tokenizer whose builders have other names.
+# Options of the group tokenizer whose names differ from their builders' names.
 OPTIONS = {"character": "char"}
 
 
 @with_config(STRICT)
 class SourceSettings(TypedDict):
-    """What a configuration says of a source; besides path and weight, the arguments of TextCorpus."""
+    """The configuration of a source: path, weight, and arguments of TextCorpus."""
 
     path: Paths  # a prepared folder, or text
-    # Sequences of each block. A block has as many as all weights together, and has to be short beside a run.
+    # Sequences per block. A block has as many sequences as the sum of the weights. It must be short compared to a run.
     weight: Annotated[int, Field(ge=1, le=10_000)]
     val_path: NotRequired[Paths | None]
     val_fraction: NotRequired[HeldOut]
@@ -47,10 +47,10 @@ class SourceSettings(TypedDict):
 
 
 class Part(NamedTuple):
-    """A source of a mixture, before it is prepared."""
+    """A source of a mixture before it is prepared."""
 
     name: str
-    weight: int  # sequences of each block
+    weight: int  # sequences per block
     data: TextCorpus | TokenStore
 
 
@@ -67,19 +67,19 @@ class Mixture(Corpus):
         """Find the texts and folders.
 
         Args:
-            sources: by name, for each source its path and weight. The path is that of a prepared folder, or of text as
-                for TextCorpus, whose other arguments may be given too. Weights are whole numbers: a block has as many
-                sequences as their sum, and takes from each source as many as its weight.
-            val_fraction: share of each text that is held out, where the source does not say another.
-            name: begins the name of the prepared folder.
+            sources: path and weight of each source, by name. The path is a prepared folder, or text as in TextCorpus. A
+                text may also have the other arguments of TextCorpus. A weight is a positive integer: the number of
+                sequences that a block takes from the source. A block has as many sequences as the sum of the weights.
+            val_fraction: fraction of each text to hold out, unless the source sets its own.
+            name: prefix of the prepared folder's name.
 
-        Raises pydantic.ValidationError: a value that does not fit. Raises UserError: a path with nothing to read.
+        Raises pydantic.ValidationError for an invalid value. Raises UserError if a path has no text or tokens.
         """
         self.name = name
         self.parts = [
             _part(key, source, {"val_fraction": val_fraction}) for key, source in sources.items()
         ]
-        # Of the present or last reading: bytes of the texts that are read to their end, and the text that is read.
+        # State of the current or last reading: bytes of the texts that are read to their end, and the current text.
         self._n_read = 0
         self._present: TextCorpus | None = None
 
@@ -90,7 +90,7 @@ class Mixture(Corpus):
         return [(text, SplitDocuments(text, Watcher())) for text in texts]
 
     def identity(self, digest_of: DigestOf) -> dict:
-        """Name, weight and identity of each source."""
+        """Return name, weight and identity of each source."""
         sources = []
         for name, weight, data in self.parts:
             is_store = isinstance(data, TokenStore)
@@ -99,7 +99,7 @@ class Mixture(Corpus):
         return {"sources": sources}
 
     def documents(self) -> Iterator[Document]:
-        """The documents of the texts, each in its split; those of prepared folders are not read."""
+        """Yield the documents of the texts, each with its split. Prepared folders are not read."""
         self._n_read = 0
         for text, documents in self._texts:
             self._present = text
@@ -108,7 +108,7 @@ class Mixture(Corpus):
             self._n_read += text.size
 
     def share_read(self) -> float:
-        """Share of the bytes of all texts, as they lie on disk, that documents() has read, from 0 to 1."""
+        """Return the fraction of the bytes on disk of all texts that documents() has read, from 0 to 1."""
         n_all = sum(text.size for text, _ in self._texts)
         n_read = self._n_read
         if self._present is not None:
@@ -123,9 +123,9 @@ class Mixture(Corpus):
         n_workers: int = 1,
         watcher: Watcher | None = None,
     ) -> tuple[TokenStore, bool]:
-        """Prepare the texts, all under one tokenizer, and a folder that names them; as data.prepare does for one text.
+        """Prepare the texts with one tokenizer, and write a folder that refers to them. Arguments as in data.prepare.
 
-        Raises UserError: a text that cannot be read, or prepared folders of several tokenizers.
+        Raises UserError if a text cannot be read, or if the prepared folders have different tokenizers.
         """
         watcher = watcher or Watcher()
         recipe = plan_recipe(self, build_tokenizer, root)
@@ -137,10 +137,10 @@ class Mixture(Corpus):
         else:
             tokenizer = self._tokenizer(build_tokenizer, kind, watcher)
 
-        # A source that was prepared before is opened; one that was deleted or moved since is made or found again.
+        # Open each source that is prepared already. Prepare the others, also if they were deleted or moved.
         is_new = False
         stores = []
-        # Prepared folders are named and known by the kind and the content of their tokenizer.
+        # The kind and the content of the tokenizer determine the names and fingerprints of prepared folders.
         builder = ready(tokenizer, name=kind, sha256=digest_of_json(tokenizer.to_dict()))
         for part in self.parts:
             store = part.data
@@ -150,7 +150,7 @@ class Mixture(Corpus):
                     builder,
                     root,
                     n_workers=n_workers,
-                    watcher=replace(watcher, on_note=partial(_tell_of_source, watcher, part.name)),
+                    watcher=replace(watcher, on_note=partial(_forward_note, watcher, part.name)),
                 )
                 is_new = is_new or is_prepared_now
             stores.append(store)
@@ -175,7 +175,7 @@ class Mixture(Corpus):
         return TokenStore(folder), is_new
 
     def _tokenizer(self, build_tokenizer: BuildTokenizer, kind: str, watcher: Watcher) -> Tokenizer:
-        """The tokenizer of all sources: that of the prepared ones, or else built from all texts."""
+        """Return the tokenizer of the prepared sources, or build one from all texts if no source is prepared."""
         prepared = [part.data for part in self.parts if isinstance(part.data, TokenStore)]
         if not prepared:
             return build_from(build_tokenizer, SplitDocuments(self, watcher))
@@ -184,18 +184,18 @@ class Mixture(Corpus):
             found = store.meta["builder"]["name"]
             if found != kind:
                 raise UserError(
-                    f"all sources must have one tokenizer, got {store.folder} with that of {found}, and {kind} for the "
-                    f"others; add tokenizer={OPTIONS.get(found, found)}, or name the texts instead"
+                    f"all sources must have the same tokenizer, got {found} in {store.folder} and {kind} in the "
+                    f"others; set tokenizer={OPTIONS.get(found, found)}, or give the text instead of the folder"
                 )
             if of_ids(store.tokenizer_state) != of_ids(prepared[0].tokenizer_state):
                 raise UserError(
-                    f"all sources must have one tokenizer, got {prepared[0].folder} and {store.folder} with different "
-                    "ones; name their texts instead, to learn one from all"
+                    f"all sources must have the same tokenizer, but {prepared[0].folder} and {store.folder} differ; "
+                    "give their texts instead to learn one tokenizer from all"
                 )
         return prepared[0].tokenizer
 
     def _described(self, stores: list[TokenStore], folder: Path) -> list[dict]:
-        """The sources as meta.json of a folder names them."""
+        """Return the sources as stored in meta.json of a folder."""
         return [
             {
                 "name": part.name,
@@ -208,7 +208,7 @@ class Mixture(Corpus):
 
 
 def _part(name: str, source: SourceSettings, defaults: dict[str, Any]) -> Part:
-    """A source from what is said of it, and of all texts."""
+    """Open one source. `defaults` are the arguments that apply to all texts."""
     key = f"data.sources.{name}"
     options: dict[str, Any] = dict(source)
     given = options.pop("path")
@@ -217,12 +217,12 @@ def _part(name: str, source: SourceSettings, defaults: dict[str, Any]) -> Part:
     if isinstance(given, str | Path) and is_prepared(Path(given).expanduser()):
         if options:
             raise UserError(
-                f"{key} must have a path and a weight alone, because {given} is prepared already, got "
+                f"{key} must have only path and weight, because {given} is prepared already, got "
                 f"{', '.join(sorted(options))}"
             )
         store = TokenStore(Path(given).expanduser())
         if "sources" in store.meta:
-            raise UserError(f"{key}.path must hold text or tokens, got {given}, which is a mixture")
+            raise UserError(f"{key}.path must contain text or tokens, got the mixture {given}")
         return Part(name, weight, store)
 
     try:
@@ -231,6 +231,6 @@ def _part(name: str, source: SourceSettings, defaults: dict[str, Any]) -> Part:
         raise UserError(f"{key} cannot be read: {error}") from None
 
 
-def _tell_of_source(watcher: Watcher, name: str, note: str) -> None:
-    """Tell a watcher a note on the source of this name."""
+def _forward_note(watcher: Watcher, name: str, note: str) -> None:
+    """Forward a note to a watcher, prefixed by the name of the source."""
     watcher.on_note(f"{name}: {note}")

@@ -1,4 +1,4 @@
-"""Texts that others published: downloaded once, and known by their digest."""
+"""Published texts, downloaded once and checked by their digest."""
 
 import hashlib
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from gptmini.files import replacing
 from gptmini.settings import STRICT, FileName
 from gptmini.user_error import UserError
 
-DOWNLOAD_TIMEOUT = 30  # seconds without an answer
+DOWNLOAD_TIMEOUT = 30  # seconds without a response
 
 
 class PublishedText(Corpus):
-    """One text in UTF-8, whose last share of characters is held out, as nanoGPT does."""
+    """A text in UTF-8. Its last characters are held out, as in nanoGPT."""
 
     @validate_call(config=STRICT)
     def __init__(
@@ -34,16 +34,16 @@ class PublishedText(Corpus):
         """Find a local copy of the text, or download it.
 
         Args:
-            name: of the text, and of its file in folder.
-            url: where it is published.
-            sha256: digest of the text, in hexadecimal; None for any text.
-            path: a local copy; None for the one in folder, which is downloaded if it is not there.
-            folder: keeps what was downloaded.
-            val_fraction: share of the characters that is held out.
-            may_download: False where nobody has typed url and folder.
+            name: name of the text, and of its file in folder.
+            url: address of the text.
+            sha256: digest of the text in hexadecimal; None to accept any text.
+            path: a local copy; None for the file in folder, which is downloaded if it is missing.
+            folder: folder of the downloaded file.
+            val_fraction: fraction of the characters to hold out.
+            may_download: False if url and folder come from a stored run and not from the command line.
 
-        Raises pydantic.ValidationError: a value that does not fit. Raises UserError: the text is another, or it cannot
-        or may not be downloaded. Raises OSError: path cannot be read.
+        Raises pydantic.ValidationError for an invalid value. Raises UserError if the digest differs, or if the text
+        cannot or must not be downloaded. Raises OSError if path cannot be read.
         """
         self.name = name
         self.held_out = val_fraction
@@ -58,8 +58,8 @@ class PublishedText(Corpus):
         digest = hashlib.sha256(data).hexdigest()
         if sha256 is not None and digest != sha256:
             raise UserError(
-                f"{url if is_new else self.file} must be the published text with sha256 {sha256}, got {digest}; "
-                "for a text of your own use data=text with its data.path="
+                f"{url if is_new else self.file} must have SHA-256 {sha256}, got {digest}; "
+                "for your own text, use data=text data.path=FILE"
             )
         if is_new:
             self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ class PublishedText(Corpus):
                 new.write(data)
 
     def identity(self, digest_of: DigestOf) -> dict:
-        """Name, digest and split rule of the text."""
+        """Return name, digest and split rule of the text."""
         return {
             "corpus": self.name,
             "file": digest_of(self.file),
@@ -85,25 +85,28 @@ class PublishedText(Corpus):
 
 
 def download(url: str) -> bytes:
-    """What is published at url; UserError if it cannot be had."""
-    # Imported here, because they take a tenth of a second, which a run without a download need not spend.
+    """Return the bytes at url; UserError if the download fails."""
+    # Imported here, because the imports take a tenth of a second and most runs download nothing.
     import http.client
     import urllib.request
 
     try:
-        with urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT) as answer:
-            return answer.read()
-    # OSError is the base of urllib's own errors; ValueError is what urllib raises for a text that is no address.
+        with urllib.request.urlopen(url, timeout=DOWNLOAD_TIMEOUT) as response:
+            return response.read()
+    # urllib's own errors are OSErrors. urllib raises ValueError if the url is not an address.
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or repr(error)
         raise UserError(
-            f"could not download {url} ({reason}); give a local copy with data.path="
+            f"cannot download {url} ({reason}); give a local copy with data.path=FILE"
         ) from None
 
 
 def only_stored(what: str) -> UserError:
-    """The error that a text is not there, and that nobody has typed from where it is to be had."""
+    """Return the error for a missing text that the command line does not name.
+
+    A text that only a run folder names is never downloaded, because the folder may come from somebody else.
+    """
     return UserError(
-        f"{what} must be downloaded again, and only the run's folder says from where; if you know the text, prepare it "
-        "first, by gptmini prepare with what was typed for the run"
+        f"{what} is missing, and gptmini does not download text that only a run folder names; "
+        "if you trust the run, first run gptmini prepare with its overrides"
     )

@@ -48,15 +48,23 @@ def test_validation_is_held_out_where_there_is_one_and_test_otherwise():
 @pytest.mark.parametrize(
     ("paths", "chosen", "said"),
     [
-        ([], (None, "train", None), "must be a dataset with Parquet files, got d without any"),
+        ([], (None, "train", None), "must be a dataset with Parquet files, got d"),
         (
             ["a/train.parquet", "b/train.parquet"],
             (None, "train", None),
-            "data.subset must be one of a, b, which d has, got None",
+            "data.subset of d must be one of a, b, got None",
         ),
-        (["train.parquet"], (None, "x", None), "data.split must be one of train, which d has"),
-        (["train.parquet"], (None, "train", "x"), "data.val_split must be one of train, which d"),
-        (["train.parquet"], (None, "train", "train"), "another split than data.split, got train"),
+        (["train.parquet"], (None, "x", None), "data.split of d must be one of train, got x"),
+        (
+            ["train.parquet"],
+            (None, "train", "x"),
+            "data.val_split of d must be one of train, got x",
+        ),
+        (
+            ["train.parquet"],
+            (None, "train", "train"),
+            "data.val_split must be different, got train",
+        ),
     ],
 )
 def test_a_choice_that_is_not_there_is_refused_with_those_that_are(paths, chosen, said):
@@ -185,7 +193,7 @@ def test_nothing_is_downloaded_where_nobody_has_typed_from_where(dataset, tmp_pa
         corpus = text_of("someone/stories", tmp_path / "downloads", may_download=False, **changes)
         return by_split(corpus)
 
-    said = "the dataset someone/stories must be downloaded again, and only the run's folder says"
+    said = "the dataset someone/stories is missing, .* only a run folder names"
     with pytest.raises(UserError, match=said):
         read()
     kept = tmp_path / "downloads" / "someone--stories"

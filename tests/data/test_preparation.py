@@ -201,8 +201,8 @@ def test_what_another_version_left_is_not_used(tmp_path, monkeypatch):
     ("train", "val", "error", "said"),
     [
         (["text"], ["more"], UserError("not UTF-8"), "not UTF-8"),
-        ([""], ["a"], None, "the train split must hold text, got none"),
-        (["a"], [], None, "the val split must hold text, got none"),
+        ([""], ["a"], None, "the train split must contain text, got none"),
+        (["a"], [], None, "the val split must contain text, got none"),
     ],
 )
 def test_a_mistake_in_the_text_leaves_nothing_behind(tmp_path, train, val, error, said):

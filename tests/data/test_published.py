@@ -74,7 +74,7 @@ def test_a_published_text_is_downloaded_once_and_checked(server, tmp_path):
 
 
 def test_nothing_is_downloaded_where_nobody_has_typed_from_where(server, tmp_path):
-    said = "the text digits must be downloaded again, and only the run's folder says from where"
+    said = "the text digits is missing, .* only a run folder names"
     with pytest.raises(UserError, match=said):
         digits(server.url, folder=tmp_path / "downloads", may_download=False)
     assert server.requests == 0
@@ -96,7 +96,7 @@ def test_another_text_than_the_pinned_one_is_refused(server, tmp_path):
     (tmp_path / "copy.txt").write_text("something else")
     given = str(tmp_path / "copy.txt")
     for path, place in ((given, given), (None, server.url)):
-        said = f"{place} must be the published text with sha256 {'0' * 64}, got [0-9a-f]{{64}}; "
+        said = f"{place} must have SHA-256 {'0' * 64}, got [0-9a-f]{{64}}; "
         with pytest.raises(UserError, match=said):
             digits(server.url, sha256="0" * 64, path=path, folder=tmp_path / "downloads")
     assert not (tmp_path / "downloads").exists()  # the download is not kept
@@ -118,7 +118,7 @@ def test_a_failed_download_names_address_and_remedy_and_leaves_nothing(
         (f"{server.url}/silent", "timed out"),
         ("no-address", "unknown url"),
     ):
-        said = rf"^could not download {url} \(.*{reason}.*\); give a local copy with data.path=\Z"
+        said = rf"^cannot download {url} \(.*{reason}.*\); .* data\.path=FILE\Z"
         with pytest.raises(UserError, match=said):
             digits(url, folder=tmp_path / "downloads")
     assert list(tmp_path.rglob("*")) == []

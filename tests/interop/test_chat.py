@@ -281,7 +281,7 @@ def test_a_chat_that_the_template_refuses_is_named_or_left_out_and_counted(
             n_workers=2,
             watcher=Watcher(on_note=notes.append),
         )
-        (note,) = [note for note in notes if "left out that the template" in note]
+        (note,) = [note for note in notes if "because the template" in note]
         assert re.match(r"30 chats .* first: .*some\.jsonl, line 51 .*roles must alternate$", note)
 
         listed = (store.folder / "skipped.txt").read_text().splitlines()
@@ -327,7 +327,7 @@ def test_chats_left_out_are_counted_though_a_preparation_was_interrupted(
     monkeypatch.setattr("gptmini.data.preparation.encode_task", encode)
     store = start()
     assert any(re.search(r"\d+ of \d+ parts were already tokenised", note) for note in notes)
-    assert any(note.startswith("30 chats were left out") for note in notes)
+    assert any(note.startswith("30 chats were skipped") for note in notes)
     assert len((store.folder / "skipped.txt").read_text().splitlines()) == 30
 
 
@@ -382,7 +382,7 @@ def test_nothing_is_told_of_chats_that_are_all_trained_on(tmp_path, loss_on):
 def test_a_refusal_says_why_nothing_is_left(tmp_path, chats):
     file, _ = chats
     tokenizer = read(folder_with(tmp_path / "theirs", "{{ raise_exception('no cats') }}"))
-    with pytest.raises(UserError, match=r"300 were left out, the first: .*line 1 .*no cats"):
+    with pytest.raises(UserError, match=r"300 chats were skipped, the first: .*line 1 .*no cats"):
         prepared(tmp_path, file, tokenizer, on_error="skip")
 
 
