@@ -81,7 +81,7 @@ class Mixture(Corpus):
         ]
         # State of the current or last reading: bytes of the texts that are read to their end, and the current text.
         self._n_read = 0
-        self._present: TextCorpus | None = None
+        self._current: TextCorpus | None = None
 
     @cached_property
     def _texts(self) -> list[tuple[TextCorpus, SplitDocuments]]:
@@ -102,17 +102,17 @@ class Mixture(Corpus):
         """Yield the documents of the texts, each with its split. Prepared folders are not read."""
         self._n_read = 0
         for text, documents in self._texts:
-            self._present = text
+            self._current = text
             yield from documents.read()
-            self._present = None
+            self._current = None
             self._n_read += text.size
 
     def share_read(self) -> float:
         """Return the fraction of the bytes on disk of all texts that documents() has read, from 0 to 1."""
         n_all = sum(text.size for text, _ in self._texts)
         n_read = self._n_read
-        if self._present is not None:
-            n_read += self._present.size * self._present.share_read()
+        if self._current is not None:
+            n_read += self._current.size * self._current.share_read()
         return n_read / max(n_all, 1)
 
     def prepare(

@@ -18,7 +18,7 @@ from gptmini.user_error import UserError
 
 BLOCK = 2**20  # bytes that are read at once
 LONGEST_LINE = 2**26  # characters of a line of records, which must fit into memory
-NAMES_ENCODING = "set data.encoding to the encoding of the file"  # for a UserError
+ENCODING_REMEDY = "set data.encoding to the encoding of the file"  # for a UserError
 UNPACKERS: dict[str, Callable] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 PACKED = (*UNPACKERS, ".zst")
 RECORDS = {  # kind of each file extension for records
@@ -163,7 +163,7 @@ def decoded(text: Opened, file: Path) -> Iterator[str]:
             raise UserError(
                 f"{file} is not valid {text.encoding.upper()}, got byte 0x{error.object[error.start]:02x} at offset "
                 f"{start:,} (line {number:,})",
-                for_training=NAMES_ENCODING,
+                for_training=ENCODING_REMEDY,
             ) from None
 
         if characters:
@@ -175,7 +175,7 @@ def decoded(text: Opened, file: Path) -> Iterator[str]:
 
 
 class LineTooLongError(Exception):
-    """A line, or a record of several lines, is longer than LONGEST_LINE characters. The line was read to its end."""
+    """A line or a record is longer than LONGEST_LINE characters. The line was read to its end."""
 
 
 class Lines:
@@ -285,7 +285,7 @@ class Lines:
         except UnicodeDecodeError as error:
             raise UserError(
                 f"{self.place()}: invalid {encoding.upper()} in this line or a later line: {error.reason}",
-                for_training=NAMES_ENCODING,
+                for_training=ENCODING_REMEDY,
             ) from None
         self._offset += self._n_bytes(line)
         return line

@@ -82,13 +82,13 @@ def find_files(key: str, paths: Paths, *, takes_own: bool = False) -> FoundFiles
 
     Raises UserError if no file is found, or if the extension of a file is not supported.
     """
-    several = paths if isinstance(paths, list) else [paths]
-    if not several:
+    path_list = paths if isinstance(paths, list) else [paths]
+    if not path_list:
         raise UserError(f"{key} must be a file, folder or glob, got an empty list")
 
     # A dict keeps the order. A file with several names keeps its first name.
     files: dict[tuple[int, int], Path] = {}
-    all_found = [_find(key, str(path), takes_own) for path in several]
+    all_found = [_find(key, str(path), takes_own) for path in path_list]
     for found in all_found:
         for file in found.files:
             files.setdefault(_identity_of(file), file)
@@ -102,8 +102,8 @@ def find_files(key: str, paths: Paths, *, takes_own: bool = False) -> FoundFiles
 
 def without_held_out(files: Sequence[Path], held_out: Sequence[Path]) -> list[Path]:
     """Return the files that are not held out, under any name or link; UserError if no file is left."""
-    apart = {_identity_of(file) for file in held_out}
-    rest = [file for file in files if _identity_of(file) not in apart]
+    held_out_ids = {_identity_of(file) for file in held_out}
+    rest = [file for file in files if _identity_of(file) not in held_out_ids]
     if not rest:
         raise UserError(
             "data.path has no files left to train on: data.val_path holds out all of them"

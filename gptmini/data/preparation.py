@@ -71,7 +71,7 @@ def prepare(
     is_new = not folder.exists()
     # A process that was killed may leave the parts of a finished folder.
     if is_new or parts.exists():
-        with _alone(folder, watcher):
+        with _locked(folder, watcher):
             is_new = not folder.exists()  # another process may have prepared it meanwhile
             if is_new:
                 _Preparation(corpus, recipe, parts, n_workers, watcher).run(build_tokenizer)
@@ -84,7 +84,7 @@ def prepare(
 
 
 @contextmanager
-def _alone(folder: Path, watcher: Watcher) -> Iterator[None]:
+def _locked(folder: Path, watcher: Watcher) -> Iterator[None]:
     """Let only one process at a time prepare a folder. The others wait."""
     from filelock import FileLock, Timeout
 

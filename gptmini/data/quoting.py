@@ -12,7 +12,7 @@ from gptmini.data.opening import opened
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 # Names in messages of these delimiters, and of others that programs use instead.
 NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
-EXCELS_LINE = "sep="  # start of a line before the header that gives Excel the delimiter
+EXCEL_LINE = "sep="  # start of a line before the header that gives Excel the delimiter
 
 SAMPLE = 2**20  # characters at the start of a .tsv file that decide what its quotation marks mean
 LEADING_MARK = re.compile(r'(?:\A|[\t\r\n])"')
@@ -75,8 +75,8 @@ def separated(header: list[str], delimiter: str, following: str) -> tuple[str, l
     remedy = "the first line of a table must name its columns"
     # The delimiter that occurs most often. If no delimiter occurs, the one of the file extension.
     found = max(NAMES, key=lambda mark: (line.count(mark), mark == delimiter))
-    if line.startswith(EXCELS_LINE) and len(line) > len(EXCELS_LINE):
-        found = line[len(EXCELS_LINE)]
+    if line.startswith(EXCEL_LINE) and len(line) > len(EXCEL_LINE):
+        found = line[len(EXCEL_LINE)]
         remedy = f"delete the first line {line.strip()}, which only Excel reads"
         line = following
     if found != delimiter:
@@ -99,7 +99,7 @@ def _n_bad_records(sample: str, n_values: int, is_cut: bool) -> int:
             end, n_found = len(sample), n_values  # the record ends after the sample
 
         inner = LINE.findall(sample, line.end(), end)[:-1]
-        are_rows = bool(inner) and all(looks_like_row(one, "\t", n_values) for one in inner)
+        are_rows = bool(inner) and all(looks_like_row(row, "\t", n_values) for row in inner)
         is_blank = not line[0].strip("\r\n")
         is_bad = are_rows or (n_found != n_values and not is_blank)
         n_bad += is_bad

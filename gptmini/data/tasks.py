@@ -137,9 +137,9 @@ def encode_task(
             encoded.ends.append(encoded.n_ids)
 
     arrays: dict[str, Any] = {}
-    none = np.array([], dtype=np.uint32)
+    empty = np.array([], dtype=np.uint32)
     for split, encoded in splits.items():
-        ids = np.concatenate([none, *encoded.ids])
+        ids = np.concatenate([empty, *encoded.ids])
         arrays[f"{split}_ids"] = ids.astype(dtype_of(tokenizer, corpus.loss_on))
         arrays[f"{split}_ends"] = np.array(encoded.ends, dtype=np.uint64)
         arrays[f"{split}_bytes"] = np.array(encoded.n_bytes)

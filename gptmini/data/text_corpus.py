@@ -64,15 +64,15 @@ class TextCorpus(Corpus):
         self.on_error = on_error
         self.name = name
         self.val_fraction = val_fraction if val_path is None else None
-        self._how: dict[str, Any] = {
+        self._reader_settings: dict[str, Any] = {
             "field": field,
             "separator": None if separator is None else unescaped(separator),
             "encoding": encoding,
             "on_error": on_error,
         }
         if template is not None:
-            self._how["template"] = template
-            self._how["field"] = "messages" if field == "text" else field
+            self._reader_settings["template"] = template
+            self._reader_settings["field"] = "messages" if field == "text" else field
 
         found = find_files(self.path_key, path)
         self.files = found.files
@@ -90,8 +90,8 @@ class TextCorpus(Corpus):
         self.size = sum(file.stat().st_size for file in (*self.files, *self.val_files))
 
         # State of the current or last reading.
-        self._reader = Reader(**self._how)
-        self._n_before = 0  # bytes on disk of the files that are read to their end
+        self._reader = Reader(**self._reader_settings)
+        self._n_bytes_done = 0  # bytes on disk of the files that are read to their end
         self._empty: list[Path] = []  # files without text
 
     def identity(self, digest_of: DigestOf) -> dict:
@@ -102,7 +102,7 @@ class TextCorpus(Corpus):
             "files": [self._identity_of(file, digest_of) for file in self.files],
             "val_files": [self._identity_of(file, digest_of) for file in self.val_files],
             "val_fraction": self.val_fraction,
-            **self._how,
+            **self._reader_settings,
         }
 
     def documents(self) -> Iterator[Document]:
@@ -110,8 +110,8 @@ class TextCorpus(Corpus):
 
         Raises UserError if a file cannot be read, or if no file contains text.
         """
-        self._reader = Reader(**self._how)
-        self._n_before = 0
+        self._reader = Reader(**self._reader_settings)
+        self._n_bytes_done = 0
         self._empty = []
         if self.val_files:
             yield from self._documents("train", self.files)
@@ -134,13 +134,13 @@ class TextCorpus(Corpus):
             is_text_on_disk = text.is_utf8 and not packing
             n_bytes = file.stat().st_size - text.offset
         if not is_text_on_disk:
-            pieces = Reader(**self._how).pieces(file)
+            pieces = Reader(**self._reader_settings).pieces(file)
             n_bytes = sum(len(piece.text.encode()) for piece in pieces)
         return int(n_bytes * (1 - self.val_fraction))
 
     def share_read(self) -> float:
         """Return the fraction of the bytes of all files that documents() has read, from 0 to 1."""
-        return min(1.0, (self._n_before + self._reader.position) / max(self.size, 1))
+        return min(1.0, (self._n_bytes_done + self._reader.position) / max(self.size, 1))
 
     def share_held_out(self) -> float:
         """Return the held-out fraction: val_fraction, or with val_path the fraction of the bytes of all files."""
@@ -180,7 +180,9 @@ class TextCorpus(Corpus):
     def _identity_of(self, file: Path, digest_of: DigestOf) -> list[str]:
         """Return digest, kind and packing of a file, and "unquoted" if it is a .tsv file with quotes as text."""
         kind, packing = format_of(file)
-        is_unquoted = kind == "tsv" and quoting_of(file, self._how["encoding"]) == "text"
+        is_unquoted = (
+            kind == "tsv" and quoting_of(file, self._reader_settings["encoding"]) == "text"
+        )
         return [digest_of(file), kind, packing, *(["unquoted"] if is_unquoted else [])]
 
     def _documents(self, split: str | None, files: list[Path]) -> Iterator[Document]:
@@ -194,7 +196,7 @@ class TextCorpus(Corpus):
                 self._empty.append(file)
                 n_empty += 1
 
-            self._n_before += file.stat().st_size
+            self._n_bytes_done += file.stat().st_size
             self._reader.position = 0
 
         if n_empty == len(files):

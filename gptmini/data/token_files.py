@@ -26,12 +26,12 @@ from gptmini.user_error import UserError
 
 HEADER = 1024  # bytes
 # Start of a header: magic number, version and number of ids.
-BEGINNING = struct.Struct("<3i")
+HEADER_START = struct.Struct("<3i")
 # Dtype of the ids for each magic number and version: GPT-2 with two bytes, Llama 3 with four bytes.
 TYPES = {(20240520, 1): np.dtype("<u2"), (20240801, 7): np.dtype("<u4")}
 RAW = np.dtype("<u2")  # dtype of a file without a header
-SNIFFED = 2**12  # bytes at the start of a file that are checked for its probable content
-SEVERAL = 16  # if at least so many ids of two bytes alternate with zeros, the ids probably have more bytes
+SNIFFED = 2**12  # bytes at the start of a file that show what it probably contains
+MANY_ZEROS = 16  # if at least so many ids of two bytes alternate with zeros, the ids probably have more bytes
 TEXT = frozenset(b"\t\n\r" + bytes(range(0x20, 0x7F)))  # bytes of plain text
 
 IDS_AT_ONCE = 2**22  # ids that are counted at once
@@ -222,9 +222,9 @@ def read_header(path: Path) -> TokenFile:
     """Return the position and number of the ids in a token file; UserError if it is not a token file."""
     size = path.stat().st_size
     with path.open("rb") as file:
-        beginning = file.read(SNIFFED)
-    if len(beginning) >= BEGINNING.size:
-        magic, version, n_tokens = BEGINNING.unpack_from(beginning)
+        start = file.read(SNIFFED)
+    if len(start) >= HEADER_START.size:
+        magic, version, n_tokens = HEADER_START.unpack_from(start)
         dtype = TYPES.get((magic, version))
         if dtype is not None:
             if n_tokens < 1 or size != HEADER + n_tokens * dtype.itemsize:
@@ -237,27 +237,27 @@ def read_header(path: Path) -> TokenFile:
             versions = ", ".join(str(known) for number, known in TYPES if number == magic)
             raise UserError(f"{path} must have header version {versions}, got {version}")
 
-    _check_raw(path, size, beginning)
+    _check_raw(path, size, start)
     return TokenFile(path, 0, size // RAW.itemsize, RAW)
 
 
-def _check_raw(path: Path, size: int, beginning: bytes) -> None:
+def _check_raw(path: Path, size: int, start: bytes) -> None:
     """Raise UserError if a file without a header probably does not contain GPT-2's ids of two bytes."""
-    if beginning and all(byte in TEXT for byte in beginning):
+    if start and all(byte in TEXT for byte in start):
         raise UserError(f"{path} looks like text, not token ids; use data=text")
-    if beginning.startswith(b"\x93NUMPY"):
+    if start.startswith(b"\x93NUMPY"):
         raise UserError(f"{path} is a NumPy file, not plain token ids; write the ids with tofile()")
     if size == 0 or size % RAW.itemsize:
         raise UserError(f"{path} must contain ids of {RAW.itemsize} bytes, got {size:,} bytes")
 
-    words = np.frombuffer(beginning[: len(beginning) // 4 * 4], dtype="<u2")
-    if len(words) >= SEVERAL and not words[1::2].any():
+    words = np.frombuffer(start[: len(start) // 4 * 4], dtype="<u2")
+    if len(words) >= MANY_ZEROS and not words[1::2].any():
         raise UserError(
-            f"{path} must contain ids of {RAW.itemsize} bytes, but seems to contain ids of 4 or 8 bytes; convert it"
+            f"{path} must contain ids of {RAW.itemsize} bytes, but seems to contain ids of 4 or 8 bytes; convert it to uint16"
         )
     if path.with_name("meta.pkl").exists():
         raise UserError(
-            f"{path} contains nanoGPT's character ids, because it is beside a meta.pkl; "
+            f"{path} contains nanoGPT's ids of characters (a meta.pkl is beside it); "
             "train on the text with tokenizer=char"
         )
 

@@ -154,7 +154,7 @@ MISTAKES = {
     ),
     "characters": (
         write_characters,
-        r"meta\.pkl; train on the text with tokenizer=char",
+        r"meta\.pkl .*; train on the text with tokenizer=char",
     ),
     "no text": (
         lambda path: as_nanogpt_writes(path, [256, 256, 256]),

@@ -264,7 +264,7 @@ def test_a_chat_that_the_template_refuses_is_named_or_left_out_and_counted(
     file, kept = some_refused
     path = folder_with(tmp_path / "theirs", STRICT_PLAIN)
     tokenizer = read(path)
-    where = r"some\.jsonl, line 51 \(byte [\d,]+\),.*: roles must alternate; .*data\.on_error"
+    where = r"some\.jsonl, line 51 \(byte [\d,]+\): .*: roles must alternate; .*data\.on_error"
     with pytest.raises(UserError, match=where):
         prepared(tmp_path, file, tokenizer)
 
