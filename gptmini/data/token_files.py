@@ -253,7 +253,7 @@ def _check_raw(path: Path, size: int, start: bytes) -> None:
     words = np.frombuffer(start[: len(start) // 4 * 4], dtype="<u2")
     if len(words) >= MANY_ZEROS and not words[1::2].any():
         raise UserError(
-            f"{path} must contain ids of {RAW.itemsize} bytes, but seems to contain ids of 4 or 8 bytes; convert it to uint16"
+            f"{path} must contain ids of {RAW.itemsize} bytes, but seems to have ids of 4 or 8 bytes; convert to uint16"
         )
     if path.with_name("meta.pkl").exists():
         raise UserError(
