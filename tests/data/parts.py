@@ -1,10 +1,10 @@
-"""What several tests of this room do with documents that come in parts."""
+"""Helpers of these tests for documents that arrive in parts."""
 
 import hashlib
 
 
 def whole(parts):
-    """The texts of documents, put together from pieces of a file or parts of a corpus; the last must end."""
+    """Join pieces of a file or parts of a corpus to the texts of documents. The last piece must end its document."""
     texts = [""]
     for part in parts:
         texts[-1] += part.text
@@ -15,17 +15,17 @@ def whole(parts):
 
 
 def by_split(corpus):
-    """The texts of a corpus by their split; None stands for those whose split the corpus leaves open."""
+    """Return the texts of a corpus by split; None is the key of documents without a split."""
     documents = list(corpus.documents())
     splits = dict.fromkeys(document.split for document in documents)
     return {split: whole(part for part in documents if part.split == split) for split in splits}
 
 
 def digest_of(path):
-    """The digest of a file, as a preparation gives it to a corpus."""
+    """Return the digest of a file, as a preparation passes it to a corpus."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def first_byte(text):
-    """The byte that decides the split of a text, as docs/data.md says."""
+    """Return the byte that decides the split of a text, as documented in docs/data.md."""
     return hashlib.sha256(text.encode()).digest()[0]

@@ -31,7 +31,7 @@ from training.runs import SETTINGS
 SEEDS = st.integers(0, 2**63 - 1)
 
 
-# The first outputs of SplitMix64 for the seed 1234567, as Rosetta Code lists them for its implementations.
+# The first outputs of SplitMix64 for the seed 1234567, from Rosetta Code.
 SPLITMIX64 = [
     6457827717110365317,
     3203168211198807973,
@@ -42,7 +42,7 @@ SPLITMIX64 = [
 
 
 def test_the_hash_behind_the_order_gives_the_numbers_of_splitmix64():
-    # Output n of SplitMix64 is the finaliser of seed + n * gamma; here the key takes the place of the seed.
+    # Output n of SplitMix64 is the finaliser of seed + n * gamma. Here the key is the seed.
     factor = 0xD1342543DE82EF95
     constant = 0x632BE59BD9B4E019
     key = (1234567 - constant) * pow(factor, -1, 2**64) % 2**64
@@ -76,7 +76,7 @@ def test_a_pass_covers_every_window_once(n_tokens, number, seed):
     assert 0 <= phase < 7
     assert starts.tolist() == list(range(phase, phase + 7 * len(starts), 7))
     assert starts[-1] + 7 + 1 <= n_tokens  # the last target is in the file
-    # One window more would not fit behind the largest phase.
+    # Another window would not fit after the largest phase.
     assert n_tokens < (len(starts) + 2) * 7
 
 
@@ -104,12 +104,12 @@ def test_passes_and_seeds_have_orders_and_phases_of_their_own():
             phases.append(starts.min())
             orders.append(tuple((starts - starts.min()) // 19))
 
-    assert len(set(phases)) == 19  # every phase comes in 100 draws
+    assert len(set(phases)) == 19  # every phase occurs in 100 draws
     assert len(set(orders)) == 100
 
 
 def mixed(value, key):
-    """The finaliser of SplitMix64 under a key, in Python's own integers."""
+    """Compute the finaliser of SplitMix64 with a key, in Python integers."""
     x = (value * 0x9E3779B97F4A7C15 + key * 0xD1342543DE82EF95 + 0x632BE59BD9B4E019) % 2**64
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
@@ -117,7 +117,7 @@ def mixed(value, key):
 
 
 def start_by_hand(sequence, *, n_tokens, context_length, seed):
-    """First token of a sequence's window, one number at a time."""
+    """Return the first token of the window of a single sequence."""
     windows = n_tokens // context_length - 1
     number, place = divmod(sequence, windows)
     key = mixed(number, seed)
@@ -138,7 +138,7 @@ def start_by_hand(sequence, *, n_tokens, context_length, seed):
 
 @pytest.mark.parametrize("seed", [0, 7, 2**63 - 1])
 def test_the_order_is_that_of_the_formula_which_later_versions_must_keep(seed):
-    """A run may be resumed with a later version, and then goes on in the same order."""
+    """A later version must resume a run with the same order."""
     sizes = {"n_tokens": 1000, "context_length": 7, "seed": seed}
     sequences = [0, 1, 2, 140, 141, 5000, 10**12]
     expected = [start_by_hand(sequence, **sizes) for sequence in sequences]
@@ -180,7 +180,7 @@ def test_a_far_step_takes_no_more_memory_than_the_first():
         assert ((starts >= 0) & (starts + 7 + 1 <= 10**9)).all()
         return peak_bytes
 
-    peak(0)  # what numpy keeps from its first call
+    peak(0)  # numpy allocates caches in its first call
     assert peak(10**12) < peak(0) + 4096 < 2**17  # a pass has 143 million windows
 
 
@@ -202,7 +202,7 @@ def test_validation_predicts_every_target_once_in_order(n_tokens, max_tokens):
     batches = list(validation_windows(data, context_length=5, batch_size=3, max_tokens=max_tokens))
 
     for tokens, targets in batches:
-        assert torch.equal(targets, tokens + 1)  # the data count up
+        assert torch.equal(targets, tokens + 1)  # the ids count up
     every_target = torch.cat([targets.flatten() for _, targets in batches])
     assert every_target.tolist() == list(range(1, n_targets + 1))
 
@@ -226,7 +226,7 @@ def test_every_place_is_about_as_likely(size):
 def test_neighbours_do_not_stay_neighbours():
     size = 5000
     steps = np.abs(np.diff(places_of(size, 7)))
-    # Two uniform draws lie a third apart on average, here with a standard error of 0.003.
+    # The mean distance of two uniform draws is a third. The standard error is 0.003.
     assert abs(steps.mean() / size - 1 / 3) < 0.02
     assert np.mean(steps == 1) < 0.003  # 2 / size expected
 
@@ -242,7 +242,7 @@ def test_each_block_takes_its_weight_from_every_source_and_every_sequence_once(w
         assert [taken.count(place) for place in range(len(weights))] == list(weights)
     for place, weight in enumerate(weights):
         assert sorted(own[which == place].tolist()) == list(range(weight * n_blocks))
-    # Any slice of sequences has the same sources, so that any number of ranks sees the same mixture.
+    # Any slice of sequences has the same sources, so that the mixture does not depend on the number of ranks.
     some = np.array([17, 3, size * n_blocks - 1])
     assert divide_among(some, weights, seed=5)[0].tolist() == which[some].tolist()
     assert divide_among(some, weights, seed=5)[1].tolist() == own[some].tolist()
@@ -254,7 +254,7 @@ def test_the_order_in_a_block_is_drawn_from_the_seed_and_the_block():
 
     assert len({tuple(order) for order in orders(1).tolist()}) > 20
     assert (orders(1) != orders(2)).any()
-    # At every place of a block each source is met in about its share of the blocks.
+    # At every place in a block, each source occurs in about its fraction of the blocks.
     many = divide_among(np.arange(10 * 4000), (3, 7), seed=1)[0].reshape(4000, 10)
     assert np.abs(many.mean(axis=0) - 0.7).max() < 0.03
 
@@ -267,7 +267,7 @@ def test_the_only_source_has_the_order_of_the_run():
 
 
 class Tokens:
-    """A store of given training tokens, of one source or of several."""
+    """A store of given training tokens with one or more sources."""
 
     def __init__(self, *sources):
         self.sources = [Source(f"{i}", weight, n) for i, (weight, n) in enumerate(sources)]
@@ -280,10 +280,10 @@ class Tokens:
         return len(self.ids)
 
     def check_size(self, split):
-        """Take no notice."""
+        """Do nothing."""
 
     def check_ids(self, split, ids):
-        """Take no notice."""
+        """Do nothing."""
 
 
 @pytest.mark.parametrize("sources", [[(1, 211)], [(3, 211), (1, 97), (2, 40)]])

@@ -1,4 +1,4 @@
-"""Datasets of the hub: which files are what, and a download from a server that answers as the hub does."""
+"""Datasets of the hub: subset and split of each file, and downloads from a server with the hub's API."""
 
 import json
 import threading
@@ -15,7 +15,7 @@ from data.parts import by_split
 from gptmini.data.hub import Choice, choose_files, hub_text, place_of
 from gptmini.user_error import UserError
 
-# Places of files in datasets on the hub, of the hub's own branch, and of FineWeb.
+# Paths of files in datasets on the hub, on the branch with converted files, and in FineWeb.
 PLACES = {
     "data/train-00000-of-00004-2d5a1467fff1081b.parquet": ("default", "train"),
     "data/validation-00000-of-00001-869c898b519ad725.parquet": ("default", "validation"),
@@ -81,7 +81,7 @@ TEXTS = {
 
 @pytest.fixture
 def dataset(tmp_path):
-    """A folder laid out as a dataset."""
+    """A local folder with the layout of a dataset."""
     for name, texts in TEXTS.items():
         file = tmp_path / "dataset" / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ def test_a_local_folder_is_read_as_a_dataset(dataset, tmp_path):
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Answers the requests of huggingface_hub for the dataset someone/stories, by the hub's published API."""
+    """A server for the requests of huggingface_hub about the dataset someone/stories, by the hub's published API."""
 
     def do_GET(self):
         self.wfile.write(self.answer())
@@ -120,7 +120,7 @@ class Hub(BaseHTTPRequestHandler):
         self.answer()
 
     def answer(self):
-        """Send the head of an answer, and return its body."""
+        """Send the headers of a response, and return its body."""
         self.server.asked.append(self.path)
         path = self.path.partition("?")[0]
         prefix = f"/datasets/someone/stories/resolve/{COMMIT}/"
@@ -148,7 +148,7 @@ COMMIT = "a" * 40
 
 @pytest.fixture
 def hub(dataset, monkeypatch):
-    """A server that is the hub to huggingface_hub, and keeps in .asked what it was asked for."""
+    """A server that huggingface_hub uses as the hub. It stores the requested paths in .asked."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     server.root = dataset
     server.names = {}
@@ -166,7 +166,7 @@ def hub(dataset, monkeypatch):
 API = "/api/datasets/someone/stories"
 
 
-# The second is the branch of the Parquet files that the hub makes of files of other formats.
+# The second is the branch with the Parquet files that the hub converted from other formats.
 @pytest.mark.parametrize("address", [API, f"{API}/revision/refs%2Fconvert%2Fparquet"])
 def test_a_dataset_is_downloaded_once(hub, tmp_path, address):
     hub.names = {API: ["README.md"], address: ["README.md", *TEXTS]}

@@ -1,4 +1,4 @@
-"""What is in a prepared folder, against counts written out."""
+"""Inspection of a prepared folder, compared with counts by hand."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ CODER = tokenizer.byte([])
 
 
 class Store:
-    """A store of given documents, with or without an index of them."""
+    """A store of given documents, with or without an index."""
 
     def __init__(self, texts, *, has_index):
         self.has_index = has_index

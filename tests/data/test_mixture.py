@@ -1,4 +1,4 @@
-"""Mixtures: one tokenizer for all sources, and their tokens one after the other."""
+"""Mixtures: one tokenizer for all sources, and their concatenated tokens."""
 
 import shutil
 from functools import partial
@@ -28,7 +28,7 @@ def sources(folder, **others):
 
 
 def mixed(given, folder, build=tokenizer.byte, **more):
-    """The prepared mixture of sources, and whether it was written."""
+    """Prepare a mixture; return its store, and whether it was written now."""
     return Mixture(given, 0.1).prepare(build, folder / "data", **more)
 
 
@@ -53,7 +53,7 @@ def test_texts_are_prepared_under_one_tokenizer(texts):
 
 @pytest.mark.slow
 def test_bpe_learns_from_all_texts_and_of_long_ones_from_a_sample_of_each(texts, monkeypatch):
-    monkeypatch.setattr("gptmini.tokenizer.learning.SLICE", 2**18)  # each text has seven
+    monkeypatch.setattr("gptmini.tokenizer.learning.SLICE", 2**18)  # each text has seven slices
     for name, word in (("a.txt", "aab "), ("b.txt", "xyz ")):
         (texts / name).write_text((word * 100 + "\n") * 4000)
     mixture = Mixture(sources(texts), 0.1)
@@ -88,7 +88,7 @@ def test_other_weights_are_another_mixture_of_the_same_folders(texts):
 
 def test_a_validation_reads_of_each_source_as_its_weight_says(texts):
     store, _ = mixed(sources(texts), texts)
-    # The held-out texts are 21 and 13 ids; three of one go with one of the other.
+    # The held-out texts have 21 and 13 ids. The weights are 3 and 1.
     for most, wanted in ((8, [6, 2]), (400, [21, 7]), (None, [21, 7])):
         assert [excerpt.n_tokens for excerpt in store.excerpts("val", most)] == wanted
     assert bytes(store.excerpts("val", 8)[1].ids[:4].tolist()) == b"xyz "

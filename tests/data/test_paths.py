@@ -1,4 +1,4 @@
-"""Which files a user means by a path, and what is said of the others."""
+"""The files that a path finds, and the notes on the others."""
 
 import errno
 import io
@@ -15,13 +15,13 @@ from gptmini.user_error import UserError
 
 
 def found(path):
-    """The files that a path means."""
+    """Return the files that a path finds."""
     return find_files("data.path", path).files
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Twelve texts in three folders, .txt and .md in turn, and hidden ones; the folder above is the current one."""
+    """Twelve texts in three folders, alternately .txt and .md, and hidden files. Changes to their parent folder."""
     for i in range(12):
         path = tmp_path / "texts" / f"part{i % 3}" / f"{i:02}.{'md' if i % 2 else 'txt'}"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def test_held_out_files_are_left_out_by_whatever_name(folder):
 
 def test_a_folder_gives_what_begins_as_text_and_what_is_packed_or_of_records(tmp_path):
     texts = {
-        "a": "é".encode() * 10_000,  # a character lies across the end of what is looked at
+        "a": "é".encode() * 10_000,  # a character crosses the end of the bytes that are checked
         "b.txt": b"x" + "é".encode() * 10_000,
         "c.txt": "wide".encode("utf-16"),
         "d.csv.gz": b"\x1f\x8b\0",
@@ -95,7 +95,7 @@ def test_a_folder_gives_what_begins_as_text_and_what_is_packed_or_of_records(tmp
     assert [file.name for file in files.left_out] == [*others]
 
 
-# What gptmini writes, and what others may write under the same names: files of folders by kind.
+# Files that gptmini writes, and files with the same names that other programs may write.
 OWN = {
     "run": {"config.yaml": "version: 0.3.0\ntyped:\n- seed=2\n", "metrics.jsonl": '{"step": 1}\n'},
     "run of 0.2": {"config.yaml": "version: 0.2.0 # of gptmini, which wrote this run\nname: x\n"},
@@ -126,7 +126,7 @@ OF_OTHERS = {
 
 
 def write(folder, folders):
-    """Write files of folders; return the paths of files that may be read as text, in their order."""
+    """Write the files of folders; return the paths of files that can be read as text, in order."""
     paths = []
     for name, files in folders.items():
         (folder / name).mkdir(parents=True)
@@ -157,7 +157,7 @@ def test_of_folders_and_globs_with_nothing_but_gptminis_own_the_error_names_it(t
     for path in (tmp_path, tmp_path / "run", f"{tmp_path}/*/metrics.jsonl"):
         with pytest.raises(UserError, match=r"^data\.path .* by gptmini\): .*/run"):
             found(path)
-    # Who names a file, or a folder before the first star, means it.
+    # A file, or a folder before the first star, that is given by name is always read.
     for path in (tmp_path / "run" / "metrics.jsonl", f"{tmp_path}/run/*.jsonl"):
         assert found(path) == [tmp_path / "run" / "metrics.jsonl"]
 

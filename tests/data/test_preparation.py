@@ -1,4 +1,4 @@
-"""Preparation: the same files from any number of workers, after any interruption, in bounded memory, never stale."""
+"""Preparation: equal files for any number of workers and after any interruption, bounded memory, no stale files."""
 
 import hashlib
 import multiprocessing
@@ -29,7 +29,7 @@ BUILDERS = [tokenizer.byte, tokenizer.character, partial(tokenizer.bpe, vocab_si
 
 @pytest.fixture
 def small_tasks(monkeypatch):
-    """Let tasks be so small that a short text has many."""
+    """Make tasks so small that a short text has many tasks."""
     monkeypatch.setattr(tasks, "TASK", 2**12)
 
 
@@ -41,12 +41,12 @@ def some_text(n, seed=0):
 
 
 def files_of(folder):
-    """What every file of a prepared folder holds, by name."""
+    """Return the content of every file of a prepared folder, by name."""
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def documents_in(store, split):
-    """The documents of a split, decoded by its index."""
+    """Decode the documents of a split with its index."""
     coder = store.tokenizer
     texts = []
     start = 0
@@ -80,7 +80,7 @@ def test_any_number_of_workers_writes_the_same_bytes(tmp_path, small_tasks, buil
     build=st.sampled_from(BUILDERS[:2]),
 )
 def test_decoding_by_the_index_gives_the_documents_back(tmp_path_factory, texts, fraction, build):
-    # The last character has one byte, so that the boundary lies before it.
+    # The last character has one byte, so that the boundary is before it.
     texts = [*texts[:-1], f"{texts[-1]}z"]
     n_bytes = len("".join(texts).encode())
     assume(int(n_bytes * (1 - fraction)) > 0)
@@ -162,7 +162,7 @@ def test_an_interrupted_preparation_goes_on_and_leaves_nothing_behind(tmp_path, 
     n_before = n_calls
     notes = []
     store, _ = prepare(corpus, bpe, tmp_path, watcher=Watcher(on_note=notes.append))
-    assert n_calls == n_before  # the tokenizer was kept
+    assert n_calls == n_before  # the tokenizer was loaded from disk
     assert any("parts were already tokenised" in note for note in notes)
     assert list(tmp_path.iterdir()) == [store.folder]
 
@@ -214,7 +214,7 @@ def test_a_mistake_in_the_text_leaves_nothing_behind(tmp_path, train, val, error
 
 
 def prepare_in_process(folder):
-    """Start to prepare a text of many tasks in a process of its own."""
+    """Start to prepare a text of many tasks in a separate process."""
     texts = ["".join(f"{i * j} caf\u00e9\n" for j in range(300)) for i in range(100)]
     corpus = Documents(undecided=texts, val_fraction=0.1)
     # A fork costs milliseconds; a new process would import libraries for a second.
@@ -320,7 +320,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, when):
 
 
 def digest_of(cache, file):
-    """The digest of a file, as the next process is given it."""
+    """Return the digest of a file as the next process would."""
     known = Digests(cache)
     digest = known.of(file)
     known.save()
@@ -332,7 +332,7 @@ def sha256(text):
 
 
 def test_a_file_is_not_read_again_until_it_changes(tmp_path, monkeypatch):
-    # Take every file for one that was last changed long ago; no program can set that time.
+    # Treat every file as changed long ago, because no program can set the change time.
     monkeypatch.setattr(recipe, "SETTLING", -3600)
     file = tmp_path / "a.txt"
     file.write_text("some text")
@@ -341,9 +341,9 @@ def test_a_file_is_not_read_again_until_it_changes(tmp_path, monkeypatch):
         patch.setattr(hashlib, "file_digest", None)  # it would be called to read the file
         assert digest_of(tmp_path / "cache", file) == sha256("some text")
 
-    # The same size, and a time of change that is set back.
+    # The same size, and a modification time that is set back.
     before = file.stat()
-    time.sleep(0.02)  # the file system's clock goes on in steps of a few milliseconds
+    time.sleep(0.02)  # the file system's clock has a resolution of a few milliseconds
     file.write_text("SOME TEXT")
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert digest_of(tmp_path / "cache", file) == sha256("SOME TEXT")

@@ -1,4 +1,4 @@
-"""Published texts: had once, checked, and refused when they are others."""
+"""Published texts: downloaded once, checked, and refused if the digest differs."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2d
 
 @pytest.fixture
 def server():
-    """A server that has the bytes in .text at .url, and the faults that other addresses name; it counts requests."""
+    """A server for the bytes in .text at .url, with faults at other addresses. It counts requests."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -48,7 +48,7 @@ def server():
 
 
 def digits(url="", *, folder="downloads", sha256=None, path=None, val_fraction=0.1, **others):
-    """The text of a server, or a local copy."""
+    """Open the text of a server, or a local copy."""
     return PublishedText(
         name="digits",
         url=url,
@@ -131,6 +131,6 @@ def test_tinyshakespeare_has_the_standard_split():
 
     splits = by_split(digits(sha256=SHAKESPEARE_SHA256, path=path))
     (train,), (val,) = splits["train"], splits["val"]
-    # The numbers are those that nanoGPT prints.
+    # nanoGPT prints these numbers.
     assert (len(train), len(val), len(set(train + val))) == (1_003_854, 111_540, 65)
     assert train + val == Path(path).read_bytes().decode()

@@ -1,4 +1,4 @@
-"""The corpus of Python's documentation: what is a document, and which split it goes to."""
+"""The corpus of Python's documentation: its documents and their splits."""
 
 import sys
 from itertools import count
@@ -32,7 +32,7 @@ MODULE_TEXTS = ["Module text.", CLASS_TEXT, "Method text.", "Inner text.", "Wait
 
 
 def topic_with(byte):
-    """A text whose digest begins with this byte."""
+    """Return a text whose digest starts with this byte."""
     return next(text for text in map("Topic {}.".format, count()) if first_byte(text) == byte)
 
 
@@ -78,7 +78,7 @@ def test_pydoc_takes_topics_then_docstrings_in_order_and_imports_nothing(fake_li
     assert 0 < len(held_out) < 5
     train = [text for text in documents if text not in held_out]
     assert by_split(fake_library) == {"train": train, "val": held_out}
-    # The one latin-1 file needs a decoder of Python's own.
+    # The latin-1 file requires Python's own decoder.
     assert set(sys.modules) - loaded <= {"encodings.iso8859_1"}
     assert not list(fake_library.root.rglob("was_imported"))
 

@@ -1,4 +1,4 @@
-"""The documents of files of every format, against the libraries that wrote them, in pieces of bounded size."""
+"""The documents of files of every format, compared with the libraries that wrote them, and the size of pieces."""
 
 import bz2
 import csv
@@ -26,17 +26,17 @@ pyarrow = pytest.importorskip("pyarrow", reason="pip install 'gptmini[data]'")
 from pyarrow import csv as arrow_csv  # noqa: E402
 from pyarrow import parquet  # noqa: E402
 
-# Texts with what formats trip over: quotation marks, delimiters, line ends, characters of one to four bytes.
+# Texts with difficult content: quotation marks, delimiters, line ends, characters of one to four bytes.
 TEXTS = ["A text.", 'He said "no", twice.', "tab\tand, comma", "two\nlines\r\n", "é\u2028☃😀", " "]
 
 
 def documents(file, **how):
-    """The documents of a file."""
+    """Return the documents of a file."""
     return whole(Reader(**how).pieces(file))
 
 
 def skipping(file, **how):
-    """The documents of a file whose bad records are left out, and what is said of these."""
+    """Return the documents of a file without its bad records, and the messages about them."""
     reader = Reader(on_error="skip", **how)
     texts = whole(reader.pieces(file))
     assert reader.n_skipped == len(reader.skipped)
@@ -114,7 +114,7 @@ def test_a_packed_text_is_read_to_its_end_or_refused(tmp_path, packing):
     file = tmp_path / f"a.txt{packing}"
     text = "A text. " * 40_000
     packed = PACK[packing](text.encode())
-    # Two packed texts behind each other, as tools write them, are one text.
+    # Two concatenated packed texts are one text. Tools write such files.
     file.write_bytes(2 * packed)
     assert documents(file) == [2 * text]
 
@@ -153,7 +153,7 @@ def test_pieces_are_short_and_end_before_white_space_that_follows_a_word(tmp_pat
     for piece, following in zip(first, [*first[1:], last], strict=True):
         assert not piece.text[-1].isspace()
         assert following.text[0] in " \n\r\t"
-        # A longer piece has no place to cut it before its end, and a shorter one none behind it.
+        # A longer piece has no place to cut before its end. A shorter piece has no place to cut after its end.
         assert len(piece.text) <= 8 or re.search(r"\S\s", piece.text) is None
         rest = (piece.text + following.text)[len(piece.text) : 9]
         assert re.search(r"\S\s", rest) is None
@@ -234,7 +234,7 @@ def test_text_in_utf16_without_a_mark_is_no_utf8(tmp_path):
         documents(tmp_path / "a.txt")
 
 
-# Lines of a file of records that cannot be read, each with what is said of it.
+# Unreadable lines of a file of records, each with its message.
 BAD_RECORDS = {
     ".jsonl": {
         '{"text": 3}': "the field text must be text, got 3",
@@ -264,7 +264,7 @@ AROUND = {
 def test_a_bad_record_is_told_with_its_line_and_offset_or_left_out(tmp_path, ending, line):
     before, after = AROUND[ending]
     file = tmp_path / f"a{ending}"
-    # A lone surrogate stands for a byte that is no UTF-8.
+    # A lone surrogate is written as a byte that is not valid UTF-8.
     file.write_bytes((before + line + after).encode(errors="surrogateescape"))
     place = f"line {1 + before.count(chr(10))} (byte {len(before.encode())})"
     said = f"{file}, {place}: {BAD_RECORDS[ending][line]}"
@@ -280,7 +280,7 @@ def test_a_bad_record_is_told_with_its_line_and_offset_or_left_out(tmp_path, end
 
 def test_bytes_that_are_no_utf8_in_a_column_of_parquet_are_bad(tmp_path):
     texts = pyarrow.array([b"good", b"b\xffd", b"good too"], type=pyarrow.binary())
-    # The format does not keep a writer from it, and pyarrow can be told to take bytes for text unseen.
+    # The format allows it, and pyarrow can treat bytes as text without a check.
     column = pyarrow.Array.from_buffers(pyarrow.string(), len(texts), texts.buffers())
     parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
     texts, (problem,) = skipping(tmp_path / "a.parquet")
@@ -352,13 +352,13 @@ def test_a_table_has_the_texts_that_pythons_csv_and_pyarrow_find(
 
 
 def table(ending, rows):
-    """Lines of a table that is written without any quoting."""
+    """Return the lines of a table without quoting."""
     delimiter = "," if ending == ".csv" else "\t"
     return "".join(f"{delimiter.join(row)}\n" for row in [("id", "text"), *rows])
 
 
 def rows_with(changes, n=1_000):
-    """Rows of a number and a text; changes are other texts by number."""
+    """Return rows of a number and a text. `changes` replaces the texts of some numbers."""
     return [(str(i), changes.get(i, f"A row {i}.")) for i in range(n)]
 
 
@@ -387,7 +387,7 @@ def test_several_stray_quotation_marks_lose_one_row_each(tmp_path):
     rows = rows_with(changes)
     (tmp_path / "a.csv").write_text(table(".csv", rows))
     found, problems = skipping(tmp_path / "a.csv")
-    # The third row has three values, and so has the fourth, which is quoted as it should be.
+    # The third row has three values, and so does the fourth, which is quoted correctly.
     kept = [text for i, (_, text) in enumerate(rows) if i not in (10, 30, 40, 999)]
     assert found == kept
     lines = [int(re.search(r"line ([\d,]+)", one)[1].replace(",", "")) for one in problems]
@@ -440,7 +440,7 @@ def test_memory_does_not_grow_with_what_stands_behind_stray_quotation_marks(tmp_
     monkeypatch.setattr(opening, "LONGEST_LINE", 10_000)
     monkeypatch.setattr(readers, "LONGEST_LINE", 10_000)
     monkeypatch.setattr(opening, "BLOCK", 2**13)
-    # Whether the row before ends inside of a value or not, each of the stray ones does.
+    # Each stray row ends inside a value, whether or not the row before does.
     stray = ('a"', 'b"c', '"')
     rows = [stray if i % 50 == 0 else ("1", 300 * "2", "3") for i in range(5_000)]
     content = table(".csv", rows).replace("id,text", "id,text,more", 1)
@@ -502,7 +502,7 @@ def test_a_quotation_mark_behind_the_sample_of_a_tsv_is_text_and_told(tmp_path, 
     assert whole(reader.pieces(file)) == [text for _, text in rows]
     assert reader.marked == [file]
 
-    # A value that begins in the sample may end behind it.
+    # A value that starts in the sample may end after it.
     file.write_bytes(as_table(["one", 99 * "A long\nvalue. ", "three"], "\t"))
     assert documents(file) == ["one", 99 * "A long\nvalue. ", "three"]
 

@@ -1,4 +1,4 @@
-"""Which documents are held out: near the wanted share, whatever the documents are."""
+"""Held-out documents: near the wanted fraction for any documents."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ from toys import Documents
 
 
 class Parts(Documents):
-    """A corpus of given documents or parts of them; boundary is what it says of itself."""
+    """A corpus of given documents or parts of them, with a given boundary."""
 
     def __init__(self, parts, val_fraction, boundary=None):
         super().__init__(val_fraction=val_fraction)
@@ -24,7 +24,7 @@ class Parts(Documents):
 
 
 def splits_of(texts, val_fraction, boundary=None):
-    """The documents of both splits, and the notes; texts may be parts of documents."""
+    """Return the documents of both splits and the notes. The texts may be parts of documents."""
     parts = [Document(None, text) if isinstance(text, str) else text for text in texts]
     notes = []
     watcher = Watcher(on_note=notes.append)

@@ -1,4 +1,4 @@
-"""The token store: the files of data/README.md byte by byte, and never a stale or a damaged one."""
+"""The token store: files byte by byte as in data/README.md, and errors for stale or damaged files."""
 
 import hashlib
 import json
@@ -25,13 +25,13 @@ CORPUS = Documents(["h\u00e9llo", "", "abc<|endoftext|>"], ["\u65e5"])
 
 
 def sha256(value):
-    """The digest of a value, as data/README.md defines it."""
+    """Return the digest of a value as defined in data/README.md."""
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def numbers(path, letter):
-    """What a file holds, in struct's format of a letter."""
+    """Return the values in a file by a format letter of struct."""
     data = path.read_bytes()
     return list(struct.unpack(f"<{len(data) // struct.calcsize(letter)}{letter}", data))
 
@@ -76,7 +76,7 @@ def test_files_hold_what_the_format_page_says(tmp_path):
 def test_ids_take_two_bytes_up_to_65536_kinds_and_four_beyond(
     tmp_path, n_characters, letter, dtype
 ):
-    text = "".join(map(chr, range(0xE000, 0xE000 + n_characters)))  # no surrogate among them
+    text = "".join(map(chr, range(0xE000, 0xE000 + n_characters)))  # these include no surrogates
     store, _ = prepare(Documents([text], [text[-3:]]), tokenizer.character, tmp_path)
 
     ids = list(range(n_characters))
@@ -118,7 +118,7 @@ def test_text_split_and_tokenizer_settings_each_make_a_folder_of_their_own(tmp_p
 
 
 def edit(**changes):
-    """Damage that changes meta.json; None takes a key out."""
+    """Return a damage that changes keys of meta.json; None deletes a key."""
 
     def damage(folder):
         meta = json.loads((folder / "meta.json").read_text()) | changes
@@ -129,7 +129,7 @@ def edit(**changes):
 
 
 def rewrite(name, change):
-    """Damage that changes the bytes of a file."""
+    """Return a damage that changes the bytes of a file."""
     return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
 
 
@@ -178,7 +178,7 @@ def test_a_file_that_was_cut_short_is_refused_before_it_is_read(tmp_path):
     with pytest.raises(UserError, match=said):
         store.check_size("train")
 
-    # A file that was deleted or replaced is read to its end, because the system keeps what is mapped.
+    # A file that was deleted or replaced can still be read, because the system keeps the mapped file.
     os.truncate(store.folder / "train.bin", 50)
     (store.folder / "train.bin").unlink()
     store.check_size("train")
@@ -203,7 +203,7 @@ def test_each_block_has_its_checksum_and_verify_compares_all(tmp_path, monkeypat
         assert len(blocks) > 2
         assert store.meta["train"][key] == [zlib.crc32(block) for block in blocks]
 
-    # Opening reads the first and the last block alone.
+    # Opening reads only the first and the last block.
     store.verify()
     file = store.folder / "train.bin"
     sound = file.read_bytes()

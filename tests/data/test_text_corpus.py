@@ -1,4 +1,4 @@
-"""The user's own files: what is a document, where the held-out text begins, and what is said of the text."""
+"""The user's own files: documents, the start of the held-out text, and notes."""
 
 import gzip
 
@@ -47,7 +47,7 @@ def test_of_several_documents_no_place_says_what_is_held_out(tmp_path):
 def test_documents_come_in_the_order_of_the_files_at_each_reading(tmp_path):
     (tmp_path / "b.txt").write_text("One.\n\n\n\nTwo.")
     (tmp_path / "a.jsonl").write_text('{"text": "Three."}\n{"text": "Four."}')
-    # The separator is typed with an escape.
+    # The separator is given with an escape.
     corpus = TextCorpus([tmp_path / "b.txt", tmp_path / "a.jsonl"], 0.1, separator=r"\n\n")
     for _ in range(2):
         assert by_split(corpus) == {None: ["One.", "Two.", "Three.", "Four."]}
@@ -89,7 +89,7 @@ def test_the_identity_changes_with_text_order_endings_and_every_key(tmp_path):
     different.append(identity())
     assert all(one not in different[:i] for i, one in enumerate(different))
 
-    # Neither the place of a file nor a share that is not held out makes another text.
+    # The path of a file and an unused val_fraction do not change the identity.
     (tmp_path / "a.txt").rename(tmp_path / "z.txt")
     assert identity((str(tmp_path / "z.txt"), b)) == different[-1]
     assert identity((table,), 0.1, val_path=b) == identity((table,), 0.2, val_path=b)
@@ -105,7 +105,7 @@ def test_a_text_is_told_how_far_it_is_read(tmp_path, monkeypatch):
     shares = [corpus.share_read() for _ in corpus.documents()]
     assert shares[0] == sizes[0] / sum(sizes)
     assert shares == sorted(shares)
-    # Half of the lines are half of the second file, to the 8 kB that Python reads ahead.
+    # Half of the lines are half of the second file, up to the 8 kB that Python reads ahead.
     assert shares[2_500] == pytest.approx((sizes[0] + sizes[1] / 2) / sum(sizes), abs=0.1)
     assert corpus.share_read() == 1
 
@@ -145,7 +145,7 @@ def test_records_that_are_left_out_are_counted_and_listed(tmp_path, monkeypatch)
     file.write_text("".join(f'{{"text": "one {i}"}}\n{{"text": {i}}}\n' for i in range(9)))
     corpus = TextCorpus(file, 0.5, on_error="skip")
     assert corpus.skipped() == ""
-    for _ in range(2):  # a second reading begins to count anew
+    for _ in range(2):  # a second reading counts from zero again
         assert len(by_split(corpus)[None]) == 9
         (note,) = corpus.notes()
         first = f"{file}, line 2 (byte 18): the field text must be text, got 0"

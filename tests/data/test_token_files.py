@@ -1,4 +1,4 @@
-"""Token files of other programs: the layouts that their own code writes, read as they are."""
+"""Token files of other programs, in the layouts that their own code writes."""
 
 import numpy as np
 import pytest
@@ -15,14 +15,14 @@ HELD_OUT = [256, *b"held out"]
 
 
 def as_nanogpt_writes(path, ids):
-    """nanoGPT, data/openwebtext/prepare.py: a memory-mapped array of np.uint16, written whole."""
+    """Write a file like nanoGPT's data/openwebtext/prepare.py: an array of np.uint16 without a header."""
     arr = np.memmap(path, dtype=np.uint16, mode="w+", shape=(len(ids),))
     arr[:] = ids
     arr.flush()
 
 
 def as_llm_c_writes(path, ids, *, magic=20240520, version=1, dtype=np.uint16):
-    """llm.c, dev/data/data_common.py: 256 integers of four bytes, of which three are used, and then the ids."""
+    """Write a file like llm.c's dev/data/data_common.py: 256 integers of four bytes (three are used), then the ids."""
     header = np.zeros(256, dtype=np.int32)
     header[:3] = magic, version, len(ids)
     with path.open("wb") as file:
@@ -31,7 +31,7 @@ def as_llm_c_writes(path, ids, *, magic=20240520, version=1, dtype=np.uint16):
 
 
 def prepared(path, *, val_path=None, val_fraction=0.5, build=tokenizer.byte):
-    """The store of token files, and whether it was written, in the folder data beside them."""
+    """Prepare token files in the folder data beside them; return the store, and whether it was written now."""
     source = TokenFiles(str(path), None if val_path is None else str(val_path), val_fraction)
     return source.prepare(build, path.parent / "data")
 
