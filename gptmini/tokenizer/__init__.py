@@ -1,7 +1,7 @@
-"""Text to token ids and back: characters, bytes, byte pairs learned from a text, GPT-2's byte pairs.
+"""Tokenizers: characters, bytes, byte pairs learned from a corpus, and GPT-2's byte pairs.
 
-A builder (character, byte, bpe, gpt2) makes a tokenizer for the documents of a corpus. For each builder there is a
-class of settings, which a configuration names.
+A builder (character, byte, bpe, gpt2) makes a tokenizer from the documents of a corpus. Each builder has a settings
+class for the configuration.
 """
 
 from gptmini.tokenizer.builders import BytePairSettings as BytePairSettings

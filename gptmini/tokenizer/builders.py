@@ -1,6 +1,6 @@
-"""The settings of the tokenizers, each of which gives the builder that makes the tokenizer of a text.
+"""Settings of the tokenizers; each class returns the builder that makes its tokenizer.
 
-Prepared tokens are known by the name of the builder and its keywords, so that both stay as they are.
+The builder's name and its keyword arguments identify prepared tokens, so do not rename them.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from gptmini.tokenizer.tokenizer import Tokenizer, before_documents
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class BytePairSettings:
-    """Byte pairs that are learned from the training split; the arguments are those of bpe."""
+    """Byte pairs learned from the training split; the fields are the arguments of bpe."""
 
     vocab_size: VocabSize
     train_bytes: PositiveInt | None = None
@@ -33,7 +33,7 @@ class BytePairSettings:
 class ByteSettings:
     """The 256 bytes."""
 
-    needs_no_text: ClassVar = True  # the tokenizer is the same whatever the text
+    needs_no_text: ClassVar = True  # the tokenizer does not depend on the text
 
     def builder(self) -> partial:
         """Return byte, which has no settings."""
@@ -53,7 +53,7 @@ class CharacterSettings:
 class GPT2Settings:
     """GPT-2's byte pairs."""
 
-    needs_no_text: ClassVar = True  # the tokenizer is the same whatever the text
+    needs_no_text: ClassVar = True  # the tokenizer does not depend on the text
 
     def builder(self) -> partial:
         """Return gpt2, which has no settings."""
@@ -61,9 +61,9 @@ class GPT2Settings:
 
 
 def ready(tokenizer: Tokenizer, *, name: str, sha256: str) -> partial:
-    """A builder of a tokenizer that is there already, under a name and with the digest of the tokenizer.
+    """Return a builder for an existing tokenizer, with this name and the tokenizer's digest.
 
-    Ids before each document are another keyword of the builder, because earlier versions put none there.
+    If ids precede each document, they are a keyword argument too, because earlier versions did not write them.
     """
     before = before_documents(tokenizer)
     keywords = {"sha256": sha256} | ({"before": before} if before else {})

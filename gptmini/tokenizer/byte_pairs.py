@@ -1,4 +1,4 @@
-"""Byte pairs: bytes, GPT-2's vocabulary, and whatever has been learned, as encodings of tiktoken."""
+"""Byte-pair tokenizers that run on tiktoken: bytes, GPT-2's vocabulary, and learned vocabularies."""
 
 import base64
 import os
@@ -12,16 +12,16 @@ from gptmini.tokenizer.pieces import MARK, MARKED_PATTERN, SEPARATOR, SPLIT_PATT
 from gptmini.tokenizer.tokenizer import END_OF_TEXT, REPLACEMENT, Document
 from gptmini.user_error import UserError
 
-BYTE_PATTERN = r"[\s\S]"  # each character a piece of its own, so that no merge could apply
+BYTE_PATTERN = r"[\s\S]"  # each character is a piece, so no merge applies
 ALL_BYTES = [bytes([i]) for i in range(256)]
 
-# Characters of short documents that are encoded together. A call of tiktoken costs as much as the encoding of a
-# hundred characters, and another thread can only run during a call.
+# Characters of short documents that are encoded together. A call to tiktoken costs as much as encoding a hundred
+# characters, and other threads can run only during a call.
 GROUP = 2**20
 
 
 class BytePairTokenizer:
-    """Bytes, merged in the order of their ranks inside the pieces that the pattern cuts: a tiktoken encoding."""
+    """A tiktoken encoding: a pattern splits text into pieces, and bytes are merged by rank within a piece."""
 
     kind = "byte_pair"
     before: Sequence[int] = ()
@@ -29,21 +29,21 @@ class BytePairTokenizer:
     more_ends: Sequence[int] = ()
 
     def __init__(self, pattern: str, ranks: list[bytes]) -> None:
-        """Take the pattern and the byte strings in order of their ranks; the rank after them ends a document.
+        """Build the tokenizer from a pattern and the byte strings by rank; the next rank is end-of-text.
 
-        Raises UserError: a byte string given twice or empty, a single byte missing, or a pattern other than
-        SPLIT_PATTERN and BYTE_PATTERN.
+        Raises UserError if a byte string is empty or repeated, if a single byte is missing, or if the pattern is
+        neither SPLIT_PATTERN nor BYTE_PATTERN.
         """
         rank_of = {token: rank for rank, token in enumerate(ranks)}
         n_single = sum(len(token) == 1 for token in rank_of)
         are_distinct = len(rank_of) == len(ranks)
         if not are_distinct or n_single != 256 or b"" in rank_of:
             raise UserError(
-                f"ranks must be distinct and hold every single byte, got {len(ranks)} byte strings"
+                f"ranks must be distinct and include all 256 bytes, got {len(ranks)} byte strings"
             )
-        # Another pattern could drop text, or take for ever to match.
+        # Another pattern could drop text or never finish matching.
         if pattern not in (SPLIT_PATTERN, BYTE_PATTERN):
-            raise UserError(f"pattern must be the one of this version, got {pattern!r}")
+            raise UserError(f"pattern must be one of this gptmini version, got {pattern!r}")
 
         self.pattern = pattern
         self.ranks = ranks
@@ -53,38 +53,41 @@ class BytePairTokenizer:
         self._is_byte = pattern == BYTE_PATTERN and ranks == ALL_BYTES
 
     def encode(self, text: str) -> list[int]:
-        """Ids of text, in which the end-of-text string is text; UserError for a lone surrogate: it has no bytes."""
+        """Return the ids of a text; the string <|endoftext|> is ordinary text.
+
+        Raises UserError for a lone surrogate, because it has no UTF-8 bytes.
+        """
         return next(self.encode_batch([text])).tolist()
 
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
-        """Ids of each text, uint32, without a Python object for each id; errors as encode.
+        """Yield the ids of each text, uint32; errors are the same as for encode.
 
-        Short texts are read ahead, and encoded together.
+        Short texts are read ahead and encoded together. No Python object is made per id.
         """
         for group in in_groups(texts, GROUP):
             yield from self._encode_group(group)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of ids; bytes that are no UTF-8 and ids outside the vocabulary become U+FFFD."""
+        """Return the text of ids; invalid UTF-8 and ids outside the vocabulary become U+FFFD."""
         return decoded(ids, self._bytes_of)
 
     def byte_lengths(self) -> np.ndarray:
-        """Bytes of each byte string, int64 (n_vocab,); 0 for end-of-text."""
+        """Return the length of each id's byte string, int64 (n_vocab,); 0 for end-of-text."""
         return np.array([*map(len, self.ranks), 0], dtype=np.int64)
 
     def to_dict(self) -> dict:
-        """Everything that from_dict needs, in plain JSON types; byte strings in base64."""
+        """Return the state for from_dict in plain JSON types; byte strings are in base64."""
         ranks = [base64.b64encode(token).decode() for token in self.ranks]
         return {"kind": self.kind, "pattern": self.pattern, "ranks": ranks}
 
     @cached_property
     def _encoding(self) -> tiktoken.Encoding:
-        """The encoding of any text."""
+        """The encoding that works for any text."""
         return self._encoding_by(self.pattern, specials=[])
 
     @cached_property
     def _marked_encoding(self) -> tiktoken.Encoding:
-        """The faster encoding of marked text, in which MARK and SEPARATOR have ids behind the vocabulary."""
+        """The faster encoding for marked text; MARK and SEPARATOR have ids after the vocabulary."""
         return self._encoding_by(MARKED_PATTERN, specials=[MARK, SEPARATOR])
 
     def _encoding_by(self, pattern: str, *, specials: list[str]) -> tiktoken.Encoding:
@@ -96,7 +99,7 @@ class BytePairTokenizer:
         )
 
     def _encode_group(self, texts: list[str]) -> Iterator[np.ndarray]:
-        """Ids of each text, uint32, by one call of tiktoken where it can be one."""
+        """Yield the ids of each text, uint32, with one call to tiktoken if possible."""
         joined = SEPARATOR.join(texts)
         can_be_marked = MARK not in joined and joined.count(SEPARATOR) == len(texts) - 1
         if self.pattern == BYTE_PATTERN or not can_be_marked:
@@ -105,11 +108,11 @@ class BytePairTokenizer:
 
         try:
             joined = marked(joined)
-        except UnicodeEncodeError:  # of one of the texts, whose error names the place in this text
+        except UnicodeEncodeError:  # encode one text at a time, to name the position within it
             yield from map(self._encode_one, texts)
             return
 
-        # tiktoken encodes what stands between special tokens as if it stood alone.
+        # tiktoken encodes the text between two special tokens as if it were alone.
         ids = self._marked_encoding.encode_to_numpy(
             joined, allowed_special={MARK, SEPARATOR}, disallowed_special=()
         )
@@ -122,56 +125,55 @@ class BytePairTokenizer:
         yield ids[start:]
 
     def _encode_one(self, text: str) -> np.ndarray:
-        """Ids of a text, uint32; errors as for encode."""
+        """Return the ids of a text, uint32; errors are the same as for encode."""
         try:
-            data = text.encode()  # raises for a lone surrogate, whatever tiktoken would make of it
+            data = text.encode()  # raises an error for a lone surrogate, which tiktoken may accept
             if self._is_byte:
                 return np.frombuffer(data, dtype=np.uint8).astype(np.uint32)
             return self._encoding.encode_to_numpy(text, disallowed_special=())
         except UnicodeEncodeError as error:
             raise UserError(
-                f"text must be Unicode without lone surrogates, got U+{ord(text[error.start]):04X} "
-                f"at position {error.start}; was the input not UTF-8?"
+                f"text must have no lone surrogates, got U+{ord(text[error.start]):04X} "
+                f"at position {error.start}; check that the input is UTF-8"
             ) from None
-        except ValueError as error:  # the limit of tiktoken's regular expression on white space
+        except ValueError as error:  # tiktoken's regular expression limits runs of white space
             raise UserError(
-                "text must not hold a million white-space characters in a row near a character U+0000 or U+0001 "
+                "text must not have a million white-space characters in a row near U+0000 or U+0001 "
                 f"({error}); remove them or use tokenizer=byte"
             ) from error
 
 
 def byte(documents: Iterable[Document]) -> BytePairTokenizer:
-    """Tokenizer of the 256 bytes and end-of-text; the documents are not read."""
+    """Return the tokenizer of the 256 bytes and end-of-text; the documents are not read."""
     return BytePairTokenizer(BYTE_PATTERN, ALL_BYTES)
 
 
 def gpt2(documents: Iterable[Document]) -> BytePairTokenizer:
-    """OpenAI's GPT-2 tokenizer, from tiktoken's cache or else the network; the documents are not read.
+    """Return OpenAI's GPT-2 tokenizer from tiktoken's cache or the network; the documents are not read.
 
-    Raises UserError: neither the cache nor the network has it.
+    Raises UserError if it is not in the cache and cannot be downloaded.
     """
     try:
         encoding = tiktoken.get_encoding("gpt2")
-    # Of the network or the disk; of a file with other content.
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError) as error:  # a network or disk error; a file with the wrong content
         cache = os.environ.get("TIKTOKEN_CACHE_DIR", "unset")
         raise UserError(
-            f"tokenizer=gpt2 needs the network once, or tiktoken's two files in TIKTOKEN_CACHE_DIR (now {cache}); "
-            f"without either use tokenizer=bpe ({type(error).__name__})"
+            f"cannot load tokenizer=gpt2 ({type(error).__name__}); connect to the network once, put tiktoken's two "
+            f"files into TIKTOKEN_CACHE_DIR (now {cache}), or use tokenizer=bpe"
         ) from error
     ranks = [encoding.decode_single_token_bytes(i) for i in range(encoding.n_vocab - 1)]
     return BytePairTokenizer(SPLIT_PATTERN, ranks)
 
 
 def decoded(ids: Iterable[int], bytes_of: Mapping[int, bytes]) -> str:
-    """Text of ids by their bytes; bytes that are no UTF-8 and ids that bytes_of lacks become U+FFFD."""
+    """Return the text of ids by their bytes; invalid UTF-8 and ids missing in bytes_of become U+FFFD."""
     unknown = REPLACEMENT.encode()
     joined = b"".join([bytes_of.get(i, unknown) for i in ids])
     return joined.decode("utf-8", errors="replace")
 
 
 def in_groups(texts: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Put texts together to groups of about `size` characters, in their order; a longer text is a group by itself."""
+    """Group texts in order, with at most `size` characters per group; a longer text is a group by itself."""
     group: list[str] = []
     n_characters = 0
     for text in texts:

@@ -1,4 +1,4 @@
-"""Characters as tokens: an id for each character of a text."""
+"""A tokenizer with one id per character."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +10,7 @@ from gptmini.user_error import UserError
 
 
 class CharTokenizer:
-    """One id a character, in code-point order; the id after them ends a document where there are several."""
+    """One id per character, in code-point order; the next id is end-of-text, if documents need one."""
 
     kind = "char"
     before: Sequence[int] = ()
@@ -18,10 +18,10 @@ class CharTokenizer:
     more_ends: Sequence[int] = ()
 
     def __init__(self, characters: str, *, end_of_text: bool) -> None:
-        """Take the characters in order of their ids; UserError for no character, or one given twice."""
+        """Build the tokenizer from its characters by id; raise UserError if they are empty or repeated."""
         is_text = type(characters) is str and characters != ""
         if not is_text or len(set(characters)) != len(characters):
-            raise UserError(f"characters must be a text of distinct characters, got {characters!r}")
+            raise UserError(f"characters must be a string without repeats, got {characters!r}")
         if type(end_of_text) is not bool:
             raise UserError(f"end_of_text must be true or false, got {end_of_text!r}")
 
@@ -30,18 +30,18 @@ class CharTokenizer:
         self._text_of = dict(enumerate([*characters, END_OF_TEXT] if end_of_text else characters))
         self.n_vocab = len(self._text_of)
 
-        # The id of each code point up to the largest; what has no id stands behind the vocabulary.
+        # Map each code point, up to the largest, to its id; unknown code points map to an id after the vocabulary.
         codes = _code_points(characters)
         self._unknown = self.n_vocab
         self._id_of = np.full(int(codes.max()) + 2, self._unknown, dtype=np.uint32)
         self._id_of[codes] = np.arange(len(codes), dtype=np.uint32)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of text; UserError for a character that was in neither split; it is named."""
+        """Return the ids of a text; raise UserError for a character outside the vocabulary."""
         return next(self.encode_batch([text])).tolist()
 
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
-        """Ids of each text, uint32, one text at a time; errors as for encode."""
+        """Yield the ids of each text, uint32, one text at a time; errors are the same as for encode."""
         largest = len(self._id_of) - 1
         for text in texts:
             codes = _code_points(text)
@@ -51,23 +51,23 @@ class CharTokenizer:
                 position = int(unknown[0])
                 character = text[position]
                 raise UserError(
-                    f"every character must be among the {len(self.characters)} that were trained on, "
+                    f"text must have only the tokenizer's {len(self.characters)} characters, "
                     f"got {character!r} (U+{ord(character):04X}) at position {position}"
                 )
             yield ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of ids; an id outside the vocabulary becomes U+FFFD."""
+        """Return the text of ids; an id outside the vocabulary becomes U+FFFD."""
         return "".join([self._text_of.get(i, REPLACEMENT) for i in ids])
 
     def byte_lengths(self) -> np.ndarray:
-        """UTF-8 bytes of each character, int64 (n_vocab,); 0 for end-of-text."""
+        """Return the number of UTF-8 bytes of each id, int64 (n_vocab,); 0 for end-of-text."""
         lengths = np.zeros(self.n_vocab, dtype=np.int64)
         lengths[: len(self.characters)] = [len(character.encode()) for character in self.characters]
         return lengths
 
     def to_dict(self) -> dict:
-        """Everything that from_dict needs, in plain JSON types."""
+        """Return the state for from_dict in plain JSON types."""
         return {
             "kind": self.kind,
             "characters": self.characters,
@@ -76,7 +76,10 @@ class CharTokenizer:
 
 
 def character(documents: Iterable[Document]) -> CharTokenizer:
-    """Tokenizer of every character of both splits; with an end-of-text id if either split has several documents."""
+    """Return a tokenizer of all characters of both splits.
+
+    It has an end-of-text id if either split has several documents.
+    """
     characters: set[str] = set()
     n_documents: Counter[str | None] = Counter()
     for part in documents:
@@ -87,5 +90,5 @@ def character(documents: Iterable[Document]) -> CharTokenizer:
 
 
 def _code_points(text: str) -> np.ndarray:
-    """Unicode's number of each character, uint32 (n,); a lone surrogate counts as a character."""
+    """Return the code point of each character, uint32 (n,); a lone surrogate counts as a character."""
     return np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype="<u4")

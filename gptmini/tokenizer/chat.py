@@ -1,4 +1,4 @@
-"""Chats as ids, by the Jinja template of a tokenizer's folder, and which ids stand in the assistant's answers."""
+"""Encoding chats with a Jinja chat template, and finding the ids of the assistant's answers."""
 
 import re
 from bisect import bisect_left
@@ -34,19 +34,19 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     import tokenizers
 
-SHOWN = 300  # characters of a template's own error that a message shows
+SHOWN = 300  # most characters of a template's own error in a message
 
 
 class RefusedChatError(UserError):
-    """The template refuses this chat, or its ids or answers cannot be told; other chats may fit."""
+    """The template rejects this chat, or its ids or answers cannot be determined; other chats may work."""
 
 
 class ChatEncoder:
-    """Encodes chats. Special tokens of the template become their ids, and those that a message holds are text.
+    """Encodes chats. Special tokens of the template become their ids; inside a message they are ordinary text.
 
-    The ids are those of transformers' apply_chat_template, for messages that hold special tokens with
-    sanitize_control_tokens. The template runs in a sandbox, with what transformers gives it
-    (utils/chat_template_utils.py), but without the date: the text of a prepared folder does not depend on the day.
+    The ids equal those of apply_chat_template of transformers. If a message contains special tokens, they equal those
+    with sanitize_control_tokens. The template runs in a sandbox with the names that transformers provides
+    (utils/chat_template_utils.py), except the date, so that prepared text does not depend on the day.
     """
 
     def __init__(
@@ -59,26 +59,26 @@ class ChatEncoder:
         tokenizer: "tokenizers.Tokenizer",
         plain: "tokenizers.Tokenizer",
     ) -> None:
-        """Take a template and the tokenizers for what it renders.
+        """Compile a template.
 
         Args:
-            template: source in Jinja.
-            names: what the template calls bos_token, eos_token and so on.
+            template: Jinja source.
+            names: the tokens that the template may name, such as bos_token and eos_token.
             special: the strings of the special tokens that were added to the vocabulary.
-            words: ordinary words of the vocabulary that a name makes special, such as a pad_token.
-            tokenizer: gives the strings of special tokens their ids.
-            plain: takes them for text.
+            words: ordinary words of the vocabulary that are special because a name refers to them, such as a pad_token.
+            tokenizer: encodes the strings of special tokens as their ids.
+            plain: encodes the strings of special tokens as text.
 
-        Raises UserError: the template is no Jinja.
+        Raises UserError if the template is not valid Jinja.
         """
-        # As transformers: a template may ask whether tools is none, and one that is undefined is not.
+        # As in transformers, tools is None. A template may test `tools is none`, which is false for an undefined name.
         self._names: dict[str, object] = {
             "tools": None,
             "documents": None,
             "raise_exception": raise_exception,
             **names,
         }
-        # Of two special tokens that begin in one place, the library takes the longer one.
+        # If two special tokens start at the same position, the library takes the longer one.
         longest_first = sorted(filter(str.strip, [*special, *words]), key=len, reverse=True)
         one_special = "|".join(map(re.escape, longest_first)) or "(?!)"
         self._special = re.compile(one_special)
@@ -90,29 +90,29 @@ class ChatEncoder:
 
         self._template = compiled(template, GenerationTag)
         has_tag = GENERATION.search(template) is not None
-        # Renders what the template renders, with marks around answers; None where the template does not say.
+        # Renders the same text with marks around answers; None if the template does not mark answers.
         self._marking = compiled(template, MarkingTag) if has_tag else None
 
     def encode(
         self, messages: Sequence[Message], *, loss_on: str = "answers"
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of a chat, uint32 (n,), and whether the loss counts each of them, bool (n,).
+        """Return the ids of a chat, uint32 (n,), and whether the loss counts each id, bool (n,).
 
-        For loss_on=all it counts all of them. For answers it counts what the template has between the tags generation
-        and endgeneration, or without these what the template puts behind the prompt for an answer, to the end of the
-        assistant's message.
+        With loss_on=all, the loss counts every id. With loss_on=answers, it counts the text between the template's tags
+        generation and endgeneration. Without these tags, it counts the text from the end of the generation prompt to
+        the end of the assistant's message.
 
-        Raises RefusedChatError: the template refuses the messages, takes a special token in them apart, or has answers
-        that cannot be found. Raises UserError: the memory does not suffice.
+        Raises RefusedChatError if the template rejects the messages, splits a special token in them, or has answers
+        that cannot be found. Raises UserError if memory runs out.
         """
         messages = [with_thoughts(message) for message in messages]
         text = self._rendered(messages)
 
         ids: list[int] = []
-        places = [np.zeros((0, 2), dtype=np.int64)]  # in text, where each id begins and ends
-        for (start, end), is_typed in parts_of(text, self._typed(messages, text)):
-            is_first = start == 0 and not is_typed
-            some_ids, offsets = self._part(text[start:end], is_first=is_first, is_typed=is_typed)
+        places = [np.zeros((0, 2), dtype=np.int64)]  # start and end of each id in text
+        for (start, end), is_plain in parts_of(text, self._plain_tokens(messages, text)):
+            is_first = start == 0 and not is_plain
+            some_ids, offsets = self._part(text[start:end], is_first=is_first, is_plain=is_plain)
             ids += some_ids
             places.append(start + offsets)
 
@@ -124,28 +124,28 @@ class ChatEncoder:
         return np.array(ids, dtype=np.uint32), is_counted
 
     def _rendered(
-        self, messages: Sequence[Message], *, asks: bool = False, marking: Template | None = None
+        self, messages: Sequence[Message], *, prompt: bool = False, marking: Template | None = None
     ) -> str:
-        """The text of messages, with the prompt for an answer behind them if `asks`; by a marking template if given."""
+        """Render messages to text, with the generation prompt at the end if `prompt`; use `marking` if given."""
         template = marking or self._template
         try:
-            return template.render(messages=messages, add_generation_prompt=asks, **self._names)
+            return template.render(messages=messages, add_generation_prompt=prompt, **self._names)
         except MemoryError:
-            # Not a matter of the chat alone: on a machine with more memory the same chat may be encoded.
+            # Not a RefusedChatError: with more memory, the same chat may be encoded.
             raise UserError("the tokenizer's chat template ran out of memory") from None
         except Exception as error:  # of any class: a template is a program
             reason = " ".join(str(error).split()) or type(error).__name__
             raise RefusedChatError(
-                f"the tokenizer's chat template refuses the chat: {reason:.{SHOWN}}"
+                f"the tokenizer's chat template rejects the chat: {reason:.{SHOWN}}"
             ) from None
 
     # Special tokens in messages
 
-    def _typed(self, messages: Sequence[Message], text: str) -> list[Span]:
-        """Where special tokens stand in the text of messages that the messages hold.
+    def _plain_tokens(self, messages: Sequence[Message], text: str) -> list[Span]:
+        """Return the spans in text of special tokens that come from the content of messages.
 
-        The messages are rendered again with marks around their special tokens. Marks keep a template from stripping
-        white space beside them, so the two texts are compared without white space.
+        The messages are rendered again with marks around their special tokens. A template does not strip white space
+        next to a mark, so the two texts are compared without white space.
         """
         marked_messages = [mapped(message, self._between_marks) for message in messages]
         if marked_messages == messages:
@@ -157,7 +157,7 @@ class ChatEncoder:
             found = self._special.search("".join(message["content"] for message in messages))
             shown = "a special token" if found is None else found[0]
             raise RefusedChatError(
-                f"a message must not hold {shown}, which the tokenizer's chat template takes apart"
+                f"a message must not contain {shown}; the tokenizer's chat template splits it"
             )
         solid, n_before = aligned
 
@@ -167,34 +167,34 @@ class ChatEncoder:
             last = n_before[match.end(1)] - 1
             held.add((solid[first], solid[last] + 1))
 
-        # A template that cuts a special token out of a message may join what stood around it to another one.
+        # If a template removes a special token from a message, the text around it may form another special token.
         joints = {n_before[i] for i, character in enumerate(marked) if character in MARKS}
         around = sorted((solid[i - 1], solid[i]) for i in joints if 0 < i < len(solid))
 
-        typed = []
+        plain_spans = []
         for match in self._special.finditer(text):
             start, end = match.span()
-            # Of the joints, the first one in this token is also the one that ends first.
+            # The first joint that starts in this token is also the first to end.
             nearest = bisect_left(around, (start,))
             if nearest < len(around) and around[nearest][1] < end:
                 raise RefusedChatError(
-                    f"the tokenizer's chat template must not make {match[0]} of parts of a message"
+                    f"the tokenizer's chat template must not form {match[0]} from parts of a message"
                 )
             if (start, end) in held:
-                typed.append((start, end))
-        return typed
+                plain_spans.append((start, end))
+        return plain_spans
 
     def _between_marks(self, text: str) -> str:
-        """A text of a message, with marks around the string of each special token."""
+        """Return a string of a message with marks around each special token."""
         return self._special.sub(rf"{START}\g<0>{END}", unmarked(text))
 
-    def _part(self, part: str, *, is_first: bool, is_typed: bool) -> tuple[list[int], np.ndarray]:
-        """Ids of a part of a text, and where each begins and ends in it, int64 (n, 2).
+    def _part(self, part: str, *, is_first: bool, is_plain: bool) -> tuple[list[int], np.ndarray]:
+        """Return the ids of a part of the text, and the start and end of each id in the part, int64 (n, 2).
 
-        Some tokenizers put a space before a text. So that a later part gets none, it is encoded behind a line break, as
-        transformers does, unless the two would be one token.
+        Some tokenizers add a space before a text. To avoid this in a later part, it is encoded after a line break, as
+        in transformers, unless the line break would merge with the part.
         """
-        coder = self._plain if is_typed else self._tokenizer
+        coder = self._plain if is_plain else self._tokenizer
         encoded = _encoded(coder, part)
         n_left_out = 0
         if not is_first:
@@ -204,10 +204,10 @@ class ChatEncoder:
                 n_left_out = len(self._line_break)
 
         ids = encoded.ids[n_left_out:]
-        # A word of the vocabulary that only a name makes special has one id in either case.
-        if is_typed and part not in self._words and self._tokenizer.token_to_id(part) in ids:
+        # A word in self._words has the same id as text and as a special token, so it is allowed.
+        if is_plain and part not in self._words and self._tokenizer.token_to_id(part) in ids:
             raise RefusedChatError(
-                f"a message must not hold {part}, which the tokenizer cannot take for text"
+                f"a message must not contain {part}; the tokenizer cannot encode it as text"
             )
         offsets = np.array(encoded.offsets, dtype=np.int64).reshape(-1, 2)[n_left_out:]
         return ids, offsets - (1 if n_left_out else 0)
@@ -215,9 +215,9 @@ class ChatEncoder:
     # Answers
 
     def _answers(self, messages: Sequence[Message], text: str) -> list[Span]:
-        """Where each answer of the assistant starts and ends in the text of messages."""
+        """Return the span of each of the assistant's answers in the text of messages."""
         if self._marking is not None:
-            return self._tagged(messages, text)
+            return self._tagged_answers(messages, text)
 
         answers = []
         for i, message in enumerate(messages):
@@ -228,25 +228,25 @@ class ChatEncoder:
             start = self._start_of_answer(messages, i, text)
             if start is None:
                 raise RefusedChatError(
-                    f"{not_found}does not render it behind its own prompt for an answer; use data.loss_on=all, or put "
+                    f"{not_found}does not render it after the generation prompt; use data.loss_on=all, or put "
                     "{% generation %} and {% endgeneration %} around answers in the template"
                 )
             end = self._end_of_answer(messages, i, text)
             if end is None:
                 raise RefusedChatError(
-                    f"{not_found}renders it differently once a message follows; give each answer a chat that ends with "
-                    "it, or use data.loss_on=all"
+                    f"{not_found}renders it differently if a message follows; split the chat so that each answer ends "
+                    "a chat, or use data.loss_on=all"
                 )
             answers.append((start, end))
         return answers
 
-    def _tagged(self, messages: Sequence[Message], text: str) -> list[Span]:
-        """Where the text of messages stands between the template's own tags generation and endgeneration."""
+    def _tagged_answers(self, messages: Sequence[Message], text: str) -> list[Span]:
+        """Return the spans of text between the template's tags generation and endgeneration."""
         assert self._marking is not None
         marked = self._rendered(messages, marking=self._marking)
         if START in text or END in text:
             raise RefusedChatError(
-                "a chat must not hold U+FDD0 and U+FDD1, which mark answers, for data.loss_on=answers"
+                "a chat must not contain U+FDD0 or U+FDD1 with data.loss_on=answers; they mark answers"
             )
         if unmarked(marked) != text:
             raise RefusedChatError(
@@ -255,7 +255,7 @@ class ChatEncoder:
             )
 
         answers = []
-        open_starts: list[int] = []  # of tags inside tags
+        open_starts: list[int] = []  # tags may be nested
         for n_marks_before, mark in enumerate(re.finditer(f"[{MARKS}]", marked)):
             place = mark.start() - n_marks_before
             if mark[0] == START:
@@ -265,16 +265,16 @@ class ChatEncoder:
         return answers
 
     def _start_of_answer(self, messages: Sequence[Message], i: int, text: str) -> int | None:
-        """Where the answer that is message i starts in the text of messages; None where that cannot be told."""
+        """Return where the answer in message i starts in the text of messages; None if it cannot be determined."""
         if i > 0:
-            prompt = self._rendered(messages[:i], asks=True)
+            prompt = self._rendered(messages[:i], prompt=True)
             return len(prompt) if text.startswith(prompt) else None
 
-        # Templates need not render a chat of no messages as they begin one. So the prompt for an answer is what the
-        # template puts behind another message.
+        # A template may render an empty chat differently from the start of a chat. So find the generation prompt after
+        # a message.
         message = self._rendered(messages[:1])
-        prompt = self._rendered(messages[:1], asks=True).removeprefix(message)
-        content = self._content(messages, i, text)
+        prompt = self._rendered(messages[:1], prompt=True).removeprefix(message)
+        content = self._content_span(messages, i, text)
         if content is None:
             return None
         start, _ = content
@@ -284,20 +284,20 @@ class ChatEncoder:
         return None if place < 0 else place + len(prompt)
 
     def _end_of_answer(self, messages: Sequence[Message], i: int, text: str) -> int | None:
-        """Where the answer that is message i ends in the text of messages; None where that cannot be told.
+        """Return where the answer in message i ends in the text of messages; None if it cannot be determined.
 
-        Some templates always append the prompt for an answer, such as Llama 3's first one, which ends every chat with
+        Some templates always append the generation prompt. For example, Llama 3's first template ends every chat with
         <|start_header_id|>assistant<|end_header_id|>. This prompt is not part of the answer. It is found because a
-        longer chat continues with another header there.
+        longer chat has another header at this position.
         """
         is_last = i == len(messages) - 1
         answered = text if is_last else self._rendered(messages[: i + 1])
-        longer = self._longer(messages, text) if is_last else text
+        longer = self._with_next_message(messages, text) if is_last else text
         if longer.startswith(answered):
             return len(answered)
 
         otherwise = len(answered) if is_last else None
-        content = self._content(messages[: i + 1], i, answered)
+        content = self._content_span(messages[: i + 1], i, answered)
         n_same = n_common(answered, longer)
         if content is None or n_same < content[1]:
             return otherwise
@@ -306,24 +306,24 @@ class ChatEncoder:
         if not answered[:start].rstrip().endswith(prompt):
             return otherwise
 
-        # The next message may begin as the prompt does, as with <|start_header_id|>.
+        # The next message may start like the prompt, for example with <|start_header_id|>.
         ends_turn = self._special.search(answered, end, n_same)
         return n_same if ends_turn is None else ends_turn.end()
 
-    def _longer(self, messages: Sequence[Message], text: str) -> str:
-        """The text of messages and one that follows; or of messages alone, if the template asks only when told to."""
-        if self._rendered(messages, asks=True) != text:
+    def _with_next_message(self, messages: Sequence[Message], text: str) -> str:
+        """Render messages and one more; return text if the template does not always append the generation prompt."""
+        if self._rendered(messages, prompt=True) != text:
             return text
         try:
             return self._rendered([*messages, {"role": "user", "content": "?"}])
         except RefusedChatError:
             return text
 
-    def _content(self, messages: Sequence[Message], i: int, text: str) -> Span | None:
-        """Where the content of message i starts and ends in the text of messages.
+    def _content_span(self, messages: Sequence[Message], i: int, text: str) -> Span | None:
+        """Return the span of the content of message i in the text of messages.
 
-        Where the template strips white space, that around the content is left out. None where the template leaves the
-        content out, writes it twice, or takes it apart.
+        If the template strips white space, the span excludes white space around the content. Return None if the
+        template omits, repeats or splits the content.
         """
         marked_messages = [mapped(message, unmarked) for message in messages]
         marked_messages[i]["content"] = START + marked_messages[i]["content"] + END
@@ -349,6 +349,6 @@ class ChatEncoder:
 
 
 def _encoded(coder: "tokenizers.Tokenizer", text: str) -> "tokenizers.Encoding":
-    """The ids of a text, and where each begins and ends in it; UserError where the library fails."""
-    with library_errors("the tokenizer cannot encode a chat"):
+    """Return the ids of a text, and the start and end of each id; raise UserError if the library fails."""
+    with library_errors("the tokenizer cannot encode the chat"):
         return coder.encode(text, add_special_tokens=False)

@@ -1,4 +1,4 @@
-"""Chat templates in Jinja, with the sandbox, the tag, the filter and the names that transformers gives them."""
+"""Jinja chat templates, with the sandbox, tag, filter and names that transformers provides."""
 
 import json
 import re
@@ -14,38 +14,38 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from gptmini.tokenizer.chat_marks import END, START
 from gptmini.user_error import UserError
 
-Message = dict[str, Any]  # role and content, both text, and what else the template may use
-GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")  # transformers looks for this tag too
-# Names of a message's thoughts. transformers gives templates the first, whichever a chat has.
+Message = dict[str, Any]  # strings role and content, and other fields for the template
+GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")  # the same pattern as in transformers
+# Names of a message's thoughts. transformers passes thoughts to templates under the first name.
 THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 
 
 class GenerationTag(Extension):
-    """The tag generation, by which some templates tell transformers where answers stand. Here it changes nothing."""
+    """The tag {% generation %}, which marks answers for transformers in some templates; here it changes nothing."""
 
     tags: ClassVar[set[str]] = {"generation"}
     marks: ClassVar[tuple[str, str]] = ("", "")
 
     def parse(self, parser: Parser) -> Node:
-        """Make a block of what stands between the tag and its end, as transformers does."""
+        """Parse the block between the tag and its end tag, as transformers does."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return CallBlock(self.call_method("between_marks"), [], [], body).set_lineno(line)
 
     def between_marks(self, caller: Callable[[], str]) -> str:
-        """The text of a block between the marks."""
+        """Return the text of the block, between the marks."""
         before, behind = self.marks
         return before + caller() + behind
 
 
 class MarkingTag(GenerationTag):
-    """The tag generation, with marks around what stands between the tag and its end."""
+    """The tag {% generation %} that puts marks around its block."""
 
     marks = (START, END)
 
 
 def compiled(template: str, tag: type[GenerationTag]) -> Template:
-    """A template in a sandbox, set up as transformers does; UserError for one that is no Jinja."""
+    """Compile a template in a sandbox, with the settings of transformers; raise UserError if it is not valid Jinja."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
@@ -55,11 +55,11 @@ def compiled(template: str, tag: type[GenerationTag]) -> Template:
     try:
         return environment.from_string(template)
     except TemplateError as error:
-        raise UserError(f"a chat template must be in Jinja, got: {error}") from None
+        raise UserError(f"the chat template is not valid Jinja: {error}") from None
 
 
 def raise_exception(message: str) -> NoReturn:
-    """Refuse a chat: the function that templates know by this name."""
+    """Reject a chat; templates call this function by its name."""
     raise TemplateError(message)
 
 
@@ -70,7 +70,7 @@ def _to_json(
     separators: Any = None,
     sort_keys: bool = False,
 ) -> str:
-    """The filter tojson, with the arguments that transformers gives it; Jinja's own is for HTML."""
+    """The filter tojson with the arguments of transformers; Jinja's own filter escapes HTML."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
@@ -81,7 +81,7 @@ def _to_json(
 
 
 def with_thoughts(message: Message) -> Message:
-    """A message whose thoughts have the names that transformers gives them."""
+    """Return the message with its thoughts under the names that transformers uses."""
     found = (message[name] for name in THOUGHTS if message.get(name) is not None)
     thoughts = next(found, None)
     if thoughts is None:

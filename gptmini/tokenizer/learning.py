@@ -1,4 +1,4 @@
-"""Byte pairs learned from a text, by the library tokenizers."""
+"""Byte pairs learned from a corpus with the tokenizers library."""
 
 import json
 import math
@@ -19,19 +19,19 @@ from gptmini.tokenizer.pieces import SPLIT_PATTERN, in_short_runs
 from gptmini.tokenizer.tokenizer import Document
 from gptmini.user_error import UserError
 
-# Ids: 256 bytes and end-of-text at least. The trainer reserves 70 bytes for each id before it begins.
+# At least the 256 bytes and end-of-text. The trainer reserves 70 bytes of memory per id before it starts.
 VocabSize = Annotated[int, Field(ge=257, le=2**20)]
 
-# Characters of a run of white space, or of a run of anything else. Learning takes time that grows with the square of a
-# piece's length, so that longer runs are cut. Encoding does not mind.
+# Most characters in a run of white space, or of anything else; longer runs are split. The time to learn grows with the
+# square of a piece's length. Encoding has no such limit.
 LONGEST_RUN = 1000
 
-# Characters of text that the trainer is given at once. It takes nearly a hundred bytes for each of them, and keeps
-# nothing but the number of times that each word has come when it is given the next.
+# Characters of text that the trainer gets at a time. It needs nearly a hundred bytes of memory per character. Before
+# the next slice, it frees everything except the count of each word.
 SLICE = 2**20
 
 
-# The settings are checked; the documents, whose type is a protocol, are not.
+# pydantic checks the settings, but not the documents, because their type is a protocol.
 @validate_call(config=ConfigDict(**STRICT, arbitrary_types_allowed=True))
 def bpe(
     documents: SkipValidation[Iterable[Document]],
@@ -39,16 +39,15 @@ def bpe(
     vocab_size: VocabSize,
     train_bytes: PositiveInt | None = None,
 ) -> BytePairTokenizer:
-    """Tokenizer with merges learned from the training split alone.
+    """Return a tokenizer with merges learned from the training split.
 
     Args:
-        documents: of a corpus, read once. A method share_read, as that of Corpus, says how much of them is to come.
-        vocab_size: counts the 256 bytes, the merges and end-of-text; a short text may yield fewer merges.
-        train_bytes: most bytes of text to learn from, about; of a longer text a sample is drawn, or its beginning taken
-            where there is no share_read. None for no limit.
+        documents: of a corpus, read once. An optional method share_read, as in Corpus, returns the fraction read.
+        vocab_size: includes the 256 bytes, the merges and end-of-text; a short text may yield fewer merges.
+        train_bytes: about the most bytes of text to learn from; None for no limit. A longer text is sampled. Without
+            share_read, its start is used instead.
 
-    Raises pydantic.ValidationError: vocab_size leaves no room for the bytes, or is beyond what training reserves memory
-    for; or train_bytes is not a whole number of at least 1.
+    Raises pydantic.ValidationError if vocab_size or train_bytes is out of range.
     Source: Sennrich et al. 2016, section 3.2, on bytes as in Radford et al. 2019, section 2.2; trained by tokenizers.
     """
     slices = _training_slices(documents, train_bytes or math.inf)
@@ -61,16 +60,19 @@ def bpe(
 
 
 def _learned(texts: Iterable[str], n_ids: int) -> dict[str, int]:
-    """The ids of tokens, in letters, that merging.py learns from texts; an exception here ends its process too."""
+    """Return the id of each token, written in letters, that merging.py learns from texts.
+
+    An exception here also ends the process of merging.py.
+    """
     program = Path(__file__).with_name("merging.py")
     command = [sys.executable, "-P", str(program), str(n_ids)]
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        start_new_session=True,  # a terminal's Ctrl-C is for this process
+        start_new_session=True,  # so that Ctrl-C reaches only this process
     )
-    # Where the process has died, its exit status is the error.
+    # If the process died, its exit status is reported below.
     with suppress(BrokenPipeError), process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -84,20 +86,20 @@ def _learned(texts: Iterable[str], n_ids: int) -> dict[str, int]:
 
     if process.returncode:
         raise UserError(
-            f"learning byte pairs ended with exit status {process.returncode}; if memory was short, give a smaller "
+            f"learning byte pairs failed with exit status {process.returncode}; if memory ran out, lower "
             "tokenizer.train_bytes or tokenizer.vocab_size"
         )
     return json.loads(answer)
 
 
 def _training_slices(documents: Iterable[Document], train_bytes: float) -> Iterator[str]:
-    """Slices of the training text; of a text of more than train_bytes bytes, slices that are drawn as it is read.
+    """Yield slices of the training text; if it exceeds train_bytes, a random sample of its slices.
 
-    A slice is taken with the chance of train_bytes, less what was taken, in the bytes that are expected to follow: by
-    selection sampling (Knuth, The Art of Computer Programming, volume 2, section 3.4.2).
+    The probability of a slice is the number of bytes still wanted, divided by the number of bytes expected to follow.
+    This is selection sampling (Knuth, The Art of Computer Programming, volume 2, section 3.4.2).
     """
     share_read = getattr(documents, "share_read", lambda: None)
-    draw = random.Random(0)  # always the same sample of a text
+    draw = random.Random(0)  # the same text always gives the same sample
     n_read = 0
     n_left = train_bytes
     texts = (part.text for part in documents if part.split == "train")
@@ -115,9 +117,9 @@ def _training_slices(documents: Iterable[Document], train_bytes: float) -> Itera
 
 
 def in_slices(text: str, most: int) -> Iterator[str]:
-    """Cut a text into parts of at most `most` characters, each behind a line break, or else behind a space.
+    """Split a text into parts of at most `most` characters, after a line break or else after a space.
 
-    A part ends in the middle of a word only where `most` characters hold neither. Joined, the parts are the text.
+    A word is split only if `most` characters contain neither. The joined parts equal the text.
     """
     start = 0
     while len(text) - start > most:

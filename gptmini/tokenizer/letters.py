@@ -1,7 +1,7 @@
-"""The letters by which the byte-level vocabularies of Hugging Face and llama.cpp write bytes.
+"""The letters that stand for bytes in the byte-level vocabularies of Hugging Face and llama.cpp.
 
-It is bytes_to_unicode of GPT-2's code: a printable Latin-1 character stands for its own byte, and the other bytes have
-the characters from U+0100 on, in their order.
+The mapping is bytes_to_unicode of GPT-2's code. A printable Latin-1 character stands for its own byte. The other bytes,
+in order, have the characters from U+0100 on.
 """
 
 _PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), 256)]
@@ -13,10 +13,10 @@ _BYTE_OF = {letter: byte for byte, letter in _LETTER_OF.items()}
 
 
 def in_letters(token: bytes) -> str:
-    """A byte string as letters, one a byte."""
+    """Return a byte string as letters, one per byte."""
     return "".join(_LETTER_OF[byte] for byte in token)
 
 
 def in_bytes(letters: str) -> bytes:
-    """The byte string of letters; KeyError for a character that is no letter."""
+    """Return the byte string of letters; raise KeyError for a character that stands for no byte."""
     return bytes(_BYTE_OF[letter] for letter in letters)

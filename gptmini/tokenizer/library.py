@@ -1,4 +1,4 @@
-"""Any tokenizer.json, run by the library tokenizers: what a model of another program was trained with."""
+"""Tokenizers of models from other programs: a tokenizer.json that the tokenizers library runs."""
 
 import json
 import re
@@ -18,20 +18,20 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     from gptmini.tokenizer.chat import ChatEncoder
 
-SPACE = "\u2581"  # by which SentencePiece's vocabularies write a space
-# A token that a decoder of the kind ByteFallback takes for a byte; any other stands for its own characters.
+SPACE = "\u2581"  # stands for a space in SentencePiece's vocabularies
+# A token that a ByteFallback decoder takes for a byte; any other token stands for its own characters.
 BYTE_TOKEN = re.compile("<0x[+0-9A-Fa-f][0-9A-Fa-f]>")
 NO_TEMPLATE = (
-    "data.template=chat needs the tokenizer of a folder with a chat template (chat_template.jinja, or chat_template in "
-    "tokenizer_config.json), and this tokenizer has none; import the folder with one"
+    "data.template=chat requires a tokenizer with a chat template; import a folder that has chat_template.jinja, or "
+    "chat_template in tokenizer_config.json"
 )
-# Settings of byte pairs. The first makes ids random, and with one of the others some files make the library end the
-# whole process.
+# Settings of byte pairs. dropout makes ids random. With either of the others, some files make the library end the
+# process.
 REFUSED = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
 
 
 class LibraryTokenizer:
-    """A tokenizer.json as it stands. The strings of its special tokens are text where they stand in a text."""
+    """A tokenizer.json, unchanged. If a text contains the string of a special token, the string is ordinary text."""
 
     kind = "tokenizers"
 
@@ -46,28 +46,28 @@ class LibraryTokenizer:
         chat: dict[str, str] | None = None,
         bos_token: str | None = None,
     ) -> None:
-        """Take the content of tokenizer.json.
+        """Load the content of a tokenizer.json.
 
         Args:
-            text: the file's content, which is kept to the letter.
-            n_vocab: ids of the model that the tokenizer belongs to; a model may have more than its tokenizer.
-            end_of_text: id between documents; None for none.
-            more_ends: further ids at which a sample ends.
-            chat: of tokenizer_config.json, chat_template and the names of tokens that it uses, as bos_token; None where
-                there is no template.
-            bos_token: of tokenizer_config.json, where chat is None.
+            text: the file's content, which is kept unchanged.
+            n_vocab: number of ids of the model; a model may have more ids than its tokenizer.
+            end_of_text: id between documents, or None.
+            more_ends: more ids at which a sample ends.
+            chat: chat_template of tokenizer_config.json, and the named tokens that it may use, such as bos_token; None
+                without a template.
+            bos_token: of tokenizer_config.json, if chat is None.
 
-        Raises UserError: the library does not read it or cannot encode a text, its ids are random, or it has more ids
-        than the model; pydantic.ValidationError: an argument of another type.
+        Raises UserError if the library cannot load the tokenizer or encode text with it, if its ids are random, or if
+        an id exceeds the model's vocabulary. Raises pydantic.ValidationError for an argument of another type.
         """
         import tokenizers
 
-        with library_errors("it must be one of the library tokenizers"):
+        with library_errors("cannot load the tokenizer"):
             tree = json.loads(text)
             check_settings(tree)
             self._tokenizer = tokenizers.Tokenizer.from_str(text)
 
-        # A file keeps what its last user has set, and cuts texts in silence.
+        # The file stores its last user's truncation and padding, which would silently change the ids.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
@@ -77,7 +77,7 @@ class LibraryTokenizer:
         self.end_of_text = end_of_text
         self.more_ends = more_ends
         self.chat = chat
-        with library_errors("it must be one that encodes a text"):
+        with library_errors("the tokenizer cannot encode text"):
             self.before: Sequence[int] = self._ids_before_a_text()
         self.bos_token = bos_token if chat is None else chat.get("bos_token")
         named = None if self.bos_token is None else self._id_of(self.bos_token)
@@ -90,23 +90,25 @@ class LibraryTokenizer:
             )
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, without those that the file puts around it; UserError for a lone surrogate."""
+        """Return the ids of a text, without ids that the file adds around it; raise UserError for a lone surrogate."""
         return next(self.encode_batch([text])).tolist()
 
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
-        """Ids of each text, uint32; short texts are read ahead, and encoded together."""
+        """Yield the ids of each text, uint32; short texts are read ahead and encoded together."""
         for group in in_groups(texts, GROUP):
-            with library_errors("the tokenizer cannot encode a text"):
+            with library_errors("the tokenizer cannot encode text"):
                 try:
                     encoded = self._tokenizer.encode_batch_fast(group, add_special_tokens=False)
-                except (TypeError, UnicodeEncodeError):  # of a text that is no Unicode
-                    raise UserError("text must be Unicode without lone surrogates") from None
+                except (TypeError, UnicodeEncodeError):  # the text is not valid Unicode
+                    raise UserError(
+                        "text must have no lone surrogates; check that the input is UTF-8"
+                    ) from None
             for one in encoded:
                 yield np.array(one.ids, dtype=np.uint32)
 
     @cached_property
     def chats(self) -> "ChatEncoder":
-        """Encodes chats by the template; UserError for a tokenizer without one, or with a damaged one."""
+        """The encoder for chats; raises UserError if the chat template is missing or invalid."""
         import tokenizers
 
         from gptmini.tokenizer.chat import ChatEncoder
@@ -121,7 +123,7 @@ class LibraryTokenizer:
         names = dict(self.chat)
         template = names.pop("chat_template")
 
-        # A named token is a special one for transformers, also where it is only a word of the vocabulary.
+        # transformers treats a named token as special, even if it is only a word of the vocabulary.
         known = {token["content"] for token in added}
         words = [
             name for name in names.values() if name not in known and self._id_of(name) is not None
@@ -137,25 +139,31 @@ class LibraryTokenizer:
         )
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of ids, byte by byte, so that texts of parts are the parts of the text; an unknown id becomes U+FFFD."""
+        """Return the text of ids; an unknown id becomes U+FFFD.
+
+        Each id always gives the same bytes, so parts that are decoded separately join to the text of all ids.
+        """
         return decoded(ids, self._bytes_of)
 
     def byte_lengths(self) -> np.ndarray:
-        """Bytes of each id, int64 (n_vocab,); 0 for the ids around a text and for ids that only the model has."""
+        """Return the number of bytes of each id, int64 (n_vocab,).
+
+        It is 0 for end-of-text, for the ids before a text, and for ids that only the model has.
+        """
         lengths = np.zeros(self.n_vocab, dtype=np.int64)
         for i, token in self._bytes_of.items():
             lengths[i] = 0 if i == self.end_of_text or i in self.before else len(token)
         return lengths
 
     def _id_of(self, token: str) -> int | None:
-        """The id of a token; None where there is none, as of a lone surrogate."""
+        """Return the id of a token, or None if it has no id; a lone surrogate never has one."""
         try:
             return self._tokenizer.token_to_id(token)
         except UnicodeEncodeError:
             return None
 
     def _ids_before_a_text(self) -> list[int]:
-        """The ids that the file puts before a text, as Llama's files do."""
+        """Return the ids that the file adds before a text, as Llama's files do."""
         text = self._tokenizer.encode("a", add_special_tokens=False).ids
         with_others = self._tokenizer.encode("a").ids
         for i in range(len(with_others)):
@@ -164,7 +172,7 @@ class LibraryTokenizer:
         return []
 
     def to_dict(self) -> dict:
-        """Everything that from_dict needs, in plain JSON types."""
+        """Return the state for from_dict in plain JSON types."""
         state = {
             "kind": self.kind,
             "json": self.text,
@@ -174,24 +182,24 @@ class LibraryTokenizer:
         }
         if self.chat is not None:
             return state | {"chat": self.chat}
-        # Only where no other key says it: prepared texts are known by the digest of these keys.
+        # Add bos_token only if no other key has it, because the digest of these keys identifies prepared texts.
         return state if self.beginning is None else state | {"bos_token": self.bos_token}
 
 
 def check_settings(tree: dict) -> None:
-    """Raise ValueError for settings of byte pairs that make ids random, or can make the library end the process."""
+    """Raise ValueError for settings of byte pairs that make ids random or can make the library end the process."""
     model = tree.get("model")
     if not isinstance(model, dict):
         raise ValueError(f"model must be an object, got {model!r:.80}")
     for name in REFUSED:
         if model.get(name):
-            raise ValueError(f"it has {name}={model[name]!r:.80}")
+            raise ValueError(f"model.{name} must be unset, got {model[name]!r:.80}")
 
 
 def _bytes_of_ids(tokenizer: Any, tree: dict) -> dict[int, bytes]:
-    """The bytes that each id stands for, as the file's decoder says: letters, SentencePiece's signs, or plain text.
+    """Return the bytes of each id, by the file's decoder: letters, SentencePiece's characters, or plain text.
 
-    Without a decoder, they are letters if the file turns texts into letters before it encodes them.
+    Without a decoder, tokens are in letters if the file converts text to letters before it encodes the text.
     """
     added = {token["id"]: token["content"] for token in tree.get("added_tokens") or []}
     decoder = json.dumps(tree.get("decoder") or tree.get("pre_tokenizer"))
@@ -212,7 +220,7 @@ def _bytes_of_ids(tokenizer: Any, tree: dict) -> dict[int, bytes]:
 
 
 def _from_letters(token: str) -> bytes:
-    """The bytes of a token in letters; a token with other characters is text."""
+    """Return the bytes of a token in letters; a token with other characters is plain text."""
     try:
         return in_bytes(token)
     except KeyError:

@@ -1,4 +1,4 @@
-"""Errors of the library tokenizers, as one line for the user."""
+"""Errors of the tokenizers library as one-line messages."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,10 +8,10 @@ from gptmini.user_error import UserError
 
 @contextmanager
 def library_errors(problem: str) -> Iterator[None]:
-    """Turn an error of the library tokenizers, within a block, into a UserError that begins with the problem.
+    """Turn an error of the tokenizers library within a block into a UserError that starts with the problem.
 
-    The library raises bare Exceptions; where its Rust code gives up, it raises a PanicException, which is not even an
-    Exception.
+    The library raises plain Exceptions. If its Rust code panics, it raises a PanicException, which is not a subclass
+    of Exception.
     """
     try:
         yield

@@ -1,7 +1,9 @@
-"""The program that learns byte pairs: texts in, each behind its length, and a length of 0; the vocabulary out, as JSON.
+"""The program that learns byte pairs in a separate process.
 
-The library tokenizers cannot be interrupted while it merges. So it runs in a process of its own, which ends as soon as
-its standard input does, however the process ended that wrote to it.
+It reads texts from stdin, each after its length, up to a length of 0. It writes the vocabulary to stdout as JSON.
+
+The tokenizers library cannot be interrupted while it merges. This process exits as soon as its stdin closes, so it
+never outlives the process that started it.
 """
 
 import json
@@ -13,38 +15,38 @@ from threading import Thread
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 
-def texts() -> Iterator[str]:
-    """The texts that come in, UTF-8; the process ends if they end without a length of 0."""
-    while size := int.from_bytes(exactly(8), "little"):
-        yield exactly(size).decode()
-    Thread(target=end_with_input, daemon=True).start()
+def read_texts() -> Iterator[str]:
+    """Yield the UTF-8 texts of stdin; exit the process if stdin closes before a length of 0."""
+    while size := int.from_bytes(read_exactly(8), "little"):
+        yield read_exactly(size).decode()
+    Thread(target=exit_with_input, daemon=True).start()
 
 
-def exactly(n_bytes: int) -> bytes:
-    """The next bytes of the input; the process ends if there are fewer."""
+def read_exactly(n_bytes: int) -> bytes:
+    """Return the next n_bytes of stdin; exit the process if stdin has fewer."""
     data = sys.stdin.buffer.read(n_bytes)
     if len(data) < n_bytes:
         os._exit(1)
     return data
 
 
-def end_with_input() -> None:
-    """End the process once nobody waits for its answer."""
+def exit_with_input() -> None:
+    """Exit the process when stdin closes, because nobody waits for the result."""
     os.read(sys.stdin.fileno(), 1)
     os._exit(1)
 
 
 if __name__ == "__main__":
     learner = Tokenizer(models.BPE())
-    # GPT-2's rule, and a letter for each byte.
+    # Split by GPT-2's pattern, and write each byte as a letter.
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
         vocab_size=int(sys.argv[1]),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    learner.train_from_iterator(texts(), trainer)
+    learner.train_from_iterator(read_texts(), trainer)
 
     json.dump(learner.get_vocab(), sys.stdout)
     sys.stdout.flush()
-    os._exit(0)  # the thread that waits for the end of the input may not outlive Python's own end
+    os._exit(0)  # skip Python's shutdown: the thread still waits for stdin to close

@@ -1,4 +1,4 @@
-"""A tokenizer from the dict of plain JSON types that a file keeps of it."""
+"""Tokenizers restored from the JSON dict that files store."""
 
 import base64
 
@@ -11,17 +11,17 @@ from gptmini.tokenizer.library import LibraryTokenizer
 from gptmini.tokenizer.tokenizer import Tokenizer
 from gptmini.user_error import UserError
 
-# Keys that change no id of a text. They are newer than the first prepared texts, which are known by the others.
+# Keys that do not change the ids of a text. The first prepared texts lack them and are identified by the other keys.
 NAMES = ("bos_token",)
 
 
 def of_ids(state: dict) -> dict:
-    """What the ids of texts follow from, of a tokenizer's to_dict()."""
+    """Return the part of a tokenizer's to_dict() that determines the ids of texts."""
     return {key: value for key, value in state.items() if key not in NAMES}
 
 
 def from_dict(state: dict) -> Tokenizer:
-    """Rebuild a tokenizer from its to_dict(); UserError for another kind, or fields that make no tokenizer."""
+    """Rebuild a tokenizer from its to_dict(); raise UserError for an unknown kind or invalid fields."""
     try:
         kind = state["kind"]
         if kind == CharTokenizer.kind:
@@ -29,9 +29,9 @@ def from_dict(state: dict) -> Tokenizer:
 
         if kind == BytePairTokenizer.kind:
             ranks = state["ranks"]
-            # A checkpoint can hold one long text once and name it many times: compare before decoding.
+            # A damaged checkpoint can repeat one long string many times: compare before decoding.
             if len(set(ranks)) != len(ranks):
-                raise UserError(f"ranks must be distinct, and some of {len(ranks)} are given twice")
+                raise UserError(f"ranks must be distinct, got repeats among {len(ranks)}")
             decoded = [base64.b64decode(token, validate=True) for token in ranks]
             return BytePairTokenizer(state["pattern"], decoded)
 
@@ -40,7 +40,7 @@ def from_dict(state: dict) -> Tokenizer:
                 state["json"],
                 n_vocab=state["n_vocab"],
                 end_of_text=state["end_of_text"],
-                # These are newer than the first checkpoints with such a tokenizer.
+                # Older checkpoints lack these fields.
                 more_ends=state.get("more_ends", ()),
                 chat=state.get("chat"),
                 bos_token=state.get("bos_token"),
@@ -52,7 +52,7 @@ def from_dict(state: dict) -> Tokenizer:
         raise UserError(first_mistake(error)) from None
     except ValueError as error:  # a UserError of the tokenizer, or an error of base64
         raise UserError(" ".join(str(error).split())) from None
-    except Exception as error:  # of any class: the fields may come from a stranger's file
+    except Exception as error:  # of any class: the file may be untrusted
         raise UserError(
-            f"a tokenizer must have kind and its fields, got {type(error).__name__}: {error}"
+            f"cannot restore the tokenizer from its fields ({type(error).__name__}: {error})"
         ) from None

@@ -115,10 +115,10 @@ def test_special_tokens_that_a_message_holds_are_text(tmp_path):
 @pytest.mark.parametrize(
     ("template", "said"),
     [
-        (LAST, r"data\.loss_on=answers cannot find the answer 'On the mat.* ends with it"),
-        ("{{ raise_exception('roles must alternate') }}", "refuses the chat: roles must alternate"),
-        ("{% if %}", "a chat template must be in Jinja, got: Expected an expression"),
-        ("{{ messages.__class__.__mro__ }}", "refuses the chat: access to attribute '__class__'"),
+        (LAST, r"data\.loss_on=answers cannot find the answer 'On the mat.* data\.loss_on=all"),
+        ("{{ raise_exception('roles must alternate') }}", ": roles must alternate"),
+        ("{% if %}", "template .* Jinja: Expected an expression"),
+        ("{{ messages.__class__.__mro__ }}", ": access to attribute '__class__'"),
     ],
 )
 def test_a_template_that_cannot_be_used_is_told(tmp_path, template, said):
@@ -131,7 +131,7 @@ def test_a_named_token_that_is_no_unicode_is_refused(tmp_path):
     folder = folder_with(tmp_path, "{{ bos_token }}" + PLAIN)
     config = json.loads((folder / "tokenizer_config.json").read_text()) | {"bos_token": "\ud800"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match="the tokenizer cannot encode a chat"):
+    with pytest.raises(UserError, match="the tokenizer cannot encode the chat"):
         read(folder).chats.encode(CHAT)
 
 
@@ -225,9 +225,9 @@ def test_what_holds_no_chats_is_told(tmp_path, chats):
     file, _ = chats
     with pytest.raises(UserError, match=r"answers requires data\.template=chat"):
         TextCorpus(file, 0.2, loss_on="answers")
-    with pytest.raises(UserError, match="and this tokenizer has none"):
+    with pytest.raises(UserError, match=r"data\.template=chat .* chat_template\.jinja"):
         prepare(TextCorpus(file, 0.2, template="chat"), byte, tmp_path / "data")
-    with pytest.raises(UserError, match="and this tokenizer has none"):
+    with pytest.raises(UserError, match=r"data\.template=chat .* chat_template\.jinja"):
         prepared(tmp_path, file, read(folder_with(tmp_path / "bare", None)))
 
     (tmp_path / "text.txt").write_text("no chats")

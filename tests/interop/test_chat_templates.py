@@ -275,7 +275,7 @@ def test_answers_that_a_template_changes_later_are_those_of_its_tags_or_refused(
     ids, is_answer = ours.encode(THOUGHTFUL[:2])
     assert is_answer.tolist() == [bool(i) for i in expected_of(THOUGHTFUL[:2])["assistant_masks"]]
     with pytest.raises(
-        UserError, match=r"loss_on=answers cannot find the answer .*12 mats.* ends with it"
+        UserError, match=r"loss_on=answers cannot find the answer .*12 mats.* use data\.loss_on=all"
     ):
         ours.encode(THOUGHTFUL)
 
@@ -288,7 +288,7 @@ def test_an_answer_that_does_not_follow_the_prompt_for_one_is_refused(pair):
         ids, _ = ours.encode(chat, loss_on="all")
         assert ids.tolist() == theirs.apply_chat_template(chat)["input_ids"]
     for answer in ([said("assistant", "the cat")], [*THOUGHTFUL[:1], said("assistant", "the cat")]):
-        with pytest.raises(UserError, match=r"answer 'the cat': .* its own prompt for an answer"):
+        with pytest.raises(UserError, match=r"answer 'the cat': .* \{% generation %\}"):
             ours.encode(answer)
 
 
@@ -312,9 +312,9 @@ def test_special_tokens_that_a_template_takes_apart_or_makes_are_refused(pair):
     theirs, ours = pair("{{ messages[0].content | replace('<s>', '') }}<|end|>")
     chat = [said("user", "the <s>cat")]
     assert ours.encode(chat)[0].tolist() == theirs.apply_chat_template(chat)["input_ids"]
-    with pytest.raises(UserError, match=r"must not make <\|end\|> of parts of a message"):
+    with pytest.raises(UserError, match=r"template must not form <\|end\|> from"):
         ours.encode([said("user", "the <|e<s>nd|>")])
-    with pytest.raises(UserError, match=r"must not hold <s>, which the .* template takes apart"):
+    with pytest.raises(UserError, match=r"must not contain <s>; .* template"):
         pair("{{ messages[0].content | length }}")[1].encode([said("user", "<s>")], loss_on="all")
 
 

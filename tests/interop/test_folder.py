@@ -377,7 +377,7 @@ REFUSED = [
     (
         "gpt2",
         edit_tokenizer("model", continuing_subword_prefix="x"),
-        "it has continuing_subword_pr",
+        "model.continuing_subword_pre",
     ),
 ]
 

@@ -205,7 +205,7 @@ def test_a_text_on_which_a_rule_runs_away_is_refused():
     assert coder.encode("the") == made.encode("the", add_special_tokens=False).ids
     with pytest.raises(BaseException, match="retry-limit-in-match over"):
         made.encode("x" * 40)
-    with pytest.raises(UserError, match=r"cannot encode a text \(.*retry-limit-in-match over\)"):
+    with pytest.raises(UserError, match=r"cannot encode text \(.*retry-limit-in-match over\)"):
         coder.encode("x" * 40)
 
 
@@ -237,7 +237,7 @@ def test_a_stored_tokenizer_with_a_field_of_another_type_is_refused_by_name(fiel
     coder = LibraryTokenizer(made.to_str(), n_vocab=made.get_vocab_size(), end_of_text=1)
     state = coder.to_dict()
     assert tokenizer.from_dict(state).to_dict() == state
-    said = {"json": "one of the library tokenizers", "end_of_text": "got -5|ids must be below"}
+    said = {"json": "cannot load the tokenizer", "end_of_text": "got -5|ids must be below"}
     with pytest.raises(UserError, match=said.get(field, field)):
         tokenizer.from_dict(state | {field: value})
 

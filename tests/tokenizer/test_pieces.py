@@ -59,7 +59,7 @@ def test_a_text_may_hold_millions_of_white_space_characters_in_a_row():
     assert ids[-len(tail) :].tolist() == tail
     assert CODER.byte_lengths()[ids].sum() == n + 1
 
-    said = r"a million white-space characters in a row near a character U\+0000"
+    said = r"a million white-space characters in a row near U\+0000 .* tokenizer=byte"
     with pytest.raises(ValueError, match=said):
         next(CODER.encode_batch([MARK + " " * n + "a"]))
 
