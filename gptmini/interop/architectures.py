@@ -1,8 +1,6 @@
-"""The models of Hugging Face that compute what a GPT computes, as tables of names.
+"""Tables that map Hugging Face models to GPT: GPT-2, NanoChat, Llama, Mistral, Qwen 2 and Qwen 3.
 
-They are GPT-2, NanoChat, and those of Llama's form: Llama, Mistral, Qwen 2 and Qwen 3.
-
-Hugging Face's models are "theirs" in this package, and GPT and GPTConfig are "ours".
+In this package, "their" names are those of Hugging Face, and "our" names are those of GPT and GPTConfig.
 """
 
 from collections.abc import Iterator
@@ -16,22 +14,22 @@ from gptmini.user_error import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """One model type of Hugging Face, translated to GPT and GPTConfig."""
+    """One Hugging Face model type, and how it maps to GPT and GPTConfig."""
 
     class_name: str  # of the class in transformers
-    our_values: dict[str, Any]  # settings of GPTConfig that the model type stands for
-    their_values: dict[str, Any]  # their settings that GPT computes; any other value is refused
-    settings: dict[str, str]  # our name of each setting that may have any value, to theirs
-    any_value: tuple[str, ...] = ()  # settings of GPTConfig that are translated one by one
-    activation: str  # their name of the setting for the activation in an MLP
-    activations: dict[str, str]  # our name of each activation that they can have, to theirs
-    block_prefix: str  # their names of a block's weights begin with this and the block's number
+    our_values: dict[str, Any]  # GPTConfig settings that the model type fixes
+    their_values: dict[str, Any]  # their settings that must have these values
+    settings: dict[str, str]  # settings with any value: our name to their name
+    any_value: tuple[str, ...] = ()  # GPTConfig settings with any value that llama.py translates
+    activation: str  # their name of the setting for the MLP's activation
+    activations: dict[str, str]  # allowed activations: our name to their name
+    block_prefix: str  # their weight names in a block start with this and the block's index
     # Our name of each weight to theirs. Several names are parts of our weight, stacked along its first axis.
     weights_outside_blocks: dict[str, tuple[str, ...]]
     weights_of_a_block: dict[str, tuple[str, ...]]
 
     def weight_names(self, config: GPTConfig) -> Iterator[tuple[str, list[str]]]:
-        """Yield our name of each weight of a model, and the names of the weight or of its parts in theirs."""
+        """Yield our name of each weight of a model, and their names of the weight or of its parts."""
         for name, their_names in self.weights_outside_blocks.items():
             yield name, list(their_names)
         if not config.tie_embeddings:
@@ -43,8 +41,8 @@ class Architecture:
                 yield f"blocks.{i}.{name}", [prefix + their_name for their_name in their_names]
 
     def check_computes(self, config: GPTConfig, kind: str) -> None:
-        """Raise UserError unless every setting that the model type fixes has the value that it stands for."""
-        # First weights no longer matter after training.
+        """Raise UserError unless each setting that the model type fixes has the fixed value."""
+        # init is free, because initial weights no longer matter after training.
         free = {*self.settings, *self.any_value, "full_context_length"}
         free |= {"dropout", "init", "mlp", "rotary_base", "tie_embeddings"}
         for field in fields(config):
@@ -53,7 +51,7 @@ class Architecture:
 
             value = getattr(config, field.name)
             if field.name == "n_kv_heads" and value == config.n_heads:
-                continue  # as where it is None
+                continue  # the same as None
 
             wanted = self.our_values.get(field.name, field.default)
             allowed = wanted if isinstance(wanted, tuple) else (wanted,)
@@ -71,7 +69,7 @@ _GPT2 = Architecture(
     our_values={
         "norm": "layernorm",
         "position": "learned",
-        # A model without biases is exported with biases of zero.
+        # A model without biases is exported with zero biases.
         "bias": (True, False),
     },
     their_values={
@@ -151,8 +149,8 @@ _NANOCHAT = Architecture(
 )
 
 
-def _of_llamas_form(class_name: str, **our_values: Any) -> Architecture:
-    """One of the models of Llama's form; the file llama.py says how their settings and weights differ from ours."""
+def _llama_style(class_name: str, **our_values: Any) -> Architecture:
+    """Return a Llama-style architecture; llama.py handles the other differences in settings and weights."""
     return Architecture(
         class_name=class_name,
         our_values={"norm": "rmsnorm", "norm_gain": True, "position": "rotary", **our_values},
@@ -185,20 +183,20 @@ def _of_llamas_form(class_name: str, **our_values: Any) -> Architecture:
     )
 
 
-_LLAMA = _of_llamas_form("LlamaForCausalLM", bias=(False, True), attention_bias=(None, False, True))
-_MISTRAL = _of_llamas_form("MistralForCausalLM", bias=False, attention_bias=(None, False))
-_QWEN2 = _of_llamas_form("Qwen2ForCausalLM", bias=False, attention_bias="qkv")
-_QWEN3 = _of_llamas_form(
+_LLAMA = _llama_style("LlamaForCausalLM", bias=(False, True), attention_bias=(None, False, True))
+_MISTRAL = _llama_style("MistralForCausalLM", bias=False, attention_bias=(None, False))
+_QWEN2 = _llama_style("Qwen2ForCausalLM", bias=False, attention_bias="qkv")
+_QWEN3 = _llama_style(
     "Qwen3ForCausalLM", bias=False, attention_bias=(None, False, True), qk_norm="gain"
 )
 
 
 def is_conv1d(name: str, n_axes: int) -> bool:
-    """Whether a weight of this name in transformers is a matrix of GPT-2's blocks: a Conv1D, stored as (in, out)."""
+    """Return whether a weight of transformers is a matrix in GPT-2's blocks: a Conv1D, stored as (in, out)."""
     return name.startswith(_GPT2.block_prefix) and n_axes == 2
 
 
-# By their model_type.
+# Keys are values of model_type.
 ARCHITECTURES = {
     "gpt2": _GPT2,
     "llama": _LLAMA,
@@ -210,8 +208,8 @@ ARCHITECTURES = {
 
 
 def known_model_type(kind: object) -> str:
-    """A model type; UserError unless it is one of ARCHITECTURES."""
-    if kind == "apertus":  # which earlier versions of gptmini exported
+    """Return a model type; raise UserError unless it is in ARCHITECTURES."""
+    if kind == "apertus":  # earlier versions of gptmini exported this type
         raise UserError(
             "model_type apertus is no longer supported; use the run that the model was exported from"
         )
@@ -221,22 +219,20 @@ def known_model_type(kind: object) -> str:
 
 
 def check_setting(config: dict, kind: str, name: str, value: object) -> None:
-    """Raise UserError unless a setting of their config, which may be absent, has a value."""
+    """Raise UserError unless a setting of their config is absent or has the value."""
     if config.get(name, value) != value:
         refuse(name, value, kind, config[name])
 
 
 def refuse(name: str, wanted: object, kind: str, got: object) -> NoReturn:
-    """Raise the UserError for a setting of their config that GPT does not compute."""
-    raise UserError(
-        f"{name} must be {wanted} in a model of type {kind} that GPT computes, got {got!r:.80}"
-    )
+    """Raise the UserError for a setting of their config that GPT does not support."""
+    raise UserError(f"{name} must be {wanted} to import a model of type {kind}, got {got!r:.80}")
 
 
 def choose_architecture(config: GPTConfig, kind: str | None = None) -> str:
-    """The model type to export a GPT as: the one asked for, or the most widely known that computes what the GPT does.
+    """Return the model type to export a GPT as: kind if given, or the most widely known type that fits.
 
-    Raises UserError: no model type, or not the one asked for, does; the setting that differs is named.
+    Raises UserError with the setting that differs, if the requested type or no type computes the same as the GPT.
     """
     if kind is not None:
         kind = known_model_type(kind)

@@ -1,4 +1,4 @@
-"""The model card of an exported folder: README.md, whose head the hub reads."""
+"""The model card of an exported folder: README.md with a header for the Hugging Face Hub."""
 
 from dataclasses import dataclass
 
@@ -11,30 +11,30 @@ HEAD = "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n-
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What a model card says of the training; None for what is not known."""
+    """Facts about the training for a model card; None if unknown."""
 
-    text: str | None = None  # name of the text
-    version: str | None = None  # of gptmini, which trained the model
+    text: str | None = None  # name of the training text
+    version: str | None = None  # of gptmini during training
     step: int | None = None  # optimizer steps
     n_tokens: int | None = None  # tokens trained on
     val_loss: float | None = None  # nats per token
     bits_per_byte: float | None = None
-    init_from: str | None = None  # weights that the training began with; None for new weights
+    init_from: str | None = None  # initial weights; None for new weights
 
 
 def model_card(name: str, model: GPT, training: Training, *, kind: str) -> str:
-    """The text of the card of a model of that name, which is exported as the model type `kind`."""
-    # gptmini.data.outputs recognises an export by the head and the words "exported by gptmini" with a version.
+    """Return the text of the model card of a model that is exported as model type `kind`."""
+    # gptmini.data.outputs recognises an export by the header and the words "exported by gptmini" with a version.
     architecture = ARCHITECTURES[kind].class_name
     lines = [
-        f"A GPT of {model.n_parameters:,} parameters, exported by gptmini {__version__} as `{architecture}`.",
+        f"A GPT with {model.n_parameters:,} parameters, exported by gptmini {__version__} as `{architecture}`.",
         "",
     ]
 
     if training.text is not None:
         lines.append(f"- trained by gptmini {training.version} on the text {training.text}")
     for fact, value, form in (
-        ("began with", training.init_from, ""),
+        ("initial weights", training.init_from, ""),
         ("optimizer steps", training.step, ","),
         ("tokens trained on", training.n_tokens, ","),
         ("validation loss, nats per token", training.val_loss, ".4f"),

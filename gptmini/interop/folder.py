@@ -1,4 +1,4 @@
-"""A folder that transformers, and what builds on it, reads: config, weights, tokenizer, generation settings, card."""
+"""Write a folder for transformers: config, weights, tokenizer, generation settings and model card."""
 
 import json
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from gptmini.model.gpt import GPT
 from gptmini.tokenizer import Tokenizer
 from gptmini.user_error import UserError
 
-LARGEST_FILE = "5GB"  # of weights; more are divided among several files, as on the hub
+LARGEST_FILE = "5GB"  # more weights are split into several files, as on the hub
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -41,19 +41,19 @@ def write_folder(
     sampling: Mapping[str, object],
     published: Mapping[str, str] | None = None,
 ) -> str:
-    """Write a folder of a Hugging Face model, whole or not at all.
+    """Write a folder of a Hugging Face model atomically: all files or nothing.
 
     Args:
-        path: the folder, which must not exist, or be empty.
-        model: in eval mode on the CPU, its weights in float32.
-        training: what the model card says of the training.
+        path: the folder; it must not exist or must be empty.
+        model: in eval mode on the CPU, with weights in float32.
+        training: facts for the model card.
         kind: model type, as for to_hugging_face.
         dtype: of the weights, a key of DTYPES.
-        sampling: settings of generation_config.json, besides the ids, for a model that was not published before.
-        published: settings of the folder that its weights come from, as read_published gives them; None for none.
+        sampling: settings for generation_config.json besides the ids; ignored if `published` is given.
+        published: settings of the folder that the weights came from, from read_published; None if there is no folder.
 
     Returns the model type.
-    Raises UserError: the folder is there already, or no model type computes what the model does.
+    Raises UserError if the folder already exists, or if no model type computes the same as the model.
     """
     path = path.absolute()
     check_is_free(path)
@@ -63,7 +63,7 @@ def write_folder(
     chosen = exported["model_type"]
     config = with_published(exported, special_ids(tokenizer, before, chosen), source)
     config["dtype"] = str(DTYPES[dtype]).removeprefix("torch.")
-    # Learned positions that the folder had, and a shorter context of training has cut off.
+    # True if training with a shorter context removed learned positions of the original model.
     positions = ARCHITECTURES[chosen].settings["context_length"]
     is_cut = source.get(positions) != config[positions]
 
@@ -83,7 +83,7 @@ def write_folder(
         card = model_card(encodable(path.name), model, training, kind=chosen)
         (folder / "README.md").write_text(card, encoding="utf-8")
 
-        # The library makes files that nobody else can read.
+        # The library writes files that other users cannot read.
         mode = (folder / "config.json").stat().st_mode
         for file in folder.iterdir():
             file.chmod(mode)
@@ -93,17 +93,17 @@ def write_folder(
 
 
 def check_is_free(path: Path) -> None:
-    """Raise UserError unless a folder can be written at a path: nothing is there, or an empty folder."""
+    """Raise UserError unless a path does not exist or is an empty folder."""
     if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
         raise UserError(
-            f"{path} must not exist yet, or be an empty folder; delete it, or name another"
+            f"{path} already exists and is not an empty folder; delete it or choose another path"
         )
 
 
 def _generation(
     tokenizer: Tokenizer, sampling: Mapping[str, object], published: Published
 ) -> dict | None:
-    """The settings of generation_config.json; None where a folder without them was published."""
+    """Return the content of generation_config.json; None if the original folder has no such file."""
     if published:
         return published.get(GENERATION)
 
@@ -111,7 +111,7 @@ def _generation(
     ends = [tokenizer.end_of_text, *tokenizer.more_ends]
     if len(ends) > 1:
         ids["eos_token_id"] = ends
-    # Batches of prompts need a token that fills them up, and the id between documents is never in one.
+    # Padding a batch of prompts requires a token, and end-of-text never occurs inside a document.
     if ids["pad_token_id"] is None:
         ids["pad_token_id"] = tokenizer.end_of_text
     return {**ids, **sampling}
@@ -120,12 +120,12 @@ def _generation(
 def _write_weights(
     folder: Path, config: dict, state: dict[str, Tensor], dtype: torch.dtype
 ) -> None:
-    """Write the weights as safetensors; an unembedding that is the embedding is written once."""
+    """Write the weights as safetensors; a tied embedding is written once."""
     from huggingface_hub import save_torch_state_dict
     from safetensors import SafetensorError
 
     is_tied = config["tie_word_embeddings"]
-    # A tied GPT-2 has the names of the bare model, as OpenAI's on the hub has. MLX knows no others.
+    # A tied GPT-2 uses the names of the bare model, like OpenAI's GPT-2 on the hub. MLX reads only these names.
     prefix = GPT2_PREFIX if is_tied and config["model_type"] == "gpt2" else ""
     weights = {}
     for name, weight in state.items():
@@ -133,16 +133,18 @@ def _write_weights(
             continue
         rounded = weight.to(dtype).contiguous()
         if not bool(rounded.isfinite().all()):
-            raise UserError(f"every weight must be finite in {dtype}, and {name} is not")
+            raise UserError(f"every weight must be finite in {dtype}, but {name} is not")
         weights[name.removeprefix(prefix)] = rounded
     try:
         save_torch_state_dict(
             weights, folder, max_shard_size=LARGEST_FILE, metadata={"format": "pt"}
         )
-    except SafetensorError as error:  # the library's own, also for a disk that is full
-        raise UserError(f"{folder.parent} must have room for the weights ({error})") from None
+    except SafetensorError as error:  # the library also raises this if the disk is full
+        raise UserError(
+            f"cannot write the weights to {folder.parent}: {error}; check the free disk space"
+        ) from None
 
 
 def _write_json(path: Path, values: dict) -> None:
-    """Write values as JSON that people can read."""
+    """Write values as indented JSON."""
     path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

@@ -1,7 +1,7 @@
-"""The settings that a Hugging Face folder came with, kept through imports and training, so that exports have them too.
+"""Settings of a Hugging Face folder that are kept through import, training and export.
 
-A GPT and its tokenizer hold what they compute with. A folder says more, for those who use it elsewhere: the ids around
-a text, how to sample, how weights were first drawn. All of it is kept as the JSON of its files.
+A GPT and its tokenizer store only what they compute with. A folder has more settings for other programs, such as the
+ids around a text, sampling settings and the initialisation. They are kept as the JSON of the folder's files.
 """
 
 import json
@@ -18,8 +18,7 @@ GENERATION = "generation_config.json"
 TOKENIZER = "tokenizer_config.json"
 FILES = (CONFIG, GENERATION, TOKENIZER)
 
-# What no export says again: names of programs and files of the folder that are not exported with it, and old names of
-# what an export says itself.
+# Keys that are not exported: references to code and files that an export lacks, and old names of keys that it writes.
 LEFT_OUT = (
     "auto_map",
     "fast_tokenizer_files",
@@ -29,24 +28,25 @@ LEFT_OUT = (
     "name_or_path",
     "_name_or_path",
 )
-# Dropouts of a config.json. gptmini does not read them: an imported GPT has none.
+# Dropouts in config.json. gptmini does not read them: an imported GPT has no dropout.
 DROPOUTS = ("attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop")
-# Settings that training does not change and GPT does not use. An export keeps them, dropouts if model.dropout is 0.
+# Settings that training does not change and GPT does not use. An export keeps them, but dropouts only if model.dropout
+# is 0.
 UNTRAINED = ("sliding_window", *DROPOUTS)
 IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
-Published = Mapping[str, dict[str, Any]]  # the settings of a file, by its name
+Published = Mapping[str, dict[str, Any]]  # settings by the name of their file
 
 
 def read_published(path: Path) -> dict[str, str]:
-    """The JSON of each settings file of a folder, by its name; UserError for one that is damaged."""
+    """Return the JSON of each settings file of a folder by file name; raise UserError for a damaged file."""
     return {name: json.dumps(read_json(path / name)) for name in FILES if (path / name).is_file()}
 
 
 def published_in(header: dict) -> dict[str, str]:
-    """What the header of a checkpoint keeps of the settings of the folder that its weights come from; empty for none.
+    """Return the settings in a checkpoint's header of the folder that its weights came from; empty if there are none.
 
-    Raises UserError: what it keeps is no JSON of objects.
+    Raises UserError if they are not JSON objects.
     """
     origin = header.get("init_from")
     kept = header.get("published", origin.get("published") if isinstance(origin, dict) else None)
@@ -55,13 +55,13 @@ def published_in(header: dict) -> dict[str, str]:
 
 
 def parsed(published: Mapping[str, str]) -> Published:
-    """The settings by the name of their file; UserError unless they are as read_published gives them."""
+    """Parse the result of read_published into settings by file name; raise UserError if it is not valid."""
     try:
         settings = {name: json.loads(published[name]) for name in FILES if name in published}
     except (TypeError, ValueError, RecursionError) as error:
-        raise UserError(f"the checkpoint's published must hold JSON ({error})") from None
+        raise UserError(f"the checkpoint's field published must be JSON ({error})") from None
     if not all(isinstance(values, dict) for values in settings.values()):
-        raise UserError("the checkpoint's published must hold JSON objects")
+        raise UserError("the checkpoint's field published must have only JSON objects")
     return {
         name: {key: value for key, value in values.items() if key not in LEFT_OUT}
         for name, values in settings.items()
@@ -71,9 +71,9 @@ def parsed(published: Mapping[str, str]) -> Published:
 def special_ids(
     tokenizer: Tokenizer, published: Published, kind: str | None = None
 ) -> dict[str, Any]:
-    """The ids that config.json names: as published, or else of the tokens that the tokenizer names, or else our own.
+    """Return the special ids for config.json: as published, or else of the tokenizer's named tokens, or else our own.
 
-    An id that was not published for the same model type is left out: transformers has its own for each type.
+    If the same model type was published without an id, the id is omitted: transformers has a default for each type.
     """
     named = _named_ids(tokenizer)
     ids: dict[str, Any] = {
@@ -95,12 +95,12 @@ def special_ids(
 def with_published(
     exported: dict[str, Any], ids: dict[str, Any], source: dict[str, Any]
 ) -> dict[str, Any]:
-    """The config.json of an export with its ids, and with what no training changes of the config.json that it was.
+    """Return the config.json of an export, with its ids and the published settings that training does not change.
 
     Args:
-        exported: what the GPT says.
-        ids: of special_ids.
-        source: what was published; of another model type, nothing of it is taken.
+        exported: the config of the GPT.
+        ids: from special_ids.
+        source: the published config.json; ignored if its model type differs.
     """
     if source.get("model_type") != exported["model_type"]:
         return exported | ids
@@ -113,7 +113,7 @@ def with_published(
 
 
 def _named_ids(tokenizer: Tokenizer) -> dict[str, int]:
-    """The ids of the tokens that the chat template of a tokenizer may name, as bos_token."""
+    """Return the ids of the named tokens that a tokenizer's chat template may use, such as bos_token."""
     if not isinstance(tokenizer, LibraryTokenizer) or tokenizer.chat is None:
         return {}
     added = json.loads(tokenizer.text).get("added_tokens") or []
@@ -123,6 +123,6 @@ def _named_ids(tokenizer: Tokenizer) -> dict[str, int]:
 
 
 def _fits(ids: object, n_vocab: int) -> bool:
-    """Whether an id, or each id of a list, is below n_vocab. None, which names no id, fits."""
+    """Return whether an id, or each id of a list, is below n_vocab; None fits too."""
     several = ids if isinstance(ids, list) else [ids]
     return all(i is None or (type(i) is int and i < n_vocab) for i in several)

@@ -1,8 +1,8 @@
-"""A GGUF file, which llama.cpp and what builds on it reads: Ollama, LM Studio and others.
+"""Write a GGUF file for llama.cpp and programs based on it, such as Ollama and LM Studio.
 
-The file is written by the library gguf from a Hugging Face form of the model. llama.cpp's own converter knows a
-tokenizer by a hash of the ids that it gives to a fixed text, and so refuses every tokenizer that was learned from
-another text. The file names GPT-2's rule for pieces instead, which all byte pairs of gptmini have.
+The gguf library writes the file from the Hugging Face form of the model. llama.cpp's own converter identifies a
+tokenizer by a hash of its ids for a fixed text, so it rejects every tokenizer learned from another corpus. This module
+names the pre-tokenizer instead. All byte pairs of gptmini use GPT-2's.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     import gguf
 
-# The model types that llama.cpp knows, and its names of them.
+# Model types that llama.cpp supports, and their names in llama.cpp.
 KINDS = {
     "gpt2": "gpt2",
     "llama": "llama",
@@ -35,14 +35,14 @@ KINDS = {
     "qwen2": "qwen2",
     "qwen3": "qwen3",
 }
-# The name of each dtype in the library gguf, of a tensor and of a file.
+# Names of each dtype in the gguf library: for a tensor and for a file.
 DTYPES = {
     "fp32": ("F32", "ALL_F32"),
     "fp16": ("F16", "MOSTLY_F16"),
     "bf16": ("BF16", "MOSTLY_BF16"),
     "q8_0": ("Q8_0", "MOSTLY_Q8_0"),
 }
-Q8_0_WIDTH = 32  # numbers that share a scale; rows whose length is no multiple of it stay in fp16
+Q8_0_WIDTH = 32  # numbers that share a scale; rows stay in fp16 unless their length is a multiple
 LARGEST_FP16 = int(np.finfo(np.float16).max)
 
 
@@ -55,23 +55,23 @@ def write_gguf(
     dtype: str,
     published: Mapping[str, str] | None = None,
 ) -> str:
-    """Write a GGUF file whole or not at all.
+    """Write a GGUF file atomically.
 
     Args:
-        path: the file; one that is there is replaced.
-        model: on the CPU, its weights in float32.
-        tokenizer: of byte pairs whose rule llama.cpp knows.
+        path: the file; an existing file is replaced.
+        model: on the CPU, with weights in float32.
+        tokenizer: of byte pairs with a pre-tokenizer that llama.cpp supports.
         dtype: of its matrices, a key of DTYPES; vectors and positions stay in float32.
-        published: settings of the folder that its weights come from, as read_published gives them; None for none.
+        published: settings of the folder that the weights came from, from read_published; None if there is no folder.
 
     Returns the model type.
-    Raises UserError: llama.cpp does not know the model or the tokenizer, or the library gguf is not installed.
+    Raises UserError if llama.cpp does not support the model or the tokenizer, or if gguf is not installed.
     """
     try:
         import gguf
     except ImportError:
         raise UserError(
-            "a GGUF file needs the library gguf; install it with pip install 'gptmini[gguf]'"
+            "a GGUF file requires the gguf library; run: pip install 'gptmini[gguf]'"
         ) from None
 
     config, state = to_hugging_face(model)
@@ -100,8 +100,10 @@ def write_gguf(
     except OSError as error:
         if error.errno is not None:
             raise
-        # numpy says how many numbers could be written, and not what the system said.
-        raise UserError(f"{path.parent} must have room for the weights ({error.args[0]})") from None
+        # NumPy reports how many numbers were written, but not the system's error.
+        raise UserError(
+            f"cannot write the weights to {path.parent}: {error.args[0]}; check the free disk space"
+        ) from None
     finally:
         writer.close()
         temporary.unlink(missing_ok=True)
@@ -109,18 +111,18 @@ def write_gguf(
 
 
 def _check_kind(model: GPT, kind: str) -> None:
-    """Raise UserError unless llama.cpp computes a model of this type."""
+    """Raise UserError unless llama.cpp supports this model."""
     if kind not in KINDS:
         raise UserError(
-            f"a GGUF file of model type {kind} is not supported; train a model of Llama's form, such as "
-            "model=qwen_tiny, llama_tiny or llama"
+            f"cannot write model type {kind} as a GGUF file; train a Llama-style model, such as model=qwen_tiny, "
+            "llama_tiny or llama"
         )
     if model.config.mlp == "gelu_exact":
         raise UserError("mlp must be gelu to export as a GGUF file, got mlp=gelu_exact")
     scaling = model.config.rotary_scaling
     if KINDS[kind] != "llama" and scaling is not None and len(scaling) > 1:
         raise UserError(
-            f"rotary_scaling must be null or a factor alone in a GGUF file of type {kind}, got that of Llama 3"
+            f"rotary_scaling must be null or have only a factor in a GGUF file of type {kind}, got Llama 3's scaling"
         )
 
 
@@ -152,7 +154,7 @@ def _add_sizes(writer: "gguf.GGUFWriter", model: GPT, kind: str) -> None:
 
 
 def _tensors_of(model: GPT, kind: str, state: dict[str, Tensor]) -> dict[str, np.ndarray]:
-    """The weights in float32, under the names that llama.cpp has for them; UserError for one that is not finite."""
+    """Return the weights in float32 under their names in llama.cpp; raise UserError if a weight is not finite."""
     import gguf
 
     name_of = gguf.MODEL_ARCH_NAMES
@@ -161,20 +163,20 @@ def _tensors_of(model: GPT, kind: str, state: dict[str, Tensor]) -> dict[str, np
 
     tensors = {}
     for their_name, weight in state.items():
-        # llama.cpp takes the embedding where there is no unembedding.
+        # llama.cpp uses the embedding if the file has no unembedding.
         if their_name == "lm_head.weight" and model.config.tie_embeddings:
             continue
         name = names.get_name(their_name, try_suffixes=(".weight", ".bias"))
         assert name is not None, their_name
         if not bool(weight.isfinite().all()):
-            raise UserError(f"every weight must be finite, and {their_name} is not")
+            raise UserError(f"every weight must be finite, but {their_name} is not")
 
         is_transposed = is_conv1d(their_name, weight.ndim)
         values = (weight.T if is_transposed else weight).contiguous()
         if KINDS[kind] == "llama" and their_name.endswith(TURNED):
-            values = _with_neighbours_paired(values, model.config.head_width)
+            values = _with_adjacent_pairs(values, model.config.head_width)
         tensors[name] = values.numpy().astype(np.float32)
-    # What llama.cpp divides each frequency of rotary positions by, for a context as Llama 3 has it.
+    # llama.cpp divides each rotary frequency by these numbers, to scale positions as Llama 3 does.
     scaling: Any = model.config.rotary_scaling
     if scaling is not None and len(scaling) > 1:
         plain = frequencies(model.config.head_width, model.config.rotary_base or 0.0)  # (D/2)
@@ -182,17 +184,18 @@ def _tensors_of(model: GPT, kind: str, state: dict[str, Tensor]) -> dict[str, np
     return tensors
 
 
-def _with_neighbours_paired(weight: Tensor, d_head: int) -> Tensor:
-    """Rows of queries or keys (H D, ...) as llama.cpp turns them: neighbours, where Hugging Face's pairs are D/2 apart.
+def _with_adjacent_pairs(weight: Tensor, d_head: int) -> Tensor:
+    """Reorder rows of queries or keys, (H D, ...), for llama.cpp's rotary positions.
 
-    Only its architecture llama does so. Source: llama.cpp, conversion/llama.py.
+    llama.cpp rotates pairs of adjacent dimensions; the pairs of Hugging Face are D/2 apart. This applies only to
+    llama.cpp's architecture llama. Source: llama.cpp, conversion/llama.py.
     """
     heads = weight.unflatten(0, (-1, 2, d_head // 2))  # (H, 2, D/2, ...)
     return heads.transpose(1, 2).flatten(0, 2).contiguous()  # (H D, ...)
 
 
 def _add_tensors(writer: "gguf.GGUFWriter", tensors: dict[str, np.ndarray], dtype: str) -> None:
-    """Add the weights, each in the type that fits it; UserError for one that fp16 does not hold."""
+    """Add the weights, each in a suitable type; raise UserError for a weight that is too large for fp16."""
     import gguf
 
     tensor_type, file_type = DTYPES[dtype]
@@ -201,14 +204,14 @@ def _add_tensors(writer: "gguf.GGUFWriter", tensors: dict[str, np.ndarray], dtyp
         chosen = gguf.GGMLQuantizationType[_type_of(name, values, tensor_type)]
         if chosen.name == "F16" and np.abs(values).max() > LARGEST_FP16:
             raise UserError(
-                f"every weight must be at most {LARGEST_FP16} in fp16, and {name} has more"
+                f"every weight must be at most {LARGEST_FP16} in fp16, but {name} has a larger one"
             )
         writer.add_tensor(name, gguf.quants.quantize(values, chosen), raw_dtype=chosen)
 
 
 def _type_of(name: str, values: np.ndarray, wanted: str) -> str:
-    """The type of a tensor in a file whose matrices have the type `wanted`."""
-    is_exact = values.ndim == 1 or name.startswith("position_embd")  # llama.cpp reads no other
+    """Return the type of a tensor in a file whose matrices have the type `wanted`."""
+    is_exact = values.ndim == 1 or name.startswith("position_embd")  # llama.cpp requires float32
     if is_exact:
         return "F32"
     if wanted == "Q8_0" and values.shape[1] % Q8_0_WIDTH:

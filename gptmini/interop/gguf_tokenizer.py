@@ -1,6 +1,6 @@
-"""A tokenizer as the tokenizer of a GGUF file, by its tokenizer.json, where llama.cpp has a rule that gives its ids.
+"""Convert a tokenizer.json to the tokenizer of a GGUF file, if llama.cpp has a pre-tokenizer that gives the same ids.
 
-Source: llama.cpp, src/llama-vocab.cpp: the rules for pieces by their names, and SentencePiece's merging by scores.
+Source: llama.cpp, src/llama-vocab.cpp: the pre-tokenizers by name, and SentencePiece's merging by scores.
 """
 
 import json
@@ -26,10 +26,11 @@ _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3 = rf"{_WORDS}\p{{N}}{{1,3}}{_REST}"
 QWEN2 = rf"{_WORDS}\p{{N}}{_REST}"
-DIGITS = "digits"  # each by itself, before what follows
-LETTERS = "letters"  # one for each byte, without a cut
-GPT2 = "GPT-2's rule"  # and letters
-# llama.cpp's name of each rule by the steps of a pre_tokenizer, whether ignore_merges is set, and the normalizer.
+DIGITS = "digits"  # split off each digit before the next step
+LETTERS = "letters"  # write each byte as a letter, without splitting
+GPT2 = "GPT-2's rule"  # GPT-2's pattern, and letters
+# llama.cpp's name of each pre-tokenizer. The keys are the steps of a pre_tokenizer in tokenizer.json, whether
+# ignore_merges is set, and the normalizer.
 RULES: dict[tuple, str] = {
     ((GPT2,), False, None): "gpt-2",
     ((SPLIT_PATTERN, LETTERS), True, None): "gpt-2",  # gptmini's own byte pairs
@@ -37,31 +38,29 @@ RULES: dict[tuple, str] = {
     ((LLAMA3, LETTERS), True, None): "llama-bpe",
     ((QWEN2, LETTERS), False, "NFC"): "qwen2",
 }
-# llama.cpp demands merges. These two bytes stand in no UTF-8, so that their merge, given where there is none, changes
-# nothing.
+# llama.cpp requires at least one merge. UTF-8 never contains these two bytes, so merging them changes nothing.
 NO_MERGE = (in_letters(b"\xc0"), in_letters(b"\xc1"))
-NO_SCORE = -1e9  # of tokens that no merge makes
+NO_SCORE = -1e9  # for tokens that no merge makes
 NO_RULE = (
-    "a GGUF file names one of llama.cpp's rules for cutting texts, and none cuts as this tokenizer; "
-    "export a folder instead"
+    "llama.cpp has no pre-tokenizer that splits text like this tokenizer; export a folder instead"
 )
 
 
 class Vocabulary(NamedTuple):
-    """What a GGUF file says of each id."""
+    """The token, type and score of each id in a GGUF file."""
 
     tokens: list[str]
     types: list["gguf.TokenType"]
-    scores: list[float]  # of the merge that makes a token, higher for an earlier one
+    scores: list[float]  # of the merge that makes a token; an earlier merge has a higher score
 
 
 def add_tokenizer(
     writer: "gguf.GGUFWriter", tokenizer: Tokenizer, special_ids: Mapping[str, Any]
 ) -> None:
-    """Add the vocabulary of a tokenizer, its merges or scores, and the ids around a text.
+    """Add the vocabulary of a tokenizer, its merges or scores, and its special ids.
 
-    special_ids are the ids that a config.json of the model names.
-    Raises UserError: llama.cpp does not know the kind of tokenizer, or has no rule that cuts texts as it does.
+    special_ids are the ids for the model's config.json.
+    Raises UserError if llama.cpp does not support this kind of tokenizer, or has no matching pre-tokenizer.
     """
     is_bytes_alone = isinstance(tokenizer, BytePairTokenizer) and len(tokenizer.ranks) == 256
     if isinstance(tokenizer, BytePairTokenizer):
@@ -72,13 +71,15 @@ def add_tokenizer(
         )
     if not isinstance(tokenizer, LibraryTokenizer):
         raise UserError(
-            f"a GGUF file must have a tokenizer of byte pairs, got one of the kind {tokenizer.kind}, which llama.cpp "
-            "does not know; export a folder instead, or train with tokenizer=bpe or tokenizer=byte"
+            f"a GGUF file requires a byte-pair tokenizer, got kind {tokenizer.kind}; export a folder instead, "
+            "or train with tokenizer=bpe or tokenizer=byte"
         )
     tree = json.loads(tokenizer.text)
     model = tree["model"]
     if model.get("type") != "BPE":
-        raise UserError(f"a GGUF file must have byte pairs, got a tokenizer of {model.get('type')}")
+        raise UserError(
+            f"a GGUF file requires a byte-pair tokenizer, got {model.get('type')}; export a folder instead"
+        )
     merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
     vocabulary = _vocabulary(tree, merges, tokenizer.n_vocab)
 
@@ -90,15 +91,15 @@ def add_tokenizer(
         writer.add_add_space_prefix(True)
     else:
         writer.add_tokenizer_model("gpt2")
-        # Where each byte is an id, no cut changes the ids.
+        # If each byte is an id, splitting does not change the ids.
         writer.add_tokenizer_pre("gpt-2" if is_bytes_alone else _rule_of(tree))
         writer.add_token_merges([f"{left} {right}" for left, right in merges or [NO_MERGE]])
     writer.add_token_list(vocabulary.tokens)
     writer.add_token_types(vocabulary.types)
 
-    # A folder may say -1 for none, or several ids, where GGUF has one.
+    # A folder may have -1 for no id, or a list of ids, but GGUF takes one id.
     ids = {name: i for name, i in special_ids.items() if type(i) is int and i >= 0}
-    # Without these ids, llama.cpp takes 11 for both in a vocabulary of byte pairs.
+    # Without these ids, llama.cpp uses 11 for both with byte pairs.
     writer.add_bos_token_id(ids.get("bos_token_id", beginning_of(tokenizer) or 0))
     writer.add_eos_token_id(tokenizer.end_of_text or 0)
     if "pad_token_id" in ids:
@@ -109,7 +110,7 @@ def add_tokenizer(
 
 
 def _check_spaces(tree: dict) -> None:
-    """Raise UserError unless a tokenizer writes spaces as SentencePiece does, with one before each text."""
+    """Raise UserError unless a tokenizer writes spaces as SentencePiece does, with a space before each text."""
     prepend = {"type": "Prepend", "prepend": SPACE}
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     is_llamas = tree.get("normalizer") == {"type": "Sequence", "normalizers": [prepend, replace]}
@@ -119,7 +120,7 @@ def _check_spaces(tree: dict) -> None:
 
 
 def _rule_of(tree: dict) -> str:
-    """llama.cpp's name of the rule by which a tokenizer cuts texts into pieces."""
+    """Return llama.cpp's name of the tokenizer's pre-tokenizer."""
     pre_tokenizer = tree.get("pre_tokenizer") or {}
     steps = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
     normalizer = (tree.get("normalizer") or {}).get("type")
@@ -131,7 +132,7 @@ def _rule_of(tree: dict) -> str:
 
 
 def _name_of(step: dict) -> str:
-    """What RULES says of a step: a pattern, or one of the names above; else its JSON, which RULES does not have."""
+    """Return a step as in RULES: a pattern, or a name such as DIGITS; for any other step, its JSON."""
     plain = {key: value for key, value in step.items() if key != "trim_offsets"}
     if plain == {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}:
         return LETTERS
@@ -146,7 +147,7 @@ def _name_of(step: dict) -> str:
 
 
 def _vocabulary(tree: dict, merges: list[list[str]], n_vocab: int) -> Vocabulary:
-    """The tokens of all ids of a model; ids that its tokenizer does not have get names that no text gives."""
+    """Return the vocabulary of all ids of a model; ids that the tokenizer lacks become unused tokens."""
     import gguf
 
     rank_of = {f"{left}{right}": rank for rank, (left, right) in reversed([*enumerate(merges)])}

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub, downloaded into the hub's own cache."""
+"""Models of the Hugging Face Hub, downloaded into the hub's own cache."""
 
 import os
 import re
@@ -6,8 +6,8 @@ from pathlib import Path
 
 from gptmini.hub_errors import downloading
 
-# Files of a model on the hub that are read, and one that says why a repository is not read. A * would also match the
-# names of folders: *.safetensors is onnx/model.safetensors too.
+# Files to download: those that gptmini reads, and adapter_config.json, by which it recognises an adapter. No pattern
+# has a *, because it would match files in subfolders: *.safetensors matches onnx/model.safetensors.
 PATTERNS = [
     "config.json",
     "generation_config.json",
@@ -25,15 +25,15 @@ PATTERNS = [
 ]
 
 
-# The alphabet of names on the hub; the name of a file is none of them.
+# The pattern of a name on the hub. A name with one of these extensions is a file instead.
 HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 FILE_ENDS = (".ckpt", ".pt", ".safetensors", ".gguf", ".txt")
 
 
 def is_hub_name(text: str) -> bool:
-    """Whether a text can be the name of a model on the hub, as gpt2 or openai-community/gpt2.
+    """Return whether a string can be the name of a model on the hub, such as gpt2 or openai-community/gpt2.
 
-    What lies in a folder that is here, as runs/mine, is a misspelt path and no name on the hub.
+    If its first part is an existing folder, as in runs/mine, the string is a misspelt path and not a name on the hub.
     """
     owner, slash, _ = text.partition("/")
     is_path = os.path.lexists(text) or (bool(slash) and Path(owner).exists())
@@ -41,13 +41,13 @@ def is_hub_name(text: str) -> bool:
 
 
 def download_model(name: str) -> Path:
-    """The folder of a model of the hub, downloaded unless the cache has it.
+    """Return the folder of a model of the hub; download the model unless it is in the cache.
 
-    Raises UserError: the hub cannot be reached, or has no such model.
+    Raises UserError if the hub cannot be reached or has no such model.
     """
     # Imported here, because it takes a third of a second.
     from huggingface_hub import snapshot_download
 
-    instead = "there is no folder or file of this name here, either"
+    instead = "there is no local folder or file of this name either"
     with downloading(f"the model {name}", instead):
         return Path(snapshot_download(name, allow_patterns=PATTERNS))

@@ -1,6 +1,6 @@
-"""To and from the models of Hugging Face that compute what a GPT computes, as plain dicts.
+"""Conversion between GPT and Hugging Face models that compute the same logits, as plain dicts.
 
-transformers is not needed. Hugging Face's models are "theirs" in this file, and GPT and GPTConfig are "ours".
+transformers is not needed. "Their" names are those of Hugging Face, and "our" names are those of GPT and GPTConfig.
 """
 
 import re
@@ -26,15 +26,16 @@ from gptmini.model.config import GPTConfig, config_from_file
 from gptmini.model.gpt import GPT, VOCABULARY, gpt_of_shapes
 from gptmini.user_error import UserError
 
-# Another name that transformers has for the tanh form of GELU.
+# transformers has two names for the tanh form of GELU.
 OTHER_NAMES = {"gelu_new": "gelu_pytorch_tanh"}
-# Settings that a config may leave out, by model type: GPT-2's usual width inside an MLP, and in a Llama as many heads
-# of keys and values as of queries. The others of Llama's form have a number there that does not follow from the rest.
+# Settings that a config may omit, by model type. The default of n_inner is 4 times the model's width. In a Llama, the
+# default of num_key_value_heads is the number of query heads. Other Llama-style models have defaults that do not follow
+# from the other settings.
 OPTIONAL = {"gpt2": ("n_inner",), "llama": ("num_key_value_heads",)}
 NEVER_SET = ("quantization_config", "rope_scaling")
-# What rope_parameters may say besides their base, because it changes nothing.
+# Keys and values that rope_parameters may have besides rope_theta, because they change nothing.
 PLAIN_ROPE = {"rope_type": "default", "partial_rotary_factor": 1}
-# Their names of our settings that are translated one by one.
+# Their names of settings that Architecture.settings lacks, for error messages.
 OUR_NAMES = {
     "tie_embeddings": "tie_word_embeddings",
     "d_head": "head_dim",
@@ -44,7 +45,7 @@ OUR_NAMES = {
     "rotary_scaling": "rope_scaling",
     "original_context_length": "original_max_position_embeddings",
 }
-SHOWN = 5  # names that an error gives
+SHOWN = 5  # most weight names in an error
 
 
 def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
@@ -54,22 +55,23 @@ def from_hugging_face(config: dict, state: dict[str, Tensor]) -> GPT:
         config: the to_dict() of the Hugging Face model's config.
         state: the state_dict() of the Hugging Face model.
 
-    Raises UserError: another model type, a setting that GPT does not compute, or a missing or misshapen weight.
+    Raises UserError for another model type, for a setting that GPT does not support, and for a missing or misshapen
+    weight.
     """
     return gpt_of(our_config(config), state, config["model_type"])
 
 
 def gpt_of(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
-    """Build the GPT of a config from the weights of a Hugging Face model of a model type.
+    """Build the GPT of a config from the weights of a Hugging Face model of type `kind`.
 
-    Raises UserError: a weight is missing, left over or misshapen.
+    Raises UserError if a weight is missing, unexpected or misshapen.
     """
-    # Before a config that claims millions of layers makes millions of names.
+    # Check first, so that a config with millions of layers does not create millions of names.
     if config.n_layers > len(state):
         raise UserError(
-            f"the config claims {config.n_layers} layers, and there are {len(state)} tensors in all"
+            f"the config has {config.n_layers} layers, but the weights have only {len(state)} tensors"
         )
-    # Beyond vocab_size, rows of GPT's weights are padding, which Hugging Face's models do not have.
+    # Rows of GPT's weights after vocab_size are padding, which Hugging Face models do not have.
     n_padding = config.padded_vocab_size - config.vocab_size
 
     weights = {}
@@ -84,47 +86,48 @@ def gpt_of(config: GPTConfig, state: dict[str, Tensor], kind: str) -> GPT:
             if name in VOCABULARY:
                 weights[name] = F.pad(weights[name], (0, 0, 0, n_padding))
         model.load_state_dict(weights, assign=True)
-    except (RuntimeError, IndexError) as error:  # as torch says that shapes do not fit
+    except (RuntimeError, IndexError) as error:  # torch raises these if shapes do not match
         reason = " ".join(str(error).split())
-        raise UserError(f"the weights must have the shapes of the config: {reason}") from None
+        raise UserError(f"the shapes of the weights do not match the config: {reason}") from None
     return model
 
 
 def _names_in(state: dict[str, Tensor], model: GPT, kind: str) -> dict[str, list[str]]:
-    """Our name of each weight, and the names of its parts in a state; UserError unless these are all there is."""
+    """Map our name of each weight to the names of its parts in a state.
+
+    Raises UserError if a weight is missing or unexpected.
+    """
     config = model.config
     ours = model.state_dict()
     names = dict(ARCHITECTURES[kind].weight_names(config))
     names = {name: theirs for name, theirs in names.items() if name in ours}
     wanted = {their_name for their_names in names.values() for their_name in their_names}
 
-    # Some files hold a tied embedding under its second name too.
+    # Some files contain a tied embedding under both of its names.
     head, embedding = "lm_head.weight", _embedding_name(kind)
     is_twice = config.tie_embeddings and {head, embedding} <= set(state)
     if is_twice and torch.equal(state[head], state[embedding]):
         wanted.add(head)
 
     missing = sorted(wanted - set(state))
-    left_over = sorted(set(state) - wanted)
-    if missing or left_over:
+    unexpected = sorted(set(state) - wanted)
+    if missing or unexpected:
         raise UserError(
-            f"the weights must be those of a model of type {kind} that GPT computes; missing: "
-            f"{names_of(missing, SHOWN) or 'none'}; left over: {names_of(left_over, SHOWN) or 'none'}"
+            f"the weights must match a model of type {kind}; missing: {names_of(missing, SHOWN) or 'none'}; "
+            f"unexpected: {names_of(unexpected, SHOWN) or 'none'}"
         )
     return names
 
 
 def to_hugging_face(model: GPT, *, kind: str | None = None) -> tuple[dict, dict[str, Tensor]]:
-    """Config and state dict of the model in transformers that computes the same logits as a GPT.
+    """Return the config and state dict of the transformers model that computes the same logits as a GPT.
 
     Args:
         model: the GPT.
-        kind: a key of ARCHITECTURES; None for the most widely known that computes what the GPT does.
+        kind: a key of ARCHITECTURES; None for the most widely known type that computes the same as the GPT.
 
-    Returns keyword arguments of the Hugging Face config, with model_type among them and without the ids around a text,
-    and the state dict.
-    Raises UserError: no model type, or not the one asked for, computes what this GPT does; the setting that differs is
-    named.
+    The config holds keyword arguments of the Hugging Face config, including model_type but without special ids.
+    Raises UserError with the setting that differs, if the requested type or no type computes the same as the GPT.
     """
     config = model.config
     kind = choose_architecture(config, kind)
@@ -133,7 +136,7 @@ def to_hugging_face(model: GPT, *, kind: str | None = None) -> tuple[dict, dict[
     weights = model.state_dict()
     for name, their_names in ARCHITECTURES[kind].weight_names(config):
         if name not in weights and kind in llama.KINDS:
-            continue  # a bias or a gain that not every model of this type has
+            continue  # a bias or gain that is optional in this model type
         weight = _weight_or_zeros(weights, name)
         if name in VOCABULARY:
             weight = weight[: config.vocab_size]  # (V, C), without the rows of padding
@@ -153,12 +156,12 @@ def to_hugging_face(model: GPT, *, kind: str | None = None) -> tuple[dict, dict[
 
 
 def _embedding_name(kind: str) -> str:
-    """Their name of the token embedding."""
+    """Return their name of the token embedding."""
     return ARCHITECTURES[kind].weights_outside_blocks["embedding.weight"][0]
 
 
 def _weight_or_zeros(weights: dict[str, Tensor], name: str) -> Tensor:
-    """A weight of the GPT; for a bias that the GPT does without, as many zeros as its weight has rows."""
+    """Return a weight of the GPT; for a missing bias, return zeros, one per row of its weight."""
     if name in weights:
         return weights[name]
     weight = weights[f"{name.removesuffix('.bias')}.weight"]
@@ -166,14 +169,14 @@ def _weight_or_zeros(weights: dict[str, Tensor], name: str) -> Tensor:
 
 
 def _transpose_conv1d(their_name: str, weight: Tensor) -> Tensor:
-    """Transpose a Conv1D of GPT-2, (in, out), to (out, in) or back; any other weight stays."""
+    """Transpose a Conv1D of GPT-2, (in, out), to (out, in) or back; return any other weight unchanged."""
     return weight.T if is_conv1d(their_name, weight.ndim) else weight
 
 
 def our_config(config: dict) -> GPTConfig:
-    """Translate a Hugging Face config.
+    """Translate a Hugging Face config to GPTConfig.
 
-    Raises UserError: another model type, an absent size, or a setting that GPT does not compute.
+    Raises UserError for another model type, a missing size, or a setting that GPT does not support.
     """
     kind = known_model_type(config.get("model_type"))
     architecture = ARCHITECTURES[kind]
@@ -193,7 +196,7 @@ def our_config(config: dict) -> GPTConfig:
         settings[name] = value[0] if isinstance(value, tuple) else value
     settings["mlp"] = _our_activation(config, kind, architecture)
     settings["init"] = "zero_projections" if kind == "nanochat" else "gpt2"
-    # transformers ties GPT-2's embeddings unless the config says otherwise, and those of the others only if it does.
+    # Without tie_word_embeddings, transformers ties the embeddings of GPT-2 but not those of other models.
     settings["tie_embeddings"] = config.get("tie_word_embeddings", kind == "gpt2")
     if kind in llama.KINDS:
         settings |= llama.settings_of(config, kind)
@@ -209,22 +212,22 @@ def our_config(config: dict) -> GPTConfig:
 
 
 def renamed(sentence: str, names: Mapping[str, str]) -> str:
-    """A sentence of GPTConfig, with the names that a file has for the settings in the place of ours."""
+    """Replace our names of settings in a message of GPTConfig by the names in a file."""
     return re.sub(r"\w+", lambda word: names.get(word[0], word[0]), sentence)
 
 
 def _rotary_base(rope: object, kind: str) -> object:
-    """The base of rotary positions that turn all of a head's dimensions, by angles that nothing rescales."""
+    """Return the base of rotary positions; raise UserError for partial or scaled rotary positions."""
     values = rope if isinstance(rope, dict) else {}
     others = {name: value for name, value in values.items() if PLAIN_ROPE.get(name) != value}
     base = others.pop("rope_theta", None)
     if base is None or others:
-        refuse("rope_parameters", "a rope_theta without further settings", kind, rope)
+        refuse("rope_parameters", "a rope_theta without other settings", kind, rope)
     return base
 
 
 def _our_activation(config: dict, kind: str, architecture: Architecture) -> str:
-    """Our name of the activation in an MLP; UserError for one that GPT does not compute for this model type."""
+    """Return our name of the MLP's activation; raise UserError if GPT does not support it for this model type."""
     default = next(iter(architecture.activations.values()))
     theirs = config.get(architecture.activation, default)
     for ours, name in architecture.activations.items():
@@ -234,7 +237,7 @@ def _our_activation(config: dict, kind: str, architecture: Architecture) -> str:
 
 
 def _their_config(config: GPTConfig, kind: str) -> dict:
-    """Translate a GPTConfig that choose_architecture let pass."""
+    """Translate a GPTConfig that choose_architecture has accepted."""
     architecture = ARCHITECTURES[kind]
     exported = {theirs: getattr(config, ours) for ours, theirs in architecture.settings.items()}
     exported.update(architecture.their_values)
@@ -244,15 +247,15 @@ def _their_config(config: GPTConfig, kind: str) -> dict:
     exported["tie_word_embeddings"] = config.tie_embeddings
 
     if kind == "gpt2":
-        exported["n_ctx"] = config.context_length  # which llama.cpp's converter and MLX ask for
+        exported["n_ctx"] = config.context_length  # required by llama.cpp's converter and MLX
         exported["resid_pdrop"] = config.dropout
         exported["embd_pdrop"] = config.dropout
         exported["attn_pdrop"] = config.dropout
         return exported
 
-    # Training may have seen shorter sequences than the weights came with.
+    # Training may use shorter sequences than the imported model supports.
     exported["max_position_embeddings"] = config.longest_input
-    # The configs of the others have no null that stands for the usual size.
+    # In other configs, null does not mean the default size.
     exported["num_key_value_heads"] = config.n_kv_heads or config.n_heads
     exported["intermediate_size"] = config.d_ff or 4 * config.d_model
     exported["attention_dropout"] = config.dropout

@@ -1,17 +1,17 @@
-"""The models of Llama's form: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM.
+"""Llama-style models: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM.
 
-All four are a GPT with RMS norms that have gains, rotary positions and a gated MLP. Qwen 2 has biases in its
-projections of queries, keys and values; Qwen 3 has gains in a norm of queries and keys. Sources: transformers 5.23,
-modeling_llama.py, modeling_mistral.py, modeling_qwen2.py, modeling_qwen3.py and modeling_rope_utils.py.
+All four are GPTs with RMS norms that have gains, rotary positions and a gated MLP. Qwen 2 has biases in its query, key
+and value projections. Qwen 3 normalises queries and keys with gains. Sources: transformers 5.23, modeling_llama.py,
+modeling_mistral.py, modeling_qwen2.py, modeling_qwen3.py and modeling_rope_utils.py.
 
-Hugging Face's models are "theirs" in this file, and GPT and GPTConfig are "ours".
+"Their" names are those of Hugging Face, and "our" names are those of GPT and GPTConfig.
 """
 
 from typing import Any
 
 from pydantic import PositiveInt
 from torch import Tensor
-from typing_extensions import TypedDict  # which pydantic takes before Python 3.12
+from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
 from gptmini.interop.architectures import check_setting, refuse
 from gptmini.model.config import GPTConfig
@@ -20,14 +20,15 @@ from gptmini.settings import checked
 from gptmini.user_error import UserError
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
-# Ends of names of what is turned by positions: theirs turn by the angle of a position, and ours by minus the angle.
+# Suffixes of weights that rotary positions affect. Their models rotate by the angle of a position, ours by minus the
+# angle.
 TURNED = tuple(
     f".{part}.{kind}"
     for part in ("q_proj", "k_proj", "q_norm", "k_norm")
     for kind in ("weight", "bias")
 )
-MISTRALS_WINDOW = 4096  # where a config names none
-SCALINGS = {  # of frequencies, by their rope_type: our name of each number, to theirs
+MISTRALS_WINDOW = 4096  # sliding_window if a config omits it
+SCALINGS = {  # frequency scalings by rope_type: our name of each number to theirs
     "default": {},
     "linear": {"factor": "factor"},
     "llama3": {
@@ -40,14 +41,14 @@ SCALINGS = {  # of frequencies, by their rope_type: our name of each number, to 
 
 
 class Rope(TypedDict, total=False):
-    """Types of what is read of the settings of rotary positions, besides those that GPTConfig checks."""
+    """Types of the rotary settings that GPTConfig does not check."""
 
     rope_type: str
     type: str
 
 
 class ConfigTypes(TypedDict, total=False):
-    """Types of what is read of a config, besides those that GPTConfig checks."""
+    """Types of the config's settings that GPTConfig does not check."""
 
     max_position_embeddings: PositiveInt
     sliding_window: int | None
@@ -57,9 +58,9 @@ class ConfigTypes(TypedDict, total=False):
 
 
 def settings_of(config: dict, kind: str) -> dict[str, Any]:
-    """What a config says beyond the sizes that all architectures share, as settings of GPTConfig.
+    """Translate the settings of a config, except the sizes that all architectures share, to GPTConfig.
 
-    Raises UserError: a setting that GPT does not compute, or that has another type.
+    Raises UserError for a setting that GPT does not support or that has another type.
     """
     checked(config, ConfigTypes)
     check_setting(config, kind, "partial_rotary_factor", 1)
@@ -80,7 +81,7 @@ def settings_of(config: dict, kind: str) -> dict[str, Any]:
 
 
 def their_settings(config: GPTConfig, kind: str) -> dict[str, Any]:
-    """What a config says beyond the sizes, in the spellings of transformers 4, which MLX needs, and of 5."""
+    """Return their settings except sizes, under the names of transformers 4 (for MLX) and of transformers 5."""
     scaling: dict[str, Any] = dict(config.rotary_scaling or {})
     rope_type = {0: "default", 1: "linear", 4: "llama3"}[len(scaling)]
     rope = {theirs: scaling[ours] for ours, theirs in SCALINGS[rope_type].items()}
@@ -106,9 +107,9 @@ def their_settings(config: GPTConfig, kind: str) -> dict[str, Any]:
 
 
 def turned(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tensor]:
-    """Weights in which the halves of each head of queries and keys are exchanged, from ours to theirs or back.
+    """Exchange the two halves of each head of queries and keys, to convert weights from ours to theirs or back.
 
-    With the halves exchanged, a turn by an angle is a turn by minus the angle.
+    With exchanged halves, a rotation by an angle becomes a rotation by minus the angle.
     """
     exchanged = dict(state)
     for name, weight in state.items():
@@ -119,7 +120,7 @@ def turned(state: dict[str, Tensor], config: GPTConfig) -> dict[str, Tensor]:
 
 
 def _rotary(config: dict, kind: str) -> dict[str, Any]:
-    """Base and scaling of rotary positions, which transformers 4 and 5 spell differently."""
+    """Return base and scaling of rotary positions; transformers 4 and 5 name these settings differently."""
     rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
     check_setting(rope, kind, "partial_rotary_factor", 1)
     rope_type = rope.get("rope_type", rope.get("type", "default"))
@@ -138,12 +139,12 @@ def _rotary(config: dict, kind: str) -> dict[str, Any]:
 
 
 def _check_windows(config: dict, kind: str) -> None:
-    """Raise UserError for a model whose queries see only some of the positions before them."""
+    """Raise UserError unless queries attend to all previous positions."""
     if kind == "mistral":
         window = config.get("sliding_window", MISTRALS_WINDOW)
         if window is not None and window < config["max_position_embeddings"]:
-            refuse("sliding_window", "null, or as long as the context,", kind, window)
+            refuse("sliding_window", "null or at least the context length", kind, window)
     check_setting(config, kind, "use_sliding_window", False)
     others = set(config.get("layer_types") or []) - {"full_attention"}
     if others:
-        refuse("layer_types", "full_attention alone", kind, min(others))
+        refuse("layer_types", "only full_attention", kind, min(others))

@@ -1,4 +1,4 @@
-"""nanoGPT's checkpoint, ckpt.pt, as a GPT and its tokenizer: read without running any code in it."""
+"""Read nanoGPT's checkpoint, ckpt.pt, as a GPT and its tokenizer, without running any code in the file."""
 
 from pathlib import Path
 
@@ -12,12 +12,12 @@ from gptmini.tokenizer import CharTokenizer, Tokenizer, gpt2
 from gptmini.untrusted import read_pickle, read_tensors
 from gptmini.user_error import UserError
 
-COMPILED_PREFIX = "_orig_mod."  # of the names of a model that was saved while it was compiled
-MASK = ".attn.bias"  # ends the name of a mask that older versions kept beside the weights
+COMPILED_PREFIX = "_orig_mod."  # of weight names if a compiled model was saved
+MASK = ".attn.bias"  # suffix of a mask that older versions stored with the weights
 GPT2_SIZES = (50257, 50304)  # number of GPT-2's ids, and the next multiple of 64
 
 
-# Our name of each size to nanoGPT's.
+# Our name of each size to nanoGPT's name.
 SIZES = {
     "context_length": "block_size",
     "d_model": "n_embd",
@@ -25,7 +25,7 @@ SIZES = {
     "n_heads": "n_head",
     "bias": "bias",
 }
-# Our settings that every model of nanoGPT has.
+# Our settings that are the same in every nanoGPT model.
 FIXED = {
     "norm": "layernorm",
     "position": "learned",
@@ -36,13 +36,13 @@ FIXED = {
 
 
 def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
-    """The GPT of a checkpoint of nanoGPT, and the tokenizer of its ids.
+    """Return the GPT of a nanoGPT checkpoint and its tokenizer.
 
     Args:
         path: ckpt.pt.
-        meta: the meta.pkl that nanoGPT keeps beside the ids of characters; None for GPT-2's tokenizer.
+        meta: the meta.pkl that nanoGPT writes for a character dataset; None for GPT-2's tokenizer.
 
-    Raises UserError: a file that holds anything but plain values and tensors, is damaged, or is none of nanoGPT.
+    Raises UserError if a file is damaged or not of nanoGPT, or contains anything except plain values and tensors.
     """
     checkpoint = read_tensors(path)
     tokenizer = gpt2([]) if meta is None else _characters(meta)
@@ -60,8 +60,8 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
     fitting = GPT2_SIZES if meta is None else (tokenizer.n_vocab,)
     if n_rows not in fitting:
         raise UserError(
-            f"{path} has {n_rows!r:.80} ids and its tokenizer {tokenizer.n_vocab}; for ids of characters, name the "
-            "meta.pkl that lies beside them with --meta"
+            f"{path} has {n_rows!r:.80} ids, but its tokenizer has {tokenizer.n_vocab}; for a character dataset, give "
+            "its meta.pkl with --meta"
         )
     try:
         return gpt_of(config, state, "gpt2").eval(), tokenizer
@@ -70,7 +70,7 @@ def read_nanogpt(path: Path, meta: Path | None = None) -> tuple[GPT, Tokenizer]:
 
 
 def _state(weights: dict[str, Tensor], *, n_kept: int) -> dict[str, Tensor]:
-    """Weights of nanoGPT as GPT-2 of Hugging Face has them: matrices of blocks transposed, n_kept of the ids."""
+    """Convert nanoGPT's weights to those of Hugging Face's GPT-2: transpose the blocks' matrices, keep n_kept ids."""
     state = {}
     for full_name, weight in weights.items():
         name = full_name.removeprefix(COMPILED_PREFIX)
@@ -83,15 +83,17 @@ def _state(weights: dict[str, Tensor], *, n_kept: int) -> dict[str, Tensor]:
 
 
 def _characters(meta: Path) -> CharTokenizer:
-    """The tokenizer of nanoGPT's meta.pkl; UserError for a file that is none."""
+    """Return the tokenizer of nanoGPT's meta.pkl; raise UserError for any other file."""
     try:
         values = read_pickle(meta)
         characters = [values["itos"][i] for i in range(len(values["itos"]))]
-        # Before they are joined: a pickle can name one long text many times.
+        # Check before joining: a pickle can repeat one long string many times.
         if any(len(character) != 1 for character in characters):
-            raise ValueError("an id stands for several characters or none")
+            raise ValueError("each id must stand for one character")
         return CharTokenizer("".join(characters), end_of_text=False)
     except OSError:
         raise
-    except Exception as error:  # of any class: a pickle may be anything
-        raise UserError(f"{meta} must be the meta.pkl of nanoGPT's characters ({error})") from None
+    except Exception as error:  # of any class: a pickle may contain anything
+        raise UserError(
+            f"{meta} must be nanoGPT's meta.pkl of a character dataset ({error})"
+        ) from None

@@ -1,30 +1,30 @@
-"""What users name for a model and gptmini does not read: an adapter of peft, or a GGUF file."""
+"""Clear errors for model files that gptmini does not read: peft adapters and GGUF files."""
 
 from pathlib import Path
 
 from gptmini.interop.reading import INDEX, WEIGHTS
 from gptmini.user_error import UserError
 
-GGUF_MAGIC = b"GGUF"  # the first bytes of every such file
-# What a folder holds that is read: weights, or a run's checkpoints, or runs.
+GGUF_MAGIC = b"GGUF"  # the first bytes of a GGUF file
+# Names in folders that gptmini reads: weights, a run's checkpoints, or runs.
 READ = (WEIGHTS, INDEX, "config.yaml", "checkpoints", "latest")
-ADAPTER = "adapter_config.json"  # which peft writes beside the weights of a LoRA
+ADAPTER = "adapter_config.json"  # peft writes it next to the weights of an adapter
 
 
 def check_is_read(path: Path) -> None:
-    """Raise UserError for an adapter of peft or a GGUF file, or for a folder that holds one and no other weights."""
+    """Raise UserError for a peft adapter or a GGUF file, or for a folder that contains one and no other weights."""
     if _is_gguf(path):
         raise _not_read_gguf(path)
     if not path.is_dir() or any((path / name).exists() for name in READ):
         return
-    if any(path.glob("*/config.yaml")):  # runs of one name
+    if any(path.glob("*/config.yaml")):  # runs with the same name
         return
 
     if (path / ADAPTER).exists():
         raise UserError(
-            f"{path} is a LoRA or another adapter of peft, not a model; merge it into its base: "
+            f"{path} is a LoRA or other peft adapter, not a model; merge it into its base model: "
             f"AutoPeftModelForCausalLM.from_pretrained({str(path)!r}).merge_and_unload().save_pretrained(FOLDER), "
-            "save the tokenizer there too, and name FOLDER"
+            "save the tokenizer there too, and use FOLDER"
         )
     found = next((file for file in sorted(path.glob("*.gguf")) if _is_gguf(file)), None)
     if found is not None:
@@ -32,7 +32,7 @@ def check_is_read(path: Path) -> None:
 
 
 def _is_gguf(path: Path) -> bool:
-    """Whether a path is a GGUF file, whatever its name."""
+    """Return whether a path is a GGUF file, with any name."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -40,9 +40,9 @@ def _is_gguf(path: Path) -> bool:
 
 
 def _not_read_gguf(path: Path) -> UserError:
-    """The error for a GGUF file."""
+    """Return the error for a GGUF file."""
     return UserError(
-        f"{path} is a GGUF file, which gptmini writes but does not read; name the Hugging Face folder it was made from "
-        f"or make one: AutoModelForCausalLM.from_pretrained({str(path.parent)!r}, gguf_file={path.name!r})"
+        f"{path} is a GGUF file, which gptmini writes but does not read; use the Hugging Face folder of the model, "
+        f"or create it: AutoModelForCausalLM.from_pretrained({str(path.parent)!r}, gguf_file={path.name!r})"
         ".save_pretrained(FOLDER), and the same with AutoTokenizer"
     )

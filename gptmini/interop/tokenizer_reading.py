@@ -1,6 +1,6 @@
-"""Tokenizers of Hugging Face's folders: as gptmini's own where that gives the same ids, else run by their library.
+"""Read tokenizers of Hugging Face folders: as gptmini's own if the ids are the same, else with the tokenizers library.
 
-Hugging Face's tokenizers are "theirs" in this file, and those of gptmini "ours".
+In this file, "theirs" are Hugging Face's tokenizers and "ours" are gptmini's.
 """
 
 import random
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator
-from typing_extensions import TypedDict  # which pydantic takes before Python 3.12
+from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
 from gptmini.settings import checked
 from gptmini.tokenizer import (
@@ -31,12 +31,12 @@ from gptmini.user_error import UserError
 if TYPE_CHECKING:
     import tokenizers
 
-# Texts on which a tokenizer that was read is compared with the library's: all kinds of pieces, side by side.
+# Words of the random texts that compare our tokenizer with the library's: all kinds of pieces, side by side.
 LATIN = ("the", " The", " tokenizer", "'s", "'ll", "'", "é", " naïve", "a" * 30)
 OTHERS = (" 1984", "3.14", "==", " (", ")", "_x", "日本", "🙂", "\u0301", "\u017f")
 SPACES = (" ", "  ", "\n", "\n\n    ", "\t", "\u3000", "\xa0")
 N_COMPARED = 2000  # texts
-# Keys of tokenizer_config.json whose tokens a template for chats may use.
+# Keys of tokenizer_config.json for tokens that a chat template may use.
 NAMED_TOKENS = (
     "bos_token",
     "eos_token",
@@ -46,9 +46,9 @@ NAMED_TOKENS = (
     "cls_token",
     "mask_token",
 )
-# The tokenizer of older folders of GPT-2. The rule that cuts texts into pieces is in neither file.
+# The tokenizer of older GPT-2 folders. These files do not contain the pattern that splits text into pieces.
 GPT2_FILES = ("vocab.json", "merges.txt")
-# Keys that list further special tokens, in transformers 4 and 5.
+# Keys that list more special tokens, in transformers 4 and 5.
 MORE_TOKENS = ("additional_special_tokens", "extra_special_tokens")
 
 
@@ -60,19 +60,19 @@ class Template(TypedDict):
 
 
 def _named(templates: object) -> object:
-    """Chat templates as a list of named ones. A string is the template named default."""
+    """Return chat templates as a list of named templates; a string becomes the template named default."""
     if isinstance(templates, str):
         return [{"name": "default", "template": templates}]
     return [] if templates is None else templates
 
 
 def _string_of(token: Any) -> Any:
-    """The string of a token, which may stand among its settings; tokenizer.json has these too."""
+    """Return the string of a token. A token may be an object with settings, which are also in tokenizer.json."""
     return token.get("content") if isinstance(token, dict) else token
 
 
 class Templates(TypedDict, total=False):
-    """The templates for chats of tokenizer_config.json."""
+    """The chat templates of tokenizer_config.json."""
 
     chat_template: Annotated[list[Template], BeforeValidator(_named)]
 
@@ -84,18 +84,18 @@ Tokens = dict[str, Annotated[str | None, BeforeValidator(_string_of)]]
 def read_tokenizer(
     path: Path, *, n_vocab: int, ends: Sequence[int], kind: str = "gpt2"
 ) -> Tokenizer:
-    """The tokenizer of a folder with tokenizer.json, or as older ones of GPT-2 have it, with vocab.json and merges.txt.
+    """Return the tokenizer of a folder with tokenizer.json, or with vocab.json and merges.txt in older GPT-2 folders.
 
-    It is one of gptmini's own where that gives the same ids and the folder has no template for chats, and else runs the
-    file by the library tokenizers.
+    The tokenizer is one of gptmini's own if it gives the same ids and the folder has no chat template. Otherwise, the
+    tokenizers library runs the file.
 
     Args:
         path: the folder.
-        n_vocab: ids of the model, which may have more than its tokenizer.
-        ends: ids at which a sample ends, as the model's configurations say; the first also separates documents.
-        kind: model type, whose tokenizer cuts texts by a rule that vocab.json and merges.txt do not hold.
+        n_vocab: number of ids of the model; it may be larger than the tokenizer's.
+        ends: ids at which a sample ends, from the model's config files; the first also separates documents.
+        kind: model type. It determines the pattern that splits text, which vocab.json and merges.txt do not contain.
 
-    Raises UserError: a file is missing, damaged, or has more ids than the model.
+    Raises UserError if a file is missing or damaged, or has more ids than the model.
     """
     file = _tokenizer_file(path, kind)
     theirs = _read_theirs(file)
@@ -105,9 +105,9 @@ def read_tokenizer(
     settings = _tokenizer_config(path)
     chat = _chat_of(path, settings)
     is_whole = sorted(by_id) == list(range(n_vocab))
-    has_one_end = len(ends) <= 1  # as gptmini's own kinds
+    has_one_end = len(ends) <= 1  # gptmini's own kinds have at most one
     if ours is not None and chat is None and has_one_end and is_whole:
-        with library_errors(f"{file}: it must be one that encodes a text"):
+        with library_errors(f"{file}: the tokenizer cannot encode text"):
             if _are_same(theirs, ours):
                 return ours
 
@@ -126,7 +126,7 @@ def read_tokenizer(
 
 
 def _tokenizer_file(path: Path, kind: str) -> Path:
-    """The file of a folder that holds the vocabulary; UserError if there is none from which all ids follow."""
+    """Return the vocabulary file of a folder; raise UserError if no file determines all ids."""
     file = path / "tokenizer.json"
     if file.exists():
         return file
@@ -139,15 +139,15 @@ def _tokenizer_file(path: Path, kind: str) -> Path:
     found = f" (it has {' and '.join(others)})" if others else ""
     source = repr(str(path)) if others else "BASE_MODEL"
     raise UserError(
-        f"{path} is a {kind} without tokenizer.json{found}; save the fast tokenizer of transformers there: "
+        f"{path} is a {kind} model without tokenizer.json{found}; save the fast tokenizer of transformers there: "
         f"AutoTokenizer.from_pretrained({source}).save_pretrained({str(path)!r})"
     )
 
 
 def _chat_of(path: Path, settings: dict) -> dict[str, str] | None:
-    """The chat template of a folder, as chat_template, and the names of tokens that it may use; None without one.
+    """Return the chat template of a folder as chat_template, and the named tokens; None without a template.
 
-    settings are those of _tokenizer_config.
+    settings is the result of _tokenizer_config.
     """
     template = settings["chat_template"].get("default")
     if (path / "chat_template.jinja").exists():
@@ -163,9 +163,9 @@ def _chat_of(path: Path, settings: dict) -> dict[str, str] | None:
 
 
 def _tokenizer_config(path: Path) -> dict:
-    """The tokenizer_config.json of a folder: chat_template has all templates by their names, and tokens are strings.
+    """Return the tokenizer_config.json of a folder, with templates by name in chat_template and tokens as strings.
 
-    Raises UserError: one of these has another type.
+    Raises UserError if one of them has another type.
     """
     file = path / "tokenizer_config.json"
     config = read_json(file) if file.exists() else {}
@@ -176,13 +176,13 @@ def _tokenizer_config(path: Path) -> dict:
 
 
 def _read_theirs(file: Path) -> "tokenizers.Tokenizer":
-    """The tokenizer of a tokenizer.json, or of a vocab.json with merges.txt beside it; UserError for a damaged file."""
+    """Load tokenizer.json, or vocab.json with merges.txt, into the library; raise UserError for a damaged file."""
     import tokenizers
 
     values = read_json(file)
     if file.name == "vocab.json":
-        file_size(file.with_name("merges.txt"), LARGEST_JSON)  # which the library opens itself
-    with library_errors(f"{file} must be a tokenizer of the library tokenizers"):
+        file_size(file.with_name("merges.txt"), LARGEST_JSON)  # the library opens this file itself
+    with library_errors(f"cannot load the tokenizer {file}"):
         if file.name == "vocab.json":
             return _of_vocabulary_and_merges(file)
         check_settings(values)
@@ -190,9 +190,9 @@ def _read_theirs(file: Path) -> "tokenizers.Tokenizer":
 
 
 def _of_vocabulary_and_merges(file: Path) -> "tokenizers.Tokenizer":
-    """GPT-2's tokenizer of a vocab.json, with merges.txt and what tokens were added in other files of its folder.
+    """Return GPT-2's tokenizer of vocab.json and merges.txt, with the tokens added in other files of the folder.
 
-    The files are read as by GPT2Tokenizer of transformers 5.24: tokenization_utils_base.py and tokenization_gpt2.py.
+    It reads the files as GPT2Tokenizer of transformers 5.24: tokenization_utils_base.py and tokenization_gpt2.py.
     """
     import tokenizers
     from tokenizers import AddedToken, decoders, models, pre_tokenizers
@@ -202,7 +202,7 @@ def _of_vocabulary_and_merges(file: Path) -> "tokenizers.Tokenizer":
     added, special = _added_tokens(file, settings)
     vocabulary |= {token["content"]: i for i, token in added.items()}
     if len(set(vocabulary.values())) != len(vocabulary):
-        raise ValueError("an added token has the id of another")
+        raise ValueError("two tokens have the same id")
 
     theirs = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     theirs.pre_tokenizer = pre_tokenizers.ByteLevel(
@@ -210,7 +210,7 @@ def _of_vocabulary_and_merges(file: Path) -> "tokenizers.Tokenizer":
     )
     theirs.decoder = decoders.ByteLevel()
 
-    # Those of the vocabulary that have a name, as end-of-text, are special without being listed as added.
+    # A named token of the vocabulary, such as end-of-text, is special even if it is not listed as added.
     known = [token["content"] for token in added.values()]
     for name in special:
         if name in vocabulary and name not in known:
@@ -220,9 +220,9 @@ def _of_vocabulary_and_merges(file: Path) -> "tokenizers.Tokenizer":
 
 
 def _added_tokens(file: Path, settings: dict) -> tuple[dict[int, dict], list[str]]:
-    """The tokens that were added to a vocab.json, their settings by their ids; and the names of all special tokens.
+    """Return the tokens added to a vocab.json, as settings by id, and the strings of all special tokens.
 
-    tokenizer_config.json lists them with their settings. In older folders added_tokens.json has the ids alone.
+    tokenizer_config.json lists added tokens with their settings. In older folders, added_tokens.json has only the ids.
     """
     names: dict = settings
     if "added_tokens_decoder" not in settings:
@@ -232,7 +232,7 @@ def _added_tokens(file: Path, settings: dict) -> tuple[dict[int, dict], list[str
         more = names.get(key) or []
         listed += more.values() if isinstance(more, dict) else more
     special = [_string_of(token) for token in listed]
-    special.append(END_OF_TEXT)  # what transformers names where the files name none
+    special.append(END_OF_TEXT)  # the default of transformers
 
     if "added_tokens_decoder" in settings:
         return {int(i): token for i, token in settings["added_tokens_decoder"].items()}, special
@@ -245,13 +245,13 @@ def _added_tokens(file: Path, settings: dict) -> tuple[dict[int, dict], list[str
 
 
 def _json_beside(file: Path, name: str) -> dict:
-    """The object in another JSON file of a file's folder; empty where there is no such file."""
+    """Return the object of another JSON file in the folder of `file`; empty if it does not exist."""
     beside = file.with_name(name)
     return read_json(beside) if beside.exists() else {}
 
 
 def _ours(theirs: "tokenizers.Tokenizer", tokens: list[str]) -> Tokenizer | None:
-    """The tokenizer of gptmini's own kinds with these tokens, in the order of their ids; None for another kind."""
+    """Return gptmini's own tokenizer with these tokens, in order of their ids; None if gptmini has no such kind."""
     ends = tokens[-1:] == [END_OF_TEXT]
     plain = tokens[:-1] if ends else tokens
     kind = type(theirs.model).__name__
@@ -262,14 +262,14 @@ def _ours(theirs: "tokenizers.Tokenizer", tokens: list[str]) -> Tokenizer | None
     try:
         ranks = [in_bytes(token) for token in plain]
         return BytePairTokenizer(BYTE_PATTERN if ranks == ALL_BYTES else SPLIT_PATTERN, ranks)
-    except (KeyError, UserError):  # a letter that stands for no byte, or a byte without a letter
+    except (KeyError, UserError):  # a character stands for no byte, or a byte has no token
         return None
 
 
 def _are_same(theirs: "tokenizers.Tokenizer", ours: Tokenizer) -> bool:
-    """Whether the ids of the tokens themselves, of tokens side by side, and of random texts are the same.
+    """Return whether two tokenizers give the same ids for each token, for tokens side by side and for random texts.
 
-    Ids that the library puts before a text are none of gptmini's own kinds.
+    They differ if the library adds ids before a text, because gptmini's own kinds do not.
     """
     draw = random.Random(0)
     words = [*LATIN, *OTHERS, *SPACES]

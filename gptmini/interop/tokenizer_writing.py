@@ -1,4 +1,4 @@
-"""Tokenizers of gptmini for Hugging Face: as those of the library tokenizers, and as files that transformers reads."""
+"""Export gptmini's tokenizers to the tokenizers library, and to files for transformers."""
 
 import json
 from pathlib import Path
@@ -23,10 +23,10 @@ ANY_CHARACTER = r"[\s\S]"
 
 
 def to_tokenizers(tokenizer: Tokenizer) -> "tokenizers.Tokenizer":
-    """The tokenizer of the library tokenizers that gives every text the same ids.
+    """Return a tokenizer of the tokenizers library that gives the same ids for every text.
 
-    It differs in one thing: the library takes the string <|endoftext|> in a text for the id that ends a document.
-    Raises UserError: a tokenizer of another kind than gptmini's own.
+    There is one exception: the library encodes the string <|endoftext|> in a text as the end-of-text id.
+    Raises UserError unless the tokenizer is of gptmini's own kinds.
     """
     from tokenizers import AddedToken
 
@@ -35,16 +35,19 @@ def to_tokenizers(tokenizer: Tokenizer) -> "tokenizers.Tokenizer":
     elif isinstance(tokenizer, BytePairTokenizer):
         exported = _of_byte_pairs(tokenizer)
     else:
-        raise UserError(f"a tokenizer of the kind {tokenizer.kind} cannot be exported")
+        raise UserError(f"cannot export a tokenizer of kind {tokenizer.kind}")
 
-    # After the model, so that its id is the one behind those of the model.
+    # Added after the model is built, so that its id follows those of the model.
     if tokenizer.end_of_text is not None:
         exported.add_special_tokens([AddedToken(END_OF_TEXT, special=True, normalized=False)])
     return exported
 
 
 def _of_characters(tokenizer: CharTokenizer) -> "tokenizers.Tokenizer":
-    """A word for each character. A byte-pair model without merges would drop unknown characters without a word."""
+    """Return a word-level model with a word for each character.
+
+    A byte-pair model without merges would silently drop unknown characters.
+    """
     import tokenizers
     from tokenizers import Regex, decoders, models, pre_tokenizers
 
@@ -56,12 +59,12 @@ def _of_characters(tokenizer: CharTokenizer) -> "tokenizers.Tokenizer":
 
 
 def _of_byte_pairs(tokenizer: BytePairTokenizer) -> "tokenizers.Tokenizer":
-    """Byte pairs, with every way to make a token as a merge, as transformers converts tiktoken's encodings."""
+    """Return a byte-pair model with every pair that forms a token as a merge, as transformers converts tiktoken's."""
     import tokenizers
     from tokenizers import Regex, decoders, models, pre_tokenizers
 
     vocabulary = {in_letters(token): rank for rank, token in enumerate(tokenizer.ranks)}
-    # tiktoken looks for a piece as a whole before it merges, and ignore_merges does the same.
+    # tiktoken looks up the entire piece before it merges; ignore_merges does the same.
     model = models.BPE(vocab=vocabulary, merges=merges_of(tokenizer.ranks), ignore_merges=True)
     exported = tokenizers.Tokenizer(model)
 
@@ -76,10 +79,10 @@ def _of_byte_pairs(tokenizer: BytePairTokenizer) -> "tokenizers.Tokenizer":
 
 
 def merges_of(ranks: list[bytes]) -> list[tuple[str, str]]:
-    """The pairs of tokens that make a token, in letters, in the order in which they are merged.
+    """Return the pairs of tokens that form a token, in letters, in merge order.
 
-    tiktoken merges two neighbours whenever their joint bytes are a token, the token of lowest rank first. So each token
-    is the result of every pair of tokens that it can be cut into.
+    tiktoken merges two adjacent tokens if their joined bytes are a token, and merges the token of lowest rank first. So
+    every pair of tokens that joins to a token is a merge.
     """
     rank_of = {token: rank for rank, token in enumerate(ranks)}
     merges = []
@@ -106,10 +109,10 @@ def write_tokenizer(
     """Write tokenizer.json and tokenizer_config.json, which transformers reads as PreTrainedTokenizerFast.
 
     Args:
-        tokenizer, folder: any tokenizer, and a folder that exists.
-        context_length: most tokens that the model takes.
-        published: the tokenizer_config.json of the folder that the tokenizer comes from; None for none.
-        is_cut: whether that folder's model took more tokens.
+        tokenizer, folder: any tokenizer, and an existing folder.
+        context_length: most tokens that the model accepts.
+        published: the tokenizer_config.json of the folder that the tokenizer came from, or None.
+        is_cut: whether the model of that folder accepted more tokens.
     """
     if isinstance(tokenizer, LibraryTokenizer):
         text = tokenizer.text
@@ -122,13 +125,13 @@ def write_tokenizer(
         config = _own_config(tokenizer)
     if published is None or is_cut:
         config["model_max_length"] = context_length
-    # Without this class, transformers 5 makes GPT-2's own tokenizer of the file and leaves ignore_merges out.
+    # Without this class, transformers 5 builds GPT-2's own tokenizer and drops ignore_merges.
     config["tokenizer_class"] = "PreTrainedTokenizerFast"
 
     if isinstance(tokenizer, LibraryTokenizer) and tokenizer.chat is not None:
         templates = config.get("chat_template")
         config |= tokenizer.chat
-        # A list holds further templates, of which the tokenizer has the default one.
+        # A list may have several templates; the tokenizer stores the one named default.
         if isinstance(templates, list):
             default = {"name": "default", "template": tokenizer.chat.get("chat_template")}
             config["chat_template"] = [
@@ -139,16 +142,16 @@ def write_tokenizer(
 
 
 def _own_config(tokenizer: Tokenizer) -> dict[str, Any]:
-    """The tokenizer_config.json of a tokenizer that was published in no folder, without its class and its length."""
+    """Return the tokenizer_config.json of a tokenizer that was not published, without class and length."""
     config: dict[str, Any] = {"clean_up_tokenization_spaces": False}
     for name, i in (
         ("bos_token", beginning_of(tokenizer)),
         ("eos_token", tokenizer.end_of_text),
-        # Batches of prompts need a token that fills them up, and this one never stands within a document.
+        # Padding a batch of prompts requires a token, and end-of-text never occurs inside a document.
         ("pad_token", tokenizer.end_of_text),
     ):
         if i is not None:
             config[name] = tokenizer.decode([i])
-    # A model continues after the last token of a row, so padding stands on the left.
+    # A model continues after the last token of a row, so padding is on the left.
     config["padding_side"] = "left"
     return config

@@ -69,7 +69,7 @@ def test_a_run_begins_with_the_weights_and_the_tokenizer_of_another(script, base
 
     script("export", "runs/latest", "out")
     card = (tmp_path / "out" / "README.md").read_text()
-    assert f"began with: {base.parent.name}/{base.name}/checkpoints/best.ckpt\n" in card
+    assert f"initial weights: {base.parent.name}/{base.name}/checkpoints/best.ckpt\n" in card
 
 
 def test_an_exported_folder_begins_a_run_as_its_run_does(script, base):

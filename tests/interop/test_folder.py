@@ -143,7 +143,7 @@ def test_the_card_and_the_configs_say_what_is_known(tmp_path):
     assert card.data.pipeline_tag == "text-generation"
     for known in (f"{gpt.n_parameters:,} param", "0.1 on the text rhymes", "1.2346", "2.3457"):
         assert known in card.text
-    assert "began with" not in card.text  # which is not known
+    assert "initial weights" not in card.text  # which is not known
     assert is_own_folder(tmp_path / "out")
 
     config = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -160,12 +160,12 @@ def test_a_folder_is_readable_by_others_and_replaces_none(tmp_path):
     modes = {file.stat().st_mode for file in (tmp_path / "empty").iterdir()}
     assert modes == {(tmp_path / "usual").stat().st_mode}
 
-    with pytest.raises(UserError, match=r"empty must not exist yet, or be an empty folder; delete"):
+    with pytest.raises(UserError, match=r"empty already exists .*; delete"):
         written(tmp_path / "empty")
 
 
 def test_a_disk_without_room_is_one_line_and_leaves_nothing(tmp_path):
-    said = r"^\S+ must have room for the weights \(.*\)\Z"
+    said = rf"^.* {tmp_path}: .*; check the free disk space\Z"
     with files_of_at_most(20_000), pytest.raises(UserError, match=said):
         written(tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
@@ -177,7 +177,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path, value, dtype):
     ours = wide_gpt(MODELS["gpt2"] | {"vocab_size": 257}).eval()
     with torch.no_grad():
         ours.norm.bias[3] = value
-    with pytest.raises(UserError, match=r"every weight must be finite in \S+, and \S+ is not"):
+    with pytest.raises(UserError, match=r"every weight must be finite in \S+, but \S+ is not"):
         write_folder(tmp_path / "out", ours, encoder, TRAINING, sampling=SAMPLING, dtype=dtype)
     assert list(tmp_path.iterdir()) == []
 
@@ -285,12 +285,12 @@ REFUSED = [
     (
         "nanochat",
         edit("config.json", vocab_size=2**31),
-        "must have the shapes of the config: .* si",
+        "shapes .* match the config: .* si",
     ),
     (
         "nanochat",
         edit("config.json", num_hidden_layers=9_999),
-        "the config claims 9999 layers, and",
+        "the config has 9999 layers",
     ),
     (
         "nanochat",
@@ -306,18 +306,26 @@ REFUSED = [
     ("nanochat", cut("config.json", 30), r"config\.json must be JSON"),
     ("nanochat", cut("tokenizer.json", 300), r"tokenizer\.json must be JSON"),
     ("nanochat", cut("model.safetensors", 3000), "must be a whole safetensors file"),
-    ("nanochat", replace_weights(lm_head__weight=...), "missing: lm_head.weight; left over: none"),
-    ("nanochat", replace_weights(other=torch.zeros(3)), "missing: none; left over: other"),
-    ("nanochat", replace_weights(lm_head__weight=torch.zeros(2, 2)), "must have the shapes of the"),
-    ("gpt2", edit("config.json", scale_attn_weights=False), "scale_attn_weights must be True in a"),
-    ("gpt2", replace_weights(lm_head__weight=torch.ones(300, 24)), "none; left over: lm_head.weig"),
-    ("gpt2", to_pickle, r"a pickle of weights \(\.bin\) could run code, and is not read"),
+    ("nanochat", replace_weights(lm_head__weight=...), "missing: lm_head.weight; unexpected: none"),
+    ("nanochat", replace_weights(other=torch.zeros(3)), "missing: none; unexpected: other"),
+    (
+        "nanochat",
+        replace_weights(lm_head__weight=torch.zeros(2, 2)),
+        "shapes .* match the config: ",
+    ),
+    (
+        "gpt2",
+        edit("config.json", scale_attn_weights=False),
+        "scale_attn_weights must be True .*, g",
+    ),
+    ("gpt2", replace_weights(lm_head__weight=torch.ones(300, 24)), "none; unexpected: lm_head.wei"),
+    ("gpt2", to_pickle, r"must have model\.safetensors.* \(\.bin\)"),
     ("gpt2", to_index({"weight_map": 7}), r"index\.json: weight_map: .*, got 7"),
     ("gpt2", to_index({"weight_map": {"a": "../b"}}), r"index\.json: weight_map\.a: .*'\.\./b'"),
     ("gpt2", to_index({"weight_map": {"a": "/dev/zero"}}), r"weight_map\.a: .*'/dev/zero'"),
     ("gpt2", to_index({"weight_map": {"a": ".."}}), r"weight_map\.a: .*'\.\.'"),
-    ("gpt2", to_index({"weight_map": {"a": "b"}}), r"index\.json names 'b', which is not in"),
-    ("gpt2", to_index({"weight_map": {"a": "\ud800"}}), r"index\.json names '\\ud800', which"),
+    ("gpt2", to_index({"weight_map": {"a": "b"}}), r"index\.json lists 'b', which is not in"),
+    ("gpt2", to_index({"weight_map": {"a": "\ud800"}}), r"index\.json lists '\\ud800', which"),
     ("gpt2", edit("config.json", eos_token_id=[-5, 3]), r"config\.json: eos_token_id\.0: .*got -5"),
     ("gpt2", edit("config.json", eos_token_id="x"), r"config\.json: eos_token_id\.0: .*got 'x'"),
     (
@@ -329,13 +337,13 @@ REFUSED = [
     (
         "gpt2",
         edit("config.json", n_embd=6 * 2**29, vocab_size=2**32),
-        "have the shapes of the config",
+        "shapes .* match the config: ",
     ),
     ("nanochat", edit("config.json", tie_word_embeddings=0), r"tie_word_embeddings: .* got 0"),
     (
         "gpt2",
         edit("tokenizer.json", model=[1]),
-        r"tokenizer\.json .* \(model must be .*, got \[1\]",
+        r"tokenizer\.json \(model must be .*, got \[1\]",
     ),
     (
         "gpt2",
@@ -357,7 +365,7 @@ REFUSED = [
     (
         "gpt2",
         edit("tokenizer.json", normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
-        r"tokenizer\.json must be a tokenizer of the library tokenizers \(Precompiled",
+        r"tokenizer\.json \(Precompiled",
     ),
     (
         "gpt2",
@@ -371,7 +379,7 @@ REFUSED = [
             },
             normalizer={"type": "Lowercase"},  # so that it is none of gptmini's own
         ),
-        r"tokenizer\.json: it must be one that encodes a text \(",
+        r"tokenizer\.json: .* cannot encode text \(",
     ),
     # The library would end the whole process.
     (

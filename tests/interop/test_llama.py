@@ -103,11 +103,15 @@ def test_logits_and_gradients_equal_those_of_transformers_both_ways(model):
 @pytest.mark.parametrize(
     ("model", "changes", "said"),
     [
-        ("mistral", {"sliding_window": 128}, "sliding_window must be null, or as long as the con"),
-        ("qwen2", {"use_sliding_window": True}, "use_sliding_window must be False in a model of "),
-        ("qwen3", {"layer_types": ["sliding_attention"]}, "layer_types must be full_attention a"),
+        ("mistral", {"sliding_window": 128}, "sliding_window must be null .*, got 128"),
+        (
+            "qwen2",
+            {"use_sliding_window": True},
+            "use_sliding_window must be False to import .*qwen2",
+        ),
+        ("qwen3", {"layer_types": ["sliding_attention"]}, "layer_types must be only full_attent"),
         ("qwen3", {"head_dim": None}, "the config of a model of type qwen3 must have head_dim"),
-        ("llama 3", {"hidden_act": "gelu"}, "hidden_act must be silu in a model of type llama"),
+        ("llama 3", {"hidden_act": "gelu"}, "hidden_act must be silu to import .* llama"),
         ("llama 3", {"rope_scaling": "x"}, "rope_scaling: .* got 'x'"),
         (
             "mistral",
@@ -126,8 +130,8 @@ def test_logits_and_gradients_equal_those_of_transformers_both_ways(model):
         ),
         ("llama 3", {"rms_norm_eps": "1e-5"}, "rms_norm_eps: .* got '1e-5'"),
         ("llama 3", {"mlp_bias": None}, "mlp_bias: .* got None"),
-        ("llama 3", {"rope_scaling": LINEAR | {"partial_rotary_factor": 0.5}}, "must be 1 in a"),
-        ("llama 3", {"partial_rotary_factor": 0.5}, "partial_rotary_factor must be 1 in a model"),
+        ("llama 3", {"rope_scaling": LINEAR | {"partial_rotary_factor": 0.5}}, "must be 1 .*0.5"),
+        ("llama 3", {"partial_rotary_factor": 0.5}, "partial_rotary_factor must be 1 .*, got 0.5"),
         ("llama 3", {"rope_scaling": {"rope_type": "yarn"}}, "rope_type must be one of default, "),
         ("llama 3", {"rope_scaling": {"type": "llama3", "factor": 8.0}}, "must have low_freq_fac"),
     ],
@@ -304,5 +308,5 @@ def test_a_tokenizer_that_llama_cpp_has_no_rule_for_is_refused(folder, tmp_path,
         tree["model"]["merges"] = []
     (path / "tokenizer.json").write_text(json.dumps(tree))
     model, tokenizer = read_folder(path)
-    with pytest.raises(UserError, match="none cuts as this tokenizer; export a folder instead"):
+    with pytest.raises(UserError, match=r"llama\.cpp .*; export a folder instead"):
         write_gguf(tmp_path / "m.gguf", model, tokenizer, name="mine", dtype="fp32")

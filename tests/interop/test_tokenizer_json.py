@@ -107,9 +107,7 @@ def test_the_files_that_openai_published_are_read(tmp_path):
     assert read.to_dict() == ours.to_dict()
 
     (tmp_path / "merges.txt").write_text("h e l l o")
-    with pytest.raises(
-        UserError, match=r"vocab\.json must be a tokenizer of the library tokenizers"
-    ):
+    with pytest.raises(UserError, match=r"cannot load .*vocab\.json"):
         read_tokenizer(tmp_path, n_vocab=300, ends=[])
 
 
@@ -171,7 +169,7 @@ def test_byte_pairs_without_a_decoder_are_texts_too(tmp_path):
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (("vocab.json", "merges.txt"), r"qwen2 without tokenizer\.json \(it has vocab\.json a"),
+        (("vocab.json", "merges.txt"), r"qwen2 .* tokenizer\.json \(it has vocab\.json and"),
         (("tokenizer.model",), r"without tokenizer\.json \(it has tokenizer\.model\)"),
         ((), r"without tokenizer\.json; save .*: AutoTokenizer\.from_pretrained\(BASE_MODEL\)"),
     ],
