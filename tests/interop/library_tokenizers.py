@@ -1,4 +1,4 @@
-"""Tokenizers of the library tokenizers, as models of other programs have them."""
+"""Tokenizers of the tokenizers library, like those of models from other programs."""
 
 from tokenizers import (
     AddedToken,
@@ -13,9 +13,9 @@ from tokenizers import (
 
 
 def learned(text, *, special, steps=()):
-    """Byte pairs learned from a text, cut by GPT-2's rule and by steps before it.
+    """Return byte pairs learned from a text that is split by `steps` and then by GPT-2's pattern.
 
-    special are the special tokens, in the order of their ids; the first stands before each text.
+    special are the special tokens, in the order of their ids; the first is added before each text.
     """
     made = Tokenizer(models.BPE())
     by_rule = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -35,7 +35,7 @@ def learned(text, *, special, steps=()):
 
 
 def of_sentence_piece():
-    """Byte pairs as Llama 2 has them: spaces are signs, and a character without an id is its bytes."""
+    """Return byte pairs like Llama 2's: spaces are replaced by U+2581, and characters without an id become bytes."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), *"\u2581the", "th"]
     vocabulary = {piece: i for i, piece in enumerate(pieces)}
     made = Tokenizer(models.BPE(vocabulary, [("t", "h")], unk_token="<unk>", byte_fallback=True))

@@ -1,4 +1,4 @@
-"""Files as nanoGPT writes them: a checkpoint of its train.py, and the meta.pkl of its characters."""
+"""Files like nanoGPT's: a checkpoint of its train.py, and the meta.pkl of a character dataset."""
 
 import pickle
 
@@ -8,7 +8,7 @@ import torch
 def write_nanogpt(folder, characters=None, *, bias=True, is_compiled=False, vocab_size=50304):
     """Write ckpt.pt, and meta.pkl for characters; return the weights under nanoGPT's names.
 
-    The names and entries are those of model.py and train.py of nanoGPT, at a tiny size with wide random weights.
+    Names and entries are the same as in nanoGPT's model.py and train.py, at a tiny size with wide random weights.
     """
     if characters is not None:
         vocab_size = len(characters)

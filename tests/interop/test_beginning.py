@@ -1,4 +1,4 @@
-"""What stands before a text, in evaluations and in prepared texts, is what stands there in transformers."""
+"""The ids before a text, in evaluations and in prepared texts, are the same as in transformers."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ SPECIAL = ["<s>", "</s>", "<b>"]
 WORDS = "the cat sat on 12 mats, where is it? Nowhere and nowhere, naïve 🙂. "
 TEXTS = [WORDS[:5], WORDS[3:] * 2, "\n it is\n", WORDS, "on mats " * 9]
 TEMPLATE = "{% for message in messages %}{{ bos_token }}{{ message.content }}{% endfor %}"
-# Kinds of folders: whether the tokenizer's file puts <s> before a text, and the other names of tokenizer_config.json.
+# Kinds of folders: whether tokenizer.json adds <s> before a text, and the other names of tokenizer_config.json.
 KINDS = {
     "adds <s>": (True, {"bos_token": "<s>"}),
     "names another token": (False, {"bos_token": {"__type": "AddedToken", "content": "<b>"}}),
@@ -42,7 +42,7 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """By its kind, the folder of a random Llama in transformers."""
+    """The folder of a random Llama of transformers for each kind."""
     made = {}
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
@@ -84,7 +84,7 @@ def file(tmp_path):
 
 
 def read(folder):
-    """A folder's tokenizer, as a checkpoint keeps it."""
+    """Return a folder's tokenizer, as restored from a checkpoint."""
     _, tokenizer = read_folder(folder)
     return from_dict(tokenizer.to_dict())
 
@@ -94,7 +94,7 @@ def coder_of(folder):
 
 
 def nats_of(theirs, window, n_scored):
-    """What transformers' model loses on the last ids of a window."""
+    """Return the loss of transformers' model, in nats, on the last ids of a window."""
     labels = torch.tensor([window])
     labels[:, :-n_scored] = -100
     with torch.no_grad():
@@ -110,7 +110,7 @@ def measured(folder, text, *, alone=False, stride=None):
 
 
 def test_a_document_alone_stands_behind_the_token_of_lm_evaluation_harness(folder, file):
-    """prefix_token_id of its models/huggingface.py is bos_token_id, or else eos_token_id; the windows are its own."""
+    """In its models/huggingface.py, prefix_token_id is bos_token_id or else eos_token_id; the windows are the same."""
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
     coder = coder_of(folder)
     first = coder.eos_token_id if coder.bos_token_id is None else coder.bos_token_id
@@ -133,7 +133,7 @@ def test_a_document_alone_stands_behind_the_token_of_lm_evaluation_harness(folde
 
 @pytest.mark.parametrize("stride", [None, 5])
 def test_a_stream_is_that_of_the_guide_of_hugging_face(folder, file, stride):
-    """Its guide on perplexity gives a model the ids of coder(text); behind each text stands an end-of-text."""
+    """The guide on perplexity feeds the ids of coder(text) to a model; here end-of-text follows each text."""
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
     coder = coder_of(folder)
     ids = [i for text in TEXTS for i in (*coder(text)["input_ids"], coder.eos_token_id)]
@@ -177,7 +177,7 @@ def test_a_prepared_document_begins_as_in_transformers_and_as_a_prompt(folder, f
     assert tokenizer.byte_lengths()[store.tokens("train")].sum() == n_bytes
     assert inspect_split(store, "train", tokenizer, 99).first == TEXTS[:3]
 
-    # A text gives the same ids where it is not prepared.
+    # The text gives the same ids without preparation.
     prepared = PreparedText(store.folder, "train", None)
     text = TextFiles([file], "text", None)
     for one, other in zip(prepared.documents(tokenizer), text.documents(tokenizer), strict=True):
@@ -188,13 +188,13 @@ def test_a_prepared_document_begins_as_in_transformers_and_as_a_prompt(folder, f
 
 
 def in_documents(store, split):
-    """The ids of each document of a split."""
+    """Return the ids of each document of a split."""
     ends = store.document_ends(split).astype(int)
     return [ids.tolist() for ids in np.split(store.tokens(split), ends[:-1])]
 
 
 class InParts(TextCorpus):
-    """A text whose documents come word by word."""
+    """A corpus that yields its documents word by word."""
 
     def documents(self):
         for document in super().documents():
@@ -249,7 +249,7 @@ def test_a_chat_has_no_second_beginning(folders, tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fingerprints_change_only_with_the_beginning_of_a_text(folders, kind):
-    """The digest is that of earlier versions, whose tokenizers had no bos_token without a template."""
+    """The digest equals that of earlier versions, which had bos_token only with a template."""
     tokenizer = read(folders[kind])
     state = {
         "kind": "tokenizers",
@@ -261,7 +261,7 @@ def test_fingerprints_change_only_with_the_beginning_of_a_text(folders, kind):
     if kind == "has a template":
         state["chat"] = {"chat_template": TEMPLATE, "bos_token": "<b>", "eos_token": "</s>"}
     if kind == "names another token":
-        state["bos_token"] = "<b>"  # behind which a document alone is scored
+        state["bos_token"] = "<b>"  # precedes a document that is scored alone
     digest = hashlib.sha256(repr(sorted(state.items())).encode()).hexdigest()
 
     before = {"before": [0]} if kind == "adds <s>" else {}
@@ -270,7 +270,7 @@ def test_fingerprints_change_only_with_the_beginning_of_a_text(folders, kind):
 
 
 def test_a_text_prepared_by_an_earlier_version_is_read_as_it_is(folders, file, tmp_path):
-    """Without <s>."""
+    """Earlier versions prepared it without <s>."""
     tokenizer = read(folders["adds <s>"])
     (tmp_path / "train.txt").write_text(WORDS)
     corpus = TextCorpus(tmp_path / "train.txt", 0.5, val_path=file)
@@ -311,7 +311,7 @@ def test_a_bos_token_that_is_no_token_is_passed_over(folders, tmp_path, name):
 
 
 def test_a_beginning_that_is_end_of_text_stands_there_once(tmp_path):
-    """As where transformers' GPT-2 is saved with add_bos_token; such a folder is none of gptmini's own kinds."""
+    """transformers' GPT-2 does this if saved with add_bos_token; its tokenizer is not of gptmini's own kinds."""
     ours = byte([])
     theirs = to_tokenizers(ours)
     assert read_saved(theirs, tmp_path).to_dict() == ours.to_dict()

@@ -1,4 +1,4 @@
-"""Chats by the template of a folder: ids, answers and losses are those of transformers."""
+"""Chats with the template of a folder: ids, answers and losses are the same as in transformers."""
 
 import gzip
 import json
@@ -41,7 +41,7 @@ PLAIN = (
     "{% for message in messages %}{{ message.role | capitalize }}: {{ message.content }}\n"
     "{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"
 )
-# As Qwen 3's: only the last answer has what stands before it when it is generated.
+# Like Qwen 3's: only the last answer has the prefix that it has when it is generated.
 LAST = (
     "{% for message in messages %}{% if message.role == 'assistant' and loop.last %}<think>{% endif %}"
     "{{ message.content }}{% endfor %}"
@@ -57,7 +57,7 @@ WORDS = "the cat sat on 12 mats, where is it? system user assistant Be brief. An
 
 
 def folder_with(path, template, *, as_file=False):
-    """A folder with a tokenizer.json whose texts begin with <s>, and a chat template."""
+    """Write a folder with a chat template and a tokenizer.json that adds <s> before a text."""
     made = learned(WORDS, special=["<s>", "</s>", "<|im_start|>", "<|im_end|>"])
     path.mkdir(exist_ok=True)
     made.save(str(path / "tokenizer.json"))
@@ -137,7 +137,7 @@ def test_a_named_token_that_is_no_unicode_is_refused(tmp_path):
 
 @pytest.fixture
 def chats(tmp_path):
-    """A file of 300 chats of different lengths, packed, and the chats."""
+    """A file of 300 chats of different lengths, and the chats."""
     made = [[CHAT[1] | {"content": f"cat {i} " * (i % 7)}, CHAT[2]] for i in range(300)]
     lines = [json.dumps({"id": i, "messages": chat}) for i, chat in enumerate(made)]
     (tmp_path / "chats.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
@@ -200,7 +200,7 @@ def test_the_loss_is_that_of_transformers_with_labels(tmp_path, chats, monkeypat
     )
     theirs = transformers.LlamaForCausalLM(config)
     ours = from_hugging_face(config.to_dict(), theirs.state_dict())
-    # Of windows, transformers takes all tokens, of which it shifts the labels itself.
+    # transformers takes windows with all tokens and shifts the labels itself.
     inputs = torch.cat([tokens, tokens[:, -1:]], dim=1)
     labels = torch.cat([torch.full((4, 1), -100), targets], dim=1)
     expected = theirs(inputs, labels=labels).loss
@@ -247,7 +247,7 @@ STRICT_PLAIN = (
 
 @pytest.fixture
 def some_refused(tmp_path):
-    """A file of 3,000 chats, of which every hundredth begins with the assistant, and the other ones."""
+    """A file of 3,000 chats and the chats that start with the user; every hundredth starts with the assistant."""
     made = []
     for i in range(3000):
         chat = [CHAT[1] | {"content": f"cat {i} " + "sat " * (i % 7)}, CHAT[2]]
@@ -361,7 +361,7 @@ def test_roles_that_occur_are_named_where_no_answer_is_trained_on(tmp_path):
 
 @pytest.mark.parametrize("loss_on", ["answers", "all"])
 def test_nothing_is_told_of_chats_that_are_all_trained_on(tmp_path, loss_on):
-    """With loss_on=all, those without an answer are trained on too."""
+    """With loss_on=all, chats without an answer are trained on too."""
     chat = CHAT if loss_on == "answers" else CHAT[:2]
     (tmp_path / "some.jsonl").write_text(json.dumps({"messages": chat}) + "\n")
     (tmp_path / "val.jsonl").write_text(json.dumps({"messages": chat}) + "\n")

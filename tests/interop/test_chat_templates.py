@@ -1,4 +1,4 @@
-"""Chats by templates with the rules of well-known models: ids and answers are those of transformers, or refused."""
+"""Chats with the rules of well-known templates: ids and answers are the same as in transformers, or refused."""
 
 import json
 import os
@@ -25,7 +25,7 @@ CHATML = (
 )
 ASKS = "{% if add_generation_prompt %}{{ '<|start|>assistant\n' }}{% endif %}"
 EACH = "{% for m in messages %}{% set c = m.content %}"
-# Each has the rules of the models that its name begins with, in few words. The tags are for transformers alone.
+# Short templates with the rules of the models that their names start with. Only transformers gets the tags.
 TEMPLATES = {
     "smollm2": (
         f"{EACH}{{% if loop.first and m.role != 'system' %}}{{{{ '<|start|>system\n12 cats<|end|>\n' }}}}{{% endif %}}"
@@ -41,7 +41,7 @@ TEMPLATES = {
         "{{ bos_token + '[INST] ' + m.content.strip() + ' [/INST]' }}{% else %}"
         "{% generation %}{{ ' ' + m.content.strip() + ' ' + eos_token }}{% endgeneration %}{% endif %}{% endfor %}"
     ),
-    # The first one of Llama 3 asks for an answer whether it should or not.
+    # Llama 3's first template always adds the generation prompt.
     "llama3": (
         "{% for m in messages %}{% if loop.first %}{{ bos_token }}{% endif %}"
         "{{ '<|start|>' + m.role + '<|head|>\n\n' }}"
@@ -78,14 +78,14 @@ TEMPLATES = {
         "{{ m.content.split('</think>')[-1] + eos_token }}{% endgeneration %}{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}<|head|>{% endif %}"
     ),
-    # The prompt for an answer stands behind a question even where nobody asks.
+    # The generation prompt always follows a question.
     "phi3": (
         "{{ bos_token }}{% for m in messages %}"
         "{% if m.role == 'assistant' %}{% generation %}{{ m.content + '<|end|>\n' }}{% endgeneration %}"
         "{% else %}{{ '<|start|>' + m.role + '\n' + m.content + '<|end|>\n<|head|>\n' }}"
         "{% endif %}{% endfor %}"
     ),
-    # No special tokens, and the prompt for an answer behind every chat.
+    # No special tokens, and the generation prompt after every chat.
     "plain": (
         "{% for m in messages %}{{ m.role + ': ' }}{% if m.role == 'assistant' %}{% generation %}{{ m.content + '\n' }}"
         "{% endgeneration %}{% else %}{{ m.content + '\n' }}{% endif %}{% endfor %}{{ 'assistant: ' }}"
@@ -108,7 +108,7 @@ def of_bytes():
 
 
 def of_pieces():
-    """With a space before each text, as Llama 1 and 2 and their kin."""
+    """Return a tokenizer that adds a space before each text, like those of Llama 1 and 2."""
     made = Tokenizer(models.BPE(unk_token="<mask>", byte_fallback=True))
     made.normalizer = normalizers.Sequence(
         [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
@@ -135,7 +135,7 @@ def tokenizer_json(request):
 
 @pytest.fixture
 def pair(tmp_path, tokenizer_json):
-    """Makes the tokenizers of transformers and gptmini of a template, by default without its tags."""
+    """Make a tokenizer of transformers and a chat encoder of gptmini from a template, by default without its tags."""
 
     def make(template, *, tagged=False, **config):
         folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
@@ -160,7 +160,7 @@ def said(role, content, **more):
 
 
 def random_chats(n, *, special=()):
-    """Chats of messages with white space at their ends, of which some begin with the system, or the assistant."""
+    """Return chats with white space around messages; some chats start with the system or the assistant."""
     draw = random.Random(5)
     words = [*WORDS.split(), "naïve 🙂", "\n", " ", "Ġ", *special]
     starts = [["user"], ["system", "user"], ["assistant", "user"]]
@@ -169,7 +169,7 @@ def random_chats(n, *, special=()):
         roles = [*draw.choice(starts), *["assistant", "user"] * draw.randrange(3)]
         roles = roles[: draw.randrange(1, len(roles) + 1)]
         texts = [" ".join(draw.choices(words, k=draw.randrange(8))) for _ in roles]
-        # Where no prompt comes before an answer, the white space around it could be of the template or of the answer.
+        # Without a prompt before an answer, white space around it could belong to the template or to the answer.
         texts[0] = "the" + texts[0]
         chats.append([said(role, text) for role, text in zip(roles, texts, strict=True)])
     return chats
@@ -223,7 +223,7 @@ THOUGHTFUL = [
 
 
 def test_thoughts_that_a_template_takes_out_change_no_other_id(pair):
-    """Of a special token that a message holds, such templates keep what stands on one side."""
+    """Such templates split a message at a special token and keep one side."""
     template = (
         f"{{% for m in messages %}}{{% set c = m.content.split('</think>')[-1] | trim %}}{CHATML}"
         f"{{% endfor %}}{ASKS}"
@@ -281,7 +281,7 @@ def test_answers_that_a_template_changes_later_are_those_of_its_tags_or_refused(
 
 
 def test_an_answer_that_does_not_follow_the_prompt_for_one_is_refused(pair):
-    """As DeepSeek R1's templates, whose prompt begins the thoughts that they take out of answers."""
+    """In DeepSeek R1's templates, the prompt starts the thoughts, which the templates remove from answers."""
     asks = "{% if add_generation_prompt %}{{ '<|start|>assistant\n<think>' }}{% endif %}"
     theirs, ours = pair(f"{EACH}{CHATML}{{% endfor %}}{asks}")
     for chat in (THOUGHTFUL[:1], [said("assistant", "the cat")]):

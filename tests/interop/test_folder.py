@@ -1,4 +1,4 @@
-"""Exported folders: read by transformers and by gptmini, whole or not there, and refused where they are hostile."""
+"""Exported folders: readable by transformers and gptmini, written atomically, and refused if they are hostile."""
 
 import json
 import os
@@ -42,7 +42,7 @@ MODELS = {
 
 
 def written(folder, model="nanochat", coder="bpe", **options):
-    """A model and a tokenizer that were written into a folder."""
+    """Write a model and a tokenizer into a folder, and return them."""
     encoder = CODERS[coder]()
     gpt = wide_gpt(MODELS[model] | {"vocab_size": encoder.n_vocab, "context_length": 80}).eval()
     write_folder(folder, gpt, encoder, TRAINING, sampling=SAMPLING, **options)
@@ -50,14 +50,14 @@ def written(folder, model="nanochat", coder="bpe", **options):
 
 
 def logits(model, tokens):
-    """The logits of a model, here or in transformers."""
+    """Return the logits of a model of gptmini or transformers."""
     with torch.no_grad():
         found = model(tokens)
     return getattr(found, "logits", found)
 
 
 def some_tokens(encoder):
-    """The first ids of a text, (1, 40)."""
+    """Return the first ids of a text, (1, 40)."""
     return torch.tensor([encoder.encode(WORDS)[:40]])
 
 
@@ -123,7 +123,7 @@ def test_rounded_weights_give_the_same_logits_here_and_in_transformers(tmp_path,
     stored = load_file(tmp_path / "out" / "model.safetensors")
     assert {weight.dtype for weight in stored.values()} == {folder.DTYPES[dtype]}
 
-    # In float32, so that the two round nothing more.
+    # In float32, so that neither model rounds again.
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
         tmp_path / "out", dtype=torch.float32
     )
@@ -143,7 +143,7 @@ def test_the_card_and_the_configs_say_what_is_known(tmp_path):
     assert card.data.pipeline_tag == "text-generation"
     for known in (f"{gpt.n_parameters:,} param", "0.1 on the text rhymes", "1.2346", "2.3457"):
         assert known in card.text
-    assert "initial weights" not in card.text  # which is not known
+    assert "initial weights" not in card.text  # because they are unknown
     assert is_own_folder(tmp_path / "out")
 
     config = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -156,7 +156,7 @@ def test_the_card_and_the_configs_say_what_is_known(tmp_path):
 def test_a_folder_is_readable_by_others_and_replaces_none(tmp_path):
     (tmp_path / "empty").mkdir()
     written(tmp_path / "empty")
-    (tmp_path / "usual").touch()  # with the mode that this process gives to new files
+    (tmp_path / "usual").touch()  # has this process's default mode for new files
     modes = {file.stat().st_mode for file in (tmp_path / "empty").iterdir()}
     assert modes == {(tmp_path / "usual").stat().st_mode}
 
@@ -182,7 +182,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path, value, dtype):
     assert list(tmp_path.iterdir()) == []
 
 
-# config.json of openai-community/gpt2 on the hub, without its sizes: it has no n_inner, and much that no model reads.
+# config.json of openai-community/gpt2 on the hub, without sizes. It has no n_inner, and many keys that no model reads.
 OF_THE_HUB = {
     "activation_function": "gelu_new",
     "architectures": ["GPT2LMHeadModel"],
@@ -210,7 +210,7 @@ def test_gpt2_is_read_as_the_hub_has_it(tmp_path):
     hub = OF_THE_HUB | {name: config[name] for name in sizes}
     (tmp_path / "out" / "config.json").write_text(json.dumps(hub))
 
-    # The names are those of the bare model, and older files have masks beside the weights.
+    # Names are those of the bare model, and older files contain masks besides the weights.
     file = tmp_path / "out" / "model.safetensors"
     state = load_file(file)
     assert "wte.weight" in state
@@ -225,7 +225,7 @@ def test_gpt2_is_read_as_the_hub_has_it(tmp_path):
 
 
 def edit(name, **changes):
-    """A change of values in a JSON file of a folder; ... takes a value out."""
+    """Return a function that changes values in a JSON file of a folder; ... removes a value."""
 
     def apply(folder):
         values = json.loads((folder / name).read_text())
@@ -237,7 +237,7 @@ def edit(name, **changes):
 
 
 def edit_tokenizer(part, **changes):
-    """A change of a part of tokenizer.json."""
+    """Return a function that changes a part of tokenizer.json."""
 
     def apply(folder):
         values = json.loads((folder / "tokenizer.json").read_text())
@@ -248,12 +248,12 @@ def edit_tokenizer(part, **changes):
 
 
 def cut(name, n_bytes):
-    """A file that is cut short."""
+    """Return a function that truncates a file."""
     return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:n_bytes])
 
 
 def replace_weights(**changes):
-    """Weights that are replaced; the names have two underscores for each dot. ... leaves a weight out."""
+    """Return a function that replaces weights; names have two underscores for each dot, and ... removes a weight."""
 
     def apply(folder):
         state = load_file(folder / "model.safetensors")
@@ -266,7 +266,7 @@ def replace_weights(**changes):
 
 
 def to_index(index):
-    """An index in the place of the weights."""
+    """Return a function that replaces the weights by an index."""
 
     def apply(folder):
         (folder / "model.safetensors").unlink()
@@ -377,11 +377,11 @@ REFUSED = [
                 "pair": [],
                 "special_tokens": {},
             },
-            normalizer={"type": "Lowercase"},  # so that it is none of gptmini's own
+            normalizer={"type": "Lowercase"},  # so that it is not of gptmini's own kinds
         ),
         r"tokenizer\.json: .* cannot encode text \(",
     ),
-    # The library would end the whole process.
+    # The library would end the process.
     (
         "gpt2",
         edit_tokenizer("model", continuing_subword_prefix="x"),
@@ -415,7 +415,7 @@ SIDE_FILES = [
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Files of a GPT-2 in every form; a folder needs only some of them."""
+    """A folder with all possible files of a GPT-2; a model needs only some of them."""
     path = tmp_path_factory.mktemp("whole") / "out"
     written(path, "gpt2")
     model = json.loads((path / "tokenizer.json").read_text())["model"]
@@ -432,7 +432,7 @@ def whole(tmp_path_factory):
 
 
 def without_better_files(folder, name):
-    """Take out of a folder the files that are read in the place of one."""
+    """Remove the files that are read in preference to a file."""
     if name in ("vocab.json", "merges.txt"):
         (folder / "tokenizer.json").unlink()
     if name.startswith("model") and name != "model.safetensors":
@@ -441,9 +441,9 @@ def without_better_files(folder, name):
 
 @contextmanager
 def written_for(fifo, seconds):
-    """Hold a FIFO open for writing within a block, at most for some seconds, so that nobody waits for ever.
+    """Hold a FIFO open for writing within a block, for a limited time, so that no reader waits forever.
 
-    A process does it, because a library that reads may keep the threads of this one from running.
+    This needs another process, because a library that reads may block the threads of this one.
     """
     descriptor = os.open(fifo, os.O_RDWR)
     process = subprocess.Popen(["sleep", str(seconds)], stdout=descriptor)
@@ -459,7 +459,7 @@ def written_for(fifo, seconds):
 def test_a_file_of_a_folder_may_be_a_link_to_a_file_and_neither_a_pipe_nor_a_device(
     tmp_path, whole, name
 ):
-    # As in the cache of the hub, where every file is a link to a blob.
+    # In the cache of the hub, every file is a link to a blob.
     for file in whole.iterdir():
         (tmp_path / file.name).symlink_to(file)
     without_better_files(tmp_path, name)

@@ -1,4 +1,4 @@
-"""What a folder says beside its weights comes back from an export as transformers read it before."""
+"""Settings of an imported folder are the same in an export, as transformers reads them."""
 
 import json
 import os
@@ -35,8 +35,8 @@ SIZES = {
 }
 IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
 NAMES = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<pad>"}
-# The class in transformers, what differs from SIZES and IDS in its config, the settings of generation_config.json, and
-# those of tokenizer_config.json.
+# The class in transformers, the differences of its config from SIZES and IDS, and the settings of
+# generation_config.json and tokenizer_config.json.
 FORMS = {
     "llama": (
         "Llama",
@@ -61,7 +61,7 @@ FORMS = {
 
 
 def made(form, folder):
-    """A folder of a form, as transformers saves it."""
+    """Return a folder of one of FORMS, saved by transformers."""
     name, changes, generation, names = FORMS[form]
     coder = learned("the cat sat on 12 mats and the other 345 cats", special=SPECIAL)
     is_before_texts = "bos_token" in names
@@ -82,7 +82,7 @@ def made(form, folder):
 
 
 def as_transformers_reads(folder):
-    """All that transformers reads of a folder's three files of settings."""
+    """Return everything that transformers reads from a folder's three settings files."""
     config = transformers.AutoConfig.from_pretrained(folder).to_dict()
     coder = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
@@ -142,19 +142,19 @@ def test_a_gguf_file_names_the_ids_that_were_published(tmp_path):
 
 
 def test_a_gguf_file_passes_over_ids_that_it_cannot_hold(tmp_path):
-    """A folder may say -1 for no id, or several."""
+    """A folder may have -1 for no id, or a list of ids."""
     gguf = pytest.importorskip("gguf")
     source = made("llama", tmp_path / "source")
     model, coder = read_folder(source)
     published = {"config.json": json.dumps({"bos_token_id": [0, 1], "pad_token_id": -1})}
     write_gguf(tmp_path / "m.gguf", model, coder, name="m", dtype="fp32", published=published)
     reader = gguf.GGUFReader(tmp_path / "m.gguf")
-    assert reader.get_field("tokenizer.ggml.bos_token_id").contents() == 0  # stands before a text
+    assert reader.get_field("tokenizer.ggml.bos_token_id").contents() == 0  # precedes a text
     assert reader.get_field("tokenizer.ggml.padding_token_id") is None
 
 
 def test_the_tokens_that_a_chat_template_names_have_their_ids_in_a_config_of_an_older_run(tmp_path):
-    """A checkpoint of an earlier version keeps no more of a folder than the template and the names that it uses."""
+    """A checkpoint of an earlier version has only the template of a folder and its named tokens."""
     coder = learned("the cat sat on 12 mats", special=SPECIAL)
     coder.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
     n_vocab = coder.get_vocab_size()
@@ -170,7 +170,7 @@ def test_the_tokens_that_a_chat_template_names_have_their_ids_in_a_config_of_an_
 
 
 def test_a_published_id_of_no_token_is_replaced_and_one_that_is_absent_stays_absent():
-    """transformers has ids of its own for each model type, which an absent one stands for."""
+    """transformers has default ids for each model type, which it uses for an absent id."""
     coder = learned("the cat sat on 12 mats", special=SPECIAL)
     n_vocab = coder.get_vocab_size()
     named = LibraryTokenizer(

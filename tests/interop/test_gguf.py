@@ -1,4 +1,4 @@
-"""GGUF files, read by the library gguf: weights, vocabulary and settings; what llama.cpp does not know is refused."""
+"""GGUF files, read by the gguf library: weights, vocabulary, settings, and models that llama.cpp does not support."""
 
 import sys
 
@@ -23,7 +23,7 @@ MODELS = {
 
 
 def written(path, model="qwen3", coder=None, dtype="fp32"):
-    """A model, its tokenizer, and the file that was written of them, read by the library."""
+    """Write a GGUF file; return the model, its tokenizer, and the file as the library reads it."""
     coder = coder or tokenizer.bpe(documents_of(TRAIN), vocab_size=300)
     ours = wide_gpt(MODELS[model] | {"vocab_size": coder.n_vocab}).eval()
     write_gguf(path, ours, coder, name="mine", dtype=dtype)
@@ -31,11 +31,11 @@ def written(path, model="qwen3", coder=None, dtype="fp32"):
 
 
 def value(reader, key):
-    """The value of a key of a file."""
+    """Return the value of a key of a file."""
     return reader.get_field(key).contents()
 
 
-# The names of some weights in transformers, and those that llama.cpp's documentation of GGUF gives them.
+# Names of some weights in transformers and in llama.cpp's documentation of GGUF.
 NAMES = {
     "qwen3": {
         "model.embed_tokens.weight": "token_embd.weight",
@@ -87,7 +87,7 @@ def test_matrices_of_gpt2_are_those_of_transformers_transposed(tmp_path):
     ):
         expected = state[f"transformer.h.1.{theirs}.weight"].numpy().T
         assert np.array_equal(tensors[f"blk.1.{name}.weight"], expected)
-    # Queries, keys and values, each (C, C), one below the other, as in gptmini's own weight.
+    # Queries, keys and values, each (C, C), stacked as in gptmini's own weight.
     assert np.array_equal(
         tensors["blk.1.attn_qkv.weight"], ours.blocks[1].attention.qkv.weight.detach().numpy()
     )
@@ -97,7 +97,7 @@ def test_heads_of_qwen_3_have_their_halves_exchanged(tmp_path):
     ours, _, reader = written(tmp_path / "m.gguf")
     tensors = {tensor.name: tensor.data for tensor in reader.tensors}
     qkv = ours.blocks[0].attention.qkv.weight.detach().numpy()
-    # Four heads of queries and two of keys, of width 16, and then values, which are not turned.
+    # Four query heads and two key heads of width 16, and then values, which are not reordered.
     queries, keys, values = qkv[:64], qkv[64:96], qkv[96:]
     for name, rows in (("attn_q", queries), ("attn_k", keys)):
         heads = [rows[first : first + 16] for first in range(0, len(rows), 16)]
@@ -150,7 +150,7 @@ def test_matrices_are_rounded_and_vectors_are_not(tmp_path, dtype):
 def test_a_tokenizer_of_bytes_has_the_one_merge_that_llama_cpp_demands(tmp_path):
     _, _, reader = written(tmp_path / "m.gguf", coder=tokenizer.byte([]))
     (merge,) = value(reader, "tokenizer.ggml.merges")
-    assert merge == "\u00c0 \u00c1"  # GPT-2's letters of two bytes that stand in no UTF-8
+    assert merge == "\u00c0 \u00c1"  # GPT-2's letters of two bytes that UTF-8 never contains
 
 
 @pytest.mark.parametrize(

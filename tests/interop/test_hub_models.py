@@ -1,4 +1,4 @@
-"""Models of the hub by their names: what is downloaded of a repository, by the filter of the hub's own client."""
+"""Models of the hub by name: which files of a repository are downloaded, by the filter of the hub's own client."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ from toys import wide_gpt
 NAME = "someone/tiny-llama"
 NOTHING_TRAINED = Training()
 TEMPLATE = "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}</s>{% endfor %}"
-# What repositories hold besides, and no import reads: weights of other programs and other precisions.
+# Other files of repositories that no import reads: weights for other programs and in other precisions.
 OTHERS = (
     "consolidated.safetensors",
     "onnx/model.safetensors",
@@ -33,9 +33,9 @@ OTHERS = (
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
-    """A repository on the hub, whose client downloads from a folder instead; and what was downloaded of it, if it was.
+    """A repository that the hub's client downloads from a local folder, and the path of the download.
 
-    The weights are in parts, the chat template is a file of its own.
+    The weights are split into parts, and the chat template is a separate file.
     """
     folder = tmp_path / "hub"
     coder = learned("the cat sat on 12 mats", special=["<s>", "</s>"])

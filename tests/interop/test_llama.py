@@ -1,4 +1,4 @@
-"""Llama, Mistral, Qwen 2 and Qwen 3 of transformers at odd tiny sizes: the same function both ways."""
+"""Llama, Mistral, Qwen 2 and Qwen 3 of transformers at odd tiny sizes compute the same in both directions."""
 
 import json
 import os
@@ -45,7 +45,7 @@ LLAMA_3 = {
 }
 NOTHING_TRAINED = Training()
 LINEAR = {"rope_type": "linear", "rope_theta": 100.0, "factor": 3.0}
-# The name in transformers, what differs from SIZES, and the model type that it is exported as.
+# The name in transformers, the differences from SIZES, and the model type of the export.
 MODELS = {
     "llama with wide heads": ("Llama", {"head_dim": 8}, "llama"),
     "llama 3": ("Llama", {"rope_parameters": LLAMA_3, "tie_word_embeddings": True}, "llama"),
@@ -59,7 +59,7 @@ MODELS = {
 
 
 def made(model):
-    """A random model in transformers, whose gains and biases differ from 1 and 0."""
+    """Return a random model of transformers; its gains are not 1 and its biases are not 0."""
     name, changes, _ = MODELS[model]
     torch.manual_seed(0)
     config = getattr(transformers, f"{name}Config")(**SIZES | changes)
@@ -150,7 +150,7 @@ def test_a_llama_without_num_key_value_heads_has_as_many_as_query_heads():
 
     del sizes["num_key_value_heads"]
     config = transformers.MistralConfig(**sizes, sliding_window=None).to_dict()
-    assert config.pop("num_key_value_heads") == 8  # a number of its own
+    assert config.pop("num_key_value_heads") == 8  # Mistral's own default
     with pytest.raises(UserError, match="type mistral must have num_key_value_heads"):
         our_config(config)
 
@@ -171,9 +171,9 @@ def test_the_spelling_of_transformers_4_is_read():
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder of a Llama as transformers saves it, with a tokenizer.json, and the model itself."""
+    """A folder of a Llama saved by transformers with a tokenizer.json, and the model."""
     name, changes, _ = MODELS["llama 3"]
-    # Each digit is cut alone, as by the tokenizer of SmolLM2.
+    # Each digit is a piece, as in SmolLM2's tokenizer.
     coder = learned(
         "the cat sat on 12 mats and the other 345 cats",
         special=["<s>", "</s>"],
@@ -258,12 +258,12 @@ def test_a_sample_ends_at_each_id_that_ends_an_answer(folder, tmp_path):
     assert pieces[-1].finish == "end_of_text"
     assert "".join(piece.text for piece in pieces) == tokenizer.decode(answer)
 
-    # An id that only a larger model has ends nothing.
+    # An id above the vocabulary is ignored.
     theirs.generation_config.eos_token_id = [1, end, 10**6]
     theirs.generation_config.save_pretrained(path)
     assert list(read_folder(path)[1].more_ends) == [0, end]
 
-    # A checkpoint keeps the ids, and an exported folder names them.
+    # A checkpoint and an exported folder contain the ids.
     again = from_dict(tokenizer.to_dict())
     write_folder(tmp_path / "out", model, again, NOTHING_TRAINED, sampling={})
     exported = transformers.GenerationConfig.from_pretrained(tmp_path / "out")
@@ -283,12 +283,12 @@ def test_a_gguf_file_names_the_rule_and_pairs_neighbours(folder, tmp_path):
     tensors = {tensor.name: torch.tensor(tensor.data.copy()) for tensor in reader.tensors}
     assert "output.weight" not in tensors  # tied
 
-    # As llama.cpp's converter permutes rows: conversion/llama.py.
+    # llama.cpp's converter permutes rows in the same way: conversion/llama.py.
     rows = theirs.get_parameter("model.layers.1.self_attn.k_proj.weight").detach()  # (G D, C)
     expected = rows.reshape(2, 2, 2, 24).swapaxes(1, 2).reshape(8, 24)
     torch.testing.assert_close(tensors["blk.1.attn_k.weight"], expected, atol=0, rtol=0)
 
-    # transformers' frequencies, which llama.cpp divides the plain ones for.
+    # llama.cpp divides the plain frequencies to get those of transformers.
     scaled, _ = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS["llama3"](theirs.config, "cpu")
     plain = 500.0 ** -(torch.arange(0, 4, 2) / 4)
     torch.testing.assert_close(plain / tensors["rope_freqs.weight"], scaled)

@@ -1,4 +1,4 @@
-"""nanoGPT's checkpoint: the logits of transformers' GPT-2 with the same weights, and what is refused."""
+"""nanoGPT's checkpoint: the logits equal those of transformers' GPT-2, and damaged files are refused."""
 
 import os
 import pickle
@@ -18,7 +18,7 @@ CHARACTERS = "\n !abc\u00e9"
 
 
 def in_transformers(model):
-    """GPT-2 of transformers with weights of nanoGPT, whose README compares the two in the same way."""
+    """Return transformers' GPT-2 with weights of nanoGPT; nanoGPT's README compares the two in the same way."""
     n_ids, width = model["transformer.wte.weight"].shape
     config = transformers.GPT2Config(
         vocab_size=n_ids,
@@ -72,7 +72,7 @@ class Evil:
 
 
 def change(**changes):
-    """Another checkpoint, with entries that are replaced."""
+    """Return a function that replaces entries of the checkpoint."""
 
     def apply(folder):
         checkpoint = torch.load(folder / "ckpt.pt", weights_only=True)
@@ -82,7 +82,7 @@ def change(**changes):
 
 
 def change_model(**changes):
-    """Another checkpoint, with weights that are replaced; two underscores stand for a dot."""
+    """Return a function that replaces weights of the checkpoint; two underscores stand for a dot."""
 
     def apply(folder):
         checkpoint = torch.load(folder / "ckpt.pt", weights_only=True)
@@ -96,7 +96,7 @@ def change_model(**changes):
 
 
 def meta(content):
-    """Another meta.pkl."""
+    """Return a function that replaces meta.pkl."""
     return lambda folder: (folder / "meta.pkl").write_bytes(content)
 
 

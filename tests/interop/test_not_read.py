@@ -1,4 +1,4 @@
-"""Adapters of peft and GGUF files are named for what they are, wherever a model is read."""
+"""Every command that reads a model rejects peft adapters and GGUF files with a clear message."""
 
 import json
 
@@ -12,7 +12,7 @@ from gptmini.user_error import UserError
 
 @pytest.fixture
 def adapter(tmp_path):
-    """A folder as peft writes it."""
+    """A folder like those that peft writes."""
     (tmp_path / "lora").mkdir()
     (tmp_path / "lora" / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}))
     (tmp_path / "lora" / "adapter_model.safetensors").touch()
@@ -23,7 +23,7 @@ def adapter(tmp_path):
 def test_an_adapter_is_to_be_merged_into_its_base(adapter, read):
     with pytest.raises(UserError, match=r"lora is a LoRA .*merge_and_unload\(\)"):
         read(adapter)
-    # The folder of a whole model may keep the adapter that was merged into it.
+    # The folder of a complete model may also contain the adapter that was merged into it.
     (adapter / "model.safetensors").touch()
     check_is_read(adapter)
 

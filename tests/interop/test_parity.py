@@ -1,4 +1,4 @@
-"""The two presets equal Hugging Face's models at tiny random sizes, in both directions."""
+"""Both presets compute the same as Hugging Face's models at tiny random sizes, in both directions."""
 
 import os
 
@@ -16,7 +16,7 @@ transformers = pytest.importorskip(
     "transformers", reason="parity is measured against transformers, a dev dependency"
 )
 
-# The sizes under Hugging Face's names, with a third block, so that a layer in the middle is compared.
+# Sizes under Hugging Face's names, with three blocks, so that a middle layer is compared.
 HF_GPT2 = {
     "vocab_size": SIZES["vocab_size"],
     "n_positions": SIZES["context_length"],
@@ -75,7 +75,7 @@ def test_logits_and_gradients_equal_hugging_face_and_export_is_exact(kind):
 @pytest.mark.parametrize("kind", ["gpt2", "nanochat"])
 def test_attention_weights_equal_hugging_face_layer_by_layer(kind):
     theirs = hugging_face(kind)
-    theirs.set_attn_implementation("eager")  # the one that returns them
+    theirs.set_attn_implementation("eager")  # only this implementation returns them
     ours = from_hugging_face(theirs.config.to_dict(), theirs.state_dict()).eval()
     tokens = torch.randint(11, (2, 7))
     expected = theirs(tokens, output_attentions=True).attentions
@@ -98,7 +98,7 @@ VARIANTS = {
 
 
 def in_transformers(config, state):
-    """The model in transformers, whose weights must be exactly those of the state."""
+    """Return the model of transformers; its weights must be exactly those of the state."""
     names = {"gpt2": "GPT2", "nanochat": "NanoChat"}
     options = dict(config)
     kind = names[options.pop("model_type")]

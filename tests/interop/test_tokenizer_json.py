@@ -1,4 +1,4 @@
-"""Exported tokenizers give the ids of gptmini's own, in the library tokenizers and in transformers."""
+"""Exported tokenizers give the same ids as gptmini's own, in the tokenizers library and in transformers."""
 
 import json
 import os
@@ -18,14 +18,15 @@ from tokenizer.texts import END, TIKTOKEN_FILES, TRAIN, WORDS, random_texts, tok
 from toys import documents_of
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# All letters but Chinese and Korean ones, which no rule tells apart; of these and of the other planes some.
+# All characters of the first plane, but only samples of Chinese and Korean, which no pattern distinguishes, and of
+# other planes.
 CODES = [*range(0x3400), *range(0x3400, 0xA000, 64), *range(0xA000, 0xAC00)]
 CODES += [*range(0xAC00, 0xD800, 64), *range(0xE000, 0x20000, 8), *range(0x20000, 0x110000, 512)]
 CHARACTERS = "".join(map(chr, CODES))
 
 
 def made(kind):
-    """A tokenizer of a kind; char knows the characters of every text of these tests."""
+    """Return a tokenizer of a kind; char has the characters of all texts in these tests."""
     if kind == "char":
         texts = [*TRAIN, *random_texts(1000, seed=5), CHARACTERS]
         return tokenizer.character(documents_of([*texts, "two documents"]))
@@ -38,13 +39,13 @@ def made(kind):
 
 @pytest.fixture(params=["byte", "bpe", "gpt2", "char"], scope="module")
 def both(request):
-    """A tokenizer of gptmini, and what was exported of it."""
+    """A tokenizer of gptmini and its export."""
     ours = made(request.param)
     return ours, to_tokenizers(ours)
 
 
 def assert_same(both, texts):
-    """Ids are the same, and decode to the texts, one for each batch of texts."""
+    """Assert that both tokenizers give the same ids, which decode to the texts."""
     ours, theirs = both
     expected = [ids.tolist() for ids in ours.encode_batch(texts)]
     got = [encoded.ids for encoded in theirs.encode_batch(texts)]
@@ -66,7 +67,7 @@ def test_the_end_of_a_document_has_the_same_id(both):
 
 @pytest.mark.parametrize("both", ["bpe", "gpt2"], indirect=True)
 def test_texts_of_cut_and_joined_tokens_have_the_same_ids(both):
-    """Tokens side by side, or cut, where merges compete; what is no UTF-8 is left out."""
+    """If tokens are adjacent or cut, merges compete; bytes that are not UTF-8 are dropped."""
     draw = random.Random(7)
     texts = []
     for _ in range(3000):
@@ -81,7 +82,7 @@ def test_texts_of_cut_and_joined_tokens_have_the_same_ids(both):
 def test_characters_of_every_kind_have_the_same_ids_in_five_contexts(both):
     ours, theirs = both
     for first in range(0, len(CHARACTERS), 4096):
-        # Between letters, by itself, doubled, behind a digit, and behind an apostrophe.
+        # Between letters, alone, doubled, after a digit, and after an apostrophe.
         some = CHARACTERS[first : first + 4096]
         text = "".join(f"a{c}b {c} {c}{c}1{c}'{c}s\n" for c in some)
         assert theirs.encode(text).ids == ours.encode(text)
@@ -111,13 +112,13 @@ def test_the_files_that_openai_published_are_read(tmp_path):
         read_tokenizer(tmp_path, n_vocab=300, ends=[])
 
 
-# Two special tokens and one that is not special, added to a vocabulary, in the spellings of two ages of transformers.
+# Added tokens, special or not, as older and newer versions of transformers store them.
 ADDED = {"<|im_start|>": True, "<|im_end|>": True, "<x>": False}
 NAMES = {"additional_special_tokens": ["<|im_start|>", "<|im_end|>"], "pad_token": "<|im_end|>"}
 
 
 def with_added_tokens(folder, spelling):
-    """The vocab.json and merges.txt of a small vocabulary in a folder, and tokens that were added to it."""
+    """Write vocab.json and merges.txt of a small vocabulary with added tokens to a folder."""
     coder = learned("River stone été, the river's 12 stones", special=[END])
     coder.model.save(str(folder))
     n = coder.get_vocab_size()

@@ -1,4 +1,4 @@
-"""Chats whose template or special tokens are odd: the right ids and answers, or a refusal."""
+"""Chats with unusual templates or special tokens have the right ids and answers, or are refused."""
 
 import pytest
 from tokenizers import Tokenizer as Library
@@ -11,7 +11,7 @@ ANSWERED = [{"role": "assistant", "content": "yo  "}, {"role": "assistant", "con
 
 
 def chats_of(template, **names):
-    """The chats of a tokenizer of bytes with the special token <s>."""
+    """Return the chat encoder of a byte tokenizer with the special token <s>."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     made = Library(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -27,7 +27,7 @@ def test_a_template_that_changes_text_inside_its_tags_has_no_answers(changed):
     body = "{% generation %}{{ m.content }}{% endgeneration %}"
     template = f"{{% for m in messages %}}{{% set x %}}{body}{{% endset %}}[{{{{ {changed} }}}}]{{% endfor %}}"
     coder, chats = chats_of(template)
-    if changed == "x | upper":  # which leaves the marks where they stand
+    if changed == "x | upper":  # keeps the marks in place
         ids, is_counted = chats.encode(ANSWERED)
         assert coder.decode(ids[is_counted]) == "YO  MORE"
         return

@@ -1,4 +1,4 @@
-"""Byte pairs learned from a text: which, from what, and in a process that ends with its reason."""
+"""Learning byte pairs: which pairs, from which text, and in a process that does not outlive its parent."""
 
 import random
 import resource
@@ -20,13 +20,13 @@ from toys import documents_of
 
 
 def learned(*texts, val=(), vocab_size=300):
-    """The byte strings that are learned from training texts, in the order of their ids."""
+    """Return the byte strings learned from training texts, in the order of their ids."""
     return tokenizer.bpe(documents_of(texts, val), vocab_size=vocab_size).ranks[256:]
 
 
 def test_bpe_learns_the_most_frequent_pairs_of_the_training_split_first():
     text = "xyz " * 6 + "xyw " * 4
-    # Seen 10, 9 and 5 times: no space stands before the first.
+    # Seen 10, 9 and 5 times: no space precedes the first word.
     assert learned(text, vocab_size=256 + 3 + 1) == [b"xy", b" xy", b" xyz"]
     assert learned(text, val=["cdcd" * 99], vocab_size=260) == [b"xy", b" xy", b" xyz"]
 
@@ -54,7 +54,7 @@ def test_bpe_learns_the_same_merges_from_a_text_in_slices(monkeypatch):
 
 
 def memory_of_learning(text):
-    """The most memory that the process which learned ever held, in bytes on Linux."""
+    """Return the peak memory of the learning process, in bytes on Linux."""
     learned(text)
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
 
@@ -65,22 +65,22 @@ def test_bpe_takes_no_memory_that_grows_with_the_text(monkeypatch):
     monkeypatch.setattr(learning, "SLICE", 2**16)
     word = "abcdefghijklmnopqrstuvwxyz"
     text = "".join(f"{word[i % 26 :]}{i % 997} and {word[: i % 24]}\n" for i in range(4000))
-    # In a process of its own, whose children are only those that learn.
+    # Fork, so that the only child processes are those that learn.
     of_one = forked(memory_of_learning, text)
     of_many = forked(memory_of_learning, text * 25)
-    # Where the learner is given a text at once, it takes 57 bytes for each byte of the text.
+    # If the trainer gets the text at once, it takes 57 bytes of memory per byte of text.
     assert of_many - of_one < 10 * len(text * 25)
 
 
 def many_words(n):
-    """A text of n different words, whose pairs take long to merge."""
+    """Return a text of n different words; merging its pairs takes long."""
     draw = random.Random(1)
     return " ".join("".join(draw.choices("abcdefghijklmnop", k=30)) for _ in range(n))
 
 
 @pytest.fixture
 def processes(monkeypatch):
-    """The processes that are started meanwhile."""
+    """The processes that a test starts."""
     started = []
 
     class Recorded(subprocess.Popen):
@@ -98,7 +98,7 @@ def test_an_interruption_while_byte_pairs_are_merged_ends_the_learning_at_once(p
 
     def documents():
         yield from documents_of([many_words(50_000)])
-        signal.setitimer(signal.ITIMER_REAL, 0.5)  # the documents are read: what is left is merging
+        signal.setitimer(signal.ITIMER_REAL, 0.5)  # by then, only merging is left
 
     def interrupt(*_):
         nonlocal interrupted_at
@@ -137,7 +137,7 @@ def test_a_process_that_learns_and_dies_is_one_error(processes):
 
 @pytest.mark.parametrize("end", [bytes(8), b"\x09" + bytes(7) + b"half"], ids=["merging", "texts"])
 def test_the_process_that_learns_ends_with_the_process_that_asked(end):
-    """A process that was killed leaves a closed pipe, whatever it had sent."""
+    """A killed process closes its pipe."""
     program = Path(learning.__file__).with_name("merging.py")
     text = many_words(50_000).encode()
     ended = subprocess.run(
@@ -160,7 +160,7 @@ def test_bpe_and_its_settings_refuse_a_value_by_its_key(key, value):
 
 
 class Read:
-    """Documents that know which share of them has been read, and how often they were."""
+    """Documents that know the fraction read, and count how often they were read."""
 
     def __init__(self, texts):
         self.texts = texts
@@ -192,7 +192,7 @@ def test_bpe_of_a_long_text_learns_from_a_sample_of_all_of_it():
     places = [TEXTS.index(some) for some in samples[0]]
     n_of_tenths = [sum(place // 200 == tenth for place in places) for tenth in range(10)]
     assert sum(n_of_tenths) == len(places)
-    assert min(n_of_tenths) > 10  # of 20 that are to be expected, with a deviation of 4
+    assert min(n_of_tenths) > 10  # the expected number is 20, with a standard deviation of 4
 
 
 def test_bpe_learns_from_all_of_a_short_text_and_the_beginning_of_one_of_unknown_size():

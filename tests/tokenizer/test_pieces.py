@@ -1,4 +1,4 @@
-"""The faster rule for pieces, against tiktoken by GPT-2's own rule."""
+"""The faster pattern gives the same pieces as GPT-2's own pattern in tiktoken."""
 
 import pytest
 import regex
@@ -13,7 +13,7 @@ from toys import documents_of
 
 CODER = tokenizer.bpe(documents_of(TRAIN), vocab_size=300)
 
-# By GPT-2's own rule, which looks ahead.
+# Uses GPT-2's own pattern with lookahead.
 PEER = tiktoken.Encoding(
     "peer",
     pat_str=SPLIT_PATTERN,
@@ -21,8 +21,7 @@ PEER = tiktoken.Encoding(
     special_tokens={},
 )
 
-# All white space of Unicode, what Python takes for white space beside it, what a mark could be mistaken for, and
-# characters of each kind of piece.
+# All white space of Unicode, other white space of Python, the marks themselves, and characters of each kind of piece.
 SPACES = regex.findall(r"\s", "".join(map(chr, range(0x110000))))
 OTHERS = ["\x1c", "\x1f", MARK, SEPARATOR, *"aé1'.中😀", "'s", END]
 SPACED = st.lists(st.sampled_from([" ", " ", "\n", *SPACES, *OTHERS])).map("".join)

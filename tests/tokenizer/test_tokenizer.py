@@ -27,7 +27,7 @@ from toys import documents_of
 
 @pytest.fixture(scope="module")
 def built():
-    """A tokenizer of each kind, by its name."""
+    """A tokenizer of each kind by name."""
     return {
         "char": tokenizer.character(documents_of([*TRAIN, *random_texts(100)])),
         "byte": tokenizer.byte([]),
@@ -39,7 +39,7 @@ EACH = pytest.mark.parametrize("kind", ["char", "byte", "bpe"])
 
 
 def merged_by_hand(text, ranks):
-    """Byte-pair ids, one merge at a time: the neighbours whose joint bytes have the lowest rank, leftmost first."""
+    """Return byte-pair ids by merging, one at a time, the adjacent pair of lowest rank, leftmost first."""
     rank_of = {token: rank for rank, token in enumerate(ranks)}
 
     ids = []
@@ -113,7 +113,7 @@ def test_char_ids_follow_code_points_and_several_documents_of_a_split_have_an_en
 
 
 def test_bpe_ids_equal_those_of_hugging_face(built):
-    # The peer cuts texts by its own spelling of the pattern.
+    # The peer uses its own spelling of the pattern.
     byte_level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     peer = tokenizers.Tokenizer(tokenizers.models.BPE())
     peer.pre_tokenizer = byte_level
@@ -123,7 +123,7 @@ def test_bpe_ids_equal_those_of_hugging_face(built):
     peer.train_from_iterator(TRAIN, trainer)
 
     for text in random_texts(200):
-        # The peer writes each byte as one letter, and numbers single bytes in another order.
+        # The peer writes each byte as a letter, and orders single bytes differently.
         letters = "".join(piece for piece, _ in byte_level.pre_tokenize_str(text))
         byte_of = dict(zip(letters, text.encode(), strict=True))
 
@@ -155,7 +155,9 @@ def test_gpt2_without_cache_and_network_says_what_to_do(tmp_path, monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", no_network)
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})  # what this process has loaded already
+    monkeypatch.setattr(
+        tiktoken.registry, "ENCODINGS", {}
+    )  # drop encodings that are already loaded
     said = rf"^.*TIKTOKEN_CACHE_DIR \(now {tmp_path}\).*tokenizer=bpe.*\Z"
     with pytest.raises(ValueError, match=said):
         tokenizer.gpt2([])
@@ -171,7 +173,7 @@ def test_text_that_cannot_be_encoded_is_named_with_its_position(built):
 
 CHAR = {"kind": "char", "characters": "ab", "end_of_text": True}
 BYTE = tokenizer.byte([]).to_dict()
-# Broken inputs of every kind are tried in tests/fuzz.
+# tests/fuzz tries broken inputs of every kind.
 BROKEN = [
     None,
     {"kind": "words"},

@@ -1,4 +1,4 @@
-"""Texts that tokenizers are tried on, and GPT-2's tokenizer, where tiktoken's files of it are at hand."""
+"""Texts for tests of tokenizers, and GPT-2's tokenizer if tiktoken's files are available."""
 
 import os
 import random
@@ -8,13 +8,13 @@ import pytest
 
 from gptmini import tokenizer
 
-# Hugging Face's and GPT-2's own spelling of the rule that tiktoken spells with possessive quantifiers.
+# Hugging Face's and GPT-2's own spelling of the pattern; tiktoken's spelling has possessive quantifiers.
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 WORDS = (
     "the theory of these three trees: they're 33 feet  tall,\n"
     "\tand I'll say \u00e9t\u00e9 \u65e5\u672c \U0001f600!"
 )
-# Punctuation and spaces of full width, tokens of several characters, and a piece of many bytes.
+# Full-width punctuation and spaces, tokens of several characters, and a piece of many bytes.
 CHINESE = (
     "\u3000\u3000的一是了我\uff0c不人在“他”有这个\uff1a上们来到\uff01\n\n 龍喚士の魔、裏覚醒……GPT模型2019年\r\n"
     + "时大地为子中你说生国年着就那和要她出也得里后自以会家可下而过天去能对小多" * 9
@@ -23,7 +23,7 @@ END = "<|endoftext|>"
 
 
 def random_texts(n, seed=0):
-    """Texts of any code points but surrogates. Small code points, white space and words are frequent."""
+    """Return texts of any code points except surrogates; small code points, white space and words are frequent."""
     draw = random.Random(seed)
     anything = [*range(0xD800), *range(0xE000, 0x110000)]
     parts = [
@@ -49,7 +49,7 @@ TIKTOKEN_FILES = (
 
 
 def tokenizer_of_gpt2():
-    """GPT-2's tokenizer; the test is skipped where tiktoken's files are missing."""
+    """Return GPT-2's tokenizer; skip the test if tiktoken's files are missing."""
     folder = os.environ.get("TIKTOKEN_CACHE_DIR", "")
     if not folder or not all((Path(folder) / name).is_file() for name in TIKTOKEN_FILES):
         pytest.skip("TIKTOKEN_CACHE_DIR does not name a folder with tiktoken's two files of gpt2")
