@@ -1,6 +1,6 @@
-"""Sweeps: workers that take trials from one journal of Optuna's, and train a run for each.
+"""Sweeps: workers take trials from one Optuna journal and train a run for each.
 
-Optuna is not imported here, because it takes a while: only journal, study, pruned and worker need it.
+This module does not import Optuna, because the import is slow. Only journal, study, pruned and worker need Optuna.
 """
 
 from gptmini.sweep.space import SEED, Dimension, Space, SweepSettings

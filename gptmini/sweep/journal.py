@@ -1,4 +1,4 @@
-"""Optuna's journal of a sweep, which any number of processes share and which outlives a kill of each."""
+"""The Optuna journal of a sweep. Processes share it, and it survives the kill of any of them."""
 
 import os
 from pathlib import Path
@@ -14,22 +14,22 @@ from optuna.trial import FrozenTrial
 from gptmini.user_error import UserError
 
 JOURNAL = "journal.log"  # in the sweep's folder
-NAME = "sweep"  # of the study in its journal
-# Notes on the study and on its trials, which the journal keeps beside Optuna's own.
-DESCRIPTION = "described"  # what holds for the whole sweep
+NAME = "sweep"  # of the study in the journal
+# Names of user attributes of the study and of its trials.
+DESCRIPTION = "described"  # the values common to all runs of the sweep
 BEST = "best"  # the best validation of a trial's run
-SECONDS = "seconds"  # of the start that has ended a trial's run
-REASON = "reason"  # why a trial has failed, or was given up
+SECONDS = "seconds"  # how long the last start of a trial's run took
+REASON = "reason"  # why a trial failed or was given up
 GIVEN_UP = "given_up"  # how often a trial was given up
-PRUNED_AT = "pruned_at"  # the step at which a trial's run was told to end
+PRUNED_AT = "pruned_at"  # the step at which the pruner ended a trial's run
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 class JournalLock(JournalFileOpenLock):
-    """The lock of a sweep's journal, in the place of Optuna's, which waits half a minute for a process that was killed.
+    """The lock of a sweep's journal; it replaces Optuna's lock, which waits half a minute for a killed process.
 
-    Whoever takes the lock cuts off a last line without an end, as a killed process leaves it: with another line behind
-    it the journal could not be read. A thread that has the lock may take it again.
+    Acquiring the lock removes an incomplete last line, which a killed process may leave: the journal would be
+    unreadable if another line followed. A thread that holds the lock may acquire it again.
     """
 
     def __init__(self, journal: Path) -> None:
@@ -37,21 +37,21 @@ class JournalLock(JournalFileOpenLock):
         self._lock = FileLock(journal.with_name(".journal.lock"))
 
     def acquire(self) -> bool:
-        """Wait for the lock."""
+        """Acquire the lock."""
         self._lock.acquire()
         self._cut_torn_line()
         return True
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         self._lock.release()
 
     def __enter__(self) -> None:
-        """Wait for the lock."""
+        """Acquire the lock."""
         self.acquire()
 
     def __exit__(self, *error: object) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         self.release()
 
     def _cut_torn_line(self) -> None:
@@ -64,16 +64,16 @@ class JournalLock(JournalFileOpenLock):
 
 
 class Journal:
-    """Optuna's study of a sweep, in the file journal.log of the sweep's folder.
+    """The Optuna study of a sweep, in the file journal.log of the sweep's folder.
 
     Args:
-        folder: of the sweep, which is there.
+        folder: the sweep's folder; it exists.
 
-    Raises UserError: the file is no journal.
+    Raises UserError if the file is not a journal.
     """
 
     def __init__(self, folder: Path) -> None:
-        # With a relative path, a process that changes its folder would write elsewhere.
+        # With a relative path, a process that changes its working directory would write elsewhere.
         path = folder.absolute() / JOURNAL
         path.touch()
         self.lock = JournalLock(path)
@@ -93,19 +93,19 @@ class Journal:
 
     @property
     def description(self) -> dict[str, Any] | None:
-        """What holds for the whole sweep; None for a sweep that begins."""
+        """The values common to all runs of the sweep; None if the sweep is new."""
         return self.study.user_attrs.get(DESCRIPTION)
 
     def trials(self) -> list[FrozenTrial]:
-        """All trials in the order of their numbers; state is RUNNING, COMPLETE, PRUNED or FAIL."""
+        """Return all trials by number; their states are RUNNING, COMPLETE, PRUNED or FAIL."""
         return self.study.get_trials(deepcopy=False)
 
     def note(self, number: int, **facts: object) -> None:
-        """Write facts on a trial that has not ended."""
+        """Set user attributes of a trial that has not ended."""
         for name, value in facts.items():
             self.storage.set_trial_user_attr(self.id_of(number), name, value)
 
     def id_of(self, number: int) -> int:
-        """The id by which the storage knows a trial."""
+        """Return the storage's id of a trial."""
         study = self.storage.get_study_id_from_name(NAME)
         return self.storage.get_trial_id_from_study_id_trial_number(study, number)

@@ -1,4 +1,4 @@
-"""The trial of a run that a pruner may end: the run tells it of each validation."""
+"""The trial of a run that a pruner may end; the run reports each validation."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,31 +11,31 @@ from gptmini.sweep.journal import JOURNAL, PRUNED_AT, Journal
 
 
 class PrunedTrial:
-    """The trial of a run that is being trained, to which the run tells its validations.
+    """The trial of the run that this process trains; it receives the run's validations.
 
     Args:
-        run: the run's folder, which lies beside the sweep's journal and has the number of its trial as name.
+        run: the run's folder. It is in the folder of the sweep's journal, and its name is the trial's number.
     """
 
     def __init__(self, run: Path) -> None:
         self._journal = Journal(run.absolute().parent)
         self._number = int(run.absolute().name)
         description = self._journal.description
-        assert description is not None  # the sweep has written it before it began a trial
+        assert description is not None  # the sweep writes it before its first trial
         self.by_bits: bool = description["by_bits"]  # whether runs are compared by bits per byte
         self._pruner = _pruner_of(description)
 
     @staticmethod
     def is_one(run: Path) -> bool:
-        """Whether a run is that of a trial: a copy of the run may lie elsewhere."""
+        """Return whether a run belongs to a trial; a copy of the run may be in another folder."""
         return run.name.isdecimal() and (run.absolute().parent / JOURNAL).is_file()
 
     def report(self, step: int, value: float) -> bool:
-        """Tell of a validation; returns whether the run is to end, because it does worse than the others did."""
+        """Report a validation; return whether to end the run because it is worse than the other runs."""
         trial = self._trial()
         if trial.state is not TrialState.RUNNING:
             return False
-        # A run that goes on from a checkpoint repeats the validations after it.
+        # A run that resumes from a checkpoint repeats the validations after it.
         if step not in trial.intermediate_values:
             id_of_trial = self._journal.id_of(self._number)
             self._journal.storage.set_trial_intermediate_value(id_of_trial, step, value)
@@ -49,15 +49,15 @@ class PrunedTrial:
 
 
 def _pruner_of(description: Mapping[str, Any]) -> BasePruner:
-    """The pruner that a sweep's description names."""
+    """Return the pruner that a sweep's description names."""
     warmup = description["sweep.pruner_warmup"]
     if description["sweep.pruner"] == "median":
         return MedianPruner(
             n_startup_trials=description["sweep.pruner_startup"],
             n_warmup_steps=warmup,
         )
-    least = max(1, warmup)
+    min_resource = max(1, warmup)
     return HyperbandPruner(
-        min_resource=least,
-        max_resource=max(least, description["max_steps"]),
+        min_resource=min_resource,
+        max_resource=max(min_resource, description["max_steps"]),
     )

@@ -1,7 +1,7 @@
-"""The trials of a sweep, of which each worker takes one after the other.
+"""The trials of a sweep; workers take one after another.
 
-A trial is one line of the journal, so that it is there with all its values or not at all. Whoever trains a trial holds
-the trial's lock, which the kernel frees when the processes that hold it are gone.
+A trial is one line of the journal, so the journal has all its values or no trial. A worker and its run hold the lock
+of their trial. The kernel releases the lock when both processes are gone.
 """
 
 import fcntl
@@ -28,32 +28,32 @@ from gptmini.sweep.space import Dimension, Space, SweepSettings
 from gptmini.sweep.table import DONE, Row
 from gptmini.user_error import UserError
 
-# What a table calls the states of trials that have ended.
+# Names of the states of ended trials in the table.
 STATES = {TrialState.COMPLETE: DONE, TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A trial that this worker trains: until release, or until the worker and the trial's run are both gone."""
+    """A trial that this worker has locked, until release or until both the worker and the trial's run are gone."""
 
     number: int
-    texts: dict[str, str]  # values by key, as they are typed
-    lock: int  # descriptor of the locked file, which the trial's run inherits
+    texts: dict[str, str]  # values by key, as on the command line
+    lock: int  # file descriptor of the lock file; the trial's run inherits it
 
     def release(self) -> None:
-        """Let others take the trial."""
+        """Unlock the trial."""
         os.close(self.lock)
 
 
 class Sweep(Journal):
-    """The trials of a sweep, of which workers take one after the other.
+    """The trials of a sweep; workers take one after another.
 
     Args:
-        folder: of the sweep, which is there.
-        space: what is varied.
+        folder: the sweep's folder; it exists.
+        space: the varied keys and their values.
         settings: how values are chosen.
 
-    Raises UserError: the journal is damaged.
+    Raises UserError if the journal is damaged.
     """
 
     def __init__(self, folder: Path, space: Space, settings: SweepSettings) -> None:
@@ -63,13 +63,14 @@ class Sweep(Journal):
         self.settings = settings
         self.sampler = settings.sampler_of(space)
         self.n_trials = settings.n_trials_of(space)
-        # The same command tries again what an earlier one has given up, and then gives it up for all its workers.
+        # A new start of the sweep retries trials that an earlier start gave up. A trial given up again is given up for
+        # all workers of this start.
         self._given_up_before = [trial.user_attrs.get(GIVEN_UP, 0) for trial in self.trials()]
 
     def describe(self, description: Mapping[str, object]) -> None:
-        """Write down what holds for the whole sweep, or compare it with what the journal has, values by key.
+        """Write the values common to all runs, by key; if the journal has them already, compare.
 
-        Raises UserError: the folder is that of a sweep over another space, or of other runs.
+        Raises UserError if the folder belongs to a sweep with other values.
         """
         with self.lock:
             before = self.description
@@ -81,11 +82,11 @@ class Sweep(Journal):
             now = description.get(key)
             if was != now:
                 raise UserError(
-                    f"{self.folder} is a sweep with {key}={was}, got {now}; name=OTHER begins another sweep"
+                    f"the sweep in {self.folder} has {key}={was}, got {now}; name=OTHER starts a new sweep"
                 )
 
     def take(self) -> Taken | None:
-        """Take a trial that was cut off and that nobody trains, else the next one; None if there is neither now."""
+        """Lock and return an interrupted trial, otherwise a new trial; return None if there is neither now."""
         with self.lock:
             trials = self.trials()
             for trial in trials:
@@ -97,7 +98,7 @@ class Sweep(Journal):
 
             if len(trials) >= self.n_trials:
                 return None
-            # Another worker that has died before it could note the trial may still hold this lock for an instant.
+            # A worker that died before it added the trial may hold this lock for a moment.
             lock = self._lock_trial(len(trials))
             if lock is None:
                 return None
@@ -106,12 +107,12 @@ class Sweep(Journal):
             return Taken(trial.number, self.texts_of(trial), lock)
 
     def is_over(self) -> bool:
-        """Whether every trial has ended or was given up."""
+        """Return whether every trial has ended or was given up."""
         trials = self.trials()
         return len(trials) >= self.n_trials and not any(map(self._is_open, trials))
 
     def is_busy(self, number: int) -> bool:
-        """Whether somebody trains a trial now."""
+        """Return whether a process trains the trial now."""
         with self.lock:
             lock = self._lock_trial(number)
             if lock is None:
@@ -120,17 +121,17 @@ class Sweep(Journal):
             return False
 
     def is_whole(self) -> bool:
-        """Whether every trial of the sweep is done or pruned."""
+        """Return whether every trial is done or pruned."""
         trials = self.trials()
         good = (TrialState.COMPLETE, TrialState.PRUNED)
         return len(trials) >= self.n_trials and all(trial.state in good for trial in trials)
 
     def run_of(self, number: int) -> Path:
-        """The folder of a trial's run."""
+        """Return the folder of a trial's run."""
         return self.folder / str(number)
 
     def rows(self) -> list[Row]:
-        """The rows of the table, one for each trial that has begun."""
+        """Return the rows of the table, one for each trial that has started."""
         return [self._row(trial) for trial in self.trials()]
 
     def _row(self, trial: FrozenTrial) -> Row:
@@ -149,39 +150,39 @@ class Sweep(Journal):
         )
 
     def texts_of(self, trial: FrozenTrial) -> dict[str, str]:
-        """The values of a trial by key, as they are typed."""
+        """Return the values of a trial by key, as on the command line."""
         return {
             dimension.key: dimension.text_of(trial.params[dimension.key])
             for dimension in self.space.dimensions
         }
 
     def finish(self, number: int, value: float) -> None:
-        """Write down the result of a trial that has ended as it should."""
+        """Record the result of a completed trial."""
         self.study.tell(number, value)
 
     def prune(self, number: int) -> None:
-        """Write down that a trial was ended because it did worse than the others."""
+        """Record that the pruner ended a trial."""
         self.study.tell(number, state=TrialState.PRUNED)
 
     def fail(self, number: int, reason: str) -> None:
-        """Write down that a trial has failed, and why."""
+        """Record that a trial failed, and why."""
         self.note(number, **{REASON: reason})
         self.study.tell(number, state=TrialState.FAIL)
 
     def give_up(self, number: int, reason: str) -> None:
-        """Write down why a trial is not tried again, until the next start of the sweep."""
+        """Record why a trial is not retried until the next start of the sweep."""
         n_times = self.trials()[number].user_attrs.get(GIVEN_UP, 0)
         self.note(number, **{REASON: reason, GIVEN_UP: n_times + 1})
 
     def _is_open(self, trial: FrozenTrial) -> bool:
-        """Whether a trial has not ended, and was not given up since this start of the sweep."""
+        """Return whether a trial has not ended and was not given up during this start of the sweep."""
         known = self._given_up_before
         n_before = known[trial.number] if trial.number < len(known) else 0
         n_times = trial.user_attrs.get(GIVEN_UP, 0)
         return trial.state is TrialState.RUNNING and n_times == n_before
 
     def _lock_trial(self, number: int) -> int | None:
-        """Lock a trial; returns the descriptor of the locked file, None if the trial is being trained."""
+        """Lock a trial; return the descriptor of the lock file, or None if a process trains the trial."""
         folder = self.folder / ".locks"
         folder.mkdir(exist_ok=True)
         descriptor = os.open(folder / str(number), os.O_RDWR | os.O_CREAT, 0o666)
@@ -193,9 +194,9 @@ class Sweep(Journal):
         return None
 
     def _new_trial(self, number: int) -> FrozenTrial:
-        """A trial with all its values, which follow from the sweep's seed and the trial's number.
+        """Return a trial whose values follow from the sweep's seed and the trial's number.
 
-        Each value has a seed of its own. A sampler that keeps one seed would repeat its draws in every worker.
+        Each value has its own seed. Samplers with the same seed would draw the same values in every worker.
         """
         distributions = {
             dimension.key: _distribution_of(dimension) for dimension in self.space.dimensions
@@ -205,12 +206,12 @@ class Sweep(Journal):
             values.update(self.space.point(number))
         else:
             kind = TPESampler if self.sampler == "tpe" else RandomSampler
-            unfinished = create_trial(state=TrialState.RUNNING)
+            placeholder = create_trial(state=TrialState.RUNNING)
             for dimension in self.space.dimensions:
                 sampler = kind(seed=_seed_of(self.settings.seed, number, dimension.key))
                 value = sampler.sample_independent(
                     self.study,
-                    unfinished,
+                    placeholder,
                     dimension.key,
                     distributions[dimension.key],
                 )
@@ -224,7 +225,7 @@ class Sweep(Journal):
 
 
 def _distribution_of(dimension: Dimension) -> BaseDistribution:
-    """What Optuna calls the values of a dimension."""
+    """Return the Optuna distribution of a dimension."""
     if not dimension.is_interval:
         return CategoricalDistribution(dimension.texts)
     if dimension.is_whole:
@@ -233,6 +234,6 @@ def _distribution_of(dimension: Dimension) -> BaseDistribution:
 
 
 def _seed_of(seed: int, number: int, key: str) -> int:
-    """A seed for one value of one trial."""
+    """Return the seed of one value of a trial."""
     digest = hashlib.sha256(f"{seed}/{number}/{key}".encode()).digest()
     return int.from_bytes(digest[:4], "little")

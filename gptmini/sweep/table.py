@@ -1,4 +1,4 @@
-"""The trials of a sweep: a row each in table.csv in its folder, the best of them, and means over seeds."""
+"""The table of a sweep: a row for each trial, the best trial, and means over seeds."""
 
 import csv
 import io
@@ -19,32 +19,32 @@ class Row:
 
     number: int
     state: str  # done, running, waiting, pruned or failed
-    texts: dict[str, str]  # the values that are varied, by key
+    texts: dict[str, str]  # values of the varied keys
     loss: float | None = None  # lowest validation loss, in nats per token
     bits_per_byte: float | None = None  # at the same validation
     step: int | None = None  # of that validation
-    seconds: float | None = None  # of the start that has ended the run; None while it runs
+    seconds: float | None = None  # how long the last start took; None while the trial has no result
     run: str  # the run's folder
-    reason: str | None = None  # why it failed, or waits for the next start of the sweep
+    reason: str | None = None  # why it failed or was given up
 
     def figure(self, *, by_bits: bool) -> float | None:
-        """What runs are compared by: bits per byte where their tokens differ, else the loss."""
+        """Return the figure that runs are compared by: bits per byte if their tokens differ, otherwise the loss."""
         return self.bits_per_byte if by_bits else self.loss
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """The trials that differ in nothing but their seed."""
+    """Trials that differ only in their seed."""
 
-    texts: dict[str, str]  # the values that are varied, by key, without the seed
+    texts: dict[str, str]  # values of the varied keys, without the seed
     n_done: int
     n_trials: int
-    mean: float | None  # of the figures of those that are done; None if none is
-    spread: float | None  # standard deviation of the figures; None below two of them
+    mean: float | None  # mean figure of done trials; None without done trials
+    spread: float | None  # standard deviation of the figures; None for fewer than 2
 
 
 def settings_of(rows: Sequence[Row], *, by_bits: bool) -> list[Setting]:
-    """Trials that differ in their seed alone, taken together, the lowest mean first."""
+    """Group the trials that differ only in their seed; return the groups, lowest mean first."""
     groups: dict[tuple, list[Row]] = {}
     for row in rows:
         texts = {key: text for key, text in row.texts.items() if key != SEED}
@@ -67,7 +67,7 @@ def settings_of(rows: Sequence[Row], *, by_bits: bool) -> list[Setting]:
 
 
 def best_of(rows: Sequence[Row], *, by_bits: bool) -> Row | None:
-    """The best trial of those that are done; None if none is."""
+    """Return the best done trial, or None if no trial is done."""
     done = [row for row in rows if row.state == DONE]
     return min(
         done, key=lambda row: place_of(row.figure(by_bits=by_bits), row.number), default=None
@@ -75,7 +75,7 @@ def best_of(rows: Sequence[Row], *, by_bits: bool) -> Row | None:
 
 
 def write_csv(path: Path, rows: Sequence[Row], keys: Sequence[str]) -> None:
-    """Write every trial in the order of their numbers, with all that is known of it."""
+    """Write all trials as CSV, in the order of their numbers."""
     figures = ["loss", "bits_per_byte", "step", "seconds"]
     columns = ["trial", "state", *figures, *keys, "run", "reason"]
 
@@ -83,7 +83,7 @@ def write_csv(path: Path, rows: Sequence[Row], keys: Sequence[str]) -> None:
     writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     for row in sorted(rows, key=lambda row: row.number):
-        # The names of Row's fields are those of the columns, but for the trial's number.
+        # Columns have the names of Row's fields, except the trial's number.
         cells = vars(row) | row.texts | {"trial": row.number}
         if row.seconds is not None:
             cells["seconds"] = round(row.seconds, 1)
@@ -94,7 +94,7 @@ def write_csv(path: Path, rows: Sequence[Row], keys: Sequence[str]) -> None:
 
 
 def place_of(figure: float | None, number: int) -> tuple[bool, float, int]:
-    """The place of a trial in the table, as a key to sort by: trials without a figure come last."""
+    """Return a sort key: trials with a lower figure first, trials without a figure last."""
     if figure is None:
         return (True, 0.0, number)
     return (False, figure, number)

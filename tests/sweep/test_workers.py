@@ -119,11 +119,11 @@ def test_a_run_that_ends_by_a_mistake_fails_and_is_not_tried_again(tmp_path):
 def test_a_run_that_is_killed_again_and_again_is_given_up_until_the_next_start(tmp_path):
     suicidal = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
     said = work(tmp_path, command=suicidal, retries=1)
-    killed = "trial 0 is not done: its process was killed by SIGKILL"
+    killed = "trial 0: its process was killed by SIGKILL"
     assert [line for line in said if "trial 0" in line] == [
         "started trial 0: optimizer.lr=0.01",
-        f"again {killed}",
-        "gave up trial 0: its process was killed by SIGKILL (2 times)",
+        f"again retrying {killed}",
+        f"gave up {killed} (attempts: 2)",
     ]
     assert [trial.state.name for trial in trials_of(tmp_path)] == ["RUNNING"] * 2
     work(tmp_path)
@@ -138,7 +138,7 @@ def test_a_run_that_is_no_mistake_is_tried_again(tmp_path):
         "print('error: No space left on device'); raise SystemExit(1)",
     ]
     said = work(tmp_path, command=troubled, retries=0)
-    assert said[-1] == "gave up trial 1: No space left on device (1 times)"
+    assert said[-1] == "gave up trial 1: No space left on device (attempts: 1)"
 
 
 def test_a_run_without_a_finite_validation_fails(tmp_path):
