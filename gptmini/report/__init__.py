@@ -1,1 +1,1 @@
-"""A run in words, tables, pictures, one HTML page or CSV, read from its metrics.jsonl and config.yaml."""
+"""Reports on runs as text, tables, charts, an HTML page or CSV, read from metrics.jsonl and config.yaml."""

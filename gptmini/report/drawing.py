@@ -1,6 +1,6 @@
-"""Figures of a run: attention maps, losses of tokens, and curves.
+"""Figures of a run: attention maps, token losses, and curves.
 
-Every function builds a matplotlib Figure without pyplot, so that no window opens, and under settings of its own.
+Every function builds a matplotlib Figure without pyplot, so no window opens. The figures use SETTINGS, not the user's.
 """
 
 import io
@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 
 from gptmini.report.tables import printable, visible
 
-FAINT = "#b8c0c8"  # of values that a bolder line averages
-FUTURE = "#eceff2"  # of what a token cannot attend to, and of grid lines
+FAINT = "#b8c0c8"  # for values behind their bold average
+FUTURE = "#eceff2"  # for positions that a token cannot attend to, and for grid lines
 
-# matplotlib's own settings, as every figure has them.
+# matplotlib settings of every figure.
 SETTINGS = {
     "figure.dpi": 100,  # an image of 10 inches fits TensorBoard's widest card
     "font.size": 7,
@@ -35,44 +35,44 @@ SETTINGS = {
     "axes.formatter.limits": (-3, 5),
     "grid.color": FUTURE,
     "legend.frameon": False,
-    "svg.fonttype": "none",  # letters are text, drawn by the fonts of whoever opens the file
+    "svg.fonttype": "none",  # store letters as text, drawn with the viewer's fonts
 }
 
-LOSS_CHART = (7, 3.4)  # inches, of the two charts of token losses
-LOSS_BOX = (0.075, 0.14, 0.91, 0.77)  # left, bottom, width and height of their axes, as shares
-SMOOTHED = 15  # positions over which the bold line of losses by position is averaged
+LOSS_CHART = (7, 3.4)  # inches, for the two charts of token losses
+LOSS_BOX = (0.075, 0.14, 0.91, 0.77)  # left, bottom, width, height of their axes, as fractions
+SMOOTHED = 15  # positions averaged in the bold line of losses by position
 BINS = 60  # of the histogram
-LEAST_RANGE = 0.01  # nats that the histogram spans even where all losses are equal
+LEAST_RANGE = 0.01  # minimum range of the histogram, nats
 
-CURVES = (5.4, 3.0)  # inches, of a chart of curves without its legend
-STYLES = ("-", "--", ":", "-.")  # of the tags in a chart of several runs
+CURVES = (5.4, 3.0)  # inches, for a chart of curves without its legend
+STYLES = ("-", "--", ":", "-.")  # line styles of the tags if a chart has several runs
 LEGEND_WIDTH = 84  # characters of 7 points that fit side by side below a chart of curves
-LEGEND_SAMPLE = 6  # characters' width of the line sample before each label of the legend
-LEGEND_ROW = 0.16  # inches of height
-DWARFING = 10  # times the median: a larger value would press all others into a line at the bottom
+LEGEND_SAMPLE = 6  # width of the line sample before each label of the legend, in characters
+LEGEND_ROW = 0.16  # height of a row, in inches
+DWARFING = 10  # times the median; a larger value would flatten all other values
 
 MOST_COLUMNS = 4  # attention maps side by side
 LONGEST_LABEL = 12  # characters of a token's label
 
-# Sizes in a figure of attention maps, in inches. matplotlib would find them, but takes as long for that as for drawing.
+# Sizes in a figure of attention maps, in inches. matplotlib could compute them, but that takes as long as drawing.
 LEAST_MAP = 2.3  # side of a map
 MOST_MAP = 4.2
 LABEL_HEIGHT = 0.125  # of a token's label
-LABEL_WIDTH = 0.065  # of one character of it
+LABEL_WIDTH = 0.065  # of one character of a label
 GAP = 0.1  # between neighbouring maps
 TITLE = 0.35  # between rows of maps
 HEADING = 0.7  # above all maps
-SCALE = 0.9  # at the right of all maps, for the colour scale
+SCALE = 0.9  # to the right of all maps, for the colour scale
 
 
 @rc_context(SETTINGS)
 def attention_maps(
     maps: Mapping[tuple[int, int], np.ndarray], labels: Sequence[str], title: str
 ) -> Figure:
-    """Draw the attention weights of several heads, one square map for each.
+    """Draw the attention weights of each head as a square map.
 
-    Row i of a map shows how much token i attends to each token. The cells of later tokens, to which token i cannot
-    attend, are grey.
+    Row i of a map shows how much token i attends to each token. Cells of later tokens are grey, because token i cannot
+    attend to them.
 
     Args:
         maps: weights (T, T) from 0 to 1, by (layer, head), both counted from 0.
@@ -100,7 +100,7 @@ def attention_maps(
 
     places = list(figure.subplots(n_rows, n_columns, squeeze=False).flat)
     future = np.triu(np.ones((n_tokens, n_tokens), dtype=bool), k=1)  # (T, T)
-    norm = PowerNorm(0.5, vmin=0, vmax=1)  # the root: else all weights below a tenth look white
+    norm = PowerNorm(0.5, vmin=0, vmax=1)  # square root: linearly, weights below 0.1 look white
     for i, ((layer, head), weights) in enumerate(maps.items()):
         axes = places[i]
         axes.imshow(
@@ -111,7 +111,7 @@ def attention_maps(
         axes.grid(visible=False)
         axes.tick_params(length=0)
 
-        # Maps in one row or column share their labels; an axis that is not visible costs no time.
+        # Maps in one row or column share their labels. Invisible axes save drawing time.
         begins_row = i % n_columns == 0
         axes.yaxis.set_visible(begins_row)
         if begins_row:
@@ -123,29 +123,29 @@ def attention_maps(
 
     for axes in places[len(maps) :]:
         axes.set_visible(False)
-    # All maps have equal colours, so that the scale of the first map serves them all.
+    # All maps have the same colours, so one colour scale is enough.
     scale = figure.add_axes((1 - 0.65 / width, 0.25, 0.12 / width, 0.5))
     figure.colorbar(places[0].images[0], cax=scale, ticks=(0, 0.05, 0.2, 0.5, 1))
-    heading = f"{title}: how much each row's token attends to each column's"
+    heading = f"{title}: attention from each row's token to each column's token"
     figure.suptitle(heading, fontsize=9, wrap=True)
     return figure
 
 
 @rc_context(SETTINGS)
 def loss_by_position(losses: np.ndarray, positions: np.ndarray, title: str) -> Figure:
-    """Draw the mean loss at each position of the context that a token has, and a smooth line through the means.
+    """Draw the mean loss at each position in the context, and a smoothed line.
 
     Args:
-        losses: nats of n tokens, (n,).
-        positions: of these tokens in their windows, counted from 0, (n,).
+        losses: losses of n tokens in nats, (n,).
+        positions: positions of these tokens in their windows, counted from 0, (n,).
     """
     counts = np.bincount(positions)  # (T,)
     sums = np.bincount(positions, weights=losses)  # (T,)
-    # Where the loss counts answers alone, some positions may have no token.
+    # If only answers count for the loss, some positions may have no token.
     found = np.flatnonzero(counts)  # (n_positions,)
     mean = sums[found] / counts[found]  # (n_positions,)
 
-    # Each point of the smooth line is the mean over all tokens of the neighbouring positions.
+    # Each point of the smoothed line is the mean over all tokens at neighbouring positions.
     window = np.ones(min(SMOOTHED, len(counts)))
     tokens_near = np.convolve(counts, window, mode="same")  # (T,)
     sums_near = np.convolve(sums, window, mode="same")  # (T,)
@@ -163,12 +163,12 @@ def loss_by_position(losses: np.ndarray, positions: np.ndarray, title: str) -> F
 
 @rc_context(SETTINGS)
 def loss_histogram(losses: np.ndarray, title: str) -> Figure:
-    """Draw what share of the tokens has which loss, with the mean and the median of the losses.
+    """Draw the histogram of token losses, with their mean and median.
 
     Args:
-        losses: nats of n tokens, (n,).
+        losses: losses of n tokens in nats, (n,).
     """
-    # Losses may all be nearly one number, but the bins need a range that has room for their edges.
+    # The losses may be nearly equal, but the bins need a range.
     low = float(losses.min())
     width = max(float(losses.max()) - low, LEAST_RANGE)
     counts, edges = np.histogram(losses.astype(np.float64), bins=BINS, range=(low, low + width))
@@ -185,18 +185,18 @@ def loss_histogram(losses: np.ndarray, title: str) -> Figure:
 
 @rc_context(SETTINGS)
 def curves(lines: Mapping[tuple[str, str], Sequence[tuple[int, float]]], title: str) -> Figure:
-    """Draw one or more lines over the optimizer steps.
+    """Draw one or more curves over the optimizer steps.
 
-    Lines of several runs have a colour for each run and a line style for each tag; lines of one run have a colour for
-    each tag. The scale is logarithmic where the largest value dwarfs the others; values of 0 are then left out.
+    With more than one run, each run has a colour and each tag a line style. With one run, each tag has a colour. The
+    scale is logarithmic if the largest value is much larger than the median; it omits values of 0.
 
     Args:
-        lines: (step, value) points, at least one a line, by (name of a run, tag). Either text may be empty.
+        lines: (step, value) points by (name of a run, tag), at least one point per curve. Either text may be empty.
     """
-    runs = list(dict.fromkeys(run for run, _ in lines))  # unlike a set, in their order
+    runs = list(dict.fromkeys(run for run, _ in lines))  # keeps the order, unlike a set
     tags = list(dict.fromkeys(tag for _, tag in lines))
 
-    # The legend stands below the axes, and the figure grows with its rows; a single line needs none.
+    # The legend is below the axes, and the figure grows with its rows. A single curve has no legend.
     labels = [printable(f"{run} {tag}".strip())[-LEGEND_WIDTH:] for run, tag in lines]
     n_columns = max(1, LEGEND_WIDTH // (LEGEND_SAMPLE + max(map(len, labels))))
     n_legend_rows = math.ceil(len(lines) / n_columns) if len(lines) > 1 else 0
@@ -214,8 +214,8 @@ def curves(lines: Mapping[tuple[str, str], Sequence[tuple[int, float]]], title: 
             *zip(*points, strict=True),
             color=f"C{runs.index(run) if several else tags.index(tag)}",
             linestyle=STYLES[tags.index(tag) % len(STYLES)] if several else "-",
-            marker="." if len(points) == 1 else "",  # a line of one point has no length
-            # matplotlib leaves labels that begin with _ out of a legend, hence the space, and reads $ as a formula.
+            marker="." if len(points) == 1 else "",  # a line through one point is invisible
+            # The space keeps labels that start with _ in the legend. matplotlib reads $ as a formula.
             label=f" {label}".replace("$", r"\$"),
         )
     if n_legend_rows:
@@ -235,14 +235,14 @@ def svg(figure: Figure) -> bytes:
     """Draw a figure as an SVG file."""
     file = io.BytesIO()
     with warnings.catch_warnings():
-        # matplotlib warns of characters that its own font lacks; the fonts of a browser have more.
+        # matplotlib warns about characters that its font lacks, but a browser has more fonts.
         warnings.filterwarnings("ignore", message="Glyph")
         figure.savefig(file, format="svg")
     return file.getvalue()
 
 
 def _needs_logarithm(values: Sequence[float]) -> bool:
-    """Whether the largest value dwarfs the others, and none is negative: a logarithm would hide a negative value."""
+    """Return whether a log scale suits: the largest value is DWARFING times the median, and no value is negative."""
     finite = [value for value in values if math.isfinite(value)]
     positive = [value for value in finite if value > 0]
     if not positive or min(finite) < 0:
@@ -251,9 +251,9 @@ def _needs_logarithm(values: Sequence[float]) -> bool:
 
 
 def _token_name(text: str) -> str:
-    """A token's text as the label of a row or column, cut to LONGEST_LABEL characters.
+    """Return a token's text as a label of at most LONGEST_LABEL characters.
 
-    Characters that the font lacks are written as code points.
+    Characters that the font lacks are written as code points, which may lengthen the label.
     """
     if len(text) > LONGEST_LABEL:
         text = text[: LONGEST_LABEL - 1] + "…"

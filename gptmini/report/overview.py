@@ -1,4 +1,4 @@
-"""What a table of runs says of each: what was changed, how far it is, and how well it does."""
+"""The summary of a run for a table of runs: its overrides, progress and best loss."""
 
 import math
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ from gptmini.runs.metrics import STEP
 
 @dataclass(frozen=True, kw_only=True)
 class Overview:
-    """One run in a table of runs."""
+    """The summary of one run."""
 
     folder: Path
     state: str  # running, done, ended, pruned, stopped, failed, killed or damaged
-    changed: list[str]  # what was typed for it, KEY=VALUE each
+    changed: list[str]  # overrides, each KEY=VALUE
     by: str | None = None  # what ended, stopped or failed it
     step: int | None = None  # optimizer steps done
     max_steps: int | None = None
     loss: float | None = None  # lowest validation loss, in nats per token
     bits_per_byte: float | None = None  # at the same validation
-    reason: str | None = None  # why it cannot be read; None if it can
+    reason: str | None = None  # why the run cannot be read; None if it can
 
 
 def overview_of(folder: Path) -> Overview:
-    """Read what there is to say of a run, whatever state it is in."""
+    """Return the summary of a run in any state; a run that cannot be read is damaged."""
     try:
         return _overview_of(folder)
     except (OSError, ValueError, LookupError, TypeError) as error:
@@ -33,7 +33,7 @@ def overview_of(folder: Path) -> Overview:
 
 
 def _overview_of(folder: Path) -> Overview:
-    """What there is to say of a run; UserError for one whose files are damaged."""
+    """Return the summary of a run; raise UserError if its files are damaged."""
     config, typed = read_config(folder)
     validations = [
         (float(line["val/loss"]), float(line.get("val/bits_per_byte", "nan")))
@@ -42,19 +42,19 @@ def _overview_of(folder: Path) -> Overview:
     finite = [pair for pair in validations if math.isfinite(pair[0])]
     loss, bits_per_byte = min(finite, default=(None, None))
 
-    written = read_state(folder)
-    step = None if written is None else written.step
+    stored = read_state(folder)
+    step = None if stored is None else stored.step
     by = None
     if is_trained(folder):
         state = "running"
         # A run logs more often than it saves a checkpoint.
         step = max((line[STEP] for line in read_lines(folder)), default=step)
-    elif written is None or written.state == "running":
-        # Its step is that of its newest checkpoint: the steps after it are lost.
+    elif stored is None or stored.state == "running":
+        # The stored step is that of the latest checkpoint; later steps are lost.
         state = "killed"
     else:
-        state = written.state
-        by = written.by
+        state = stored.state
+        by = stored.by
 
     return Overview(
         folder=folder,

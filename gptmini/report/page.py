@@ -1,4 +1,4 @@
-"""A run, or several beside each other, as one HTML page that needs no other file and no network."""
+"""One run, or a comparison of runs, as a single HTML page without other files or network access."""
 
 import base64
 import html
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from gptmini.report.reported_run import ReportedRun
 from gptmini.report.tags import LAYOUT
 
-MOST_VERSIONS = 20  # of samples or a table, under one heading
+MOST_VERSIONS = 20  # of samples or of a table under one heading
 
-# Whatever a run may hold, the policy in the head lets a browser load nothing for this page from anywhere.
+# The policy in the head keeps a browser from loading anything, whatever the run's files contain.
 PAGE = """<!doctype html>
 <html lang=en><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy"
@@ -44,7 +44,7 @@ summary { cursor: pointer; color: #57606a }
 """
 
 
-# Rows of the table of figures: by heading the tag of a scalar, which of its points, and the form of its value or step.
+# Rows of the summary by heading: the tag of a scalar, which of its points to show, and the format.
 FIGURES = {
     "best val loss, nats per token": ("val/loss", "lowest", "{value:.4f}"),
     "best bits per byte": ("val/bits_per_byte", "lowest", "{value:.4f}"),
@@ -57,7 +57,7 @@ FIGURES = {
 
 
 def page_of(runs: list[ReportedRun], *, compare: bool) -> str:
-    """The HTML page of several runs laid over each other, or, unless compare, of the first run alone."""
+    """Return the HTML page that compares several runs, or the page of the first run if not compare."""
     sections = sections_of_several_runs(runs) if compare else sections_of_one_run(runs[0])
     body = [
         f"<h2>{html.escape(heading)}</h2>\n{content}\n" for heading, content in sections if content
@@ -67,18 +67,19 @@ def page_of(runs: list[ReportedRun], *, compare: bool) -> str:
 
 
 def sections_of_one_run(run: ReportedRun) -> Iterator[tuple[str, str]]:
-    """Heading and HTML of each section of a page on one run; the HTML is empty where the run has nothing to show."""
-    yield "Where it stands", figures_table([run])
+    """Yield the heading and the HTML of each section for one run; the HTML may be empty."""
+    yield "Summary", figures_table([run])
     yield from charts([run])
 
-    # What a validation writes: the newest is shown at once, earlier ones open on a click.
+    # For what validations log, the page shows the latest; earlier ones open on a click.
     yield "Samples", newest_first(samples(run, MOST_VERSIONS))
-    yield "What it mispredicts most", newest_first(tables(run, "zoom/mispredicted", MOST_VERSIONS))
+    yield "Most mispredicted tokens", newest_first(tables(run, "zoom/mispredicted", MOST_VERSIONS))
     for tag, pictures in run.pictures.items():
-        # The first and the last image show what training changed; all of them would make a large page.
+        # The first and the last image show what training changed; all images would make the page large.
         shown = [pictures[0], pictures[-1]] if len(pictures) > 1 else pictures
         images = [(step, image("png", path.read_bytes())) for step, path in shown]
-        name = tag.partition("/")[2].replace("_", " ").capitalize()  # of zoom/loss_by_position
+        # zoom/loss_by_position is named "Loss by position".
+        name = tag.partition("/")[2].replace("_", " ").capitalize()
         yield name, newest_first(images)
 
     setup = {"Model": "setup/model", "Data": "setup/data", "Configuration": "setup/config"}
@@ -87,9 +88,9 @@ def sections_of_one_run(run: ReportedRun) -> Iterator[tuple[str, str]]:
 
 
 def sections_of_several_runs(runs: list[ReportedRun]) -> Iterator[tuple[str, str]]:
-    """Heading and HTML of each section of a page that compares runs; the HTML may be empty."""
-    yield "Where they stand", figures_table(runs)
-    yield "What differs in their configurations", differences_table(runs)
+    """Yield the heading and the HTML of each section for a comparison of runs; the HTML may be empty."""
+    yield "Summary", figures_table(runs)
+    yield "Configuration differences", differences_table(runs)
     yield from charts(runs)
 
     texts = []
@@ -101,7 +102,7 @@ def sections_of_several_runs(runs: list[ReportedRun]) -> Iterator[tuple[str, str
 
 
 def samples(run: ReportedRun, most: int) -> list[tuple[int, str]]:
-    """The newest samples of a run, oldest first, as (step, HTML)."""
+    """Return the latest samples of a run, at most `most`, oldest first, as (step, HTML)."""
     versions = []
     for step, texts in run.values("samples")[-most:]:
         blocks = [f"<pre>{html.escape(text)}</pre>" for text in texts]
@@ -110,14 +111,14 @@ def samples(run: ReportedRun, most: int) -> list[tuple[int, str]]:
 
 
 def tables(run: ReportedRun, tag: str, most: int) -> list[tuple[int, str]]:
-    """The newest tables under a tag, oldest first, as (step, HTML)."""
+    """Return the latest tables under a tag, at most `most`, oldest first, as (step, HTML)."""
     return [(step, table(rows)) for step, rows in run.values(tag)[-most:]]
 
 
 def figures_table(runs: list[ReportedRun]) -> str:
-    """An HTML table of the best and the last losses, the steps and the speed, with a column for each run.
+    """Return an HTML table of the best and the last losses, the steps and the speed, with a column for each run.
 
-    A cell is empty where the run has no such figure.
+    A cell is empty if the run has not logged the figure.
     """
     rows = [["", *(run.name for run in runs)]]
     for heading, (tag, which, form) in FIGURES.items():
@@ -134,7 +135,7 @@ def figures_table(runs: list[ReportedRun]) -> str:
 
 
 def differences_table(runs: list[ReportedRun]) -> str:
-    """An HTML table of the configuration's values that are not equal in all runs, with a column for each run."""
+    """Return an HTML table of the configuration values that differ between runs, with a column for each run."""
     keys = set()
     for run in runs:
         keys.update(run.config)
@@ -148,7 +149,7 @@ def differences_table(runs: list[ReportedRun]) -> str:
 
 
 def charts(runs: list[ReportedRun]) -> Iterator[tuple[str, str]]:
-    """Name and HTML of each category of charts, as in TensorBoard's layout, with a line for each run and tag."""
+    """Yield the name and the HTML of each category of charts in LAYOUT, with a curve for each run and tag."""
     from gptmini.report import drawing  # matplotlib takes half a second
 
     for category, patterns_of_charts in LAYOUT.items():
@@ -168,9 +169,9 @@ def charts(runs: list[ReportedRun]) -> Iterator[tuple[str, str]]:
 def _lines(
     runs: list[ReportedRun], patterns: list[str]
 ) -> dict[tuple[str, str], list[tuple[int, float]]]:
-    """Points of the curves whose tags match one of the patterns, by (name of the run, tag).
+    """Return the points of the curves whose tags match one of the patterns, by (name of the run, tag).
 
-    Either name is empty where it would tell nothing: that of the only run, and that of the only tag.
+    The name is empty if there is only one run, and the tag is empty if only one tag matches.
     """
     is_shown = re.compile("|".join(patterns)).search
     tags = {tag for run in runs for tag in run.curves if is_shown(tag)}
@@ -185,7 +186,7 @@ def _lines(
 
 
 def newest_first(versions: list[tuple[int, str]]) -> str:
-    """HTML of the newest of (step, HTML) versions, given oldest first; a click opens each earlier one below it."""
+    """Return HTML of the latest of (step, HTML) versions, given oldest first; earlier versions open on a click."""
     if not versions:
         return ""
 
@@ -197,13 +198,13 @@ def newest_first(versions: list[tuple[int, str]]) -> str:
 
 
 def image(kind: str, data: bytes, description: str = "") -> str:
-    """HTML of an image whose bytes stand in the page; kind is the MIME type's second half, as in png."""
+    """Return the HTML of an image embedded in the page; kind is the MIME subtype, such as png."""
     encoded = base64.b64encode(data).decode()
     return f'<img src="data:image/{kind};base64,{encoded}" alt="{html.escape(description)}">'
 
 
 def table(rows: list[list[str]]) -> str:
-    """HTML of a table; the first row holds the headings."""
+    """Return the HTML of a table; the first row has the headings."""
     lines = []
     for i, row in enumerate(rows):
         kind = "th" if i == 0 else "td"

@@ -1,4 +1,4 @@
-"""What an exported folder tells of the training of its model, from the checkpoint and the run around it."""
+"""Facts about the training of an exported model, from its checkpoint and the checkpoint's run."""
 
 import math
 import re
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def training_of(checkpoint: Path, contents: dict) -> "Training":
-    """What the folder of a run tells of the training of a checkpoint, whose contents read_checkpoint has read."""
+    """Return facts about the training of a checkpoint; contents is the result of read_checkpoint."""
     from gptmini.interop import Training
 
     step = contents.get("global_step")
@@ -29,35 +29,35 @@ def training_of(checkpoint: Path, contents: dict) -> "Training":
 
 
 def text_in(header: dict) -> str | None:
-    """The name of the text that a checkpoint's model was trained on, if its header names the prepared folder."""
+    """Return the name of the training text, or None if the checkpoint's header does not name the prepared folder."""
     data = header.get("data")
     if not isinstance(data, dict):
         return None
-    # The name of a prepared folder is that of the text, of the tokenizer, and a digest.
+    # A prepared folder is named TEXT-TOKENIZER-DIGEST.
     return Path(str(data.get("folder", ""))).name.rsplit("-", 2)[0] or None
 
 
 def origin_in(header: dict) -> str | None:
-    """The weights that a run began with, by the end of their path, if its checkpoint names them."""
+    """Return the end of the path of the weights that a run started from, or None if it started without weights."""
     origin = header.get("init_from")
     if not isinstance(origin, dict):
         return None
-    # As in base/2026-11-23_06-01-47/checkpoints/best.ckpt, without the folders of the machine above.
+    # Keep base/2026-11-23_06-01-47/checkpoints/best.ckpt, without the folders above it.
     path = "/".join(Path(str(origin.get("path", ""))).parts[-4:])
-    # Another person may have written the checkpoint, and the name goes into Markdown.
+    # The checkpoint may be untrusted, and the name is written into Markdown.
     return re.sub(r"[^\w./-]", "-", path) or None
 
 
 def scalars_of_step(checkpoint: Path, step: int | None) -> dict[str, float]:
-    """The finite scalars that a run logged at the step of a checkpoint; empty for a checkpoint without its run.
+    """Return the finite scalars that a run logged at the checkpoint's step; empty for a checkpoint without its run.
 
-    Raises UserError: the run's metrics.jsonl is damaged.
+    Raises UserError if the run's metrics.jsonl is damaged.
     """
     from gptmini.runs import curves_of, read_lines
 
     if step is None:
         return {}
-    # Resolved, because the folder of runs/latest is a link.
+    # Resolve the path, because runs/latest is a link.
     run = checkpoint.resolve().parent.parent
     scalars = {}
     for tag, points in curves_of(read_lines(run)).items():

@@ -1,4 +1,4 @@
-"""A run's configuration, model, data and curves as tables of text, and what TensorBoard's page HParams compares."""
+"""Text tables of a run's configuration, model, data and curves, and the values of TensorBoard's HParams page."""
 
 import csv
 import io
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from gptmini.key_table import keys_with
 from gptmini.runs.metrics import STEP, Line, curves_of
 
-if TYPE_CHECKING:  # a report needs neither, and torch takes seconds to import
+if TYPE_CHECKING:  # importing torch takes seconds
     from gptmini.data.store import TokenStore
     from gptmini.model import GPT
 
-# TensorBoard's page HParams has these columns for every run, beside columns of what the user changed. They are few, so
-# that the measured figures, which stand to the right of all these columns, stay in sight.
+# Columns of every run on TensorBoard's HParams page, besides a column for each override. They are few, because the
+# measured figures are to the right of these columns and should stay visible.
 FIXED = (
     "init_from",
     "optimizer.lr",
@@ -27,12 +27,12 @@ FIXED = (
     "trainer.max_steps",
 )
 
-# White space would be invisible in a label.
+# Visible replacements of white space in a label.
 VISIBLE = {" ": "␣", "\n": "⏎", "\r": "␍", "\t": "⇥"}
 
 
 def config_table(config: dict) -> list[list[str]]:
-    """Rows of every value of a configuration by its dotted key, under a row of headings."""
+    """Return a heading row, then a row for each value of a configuration by its dotted key."""
     rows = [["key", "value"]]
     for key, value in leaves(config):
         rows.append([key, _plain(value)])
@@ -40,9 +40,9 @@ def config_table(config: dict) -> list[list[str]]:
 
 
 def model_table(model: "GPT") -> list[list[str]]:
-    """Rows of a model's weights, between a row of headings and a row of totals.
+    """Return a heading row, a row for each weight of a model, and a row of totals.
 
-    All blocks have weights of the same shapes, so that a block's weight is one row, with the number of blocks in the
+    All blocks have weights of the same shapes, so a weight of the blocks has one row, with the number of blocks in the
     column "times". The padding of the vocabulary is not counted.
     """
     from gptmini.model.gpt import VOCABULARY
@@ -55,7 +55,7 @@ def model_table(model: "GPT") -> list[list[str]]:
         block = re.match(r"blocks\.(\d+)\.(.*)", name)
         if block:
             number, name_in_block = block.groups()
-            if number != "0":  # the row of block 0 stands for every block
+            if number != "0":  # block 0 represents all blocks
                 continue
             shown_name = f"blocks.*.{name_in_block}"
             times = model.config.n_layers
@@ -71,10 +71,10 @@ def model_table(model: "GPT") -> list[list[str]]:
 
 
 def data_card(store: "TokenStore") -> list[list[str]]:
-    """Rows of where a store's tokens come from, how many each split has, and where they lie, under empty headings."""
+    """Return rows with the source, the size of each split, and the folder of a store's tokens, under empty headings."""
     rows = [["", ""]]
 
-    # Every corpus has its own keys; a list of thousands of files is shortened to a count.
+    # The keys depend on the corpus. A list of files, which may be thousands, becomes a count.
     source = dict(store.meta["source"])
     files = source.pop("files", None)
     rows.append(["source", source.pop("corpus")])
@@ -104,24 +104,24 @@ def data_card(store: "TokenStore") -> list[list[str]]:
 def comparison(
     config: dict, store: "TokenStore", model: "GPT", overrides: Sequence[str]
 ) -> tuple[dict[str, object], list[str], list[str]]:
-    """What TensorBoard's page HParams shows of a run, as EventLogger.log_comparison takes it.
+    """Return the values of a run for TensorBoard's HParams page, as arguments of EventLogger.log_comparison.
 
     Args:
-        config: the run's whole configuration, as nested dicts.
+        config: the run's configuration, as nested dicts.
         store, model: the run's tokens and model.
-        overrides: what the user typed, KEY=VALUE each.
+        overrides: the user's overrides, each KEY=VALUE.
 
-    Returns every value of the run by its dotted key; the keys that the user changed; the keys of FIXED that the run
-    has and the user did not change.
+    The result is every value of the run by its dotted key, the overridden keys, and the other keys of FIXED that the
+    run has.
     """
-    typed = {}
+    overridden = {}
     for override in overrides:
         key, equals, value = override.lstrip("+").partition("=")
         if equals and key not in keys_with("unmeasured"):
-            typed[key] = value
+            overridden[key] = value
 
-    # A typed text stands in only for a key that has no value of its own, such as experiment=NAME.
-    values: dict[str, object] = dict(typed)
+    # The text of an override remains only for keys without a value in the configuration, such as experiment=NAME.
+    values: dict[str, object] = dict(overridden)
     for key, value in leaves(config):
         if value is not None:
             values[key] = value
@@ -129,28 +129,28 @@ def comparison(
     values["parameters"] = model.n_parameters
     values["overrides"] = shlex.join(overrides)
 
-    changed = ["overrides", *typed]
-    others = [key for key in FIXED if key in values and key not in typed]
+    changed = ["overrides", *overridden]
+    others = [key for key in FIXED if key in values and key not in overridden]
     return values, changed, others
 
 
 def leaves(tree: dict, prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield the dotted key and the value of everything in a configuration that is not a group.
 
-    Keys that end with an underscore, such as _target_, are Hydra's and are left out. Every key begins with prefix.
+    Skip Hydra's keys, which end with an underscore, such as _target_. Every yielded key starts with prefix.
     """
     for key, value in tree.items():
         if isinstance(value, dict):
             yield from leaves(value, f"{prefix}{key}.")
-        elif not str(key).endswith("_"):  # a mapping of a user's own part may have numbers for keys
+        elif not str(key).endswith("_"):  # a mapping in a user's own class may have numbers as keys
             yield f"{prefix}{key}", value
 
 
 def csv_of(lines: Sequence[Line]) -> str:
-    """The curves of a run's metrics.jsonl as CSV, whose first line holds the headings: step, and every tag.
+    """Return the curves of a run's metrics.jsonl as CSV with the columns step and every tag.
 
-    The rows are in the order of their steps. A tag that was not logged at a step is an empty cell, and a number that is
-    not finite is nan, inf or -inf.
+    Rows are ordered by step. A cell is empty if its tag was not logged at the step. Non-finite numbers are nan, inf or
+    -inf.
     """
     curves = curves_of(lines)
     rows: dict[int, dict[str, float]] = {}
@@ -167,13 +167,13 @@ def csv_of(lines: Sequence[Line]) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], *, justify: Callable = str.ljust) -> list[str]:
-    """The cells of a table as lines, each column as wide as its widest cell; justify is str.ljust or str.rjust."""
+    """Return the rows of a table as lines with aligned columns; justify is str.ljust or str.rjust."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(justify, row, widths)).rstrip() for row in rows]
 
 
 def printable(text: str) -> str:
-    """Text whose unprintable characters are written as escapes, so that a terminal obeys none of them."""
+    """Return the text with unprintable characters escaped, so that a terminal does not execute them."""
     shown = ""
     for character in text:
         if character.isprintable():
@@ -184,12 +184,12 @@ def printable(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Text as a label shows it: white space as signs, other unprintable characters as escapes."""
+    """Return the text for a label: white space as symbols, other unprintable characters escaped."""
     return printable("".join(VISIBLE.get(character, character) for character in text))
 
 
 def _plain(value: object) -> str:
-    """A value of a configuration as a cell's text: text as it is, anything else as JSON."""
+    """Return a configuration value as text: a string unchanged, anything else as JSON."""
     if isinstance(value, str):
         return value
     return json.dumps(value, default=str)

@@ -1,35 +1,35 @@
-"""The charts in which TensorBoard and a report show the curves of a run, by the curves' tags.
+"""The charts of a run's curves in TensorBoard and in reports, by tag.
 
-TensorBoard orders groups of tags by name. Of scalars: train, val, weights, work; of images and texts: samples, setup,
-zoom, which holds what a validation looks at closely.
+TensorBoard orders groups of tags by name. Groups of scalars are train, val, weights and work. Groups of images and
+texts are samples, setup and zoom; zoom has the details of a validation.
 """
 
-# Of TensorBoard's page Custom Scalars: by category, and there by chart, regular expressions of the tags that are shown.
+# Layout of TensorBoard's Custom Scalars page: regular expressions of tags, by category and chart.
 LAYOUT = {
     "Is it learning?": {
         "loss, nats per token": ["^train/loss$", "^val/loss$"],
         "bits per byte": ["^val/bits_per_byte$"],
-        "generalisation gap: val less train loss": ["^val/gap$"],
+        "generalisation gap: val loss minus train loss": ["^val/gap$"],
     },
     "Is it about to diverge?": {
         "gradient norm before clipping": ["^weights/grad_norm$"],
-        "share of clipped steps": ["^weights/clipped$"],
+        "fraction of clipped steps": ["^weights/clipped$"],
         "learning rate": ["^train/lr/"],
         "update-to-weight ratio": ["^weights/update_ratio/"],
         "weight norm": ["^weights/norm/"],
-        "steps not applied": ["^train/bad_steps$"],
+        "skipped steps (loss or gradient not finite)": ["^train/bad_steps$"],
     },
     "How fast is it?": {
         "tokens per second": ["^work/tokens_per_second$"],
-        "milliseconds of a step": ["^work/ms/"],
+        "milliseconds per step": ["^work/ms/"],
         "peak memory, GB": ["^work/memory_gb$"],
         "model FLOP utilisation": ["^work/mfu$"],
     },
-    "How far is it?": {
+    "How far along is it?": {
         "tokens seen": ["^train/tokens$"],
         "passes over the data": ["^train/passes$"],
     },
 }
 
-# Scalars that TensorBoard's page HParams shows beside each run.
+# Scalars that TensorBoard's HParams page shows for each run.
 COMPARED = ("val/loss", "val/bits_per_byte", "work/tokens_per_second")
