@@ -1,1 +1,1 @@
-"""One job of training: from settings to a finished run, and what it prints."""
+"""Training jobs: a run from its settings to its end, a sweep of runs, and their console output."""

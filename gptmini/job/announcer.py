@@ -1,4 +1,4 @@
-"""What a training run says of itself when it begins, goes on, stops and ends."""
+"""Console lines of a training run: start, resume, stop and results."""
 
 import math
 import shlex
@@ -28,26 +28,26 @@ if TYPE_CHECKING:  # importing Lightning takes seconds
     from gptmini.training.stopping import Ending
     from gptmini.training.trainer import Logger, Trainer
 
-# Passes over a text up to which a repeated text is worth nearly as much as a new one: Muennighoff et al. 2023,
-# "Scaling Data-Constrained Language Models", abstract.
+# Up to 4 passes over the same text are worth nearly as much as new text: Muennighoff et al. 2023, "Scaling
+# Data-Constrained Language Models", abstract.
 MANY_PASSES = 4
 
 
 class Announcer:
-    """Writes lines about a run: a topic, which is a word of at most eight letters, and one or more texts beside it."""
+    """Prints lines about a run: a topic of at most eight letters, followed by one or more texts."""
 
     def __init__(
         self, console: "ConsoleLogger", typed: "Typed", loggers: "Sequence[Logger]"
     ) -> None:
         from gptmini.training import EventLogger
 
-        self.console = console  # prints each line, and writes the line to train.log too
-        self.typed = typed  # for the run this time
-        # Whether there is something that TensorBoard can show.
+        self.console = console  # prints each line and writes it to train.log
+        self.typed = typed  # the overrides of this command
+        # Whether the run writes files for TensorBoard.
         self.has_events = any(isinstance(logger, EventLogger) for logger in loggers)
 
     def say(self, topic: str, *texts: str) -> None:
-        """Write the topic beside the first text, and the other texts in lines below."""
+        """Print the topic and the first text in one line, and each other text in a line below."""
         for line in lines_of(topic, *texts):
             self.console.say(line)
 
@@ -59,13 +59,13 @@ class Announcer:
         *,
         prepared_now: bool,
     ) -> None:
-        """Say what is trained, on what data and machine, in which folder, and for a resumed run from which step.
+        """Print the data, the model, the machine and the folder of a run, and the step that a resumed run starts from.
 
         Args:
-            run: the run, whose folder exists.
+            run: the run; its folder exists.
             module: the model with its tokens and settings.
             settings: the parts of the configuration.
-            prepared_now: whether the tokens were written by this command, not by an earlier one.
+            prepared_now: whether this command prepared the tokens; False if an earlier one did.
         """
         for note in (*settings.notes, *run.notes):
             self.say("warning", note)
@@ -74,12 +74,12 @@ class Announcer:
         self._say_data(module.store, prepared_now=prepared_now)
         self._say_passes(module)
         work = with_prefix(model.flops_per_token, "FLOP")
-        self.say("model", f"{model.n_parameters:,} parameters, {work} a token")
+        self.say("model", f"{model.n_parameters:,} parameters, {work} per token")
         self._say_if_not_exportable(model.config)
         if module.origin is not None and run.state is None:
             step = module.origin["step"]
-            of_step = "" if step is None else f", of step {step}"
-            self.say("", f"begins with the weights of {module.origin['path']}{of_step}")
+            at_step = "" if step is None else f", step {step}"
+            self.say("", f"starts from the weights of {module.origin['path']}{at_step}")
         self._say_frozen(model)
         self.say("machine", str(settings.hardware))
         self._say_batch(module.settings)
@@ -91,41 +91,41 @@ class Announcer:
             self.say_resume(run.state, module)
 
     def _say_if_not_exportable(self, config: "GPTConfig") -> None:
-        """Say which setting keeps a model from being exported to other programs."""
+        """Print which setting prevents the export of the model, if any."""
         from gptmini.interop.architectures import choose_architecture
 
         try:
             choose_architecture(config)
         except UserError as error:
-            self.say("", f"this model cannot be exported to other programs: {error}")
+            self.say("", f"the model cannot be exported to other programs: {error}")
 
     def _say_frozen(self, model: "GPT") -> None:
-        """Say how many weights training leaves as they are, if any."""
+        """Print how many parameters are frozen, if any."""
         frozen = [name for name, weight in model.named_parameters() if not weight.requires_grad]
         if not frozen:
             return
 
         n_frozen = model.count_parameters(frozen)
-        self.say("", f"{n_frozen:,} of {model.n_parameters:,} parameters stay as they are")
+        self.say("", f"{n_frozen:,} of {model.n_parameters:,} parameters are frozen")
         if "embedding.weight" in frozen and model.config.tie_embeddings:
-            self.say("", "the embedding, which stays as it is, is the unembedding too")
+            self.say("", "the frozen embedding is also the unembedding (model.tie_embeddings=true)")
 
     def _say_data(self, store: "TokenStore", *, prepared_now: bool) -> None:
-        """Say which folder the tokens are in, and how many there are."""
+        """Print the folder of the tokens, and their number."""
         origin = "prepared now" if prepared_now else "prepared before"
         n_train = store.n_tokens("train")
         n_val = store.n_tokens("val")
         self.say(
             "data",
             f"{store.folder}, {origin}",
-            f"{n_train:,} tokens to train on, {n_val:,} held out; "
-            f"{store.bytes_per_token('train'):.2f} bytes a token",
+            f"{n_train:,} training tokens, {n_val:,} validation tokens; "
+            f"{store.bytes_per_token('train'):.2f} bytes per token",
         )
 
     def _say_passes(self, module: "GPTModule") -> None:
-        """Say how often the run trains on each source of its tokens, and warn where that is too often.
+        """Print the number of passes over each source of tokens, and warn of more than MANY_PASSES.
 
-        Of a run with a time limit nobody knows how many steps it takes, so there is no warning.
+        Do not warn if the run has a time limit, because its number of steps is unknown.
         """
         settings = module.settings
         sources = module.store.sources
@@ -144,17 +144,17 @@ class Announcer:
 
             if passes > MANY_PASSES and settings.max_time is None:
                 name = source.name or "the text"
-                remedy = f"a lower weight of {name}, " if source.name else ""
+                remedy = f", lower the weight of {name}" if source.name else ""
                 warnings.append(
-                    f"{name} is trained on {passes:,.1f} times, and after the fourth time a text teaches less and less "
-                    f"(Muennighoff et al. 2023); take more text, {remedy}or a lower trainer.max_steps"
+                    f"{passes:,.1f} passes over {name}; after {MANY_PASSES}, each pass helps less "
+                    f"(Muennighoff et al. 2023); add text{remedy} or lower trainer.max_steps"
                 )
 
         for warning in warnings:
             self.say("warning", warning)
 
     def _say_batch(self, settings: "TrainerSettings") -> None:
-        """Say how the sequences of a step are divided, unless one device takes them all at once."""
+        """Print how a step's sequences are split into micro-steps and over devices, if they are split."""
         n_micro_steps = settings.n_micro_steps
         if n_micro_steps == 1 and settings.n_ranks == 1:
             return
@@ -163,40 +163,40 @@ class Announcer:
         parts = f"{n_micro_steps} {noun} of {settings.micro_batch_size}"
         if settings.n_ranks > 1:
             parts += f" on each of {settings.n_ranks} devices"
-        self.say("batch", f"{settings.global_batch_size} sequences a step, in {parts}")
+        self.say("batch", f"{settings.global_batch_size} sequences per step: {parts}")
 
     def say_resume(self, state: "TrainingState | None", module: "GPTModule") -> None:
-        """Say from which step the run goes on, and what a new number of steps does to the learning rate."""
+        """Print the step that the run resumes from, and how a new trainer.max_steps changes the learning rate."""
         if state is None:
-            self.say("resume", "nothing was saved yet: from the first step")
+            self.say("resume", "no checkpoint was saved yet; starting from the first step")
             return
 
         max_steps = module.settings.max_steps
         self.say("resume", f"{state.path}, step {state.step} of {max_steps}")
 
-        # A schedule depends on the number of steps, so the learning rate jumps where that number has changed.
+        # The schedule depends on the number of steps, so the learning rate jumps if this number has changed.
         if state.max_steps != max_steps:
             before = module.peak_lr * module.schedule(state.step, max_steps=state.max_steps)
             now = module.peak_lr * module.schedule(state.step, max_steps=max_steps)
-            change = f"the learning rate of the next step was {before:.3g}, is {now:.3g}"
-            self.say("", f"max_steps was {state.max_steps}, is {max_steps}: {change}")
+            change = f"the next step's learning rate changes from {before:.3g} to {now:.3g}"
+            self.say("", f"max_steps changed from {state.max_steps} to {max_steps}: {change}")
 
     def say_stop(self, ending: "Ending", step: int, run: "Run") -> None:
-        """Say why the run stopped at a step, which checkpoint there is of it, and how the run goes on."""
+        """Print why and at which step the run stopped, its checkpoint, and the command that resumes it."""
         last = run.folder / "checkpoints" / "last.ckpt"
         if ending.saved and last.exists():
-            kept = f"saved as {last}"
+            saved = f"saved as {last}"
         elif ending.saved:
-            kept = "not saved, for want of callbacks.checkpoints"
+            saved = "not saved: callbacks.checkpoints is off"
         elif has_checkpoint(run.folder):
-            kept = "the newest checkpoint is what is left"
+            saved = "not saved; the run resumes from its latest checkpoint"
         else:
-            kept = "nothing was saved yet"
-        self.say("stopped", f"by {ending.stopped_by} at step {step}; {kept}")
+            saved = "no checkpoint was saved yet"
+        self.say("stopped", f"by {ending.stopped_by} at step {step}; {saved}")
         self.say("next", resuming(run, self.typed))
 
     def say_done(self, trainer: "Trainer", run: "Run", *, n_steps: int, seconds: float) -> None:
-        """Say how long the run took, and why it ended early where a callback ended it.
+        """Print how long the run took, and the reason if a callback ended it early.
 
         n_steps and seconds count from the start of this command, which may have resumed the run.
         """
@@ -206,7 +206,7 @@ class Announcer:
         if trainer.global_step < trainer.max_steps:
             _, reason = ended_by(trainer)
             self.say("early", f"at step {trainer.global_step} of {trainer.max_steps}: {reason}")
-            self.say("", f"to go on: {resuming(run, self.typed)}")
+            self.say("", f"to continue: {resuming(run, self.typed)}")
 
     def say_results(
         self,
@@ -217,13 +217,13 @@ class Announcer:
         samples: Sequence[str],
         folder: Path,
     ) -> None:
-        """Say how good the model became, show samples, and name the commands that follow.
+        """Print the losses, the samples, and the commands to run next.
 
         Args:
             module: the trained model with its last evaluation.
-            best: the validation with the lowest loss; None if none was saved.
-            keeps_best: whether the run was to save its best checkpoint at all.
-            samples: texts that the model wrote last.
+            best: the validation with the lowest loss; None if no best checkpoint was saved.
+            keeps_best: whether callbacks.checkpoints is on.
+            samples: the last texts that the model generated.
             folder: the run's folder.
         """
         self.say("losses", *self.console.final_table())
@@ -234,7 +234,7 @@ class Announcer:
         elif keeps_best:
             evaluation = module.evaluation
             if evaluation is not None and math.isfinite(evaluation.loss):
-                reason = "it could not be saved"
+                reason = "the checkpoint could not be saved"
             else:
                 reason = "no validation loss was finite; try a lower optimizer.lr"
             self.say("best", f"none: {reason}")
@@ -245,15 +245,15 @@ class Announcer:
         if keeps_best:
             names = ["sample", "evaluate", *names]
         else:
-            self.say("model", "not kept, for want of callbacks.checkpoints")
+            self.say("model", "not saved: callbacks.checkpoints is off")
         self.say("next", *(command_line(name, as_argument(folder)) for name in names))
 
 
 def with_prefix(number: float, unit: str) -> str:
-    """A number from 0 to 10^15 with the SI prefix that leaves one to three digits before the point, as 7.1 MFLOP."""
+    """Return a number from 0 to 10^15 with the SI prefix that leaves 1 to 3 digits before the point: 7.1 MFLOP."""
     prefixes = ("", "k", "M", "G", "T")
     for prefix in prefixes:
-        # A number that would be rounded to 1000.0 takes the next prefix.
+        # From 999.95 on, rounding would give 1000.0.
         if number < 999.95 or prefix == prefixes[-1]:
             break
         number /= 1000
@@ -261,15 +261,15 @@ def with_prefix(number: float, unit: str) -> str:
 
 
 def watching(root: Path) -> str:
-    """The command line that shows a folder of runs in TensorBoard."""
+    """Return the command that shows a folder of runs in TensorBoard."""
     return shlex.join(["tensorboard", "--logdir", as_argument(root)])
 
 
 def resuming(run: "Run", typed: "Typed") -> str:
-    """The command line that goes on with a run.
+    """Return the command that resumes a run.
 
-    Callbacks and loggers that the user added are typed again, and the user's own folder too: a stored configuration
-    alone may not name a class.
+    It repeats --config-dir and the overrides that add the user's own callbacks and loggers, because gptmini does not
+    build a class that only a stored configuration names.
     """
     arguments = [as_override("resume", as_argument(run.folder)), *parts_of_users(typed.overrides)]
     if typed.config_dir is not None:
@@ -278,15 +278,15 @@ def resuming(run: "Run", typed: "Typed") -> str:
 
 
 def make_console(kind: str) -> "Console":
-    """The console of a run; kind is auto, lines or quiet."""
+    """Return the console of a run; kind is auto, lines or quiet."""
     from gptmini.training.loggers.console import LastingConsole
 
-    # FORCE_COLOR, which notebooks and servers that test set, would let Rich draw a bar where nothing can move it.
+    # Notebooks and CI servers set FORCE_COLOR, which makes Rich draw a progress bar where the cursor cannot move.
     has_terminal = sys.stdout is not None and sys.stdout.isatty()
     return LastingConsole(
         quiet=kind == "quiet",
         force_terminal=None if has_terminal and kind != "lines" else False,
-        force_jupyter=False,  # in a notebook Rich would print what is to be quiet
+        force_jupyter=False,  # in a notebook, Rich would print in spite of quiet
         soft_wrap=True,
         highlight=False,
     )
@@ -299,7 +299,7 @@ def open_announcer(
     loggers: "Sequence[Logger]",
     typed: "Typed",
 ) -> Announcer:
-    """The announcer of a run that has begun, which writes to the console and to the run's train.log."""
+    """Return the announcer of a run that has started; it prints to the console and to the run's train.log."""
     from rich.console import Console
 
     from gptmini.training import EventLogger, MetricsLogger
@@ -307,7 +307,7 @@ def open_announcer(
 
     console_logger = ConsoleLogger(
         console,
-        # By itself Rich would print to a notebook in place of the file, and colours where FORCE_COLOR asks for them.
+        # Rich would otherwise print into a notebook instead of the file, and write colours if FORCE_COLOR is set.
         Console(
             file=run.log,
             force_terminal=False,
@@ -323,11 +323,11 @@ def open_announcer(
     for logger in loggers:
         if isinstance(logger, MetricsLogger):
             logger.on_error = lambda error: announcer.say(
-                "metrics", f"points are lost: {error.strerror}"
+                "metrics", f"cannot write metrics.jsonl, points are lost: {error.strerror}"
             )
         if isinstance(logger, EventLogger):
             logger.on_error = lambda error: announcer.say(
-                "events", f"no longer written, until the run is resumed: {error.strerror}"
+                "events", f"not written until the run is resumed: {error.strerror}"
             )
     return announcer
 
@@ -342,7 +342,7 @@ def say_end(
     *,
     seconds: float,
 ) -> None:
-    """Say how a run ended, and put the job of Slurm that it is into the queue again where that was asked for.
+    """Print how a run ended, and requeue its Slurm job if trainer.requeue is set.
 
     seconds is how long the command took.
     """

@@ -1,4 +1,4 @@
-"""Train from Python as the command gptmini train does, in a process that is the caller's."""
+"""The Python function for gptmini train; it trains in the calling process."""
 
 from collections.abc import Sequence
 
@@ -11,44 +11,45 @@ from gptmini.world import this_world
 
 
 def train_from_python(overrides: Sequence[str]) -> TrainingResult:
-    """Train for overrides as they would be typed; gptmini.train is this function.
+    """Train with command-line overrides; gptmini.train is this function.
 
     Args:
-        overrides: KEY=VALUE or GROUP=NAME each.
+        overrides: each KEY=VALUE or GROUP=NAME.
 
-    Raises UserError: a mistake, as in an override, a value or a text; or more than one device, which needs the command.
+    Raises UserError if an override, a value or the text is wrong, or if more than one device is requested: several
+    devices require the command.
     """
-    # Errors of pydantic, Hydra and Lightning become a UserError too, so that a caller has one class to catch.
+    # Turn errors of pydantic, Hydra and Lightning into UserError, so that callers catch one class.
     try:
         return _train(overrides)
     except UserError:
         raise
     except Exception as error:
-        # What the system refuses, memory included, keeps its class. Some of Hydra's errors derive from OSError.
-        is_systems = isinstance(error, OSError) and type(error).__module__ == "builtins"
+        # System and out-of-memory errors keep their class. Some errors of Hydra derive from OSError too.
+        is_system_error = isinstance(error, OSError) and type(error).__module__ == "builtins"
         mistake = explain(error)
-        if mistake is None or is_systems or ran_out_of_memory(error):
+        if mistake is None or is_system_error or ran_out_of_memory(error):
             raise
         raise UserError(" ".join(mistake.split())) from error
 
 
 def _train(overrides: Sequence[str]) -> TrainingResult:
-    """Train for overrides, in a process that is the caller's."""
+    """Train with overrides in this process."""
     for override in overrides:
         if not isinstance(override, str) or override.startswith("-"):
             raise UserError(
-                f"gptmini.train takes settings as KEY=VALUE or GROUP=NAME, got {override!r}"
+                f"gptmini.train requires overrides as KEY=VALUE or GROUP=NAME, got {override!r}"
             )
     launcher = this_world().launcher
     if launcher is not None:
         raise UserError(
-            f"gptmini.train trains in one process, and {launcher} has started several; use the command gptmini train"
+            f"gptmini.train trains in one process, but {launcher} started several; run the command gptmini train"
         )
     composed = compose("train", overrides)
     devices = composed.value("trainer.devices")
     if devices not in (1, "auto"):
         raise UserError(
-            f"trainer.devices must be 1 in gptmini.train, got {devices}; for several use the command "
+            f"trainer.devices must be 1 in gptmini.train, got {devices}; for more, run the command "
             "gptmini train"
         )
 
@@ -56,5 +57,5 @@ def _train(overrides: Sequence[str]) -> TrainingResult:
 
     with keeping_noise():
         result = train(composed)
-    assert result is not None  # as for every run of one device
+    assert result is not None  # train returns None only if it launches ranks
     return result

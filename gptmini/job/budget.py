@@ -1,7 +1,7 @@
-"""budget=: the sizes and the steps of a new run, chosen for its text, its machine and a time.
+"""The key budget=: choose the sizes and the steps of a new run for its text, its machine and a time limit.
 
-What is typed beside budget=, or set by an experiment, stays as it is. Everything else is chosen by the rule in
-gptmini.training.budget.search, and stands in the run's configuration as plain numbers.
+Command-line overrides and the values of an experiment are kept. gptmini.training.budget.search chooses all other
+values; the run's configuration stores them as plain numbers.
 """
 
 import time
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     from gptmini.training.budget.law import Text
     from gptmini.training.budget.search import Candidate, Search
 
-# Bytes of a text after which its size is estimated, by the share of its files that they took.
+# Bytes of text to read before its total size is estimated from the fraction of its files that was read.
 ENOUGH = 50_000_000
 
 
 class Dialled(NamedTuple):
-    """What was chosen for a run, and its open tokens."""
+    """The values chosen for a run, and its tokens."""
 
     changes: Mapping[str, Any]  # values by dotted key, for build_settings
     store: "TokenStore"
     prepared_now: bool
-    lines: Sequence[str]  # that tell the user what was chosen, and why
+    lines: Sequence[str]  # for the user: the chosen values and the reason
 
 
 class Dial:
-    """Chooses what a budget leaves open in the settings of a new run.
+    """The choice of all settings of a new run that budget= leaves open.
 
     Args:
-        settings: of the run.
-        typed: what was typed for it.
-        watcher: is told what is measured, and how far a preparation is.
-        began: when the command began, in seconds of time.monotonic.
+        settings: settings of the run.
+        typed: the overrides of the run.
+        watcher: receives the progress of measurements and of the preparation.
+        began: start of the command, in seconds of time.monotonic.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class Dial:
         self.typed = typed
         self.changes: dict[str, Any] = {}
         self.watcher = watcher
-        self.ends = began + (settings.root.seconds or 0.0) - AROUND
+        self.deadline = began + (settings.root.seconds or 0.0) - AROUND
 
     def choose(self) -> Dialled:
-        """Choose the vocabulary and the sizes, open the tokens, and choose the steps.
+        """Choose the vocabulary and the sizes, open the tokens, then choose the steps.
 
-        Raises UserError: the text cannot be read, or the time is over before training begins. Raises
-        pydantic.ValidationError: no sizes fit what was typed.
+        Raises UserError if the text cannot be read, or if the time runs out before training starts. Raises
+        pydantic.ValidationError if no sizes fit the overrides.
         """
         from gptmini.training.assembling import check_prompts
         from gptmini.training.budget.law import Text
@@ -74,26 +74,28 @@ class Dial:
         assert self.settings.text is not None
         corpus = self.settings.text()
         candidates: list[Candidate] = []
-        # A tokenizer whose size is chosen is made after that, and any other one before. Token files have a tokenizer,
-        # and so may the parts of a mixture.
-        has_size = (
+        # If the vocabulary size is chosen here, choose it before building the tokenizer. Token files bring their own
+        # tokenizer, and so may the parts of a mixture.
+        chooses_vocabulary = (
             self._is_open("tokenizer.vocab_size")
             and "vocab_size" in self.settings.plain["tokenizer"]
         )
-        if has_size and not hasattr(corpus, "prepare"):
+        if chooses_vocabulary and not hasattr(corpus, "prepare"):
             n_bytes = bytes_to_train_on(corpus)
-            candidates = self._take_sizes(partial(Text.in_pairs, n_bytes))
+            candidates = self._choose_sizes(partial(Text.in_pairs, n_bytes))
         store, prepared_now = open_tokens(
             self.settings,
             self.typed,
-            watcher=replace(self.watcher, on_progress=self._in_time(self.watcher.on_progress)),
+            watcher=replace(
+                self.watcher, on_progress=self._with_deadline(self.watcher.on_progress)
+            ),
             corpus=corpus,
         )
         check_prompts(self.settings.callbacks, store)
         text = Text.of(store)
         if not candidates:
-            candidates = self._take_sizes(lambda width: text)
-        seconds_a_step = self._take_steps(store, text)
+            candidates = self._choose_sizes(lambda width: text)
+        seconds_a_step = self._choose_steps(store, text)
         return Dialled(
             changes=self.changes,
             store=store,
@@ -101,19 +103,19 @@ class Dial:
             lines=self._lines(candidates, text, seconds_a_step),
         )
 
-    def _take_sizes(self, text_of: "Callable[[int], Text]") -> "list[Candidate]":
-        """Choose the vocabulary, the sizes of the model, and the sequences of a step; return what was compared.
+    def _choose_sizes(self, text_of: "Callable[[int], Text]") -> "list[Candidate]":
+        """Choose the vocabulary, the model sizes and the batch size; return the models that were compared.
 
-        text_of gives the text in the tokens that suit a width.
+        text_of returns the text as counted in the tokens that suit a width.
         """
         from gptmini.training.budget.search import best_of
 
-        # Told at every width, since a log gets a line only where the last one is some seconds old.
-        def told_of(width: int) -> "Text":
-            self._tell("measuring models of rising width")
+        # Report at every width; the progress line limits how often it prints.
+        def reported_text_of(width: int) -> "Text":
+            self._report("measuring models of increasing width")
             return text_of(width)
 
-        candidates = self._search().candidates(told_of)
+        candidates = self._search().candidates(reported_text_of)
         best = best_of(candidates)
         chosen = {
             f"model.{name}": value
@@ -123,11 +125,11 @@ class Dial:
         chosen["trainer.global_batch_size"] = best.global_batch_size
         if "vocab_size" in self.settings.plain["tokenizer"]:
             chosen["tokenizer.vocab_size"] = best.config.vocab_size
-        self._take(chosen)
+        self._apply(chosen)
         return candidates
 
     def _search(self) -> "Search":
-        """A search in the time that is left."""
+        """Return a search for the remaining time."""
         from gptmini.training.budget.search import Search
 
         return Search(
@@ -136,52 +138,55 @@ class Dial:
             make_optimizer=self.settings.optimizer.build,
             hardware=self.settings.hardware,
             is_open=self._is_open,
-            seconds=self._left(),
+            seconds=self._seconds_left(),
         )
 
-    def _take_steps(self, store: "TokenStore", text: "Text") -> float:
-        """Choose the steps that fill the time that is left, and when to validate; return the seconds of a step."""
+    def _choose_steps(self, store: "TokenStore", text: "Text") -> float:
+        """Choose the steps that fill the remaining time, and how often to validate; return the seconds per step."""
         from gptmini.training.assembling import assemble
         from gptmini.training.budget import timing
 
-        self._tell("measuring the chosen model")
+        self._report("measuring the chosen model")
         module, _ = assemble(self.settings, store)
-        seconds_a_step = timing.seconds_of_run(module, self.settings.hardware, seconds=self._left())
+        seconds_a_step = timing.seconds_of_run(
+            module, self.settings.hardware, seconds=self._seconds_left()
+        )
         trainer = self.settings.trainer
         tokens_a_step = trainer.global_batch_size * self.settings.model.context_length
         n_val_tokens = store.n_tokens("val")
         n_steps, val_every = timing.steps_in(
-            self._left(),
+            self._seconds_left(),
             seconds_a_step,
             most=self._search().most_steps(text, tokens_a_step),
             tokens_a_step=tokens_a_step,
             n_val_tokens=min(n_val_tokens, trainer.val_tokens or n_val_tokens),
         )
         if n_steps < 1:
-            raise self._too_short(f"a step takes {seconds_a_step:.2g} s, and a validation follows")
-        self._take({"trainer.max_steps": n_steps, "trainer.val_every_steps": val_every})
+            raise self._too_short(f"one step takes {seconds_a_step:.2g} s and needs a validation")
+        self._apply({"trainer.max_steps": n_steps, "trainer.val_every_steps": val_every})
         return seconds_a_step
 
     def _lines(
         self, candidates: "Sequence[Candidate]", text: "Text", seconds_a_step: float
     ) -> list[str]:
-        """Lines on what was chosen, and why."""
+        """Return lines with the chosen values and the reason."""
         model = self.settings.model
         trainer = self.settings.trainer
         n_tokens = trainer.global_batch_size * model.context_length
         passes = trainer.max_steps * n_tokens * text.bytes_per_token / text.n_bytes
         return [
-            f"{text.n_bytes:,} bytes to train on; {n_tokens / seconds_a_step:,.0f} tokens a second here",
-            f"chosen: {text.n_vocab:,} ids, {model.n_layers} blocks of {model.d_model}, dropout {model.dropout:g}, "
-            f"context {model.context_length}, {trainer.global_batch_size} sequences a step, {trainer.max_steps:,} "
-            f"steps: {passes:.2g} passes over the text",
+            f"{text.n_bytes:,} training bytes; {n_tokens / seconds_a_step:,.0f} tokens per second",
+            f"chosen: {text.n_vocab:,} token ids, {model.n_layers} blocks of width {model.d_model}, "
+            f"dropout {model.dropout:g}, context {model.context_length}, {trainer.global_batch_size} sequences per "
+            f"step, {trainer.max_steps:,} steps: {passes:.2g} passes over the text",
             *why(candidates),
         ]
 
     def _is_open(self, key: str) -> bool:
-        """Whether a key may be chosen: it was neither typed nor set by an experiment or by the model of init_from.
+        """Return whether budget= may choose a key.
 
-        The steps of an experiment give way to the time.
+        It may not if an override, an experiment or the model of init_from sets the key. The number of steps of an
+        experiment is the exception: budget= replaces it.
         """
         if key not in keys_with("by_budget"):
             return False
@@ -192,8 +197,8 @@ class Dial:
         )
         return not of_source and not asks_for(key, self.typed)
 
-    def _take(self, changes: Mapping[str, Any]) -> None:
-        """Keep what was chosen, but for what stays as it is."""
+    def _apply(self, changes: Mapping[str, Any]) -> None:
+        """Apply chosen values to the settings; skip keys that are not open."""
         changes = {key: value for key, value in changes.items() if self._is_open(key)}
         self.changes |= changes
 
@@ -211,57 +216,59 @@ class Dial:
             trainer=replace(settings.trainer, **by_group["trainer"]),
             tokenizer=tokenizer,
         )
-        # Before minutes of preparation. The callbacks are made for the chosen model once all is chosen.
+        # Report mistakes before minutes of preparation. The final callbacks are built later, for the chosen model.
         check_model(self.settings.model, settings.callbacks, settings.root.frozen)
 
-    def _left(self) -> float:
-        """Seconds that are left for training; UserError where there are none."""
-        left = self.ends - time.monotonic()
+    def _seconds_left(self) -> float:
+        """Return the seconds that remain for training; raise UserError if there are none."""
+        left = self.deadline - time.monotonic()
         if left <= 0:
-            raise self._too_short("it is over before training begins")
+            raise self._too_short("the time ran out before training started")
         return left
 
     def _too_short(self, reason: str) -> UserError:
-        """The error of a budget that leaves no time to train."""
+        """Return the error for a budget that leaves no time to train."""
         return UserError(
-            f"budget={self.settings.root.budget} leaves no time to train: {reason}; give more, or prepare a large text "
-            "before, with the same tokenizer.vocab_size= for gptmini prepare and gptmini train"
+            f"budget={self.settings.root.budget} leaves no time to train: {reason}; raise budget=, or prepare the text "
+            "first: run gptmini prepare and gptmini train with the same tokenizer.vocab_size="
         )
 
-    def _tell(self, phase: str) -> None:
-        """Tell the watcher what is being done."""
+    def _report(self, phase: str) -> None:
+        """Report the current phase to the watcher."""
         from gptmini.data import Progress
 
         self.watcher.on_progress(Progress(phase=phase, n_bytes=0, share=None))
 
-    def _in_time(self, on_progress: "Callable[[Progress], None]") -> "Callable[[Progress], None]":
-        """A function that tells of progress as on_progress does, and ends the preparation where the time is over."""
+    def _with_deadline(
+        self, on_progress: "Callable[[Progress], None]"
+    ) -> "Callable[[Progress], None]":
+        """Wrap on_progress so that it raises UserError once the time is over."""
 
-        def tell(progress: "Progress") -> None:
-            self._left()
+        def report(progress: "Progress") -> None:
+            self._seconds_left()
             on_progress(progress)
 
-        return tell
+        return report
 
 
 def why(candidates: "Sequence[Candidate]") -> list[str]:
-    """A line on what the next narrower and the next wider model would come to, by the rule."""
+    """Return a line with the predicted losses of the next narrower and the next wider model."""
     from gptmini.training.budget.search import best_of
 
     best = best_of(candidates)
     i = candidates.index(best)
-    beside = [candidates[j] for j in (i - 1, i + 1) if 0 <= j < len(candidates)]
+    neighbours = [candidates[j] for j in (i - 1, i + 1) if 0 <= j < len(candidates)]
     losses = [
-        f"{one.config.d_model} wide in {one.n_steps:,.0f} steps would end {one.loss / best.loss - 1:.1%} higher"
-        for one in beside
+        f"{other.loss / best.loss - 1:.1%} higher at width {other.config.d_model} in {other.n_steps:,.0f} steps"
+        for other in neighbours
     ]
-    return [f"why: by the rule, {', and '.join(losses)}"] if losses else []
+    return [f"why: the predicted loss is {' and '.join(losses)}"] if losses else []
 
 
 def bytes_to_train_on(corpus: "Corpus") -> int:
-    """Bytes of the documents that a text gives to train on; an estimate for a large text."""
-    n_bytes = 0  # that are read
-    n_held_out = 0  # those of them that come as held out
+    """Return the number of UTF-8 bytes to train on; estimate it for a large text."""
+    n_bytes = 0  # of all documents read
+    n_held_out = 0  # of the documents read that the corpus itself holds out
     for document in corpus.documents():
         n_of_document = len(document.text.encode())
         n_bytes += n_of_document

@@ -1,4 +1,4 @@
-"""The training of a run that has begun, from its first step to its last."""
+"""Train a run that has started, from its first step to its last."""
 
 import time
 from collections.abc import Sequence
@@ -30,13 +30,13 @@ def fit(
     """Train until the last step, or until a signal, the time limit or a callback ends the run.
 
     Args:
-        ranks: the ranks of the run, which begin to train together.
+        ranks: the ranks of the run; they start to train together.
         settings: the parts of the configuration.
         module: the model with its tokens.
-        data: its batches.
-        run: the run, which has begun.
-        loggers: the loggers of the run, the console among them where this rank speaks.
-        began: when the command began, in seconds of time.monotonic. The time limit counts from then.
+        data: the batches.
+        run: the run; it has started.
+        loggers: the loggers of the run; on the first rank, the console is one of them.
+        began: start of the command, in seconds of time.monotonic. The time limit counts from it.
     """
     from gptmini.runs import RunState, write_state
     from gptmini.training import Stopping, build_trainer
@@ -61,7 +61,7 @@ def fit(
     except Exception as error:
         if trainer.is_global_zero:
             end = RunState(state="failed", step=trainer.global_step, by=type(error).__name__)
-            with suppress(OSError):  # the disk may be full, which is what the error says
+            with suppress(OSError):  # the error may be a full disk
                 write_state(run.folder, end)
         raise
     finally:

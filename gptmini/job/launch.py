@@ -1,4 +1,4 @@
-"""The ranks of a run on one machine, started by the launcher of torchrun."""
+"""Launch the ranks of a run on one machine with the launcher of torchrun."""
 
 import os
 import signal
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class RanksFailed(UserError):
-    """The ranks that this process has started have failed.
+    """The error of a run whose ranks failed.
 
     Args:
         code: exit code of the first rank that failed.
-        killed: which ranks a signal has killed. Every other rank has printed why it failed.
+        killed: for each rank that a signal killed, a text with its number. All other ranks have printed their error.
     """
 
     def __init__(self, code: int, killed: Sequence[str] = ()) -> None:
-        reason = f"{', '.join(killed)}; the newest checkpoint is what is left"
-        super().__init__(reason if killed else "its ranks have told why")
+        reason = f"{', '.join(killed)}; resume the run from its latest checkpoint"
+        super().__init__(reason if killed else "its ranks printed the error")
         self.code = code
         self.is_printed = not killed
 
@@ -34,17 +34,17 @@ class RanksFailed(UserError):
 def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed") -> None:
     """Start gptmini train once for each device of this machine, and wait for these ranks.
 
-    Each rank is a program in a session of its own, so that a Ctrl-C in the terminal reaches this process alone, which
-    passes it on. A second one ends the ranks at once. If this process dies, its ranks save and exit.
+    Each rank has a session of its own, so Ctrl-C in the terminal reaches only this process, which passes it on. A
+    second Ctrl-C ends the ranks at once. If this process dies, its ranks save and exit.
 
     Args:
-        settings: the trainer settings, whose devices is a number.
-        folder: the value of folder=, in which a job of -m may have named its number.
-        typed: what was typed for the run.
+        settings: the trainer settings; devices is a number.
+        folder: the value of folder=; a job of -m may have filled in its number.
+        typed: the overrides of the run.
 
-    Raises RanksFailed: a rank has ended otherwise than with 0. Raises SystemExit: a signal has ended the run.
+    Raises RanksFailed if a rank exits with a code other than 0. Raises SystemExit if a signal ended the run.
     """
-    # Importing logging registers a function for the exit of Python, which keeps a program from ending at once.
+    # Import logging only here: it registers an exit handler, which keeps a program from ending at once.
     import logging
 
     from torch.distributed.elastic.multiprocessing import SignalException
@@ -53,9 +53,9 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
 
     from gptmini.training.stopping import heeded_signals
 
-    # The launcher puts handlers of its own in place of these, and leaves them there.
+    # The launcher replaces these signal handlers and does not restore them.
     handlers = {number: signal.getsignal(number) for number in heeded_signals()}
-    # Seconds until a rank that was sent a signal is killed. By default these are too few to save a large run.
+    # Seconds between a signal to a rank and its kill. The launcher's default is too short to save a large model.
     os.environ.setdefault(SHUTDOWN_TIMEOUT, str(int(settings.timeout)))
 
     launch = elastic_launch(
@@ -67,7 +67,7 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
             rdzv_backend="c10d",
             rdzv_endpoint="localhost:0",
             local_addr="127.0.0.1",
-            max_restarts=0,  # a mistake would be told again at each restart
+            max_restarts=0,  # each restart would repeat the same error
             signals_to_handle=",".join(number.name for number in handlers),
         ),
         sys.executable,
@@ -77,21 +77,21 @@ def start_ranks(settings: "TrainerSettings", folder: str | None, typed: "Typed")
         arguments.append(as_override("folder", folder))
     if typed.config_dir is not None:
         arguments += ["--config-dir", str(Path(typed.config_dir).absolute())]
-    # The launcher would tell of each signal, and of each rank that ends by one, in lines of its own.
+    # The launcher logs its own lines about each signal and each killed rank.
     disabled_before = logging.root.manager.disable
     logging.disable(logging.ERROR)
-    # On Windows the python of a virtual environment starts another process, whose parent it is.
+    # On Windows, the python of a virtual environment starts another process, so the ranks have another parent.
     if os.name == "posix":
         os.environ[LAUNCHER] = str(os.getpid())
     try:
-        # By -P Python looks for no library in the working folder.
+        # -P keeps Python from importing modules from the working directory.
         launch("-P", "-m", "gptmini", "train", *arguments)
     except SignalException as stopped:
         sys.exit(128 + stopped.sigval)
     except ChildFailedError as failed:
-        # The launcher ends the other ranks by SIGTERM.
+        # The launcher itself ends the other ranks with SIGTERM.
         killed = [
-            f"rank {rank} was ended by {signal.Signals(-failure.exitcode).name}"
+            f"rank {rank} was killed by {signal.Signals(-failure.exitcode).name}"
             for rank, failure in failed.failures.items()
             if failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM
         ]

@@ -1,4 +1,4 @@
-"""The loggers of a run, from their making to their end."""
+"""Build the loggers of a run, log its setup, and close them."""
 
 import inspect
 from collections.abc import Sequence
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 
 def build_loggers(settings: "Settings", run: "Run") -> "list[Logger]":
-    """The logger of metrics.jsonl, which every run has, and those of a configuration.
+    """Return the logger of metrics.jsonl, which every run has, and the loggers of the configuration.
 
-    A partial is called with those values of the run that its parameters name.
+    A partial is called with the values of the run that its signature names: save_dir, id or run_name. With the id,
+    Weights & Biases continues the entry of a resumed run. MLflow takes the run_name.
 
-    Weights & Biases takes an id, under which a resumed run continues the entry that it began, and MLflow a run_name.
+    Raises UserError if a logger cannot be built or is not a Lightning logger.
     """
     from gptmini.training import MetricsLogger
     from gptmini.training.trainer import Logger
@@ -39,13 +40,13 @@ def build_loggers(settings: "Settings", run: "Run") -> "list[Logger]":
                 for name, value in offered.items()
                 if name in parameters and name not in part.keywords
             }
-            # A logger may be anybody's code, and can raise an error of any class.
+            # The logger may be user code, which can raise any error.
             try:
                 logger = part(**known)
             except Exception as error:
-                raise UserError(f"logger.{key} cannot be made: {error}") from None
+                raise UserError(f"cannot build logger.{key}: {error}") from None
         if not isinstance(logger, Logger):
-            raise UserError(f"logger.{key} must be a logger of Lightning's kind, got {logger!r}")
+            raise UserError(f"logger.{key} must be a Lightning logger, got {logger!r}")
         loggers.append(logger)
     return loggers
 
@@ -56,15 +57,15 @@ def log_setup(
     module: "GPTModule",
     run: "Run",
 ) -> None:
-    """Write to every logger what the run is: its configuration, and where a logger takes tables its model and data.
+    """Log the configuration to every logger, and tables of the configuration, model and data if it supports tables.
 
-    TensorBoard is also given what a resumed run has logged before, and a comparison by all that was typed for the run.
+    TensorBoard also gets the earlier points of a resumed run, and a comparison of runs by their overrides.
 
     Args:
         loggers: the loggers of the run.
-        settings: of the run.
+        settings: settings of the run.
         module: the model with its tokens.
-        run: the run, which has begun.
+        run: the run; it has started.
     """
     from gptmini.report.tables import comparison, config_table, data_card, model_table
     from gptmini.training import EventLogger
@@ -86,9 +87,9 @@ def log_setup(
 
 
 def finish(loggers: "Sequence[Logger]") -> None:
-    """End the entry of each logger that keeps one for the whole process.
+    """Finish the entry of each logger whose experiment has finish().
 
-    Without that, Weights & Biases would add the next run of the process to the entry of this run.
+    Otherwise Weights & Biases would add the next run of this process to the entry of this run.
     """
     for logger in loggers:
         end = getattr(getattr(logger, "experiment", None), "finish", None)

@@ -1,4 +1,4 @@
-"""Show how far the preparation of a text is."""
+"""Show the progress of a preparation."""
 
 import time
 from collections.abc import Iterator
@@ -12,41 +12,41 @@ if TYPE_CHECKING:
     from gptmini.data import Progress, Watcher
 
 
-# Seconds without a line after which the next one is printed where there is no terminal; fewer for a new phase.
+# Minimum seconds between two progress lines without a terminal; shorter when a new phase starts.
 INTERVAL = 10
 INTERVAL_OF_PHASES = 1
-# Seconds of a phase before its speed is told: the first figures are of the first megabyte.
+# Seconds of a phase before its speed is shown; earlier figures cover too little data.
 SETTLED = 1
 
 
 @contextmanager
 def watching(console: "Console", topic: str = "") -> "Iterator[Watcher]":
-    """A watcher that shows on a console how far a preparation is, and what a user should know of the text.
+    """Return a watcher that shows the progress of a preparation, and notes about the text, on a console.
 
-    topic is the word beside which a note is printed; a note without one begins the line.
+    topic is the word before each note; if it is empty, a note starts its line.
     """
     from gptmini.data import Watcher
 
-    beginning = f"{topic:8} " if topic else ""
+    prefix = f"{topic:8} " if topic else ""
     with ProgressLine(console) as line:
         yield Watcher(
             on_progress=line.show,
-            on_note=lambda note: console.print(f"{beginning}{note}", markup=False),
+            on_note=lambda note: console.print(f"{prefix}{note}", markup=False),
         )
 
 
 class ProgressLine:
-    """Shows the progress of a preparation in a with block: a line that changes on a terminal, else one now and then."""
+    """Progress display for a with block: a changing line on a terminal, otherwise a new line every few seconds."""
 
     def __init__(self, console: "Console") -> None:
         self._console = console
         self._status = console.status("reading text")
-        self.phase = ""  # what was last shown to be done
+        self.phase = ""  # the last one shown
         self._phase_began = 0.0
         self._printed_at = time.monotonic()
 
     def __enter__(self) -> "ProgressLine":
-        """Show that work has begun."""
+        """Show that work has started."""
         self._status.start()
         return self
 
@@ -56,11 +56,11 @@ class ProgressLine:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Remove the line of a terminal."""
+        """Remove the line from a terminal."""
         self._status.stop()
 
     def show(self, progress: "Progress") -> None:
-        """Show how far the preparation is."""
+        """Show the progress."""
         now = time.monotonic()
         is_new = progress.phase != self.phase
         if is_new:
@@ -77,7 +77,7 @@ class ProgressLine:
 
 
 def described(progress: "Progress", *, seconds: float) -> str:
-    """A line about a phase that began so many seconds ago: what is done, how much, how fast, and the time left."""
+    """Return a line about a phase that started `seconds` ago: its name, amount, fraction, speed and time left."""
     if not progress.n_bytes:
         return progress.phase
     parts = [f"{progress.n_bytes / 1e6:,.0f} MB"]

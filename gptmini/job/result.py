@@ -1,4 +1,4 @@
-"""How a run ended."""
+"""The result of a run, and how it ended."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +18,16 @@ class TrainingResult:
     """The outcome of a run."""
 
     folder: Path  # the run's folder
-    steps: int  # optimizer steps done in all, those before a resumption included
-    best: "Best | None"  # the validation with the lowest loss; None if none was saved
-    stopped_by: str | None = None  # a signal's name or the time limit; None if nothing stopped it
-    exit_code: int = 0  # the command's: 128 + the number of a signal that stopped the run
+    steps: int  # optimizer steps done, including those before a resume
+    best: "Best | None"  # the validation with the lowest loss; None if no best checkpoint was saved
+    stopped_by: str | None = None  # a signal's name or "the time limit"; None if nothing stopped it
+    exit_code: int = 0  # of the command: 128 + the number of the signal that stopped the run
 
 
 def result_of(
     trainer: "Trainer", ending: "Ending", settings: Settings, run: "Run"
 ) -> TrainingResult:
-    """What came of a run that has ended."""
+    """Return the result of a run that has ended."""
     checkpoints = checkpoints_of(settings)
     return TrainingResult(
         folder=run.folder,
@@ -39,7 +39,7 @@ def result_of(
 
 
 def end_of(trainer: "Trainer", ending: "Ending") -> "RunState":
-    """How a run ended that no error ended, for the file state in its folder."""
+    """Return how a run without an error ended, for the file state in its folder."""
     from gptmini.runs import RunState
 
     step = trainer.global_step
@@ -54,7 +54,7 @@ def end_of(trainer: "Trainer", ending: "Ending") -> "RunState":
 
 
 def checkpoints_of(settings: Settings) -> Any:
-    """The callback that writes a run's checkpoints; None if there is none."""
+    """Return the callback that writes the run's checkpoints, or None if it is off."""
     from gptmini.training import RunCheckpoints
 
     found = (part for part in settings.callbacks if isinstance(part, RunCheckpoints))
@@ -62,10 +62,10 @@ def checkpoints_of(settings: Settings) -> Any:
 
 
 def ended_by(trainer: "Trainer") -> tuple[str, str]:
-    """The callback that has ended a run early, by its name, and its reason, as Lightning's EarlyStopping gives one."""
-    # Lightning sets this attribute from another class, where the type checker does not look.
+    """Return the name and the reason of the callback that ended a run early, such as Lightning's EarlyStopping."""
+    # Another class of Lightning sets this attribute, which the type checker cannot see.
     for callback in trainer.callbacks:  # pyrefly: ignore[missing-attribute]
         text = getattr(callback, "stopping_reason_message", None)
         if text:
             return type(callback).__name__, " ".join(text.split())
-    return "a callback", "a callback asked for it"
+    return "a callback", "a callback requested it"

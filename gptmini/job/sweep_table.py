@@ -1,4 +1,4 @@
-"""What gptmini sweep says: its table where something in it has changed, and at the end the best of its trials."""
+"""Console output of gptmini sweep: the table of its trials, and at the end the best trial."""
 
 import shlex
 from collections.abc import Sequence
@@ -14,20 +14,20 @@ from gptmini.sweep import SEED, Row, best_of, place_of, settings_of, write_csv
 if TYPE_CHECKING:
     from gptmini.sweep.study import Sweep
 
-LONGEST_CELL = 40  # characters of a value in the table; a longer one is cut
+LONGEST_CELL = 40  # characters of a cell; longer values are cut
 
 
 class Table:
-    """Prints the table of a sweep, and writes it as table.csv, where something in it has changed."""
+    """The table of a sweep, printed and written to table.csv whenever it changes."""
 
     def __init__(self) -> None:
-        self._told: list[Row] = []
+        self._printed: list[Row] = []
 
     def show(self, sweep: "Sweep") -> list[Row]:
-        """Show the trials as the journal has them now; return their rows."""
+        """Read the trials from the journal, print the table if it changed, and return its rows."""
         rows = sweep.rows()
-        if rows != self._told:
-            self._told = rows
+        if rows != self._printed:
+            self._printed = rows
             keys = sweep.space.keys
             write_csv(sweep.folder / "table.csv", rows, keys)
             tell("sweep", *table_of(rows, keys, by_bits=sweep.space.by_bits))
@@ -35,21 +35,22 @@ class Table:
 
 
 def say_ending(sweep: "Sweep", rows: Sequence[Row], config_dir: str | None) -> None:
-    """Print the best trial and the command that trains it, and how many trials are not done."""
+    """Print the best trial, the command that trains it, and the number of failed and given-up trials."""
     best = best_of(rows, by_bits=sweep.space.by_bits)
     if best is not None:
         texts = best.texts
-        place = f"trial {best.number}, {best.run}"
+        trial = f"trial {best.number}, {best.run}"
         if SEED in texts:
-            # Of a setting the seed that did best says little; the command leaves the seed to the user.
+            # The best seed of a setting says little about the setting, so the command below has no seed.
             texts = settings_of(rows, by_bits=sweep.space.by_bits)[0].texts
             values = " ".join(f"{key}={text}" for key, text in texts.items())
-            tell("setting", f"{values or 'the one there is'}: lowest mean over its seeds")
+            lowest = f"{values} has the lowest mean over its seeds"
+            tell("setting", lowest if values else "only the seed varies")
         figures = [f"val loss {best.loss:.4f}", f"{best.bits_per_byte:.4f} bits per byte"]
         if sweep.space.by_bits:
             figures.reverse()
-        tell("best", f"{', '.join(figures)}, step {best.step}: {place}")
-        # A run of the sweep's name would lie among those of the sweep.
+        tell("best", f"{', '.join(figures)}, step {best.step}: {trial}")
+        # With the name of the sweep, the new run would be put among the sweep's runs.
         overrides = [line for line in sweep.space.overrides(texts) if key_of(line) != "name"]
         tell("train", shlex.join(["gptmini", "train", *overrides, *own_folder(config_dir)]))
 
@@ -57,30 +58,32 @@ def say_ending(sweep: "Sweep", rows: Sequence[Row], config_dir: str | None) -> N
     if n_failed:
         tell(
             "failed",
-            f"{n_failed} of {len(rows)}, which are not tried again; name=OTHER begins anew",
+            f"{n_failed} of {len(rows)}; failed trials are not retried; name=OTHER starts a new sweep",
         )
     n_given_up = len([row for row in rows if row.state == "waiting" and row.reason])
     if n_given_up:
-        tell("gave up", f"{n_given_up} of {len(rows)}; the same command tries them again")
+        tell("gave up", f"{n_given_up} of {len(rows)}; run the same command to retry them")
 
 
 def tell(topic: str, *texts: str) -> None:
-    """Print a topic beside the first text, and the other texts below it; lines of several threads stay whole."""
+    """Print a topic with texts, as say does, in one write, so that the lines of different threads do not mix."""
     lines = lines_of(topic, *texts)
     print("".join(f"{line.rstrip()}\n" for line in lines), end="", flush=True)
 
 
 def own_folder(config_dir: str | None) -> list[str]:
-    """The user's own folder of configurations, as arguments."""
+    """Return --config-dir with the user's own folder of configurations, as arguments."""
     return [] if config_dir is None else ["--config-dir", str(Path(config_dir).absolute())]
 
 
 def table_of(rows: Sequence[Row], keys: Sequence[str], *, by_bits: bool) -> list[str]:
-    """The table as lines of text, the best trial first; over several seeds the settings follow, the best mean first.
+    """Return the table as lines of text, best trial first.
+
+    If the seed varies, a second table with the mean over seeds of each setting follows, best mean first.
 
     Args:
-        rows: of the trials that have begun.
-        keys: that are varied, a column each.
+        rows: the trials that have started.
+        keys: the varied keys; each is a column.
         by_bits: whether trials are compared by bits per byte, because their tokens differ.
     """
     name = "bits/byte" if by_bits else "best loss"
@@ -116,7 +119,7 @@ def table_of(rows: Sequence[Row], keys: Sequence[str], *, by_bits: bool) -> list
 
 
 def short_names(keys: Sequence[str]) -> list[str]:
-    """The last name of each dotted key, with as many names before it as tell the keys apart."""
+    """Return the shortest end of each dotted key that tells the keys apart: optimizer.lr is lr."""
     shortened = []
     for key in keys:
         names = key.split(".")
@@ -133,7 +136,7 @@ def _number(value: float | None) -> str:
 
 
 def _cut(value: str) -> str:
-    """A value that fits into a column."""
+    """Return a value cut to the width of a cell."""
     if len(value) <= LONGEST_CELL:
         return value
     return f"{value[: LONGEST_CELL - 1]}…"

@@ -1,4 +1,4 @@
-"""Train every run of a sweep, or those that are left of it."""
+"""Train the runs of a sweep that are not done."""
 
 import os
 import signal
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from gptmini.sweep.worker import SweepEnd, Worker
 
 
-# What trains a run, before its overrides. By -P Python looks for no library in the working folder.
+# The command that trains a run, without its overrides. -P keeps Python from importing from the working directory.
 TRAIN = (sys.executable, "-P", "-m", "gptmini", "train")
-UNFINISHED = 1  # exit code of a sweep of which a trial has failed or was given up
-POLL = 0.2  # seconds until a signal is told
-# Beginnings of variables by which srun and torchrun tell a process which one of a run it is.
-OF_LAUNCHERS = (
+UNFINISHED = 1  # exit code of a sweep in which a trial failed or was given up
+POLL = 0.2  # seconds between two checks for a signal
+# Prefixes of the environment variables by which srun and torchrun give a process its rank.
+LAUNCHER_PREFIXES = (
     "SLURM_",
     "TORCHELASTIC_",
     "MASTER_",
@@ -46,42 +46,42 @@ OF_LAUNCHERS = (
 
 @dataclass(frozen=True)
 class SlurmTask:
-    """Which task of srun this process is; without srun the only one."""
+    """The srun task that this process is; without srun, the only task."""
 
     number: int
-    on_machine: int  # number among those of this machine
+    on_machine: int  # its number among the tasks of this machine
 
 
 def leave_launcher() -> SlurmTask:
-    """Say which task of srun this process is, and let it and its runs be programs of their own from now on.
+    """Return which srun task this process is, and remove the launcher's variables from its environment.
 
-    Otherwise each would take itself for a part of one run that all tasks train together.
+    With these variables, each run would act as one rank of a run that all tasks train together.
     """
     task = SlurmTask(
         number=int(os.environ.get("SLURM_PROCID", "0")),
         on_machine=int(os.environ.get("SLURM_LOCALID", "0")),
     )
     for name in list(os.environ):
-        if name.startswith(OF_LAUNCHERS):
+        if name.startswith(LAUNCHER_PREFIXES):
             del os.environ[name]
     return task
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What is known of the runs of a sweep once all their values are checked and their text is prepared."""
+    """Facts about the runs of a sweep, known once their values are checked and their text is prepared."""
 
     tree: Mapping[str, Any]  # the first run's resolved configuration, as plain values
     text: str  # the digest of its tokens
-    # Those of this machine, as CUDA_VISIBLE_DEVICES names them; none for runs on a CPU.
+    # GPUs of this machine, named as in CUDA_VISIBLE_DEVICES; empty for runs on a CPU.
     gpus: Sequence[str]
-    n_devices: int  # of each run on one machine
+    n_devices: int  # devices of each run on one machine
 
 
 def check_and_prepare(space: Space, config_dir: str | None) -> Checked:
     """Check every value of a sweep, and prepare the text of its first run.
 
-    Raises UserError: a key or a value that does not fit, or a text that cannot be read.
+    Raises UserError if a key or a value is wrong, or if the text cannot be read.
     """
     from gptmini.data import Watcher
 
@@ -93,7 +93,7 @@ def check_and_prepare(space: Space, config_dir: str | None) -> Checked:
         settings.text()
         if not any(hasattr(callback, "best") for callback in settings.callbacks):
             raise UserError(
-                "a sweep compares the best validations of its runs, which callbacks.checkpoints keeps"
+                "gptmini sweep requires callbacks.checkpoints, which keeps the best validation of each run"
             )
         parts.append((settings, typed))
 
@@ -118,7 +118,7 @@ def train_all(
     n_workers: int,
     config_dir: str | None,
 ) -> int:
-    """Train what is left of a sweep whose values are checked; return the exit code."""
+    """Train the trials of a checked sweep that are not done; return the exit code."""
     from gptmini.sweep.study import Sweep
     from gptmini.sweep.worker import SweepEnd, Worker
 
@@ -131,7 +131,8 @@ def train_all(
     table = Table()
     workers = [
         Worker(
-            sweep=Sweep(folder, space, settings),  # a thread has its own, because Optuna locks both
+            # One per thread, because Optuna's lock and the journal's could deadlock.
+            sweep=Sweep(folder, space, settings),
             stopping=stopping,
             say=tell,
             on_end=table.show,
@@ -143,21 +144,21 @@ def train_all(
     ]
 
     keys = ", ".join(space.keys)
-    tell("sweep", f"{folder}: {sweep.n_trials} trials ({sampler} of {keys}), {n_workers} at once")
+    tell("sweep", f"{folder}: {sweep.n_trials} trials ({sampler} over {keys}), {n_workers} at once")
     with stopping.listening():
         _work(workers, stopping)
-        came = stopping.signal
+        received = stopping.signal
     rows = table.show(sweep)
-    # Of the tasks of srun the first one speaks for all.
+    # Only the first srun task prints the result.
     if task.number == 0:
         say_ending(sweep, rows, config_dir)
-    if came:
-        return 128 + came
+    if received:
+        return 128 + received
     return 0 if sweep.is_whole() else UNFINISHED
 
 
 def _work(workers: Sequence["Worker"], stopping: "SweepEnd") -> None:
-    """Let workers train in a thread each until all have ended, a signal has come, or one of them meets an error."""
+    """Run each worker in a thread until all have ended, a signal arrives, or a worker raises an error."""
     with ThreadPoolExecutor(len(workers)) as pool:
         futures = [pool.submit(worker.work) for worker in workers]
         left = set(futures)
@@ -166,7 +167,7 @@ def _work(workers: Sequence["Worker"], stopping: "SweepEnd") -> None:
             if any(future.exception() for future in done):
                 stopping.ask(signal.SIGTERM)
         if left:
-            tell("stopped", "its runs are told to save and end; the same command goes on")
+            tell("stopped", "saving the runs; run the same command to resume the sweep")
     for future in futures:
         future.result()
 
@@ -174,7 +175,7 @@ def _work(workers: Sequence["Worker"], stopping: "SweepEnd") -> None:
 def _description(
     space: Space, settings: SweepSettings, sampler: str, checked: Checked
 ) -> dict[str, Any]:
-    """What holds for all runs of a sweep, by key, in the order in which a difference is told."""
+    """Return the values common to all runs of a sweep, by key; the first that differs later is reported."""
     varied = {dimension.key: str(dimension) for dimension in space.dimensions}
     own = {
         f"sweep.{key}": value
@@ -189,21 +190,21 @@ def _description(
         if key not in keys_with("sweep_resumable") and key not in varied
     }
 
-    # Runs in which the tokens differ have a text each.
+    # Runs whose tokens differ have no common digest.
     text = {} if space.by_bits else {"text": checked.text}
     of_pruning = {"by_bits": space.by_bits, "max_steps": checked.tree["trainer"]["max_steps"]}
     return {**varied, **own, **runs, **text, **of_pruning}
 
 
 def _leaves(tree: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    """The dotted key and the value of every setting of a configuration."""
+    """Yield the dotted key and the value of every setting of a configuration."""
     for names, value in nodes(tree):
         if not isinstance(value, dict | list):
             yield ".".join(map(str, names)), value
 
 
 def _own_overrides(settings: SweepSettings, checked: Checked, n_workers: int) -> list[str]:
-    """What a run is told beside its values: to be pruned, and its share of the processors."""
+    """Return the overrides that a sweep adds to each run: its pruning callback, and its share of the CPU cores."""
     overrides = []
     if settings.pruner is not None:
         overrides.append("+callbacks.pruning._target_=gptmini.training.Pruning")
@@ -213,7 +214,7 @@ def _own_overrides(settings: SweepSettings, checked: Checked, n_workers: int) ->
 
 
 def _gpus() -> list[str]:
-    """The GPUs of this machine that may be used, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the usable GPUs of this machine, named as in CUDA_VISIBLE_DEVICES."""
     import torch
 
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -223,12 +224,12 @@ def _gpus() -> list[str]:
 
 
 def _gpus_of(place: int, checked: Checked) -> dict[str, str]:
-    """The variable that gives the runs of a worker their GPUs, in turn where there are fewer than the workers need.
+    """Return the environment variable with the GPUs for the runs of a worker.
 
-    place is the number of the worker among those of this machine.
+    Workers share GPUs in turn if there are too few. place is the worker's number among the workers of this machine.
     """
     if not checked.gpus:
         return {}
-    begin = place * checked.n_devices
-    share = [checked.gpus[(begin + i) % len(checked.gpus)] for i in range(checked.n_devices)]
+    first = place * checked.n_devices
+    share = [checked.gpus[(first + i) % len(checked.gpus)] for i in range(checked.n_devices)]
     return {"CUDA_VISIBLE_DEVICES": ",".join(share)}

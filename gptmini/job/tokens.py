@@ -1,4 +1,4 @@
-"""The tokens of a run: opened where they are, or prepared from the text."""
+"""Open the tokens of a run, or prepare them from the text."""
 
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gptmini.data import TokenStore, Watcher
 
 
-@advising_on_memory("lower num_workers, or tokenizer.train_bytes where a tokenizer is learned")
+@advising_on_memory("lower num_workers, or tokenizer.train_bytes if a tokenizer is trained")
 def open_tokens(
     settings: TextSettings,
     typed: "Typed",
@@ -22,19 +22,19 @@ def open_tokens(
     watcher: "Watcher | None" = None,
     corpus: Any = None,
 ) -> "tuple[TokenStore, bool]":
-    """Open the tokens of a run, and prepare them from the text if they are not there.
+    """Open the tokens of a run, or prepare them from the text if they do not exist.
 
     Args:
-        settings: what decides which tokens there are.
-        typed: what was typed for the run.
-        state: the state that a run goes on from; its tokens are opened if they are still there, unless another data_dir
-            was typed.
-        watcher: is told of the progress, and of what a user should know of the text; None for nobody.
-        corpus: the text, where it has been opened before; None to open that of the configuration.
+        settings: the settings that determine the tokens.
+        typed: the overrides of the run.
+        state: the state of a resumed run, or None. Its tokens are opened if they still exist, unless data_dir is
+            overridden.
+        watcher: receives progress, and notes about the text for the user; None to report nothing.
+        corpus: the text if it is open already; None to open the text of the configuration.
 
-    Returns the tokens, and whether they were prepared by this call.
-    Raises UserError: the text cannot be read; or the tokens of a run that goes on are not there, and only the run's
-    folder says from where to download their text.
+    Return the tokens, and whether this call prepared them.
+    Raises UserError if the text cannot be read. This includes a resumed run whose tokens are missing and whose text
+    would have to be downloaded from a source that only the run's folder names.
     """
     from gptmini.data import TokenStore, Watcher, find_prepared, prepare
 
@@ -47,7 +47,7 @@ def open_tokens(
     if corpus is None:
         assert settings.text is not None
         corpus = settings.text()
-    # Token files and mixtures are prepared in their own ways.
+    # Token files and mixtures have their own prepare().
     prepare_it = getattr(corpus, "prepare", partial(prepare, corpus))
     store, is_new = prepare_it(
         _builder(settings, state),
@@ -58,14 +58,17 @@ def open_tokens(
     wanted = getattr(settings.tokenizer, "vocab_size", None)
     if is_new and wanted is not None and store.tokenizer.n_vocab < wanted:
         watcher.on_note(
-            f"the tokenizer has {store.tokenizer.n_vocab:,} ids, not the {wanted:,} of tokenizer.vocab_size: "
+            f"the vocabulary has {store.tokenizer.n_vocab:,} tokens, fewer than tokenizer.vocab_size={wanted}: "
             "the text has no more pairs to merge"
         )
     return store, is_new
 
 
 def _builder(settings: TextSettings, state: "TrainingState | None") -> Any:
-    """What makes a run's tokenizer. Once a run has a state, the model that its tokenizer is from may be gone."""
+    """Return the builder of a run's tokenizer.
+
+    A resumed run reads the tokenizer of another model from its own state, because that model may be gone.
+    """
     from gptmini.loading import builder_of, of_model
     from gptmini.tokenizer import from_dict
 

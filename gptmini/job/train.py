@@ -1,4 +1,4 @@
-"""A whole run: settings, ranks, run folder, tokens, model and batches, trainer, fit, result."""
+"""A run from start to end: settings, ranks, run folder, tokens, model, batches, trainer, fit and result."""
 
 import time
 from collections.abc import Sequence
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
 def train(composed: Composed) -> TrainingResult | None:
-    """Train as a configuration says, from the first step or from the step that a run has reached.
+    """Train a new run, or resume a run, as the configuration says.
 
-    The configuration is checked, and the tokens are prepared, before a run begins. Of several ranks, this is what the
-    first one does. Where several devices are asked for and nothing has started their ranks, they are started here.
+    Check the configuration and prepare the tokens before the run starts. The first rank calls this function; the other
+    ranks call follow. If several devices are requested and no launcher has started their ranks, launch them here.
 
-    Returns the result, or None if this process only launched the ranks.
-    Raises UserError: a text that cannot be read, or a run that cannot go on. A value that does not fit raises an error
-    of pydantic's or Hydra's, which configuration.messages puts into one line. Raises RanksFailed: ranks were started,
-    and one of them has ended otherwise than with 0.
+    Return the result, or None if this process only launched the ranks.
+    Raises UserError if the text cannot be read or the run cannot be resumed. A wrong value raises an error of pydantic
+    or Hydra, which configuration.messages formats as one line. Raises RanksFailed if a launched rank exits with a code
+    other than 0.
     """
     from gptmini.training.devices.ranks import Ranks
 
     began = time.monotonic()
     folder = composed.value("folder")
-    asked_to_go_on = composed.value("resume") is not None  # else by folder=, or a new run
+    resume_given = composed.value("resume") is not None  # otherwise folder= or a new run
     world = this_world()
     with Ranks(world) as ranks:
         plain, typed = resolved(composed)
@@ -62,7 +62,7 @@ def train(composed: Composed) -> TrainingResult | None:
         place = open_run(root.resume, root.folder, runs_dir=root.runs_dir, name=root.name)
         with place as run:
             max_steps = settings.trainer.max_steps
-            if run.is_complete(max_steps, asked_to_go_on=asked_to_go_on):
+            if run.is_complete(max_steps, asked_to_go_on=resume_given):
                 ranks.tell(None)
                 return _say_complete(run, settings)
             return _train(ranks, run, settings, typed, began=began)
@@ -71,7 +71,7 @@ def train(composed: Composed) -> TrainingResult | None:
 def _train(
     ranks: "Ranks", run: "Run", settings: Settings, typed: Typed, *, began: float
 ) -> TrainingResult:
-    """Train a run whose folder is locked; began is when the command began, in seconds of time.monotonic."""
+    """Train a run whose folder is locked; began is the start of the command, in seconds of time.monotonic."""
     from gptmini.training.assembling import assemble
 
     loggers = build_loggers(settings, run)
@@ -86,7 +86,7 @@ def _train(
             store, prepared_now = open_tokens(settings, typed, run.state, watcher=watcher)
     module, data = assemble(settings, store, run.state)
 
-    # The run keeps the batch size that was found for its devices, so that a resumed run need not look for it.
+    # Store the batch size found for the devices, so that a resumed run does not search again.
     trainer_keys = settings.plain["trainer"] | {"batch_size": module.settings.batch_size}
     settings = replace(settings, plain={**settings.plain, "trainer": trainer_keys})
     run.begin(as_yaml(settings.stored), typed.in_all_starts())
@@ -105,7 +105,7 @@ def _train(
 
 
 def plan_of(run: "Run", settings: Settings, store: "TokenStore") -> dict[str, Any]:
-    """What the other ranks of a run are told of it once its folder is made."""
+    """Return what the first rank broadcasts to the other ranks once the run's folder exists."""
     return {
         "config": dict(settings.plain),
         "folder": str(run.folder.absolute()),
@@ -117,10 +117,10 @@ def plan_of(run: "Run", settings: Settings, store: "TokenStore") -> dict[str, An
 
 @advising_on_memory("lower trainer.batch_size or the model's sizes")
 def follow() -> TrainingResult | None:
-    """Train as another rank than the first, which decides what is trained, and speaks for all.
+    """Train as a rank other than the first; the first rank broadcasts the plan and prints all messages.
 
-    Returns what came of the run; None where there was nothing to train.
-    Raises UserError: what the first rank names is not there on this machine.
+    Return the result of the run, or None if nothing was left to train.
+    Raises UserError if a file that the plan names is missing on this machine.
     """
     began = time.monotonic()
     from gptmini.checkpoint.file import read_checkpoint
@@ -151,7 +151,7 @@ def follow() -> TrainingResult | None:
 
 
 def prepare_process(settings: Settings) -> None:
-    """Set what holds for the whole process: memory that is kept for reuse, threads, and how matrices are multiplied."""
+    """Set up the process: keep freed memory for reuse, allow TF32, and set the number of threads."""
     from gptmini.hardware import keep_freed_memory, use_tf32, use_threads
 
     keep_freed_memory()
@@ -161,7 +161,7 @@ def prepare_process(settings: Settings) -> None:
 
 
 def _say_complete(run: "Run", settings: Settings) -> TrainingResult:
-    """Say that a run has nothing left to train, and return what came of it."""
+    """Print that a run has nothing left to train, and return its result."""
     from gptmini.job.say import as_argument, command_line, say
     from gptmini.training.assembling import restore_callbacks
 
@@ -172,7 +172,9 @@ def _say_complete(run: "Run", settings: Settings) -> TrainingResult:
         ended = (
             "is complete" if run.end is None or run.end.by is None else f"was ended by {run.end.by}"
         )
-        say("done", f"{run.folder} {ended} at step {run.step}; trainer.max_steps= goes further")
+        say(
+            "done", f"{run.folder} {ended} at step {run.step}; to continue, raise trainer.max_steps"
+        )
         say("next", command_line("sample", as_argument(run.folder)))
     best = None if checkpoints is None else checkpoints.best
     return TrainingResult(folder=run.folder, steps=run.step, best=best)

@@ -167,7 +167,7 @@ def test_early_stopping_ends_a_run_as_its_end_and_says_so_in_one_line(stopped):
     assert "val/loss did not improve in the last 1 records" in said[1]
     assert re.search(r"^best     val loss \d\.\d{4}, ", stopped.out, re.MULTILINE)
 
-    said = re.search(r"^         to go on: gptmini train (.+)$", stopped.out, re.MULTILINE)
+    said = re.search(r"^         to continue: gptmini train (.+)$", stopped.out, re.MULTILINE)
     expected = [f"resume={newest().relative_to(Path.cwd())}", f"+callbacks.stop={STOP}"]
     assert shlex.split(said[1]) == expected
     assert last(newest())["global_step"] == 4
@@ -242,5 +242,5 @@ def test_a_run_that_keeps_no_model_says_so_and_names_no_command_that_needs_it(sc
     result = script("train", *watched, "callbacks=none")
     assert result.code == 0, result.err
     assert not list((newest() / "checkpoints").glob("*.ckpt"))
-    assert "\nmodel    not kept, for want of callbacks.checkpoints\n" in result.out
+    assert "\nmodel    not saved: callbacks.checkpoints is off\n" in result.out
     assert re.search(r"\nnext     gptmini report \S+\n$", result.out), result.out

@@ -52,7 +52,7 @@ def test_its_numbers_alone_train_the_same_weights(script, dialled):
 def test_it_says_what_it_has_chosen(dialled):
     config = OmegaConf.create(config_of(newest()))
     said = next(line for line in dialled.splitlines() if "chosen: " in line)
-    assert f"{config.model.n_layers} blocks of {config.model.d_model}" in said
+    assert f"{config.model.n_layers} blocks of width {config.model.d_model}," in said
     assert f" {config.trainer.max_steps} steps: " in said
     # A step reads 2,048 tokens, and the text is passed four times at most.
     passes = float(said.partition(" steps: ")[2].partition(" ")[0])
@@ -62,7 +62,7 @@ def test_it_says_what_it_has_chosen(dialled):
 def test_it_tells_what_it_measures(script, monkeypatch):
     monkeypatch.setattr(progress, "INTERVAL_OF_PHASES", 0)
     said = script("train", *TEXT, "budget=1m").out
-    assert "measuring models of rising width\n" in said
+    assert "measuring models of increasing width\n" in said
     assert "measuring the chosen model\n" in said
 
 

@@ -362,7 +362,7 @@ def test_a_call_from_python_is_refused_in_the_same_sentence(refused, overrides):
         ("optimizer.lr=1,2", "optimizer.lr=1,2 stands for several runs; gptmini sweep and -m"),
         ("trainer.devices=2", r"trainer\.devices must be 1 in gptmini\.train, got 2"),
         ("--config-dir", "KEY=VALUE or GROUP=NAME, got '--config-dir'"),
-        (7, "takes settings as KEY=VALUE or GROUP=NAME, got 7"),
+        (7, "KEY=VALUE or GROUP=NAME, got 7"),
     ],
 )
 def test_what_only_the_command_line_takes_is_refused_in_python(script, short, typed, said):

@@ -155,7 +155,7 @@ def test_the_name_of_runs_means_the_newest_one_and_says_so(program, trained):
     code, out, err = program("evaluate", "runs/smoke")
     assert (code, err) == (0, said)
     assert out.startswith(f"{newest_run}/checkpoints/best.ckpt on val")
-    complete = f"done     {newest_run} is complete at step 6; trainer.max_steps= goes further\n"
+    complete = f"done     {newest_run} is complete at step 6; "
     assert complete in program("train", "resume=runs/smoke")[1]
 
 

@@ -25,15 +25,15 @@ def test_more_steps_follow_the_longer_schedule_and_are_kept(complete, resume):
     with killed(9):
         resume("trainer.max_steps=12")
     said = (
-        "max_steps was 7, is 12: the learning rate of the next step "
-        f"was {was[7]:.3g}, is {now[7]:.3g}\n"
+        "max_steps changed from 7 to 12: the next step's learning rate "
+        f"changes from {was[7]:.3g} to {now[7]:.3g}\n"
     )
     assert said in (newest() / "train.log").read_text()
     assert config_of(newest())["trainer"]["max_steps"] == 12
 
     result = resume()
     assert "step 9 of 12\n" in result.out
-    assert "max_steps was" not in result.out
+    assert "max_steps changed" not in result.out
     assert last(newest())["global_step"] == 12
     rates = dict(curves(newest())["train/lr/matrices"])
     assert list(rates) == list(range(1, 13))
