@@ -1,8 +1,8 @@
-"""A program in the place of gptmini train folder=...: it leaves what a run leaves, without torch and in a second.
+"""A program that replaces gptmini train folder=... in tests: it writes a run's files in a second, without torch.
 
-It begins in its folder, or goes on there from its newest checkpoint; a run that is done says so. Its loss follows from
-the values that it is given. It exits with 2 where its folder is locked or its learning rate is above 1, and it saves
-and exits with 143 at SIGTERM. Beside the folder it notes each start, and each step that is in a checkpoint.
+It starts in its folder or resumes from the latest checkpoint there. A finished run prints that it is finished. The loss
+is a function of the overrides. The program exits with 2 if the folder is locked or the learning rate is above 1. At
+SIGTERM, it saves and exits with 143. Next to the folder, it records each start and each step that is in a checkpoint.
 """
 
 import io
@@ -24,7 +24,7 @@ ASKED = []
 
 
 def loss_of(values):
-    """A made-up loss of the values by key."""
+    """Return an artificial loss of the values."""
     return sum(len(key) * float(value) for key, value in values.items() if is_number(value))
 
 
@@ -33,7 +33,7 @@ def is_number(text):
 
 
 def save(folder, step, best):
-    """Write last.ckpt in torch's own format, whole or not at all."""
+    """Write last.ckpt in torch's format, atomically."""
     contents = io.BytesIO()
     checkpoint = {
         "gptmini": {"format": 1, "data": {"fingerprint": "abc"}},
@@ -52,7 +52,7 @@ def save(folder, step, best):
 
 
 def holds(file):
-    """Whether this process has inherited an open file, as Linux lists them."""
+    """Return whether this process has inherited an open file; Linux lists open files in /proc."""
     found = set()
     for descriptor in Path("/proc/self/fd").glob("*"):
         with suppress(OSError):
@@ -80,7 +80,7 @@ def main(overrides):
         session=os.getsid(0) == os.getpid(),
         holds_lock=holds(place.parent / ".locks" / folder.name),
     )
-    time.sleep(SECONDS_OF_STEP * 5)  # a run imports its libraries before it locks its folder
+    time.sleep(SECONDS_OF_STEP * 5)  # a real run imports libraries before it locks its folder
     folder.mkdir(exist_ok=True)
     lock = FileLock(folder / ".lock")
     try:

@@ -1,4 +1,4 @@
-"""A sweep of pretended runs, in a process of its own."""
+"""A sweep of simulated runs in a separate process."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ SETTINGS = {
 
 
 def loss_of(values):
-    """A made-up loss of the values by key."""
+    """Return an artificial loss of the values."""
     return sum(len(key) * float(value) for key, value in values.items())
 
 
@@ -39,7 +39,7 @@ def settings(**changes):
 
 
 def start(folder, sampler="grid", **variables):
-    """Start a sweep of two workers in a folder; it exits as gptmini sweep does."""
+    """Start a sweep with two workers in a folder; it exits with the codes of gptmini sweep."""
     train = partial(_train, folder, sampler)
     quiet = {"stdout": subprocess.DEVNULL, "stderr": None}
     return programs.start(program=train, variables=variables, **quiet)

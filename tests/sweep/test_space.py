@@ -1,4 +1,4 @@
-"""What a sweep varies: values as a user types them, in Optuna's own distributions, and settings that fit each other."""
+"""The search space of a sweep: override values, Optuna distributions, and consistent settings."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""The journal of a sweep outlives a cut at any byte, and gives each trial to one worker; Optuna reads what it holds."""
+"""A sweep's journal survives truncation at any byte, and only one worker trains each trial; Optuna can read it."""
 
 import os
 import subprocess
@@ -35,7 +35,7 @@ def sweep_in(folder, sampler="grid", dimensions=None, **changes):
 
 
 def try_all(sweep):
-    """Take and finish every trial that is left, each with a loss that follows from its values."""
+    """Take and finish all remaining trials; the loss of each is a function of its values."""
     while (trial := sweep.take()) is not None:
         sweep.finish(trial.number, loss_of(trial.texts))
         trial.release()
@@ -49,7 +49,7 @@ def test_a_journal_that_is_cut_anywhere_goes_on_to_the_same_trials(tmp_path, sam
     assert len(whole) == 6
     journal = (tmp_path / "whole" / "journal.log").read_bytes()
 
-    # Every end of a line, and places inside of lines; a few of them where the sampler is slow.
+    # Cut at every end of a line, and at places inside lines. Try fewer cuts if the sampler is slow.
     ends = [i + 1 for i, byte in enumerate(journal) if byte == ord("\n")]
     cuts = sorted({*ends, *range(1, len(journal), 97)})
     for cut in cuts if sampler == "grid" else cuts[::8]:
@@ -94,7 +94,7 @@ def test_a_trial_has_one_worker_until_it_is_released(tmp_path):
     assert one.is_busy(0)
     first.release()
     assert not one.is_busy(0)
-    # What was cut off comes before what is new, and keeps its values.
+    # Interrupted trials come before new ones and keep their values.
     again = other.take()
     assert (again.number, again.texts) == (0, first.texts)
 
@@ -153,17 +153,17 @@ def test_the_median_of_others_prunes_a_trial_that_does_worse(tmp_path):
     number = sweep.take().number
     run = PrunedTrial(sweep.run_of(number))
     assert not run.report(4, 9.0)  # still warming up
-    assert not run.report(4, 0.1)  # told again after a kill, which changes nothing
+    assert not run.report(4, 0.1)  # reported again after a kill; this changes nothing
     assert run.report(10, 1.6)  # the median of the others is 1.5
     sweep.prune(number)
 
-    # As Optuna itself judges the trials in the journal.
+    # Optuna's own pruner agrees about the trials in the journal.
     trials = trials_of(tmp_path)
     assert trials[2].state.name == "PRUNED"
     assert trials[2].intermediate_values == {4: 9.0, 10: 1.6}
     assert trials[2].user_attrs["pruned_at"] == 10
     assert MedianPruner(2, 5).prune(sweep.study, trials[2])
-    # A run that goes on by hand later changes nothing.
+    # A run that is resumed by hand later changes nothing.
     assert not run.report(15, 9.0)
 
 

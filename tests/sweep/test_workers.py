@@ -1,6 +1,6 @@
-"""Workers train every trial of a sweep once, whatever is killed, and tell the journal what came of it.
+"""Workers train every trial of a sweep once, even if processes are killed, and record the results in the journal.
 
-Their runs are pretended ones, tests/pretended_run.py, which need no torch and no text.
+The runs are simulated by tests/pretended_run.py, which needs no torch and no text.
 """
 
 import json
@@ -21,14 +21,14 @@ from sweep_journals import trials_of
 
 
 class Said(list):
-    """What a worker has said, a line each."""
+    """The lines that a worker printed."""
 
     def __call__(self, topic, text):
         self.append(f"{topic} {text}")
 
 
 def work(folder, dimensions=(LISTED,), fixed=("seed=1",), command=TRAIN, variables=None, **changes):
-    """Let one worker train a sweep in a folder; returns what it has said."""
+    """Let one worker train a sweep in a folder; return the lines that it printed."""
     folder.mkdir(exist_ok=True)
     said = Said()
     worker = Worker(
@@ -45,7 +45,7 @@ def work(folder, dimensions=(LISTED,), fixed=("seed=1",), command=TRAIN, variabl
 
 
 def notes_of(folder, number=0):
-    """What the runs of a trial have noted."""
+    """Return the records that the runs of a trial wrote."""
     return [json.loads(line) for line in (folder / "notes" / f"{number}.jsonl").open()]
 
 
@@ -85,7 +85,7 @@ def test_a_run_is_told_its_values_and_its_figures_are_written_down(tmp_path):
         "holds_lock": True,
     }
 
-    # The figures are those of the run's checkpoint.
+    # The figures come from the run's checkpoint.
     trial = trials_of(tmp_path)[1]
     expected = len("seed") * 1 + len("optimizer.lr") * 0.03
     assert trial.value == pytest.approx(expected)
@@ -175,7 +175,7 @@ def test_a_signal_saves_the_runs_and_the_same_command_typed_twice_goes_on(tmp_pa
     before = {trial: (folder / trial / "step.txt").read_text() for trial in ("0", "1")}
     assert {trial.state.name for trial in trials_of(folder)} == {"RUNNING"}
 
-    # Both commands train what is left, and wait for each other's runs.
+    # Both commands train the remaining trials, and wait for each other's runs.
     both = [start(folder, SECONDS_OF_STEP="0.05") for _ in range(2)]
     assert [sweep.wait(timeout=120) for sweep in both] == [0, 0]
     check(folder, 6)
@@ -195,13 +195,13 @@ def test_a_second_signal_right_after_the_first_ends_a_sweep_at_once_and_its_runs
     sweep.send_signal(signal.SIGINT)
     time.sleep(0.1)
     sweep.send_signal(signal.SIGINT)
-    # Both runs may end within the 0.1 seconds, and the sweep with them.
+    # Both runs and the sweep may end within the 0.1 seconds.
     assert sweep.wait(timeout=60) in (-signal.SIGINT, 128 + signal.SIGINT)
 
     wait_for(lambda: not runs_in(folder))
     for run in ("0", "1"):
         step = int((folder / run / "step.txt").read_text())
-        assert step < 10  # as many as a pretended run has
+        assert step < 10  # the number of steps of a simulated run
         assert {"saved": step} in notes_of(folder, run)
 
 
@@ -211,7 +211,7 @@ def test_kills_at_random_instants_lose_and_double_nothing(tmp_path, monkeypatch)
     kill_often(tmp_path / "killed", "grid", 3, random.Random(1), most_seconds=1.0)
     check(tmp_path / "killed", 6)
 
-    # The table is that of a sweep which nothing has disturbed.
+    # The table equals that of an undisturbed sweep.
     monkeypatch.setenv("SECONDS_OF_STEP", "0.001")
     kill_often(tmp_path / "undisturbed", "grid", 0, random.Random(0))
     assert table_of(tmp_path / "killed") == table_of(tmp_path / "undisturbed")
