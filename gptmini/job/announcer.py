@@ -139,8 +139,8 @@ class Announcer:
             passes = n_tokens * source.weight / n_in_block / source.n_tokens
             if source.name:
                 share = f"{source.weight} of {n_in_block} windows"
-                there = f"{source.n_tokens:,} tokens"
-                self.say("", f"{source.name}: {share}, {there}, {passes:,.2f} passes")
+                size = f"{source.n_tokens:,} tokens"
+                self.say("", f"{source.name}: {share}, {size}, {passes:,.2f} passes")
 
             if passes > MANY_PASSES and settings.max_time is None:
                 name = source.name or "the text"
@@ -327,7 +327,7 @@ def open_announcer(
             )
         if isinstance(logger, EventLogger):
             logger.on_error = lambda error: announcer.say(
-                "events", f"not written until the run is resumed: {error.strerror}"
+                "events", f"cannot write events until the run is resumed: {error.strerror}"
             )
     return announcer
 

@@ -176,7 +176,7 @@ class Dial:
         passes = trainer.max_steps * n_tokens * text.bytes_per_token / text.n_bytes
         return [
             f"{text.n_bytes:,} training bytes; {n_tokens / seconds_a_step:,.0f} tokens per second",
-            f"chosen: {text.n_vocab:,} token ids, {model.n_layers} blocks of width {model.d_model}, "
+            f"chosen: vocabulary {text.n_vocab:,}, {model.n_layers} blocks of width {model.d_model}, "
             f"dropout {model.dropout:g}, context {model.context_length}, {trainer.global_batch_size} sequences per "
             f"step, {trainer.max_steps:,} steps: {passes:.2g} passes over the text",
             *why(candidates),
@@ -259,7 +259,7 @@ def why(candidates: "Sequence[Candidate]") -> list[str]:
     i = candidates.index(best)
     neighbours = [candidates[j] for j in (i - 1, i + 1) if 0 <= j < len(candidates)]
     losses = [
-        f"{other.loss / best.loss - 1:.1%} higher at width {other.config.d_model} in {other.n_steps:,.0f} steps"
+        f"{other.loss / best.loss - 1:.1%} higher at width {other.config.d_model} after {other.n_steps:,.0f} steps"
         for other in neighbours
     ]
     return [f"why: the predicted loss is {' and '.join(losses)}"] if losses else []
