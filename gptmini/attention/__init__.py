@@ -1,4 +1,4 @@
-"""Attention, from the written-out formula to the module that trains the GPT. Needs torch alone."""
+"""Attention, from the plain formula to the module that the GPT trains with. Requires only torch."""
 
 from gptmini.attention.cache import KVCache, LayerCache, Slots
 from gptmini.attention.causal import CausalMultiHeadAttention

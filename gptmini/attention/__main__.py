@@ -1,4 +1,4 @@
-"""The worked example of multi-head attention, printed step by step: python -m gptmini.attention [--text TEXT]."""
+"""Print a worked example of multi-head attention step by step: python -m gptmini.attention [--text TEXT]."""
 
 import argparse
 import signal
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gptmini.attention import functional
 
-# The seed, the sizes and the inputs are those of the notebooks that the project grew from.
+# Seed, sizes and inputs come from the notebooks that this project started from.
 SEED = 123
 D_MODEL = 6
 N_HEADS = 2
@@ -17,35 +17,35 @@ EXAMPLE = {
     "cat": [6.0, 5.0, 4.0, 3.0, 2.0, 1.0],
     "sleeps": [1.0, 1.0, 1.0, 1.0, 1.0, 1.0],
 }
-SHADES = " ░▒▓█"  # of weights from 0 to 0.2, from 0.2 to 0.4, and so on to 1
+SHADES = " ░▒▓█"  # one shade for each range of weights: 0 to 0.2, 0.2 to 0.4, ..., 0.8 to 1
 
 
 def example_projections() -> dict[str, nn.Linear]:
-    """Draw the notebook's query, key and value projections."""
+    """Return the query, key and value projections with the notebook's random weights."""
     torch.manual_seed(SEED)
-    # The notebook had drawn six (2, 3) matrices from its seeded generator before the projections.
+    # The notebook draws six (2, 3) matrices before the projections. Draw them too, to get the same random numbers.
     for _ in range(6):
         nn.Linear(3, 2, bias=False)
     return {name: nn.Linear(D_MODEL, D_MODEL) for name in ("queries", "keys", "values")}
 
 
 def embed(words: list[str]) -> Tensor:
-    """Draw a random vector for each different word, and return the words' vectors, (T, D_MODEL)."""
-    kinds = sorted(set(words))
-    ids = torch.tensor([kinds.index(word) for word in words])  # (T,)
+    """Return a random vector for each word, (T, D_MODEL); equal words get equal vectors."""
+    vocabulary = sorted(set(words))
+    ids = torch.tensor([vocabulary.index(word) for word in words])  # (T,)
     torch.manual_seed(SEED)
-    embedding = nn.Embedding(len(kinds), D_MODEL)
+    embedding = nn.Embedding(len(vocabulary), D_MODEL)
     return embedding(ids)  # (T, D_MODEL)
 
 
 def show(step: str, why: str, **tensors: Tensor) -> None:
-    """Print a step, and each tensor under its name and shape."""
+    """Print the title of a step, its reason, and each tensor with its name and shape."""
     print(f"\n{step}\n  {why}")
     for name, tensor in tensors.items():
         shape = " x ".join(map(str, tensor.shape))
         print(f"  {name:8} ({shape})")
 
-        # torch prints "tensor(" before the first row, and indents the other rows by as many spaces.
+        # torch prints "tensor(" before the first row and indents the other rows by the same width. Remove both.
         numbers = str(torch.round(tensor, decimals=4))
         numbers = numbers.removeprefix("tensor(").removesuffix(")")
         indent = " " * len("tensor(")
@@ -55,7 +55,7 @@ def show(step: str, why: str, **tensors: Tensor) -> None:
 
 
 def show_weights(words: list[str], weights: Tensor) -> None:
-    """Print (H, T, T) weights as a table for each head, with a darker shade for a larger weight."""
+    """Print weights (H, T, T) as one table per head; a darker shade means a larger weight."""
     width = max(6, *(len(word) for word in words))
     for head, table in enumerate(weights.tolist(), start=1):
         columns = "".join(f"{word:>{width + 2}}" for word in words)
@@ -71,7 +71,7 @@ def show_weights(words: list[str], weights: Tensor) -> None:
 
 
 def read_words() -> tuple[list[str], Tensor]:
-    """Read the command line; return the words to attend over and their vectors, (T, D_MODEL)."""
+    """Parse the command line; return the words of the example and their vectors, (T, D_MODEL)."""
     parser = argparse.ArgumentParser(
         prog="python -m gptmini.attention",
         description="Multi-head attention, step by step.",
@@ -79,7 +79,7 @@ def read_words() -> tuple[list[str], Tensor]:
     parser.error = lambda message: parser.exit(2, f"error: {message}\n")
     parser.add_argument(
         "--text",
-        help="words to attend over (default: The cat sleeps, with the notebook's numbers)",
+        help="words of the example (default: The cat sleeps, with the notebook's vectors)",
     )
     text = parser.parse_args().text
     if text is None:
@@ -87,13 +87,13 @@ def read_words() -> tuple[list[str], Tensor]:
 
     words = text.replace(",", "").split()
     if not words:
-        parser.error(f"--text must hold a word, got {text!r}")
+        parser.error(f"--text must contain a word, got {text!r}")
     return words, embed(words)
 
 
 @torch.no_grad()
 def main() -> None:
-    """Walk through the steps of multi-head attention."""
+    """Print the steps of multi-head attention."""
     words, x = read_words()  # x: (T, H D)
     n_tokens = len(words)
     d_head = D_MODEL // N_HEADS
@@ -101,7 +101,7 @@ def main() -> None:
 
     show(
         "1. Inputs",
-        f"{n_tokens} tokens, {D_MODEL} numbers each: {' '.join(words)}",
+        f"{n_tokens} tokens, each a vector of {D_MODEL} numbers: {' '.join(words)}",
         x=x,
     )
 
@@ -110,8 +110,8 @@ def main() -> None:
         projected[name] = projection(x)  # (T, H D)
     show(
         "2. Project",
-        "What each token asks, what it offers to be found by, and what it gives: "
-        "three linear maps of the inputs.",
+        "Each token gets a query (what it looks for), a key (what it offers) "
+        "and a value (what it passes on).",
         **projected,
     )
 
@@ -120,15 +120,16 @@ def main() -> None:
         heads[name] = columns.unflatten(-1, (N_HEADS, d_head)).transpose(0, 1)  # (H, T, D)
     show(
         "3. Split into heads",
-        f"The {D_MODEL} columns are {N_HEADS} heads of {d_head}; "
-        "heads come first, for each attends on its own.",
+        f"Split the {D_MODEL} columns into {N_HEADS} heads of {d_head}. "
+        "Each head attends on its own, so the head dimension moves first.",
         **heads,
     )
 
     scores = heads["queries"] @ heads["keys"].transpose(-2, -1)  # (H, T, T)
     show(
         "4. Score",
-        "Queries times keys: row = the token that asks, column = the token that is asked.",
+        "Dot products of queries and keys. Row: the token that looks. "
+        "Column: the token that it looks at.",
         scores=scores,
     )
 
@@ -136,21 +137,22 @@ def main() -> None:
     masked = scores.masked_fill(~mask, -torch.inf)  # (H, T, T)
     show(
         "5. Mask",
-        "No token may look at a later one.",
+        "No token may look at a later token. A score of -inf becomes a weight of 0.",
         masked=masked,
     )
 
     scaled = masked / d_head**0.5  # (H, T, T)
     show(
         "6. Scale",
-        f"Divide by the square root of {d_head}, so that wide heads do not saturate.",
+        f"Divide by the square root of the head width {d_head}, "
+        "so that softmax does not saturate in wide heads.",
         scaled=scaled,
     )
 
     weights = functional.attention_weights(heads["queries"], heads["keys"], mask=mask)  # (H, T, T)
     show(
         "7. Softmax",
-        "Each row becomes shares of 1.",
+        "Turn each row of scores into weights that sum to 1.",
         weights=weights,
     )
     show_weights(words, weights)
@@ -158,20 +160,20 @@ def main() -> None:
     context = weights @ heads["values"]  # (H, T, D)
     show(
         "8. Mix",
-        "Weights times values: what each token takes from those it looked at.",
+        "Weights times values: each token's mean of the values, weighted by its row.",
         context=context,
     )
 
     combined = context.transpose(0, 1).flatten(-2)  # (T, H D)
     show(
         "9. Combine",
-        "The heads side by side again: one vector a token.",
+        "Put the heads side by side again: one vector per token.",
         combined=combined,
     )
 
 
 if __name__ == "__main__":
     if hasattr(signal, "SIGPIPE"):
-        # A reader such as head closes the pipe early; the program then ends without a traceback.
+        # End without a traceback if the reader of a pipe, such as head, closes it early.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     main()

@@ -1,4 +1,4 @@
-"""Causal multi-head attention as the GPT trains and samples with it."""
+"""The causal multi-head attention that the GPT trains and samples with."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ from gptmini.attention.linear import Linear
 from gptmini.attention.rotary import Rotary, rotate
 from gptmini.user_error import UserError
 
-QK_NORM_EPS = 1e-6  # nanochat's; far below the mean square of any trained query or key
+QK_NORM_EPS = 1e-6  # nanochat's value; far below the mean square of any trained query or key
 
 
 def check_heads(d_model: int, n_heads: int, n_kv_heads: int) -> None:
@@ -29,11 +29,12 @@ def check_heads(d_model: int, n_heads: int, n_kv_heads: int) -> None:
 
 
 class CausalMultiHeadAttention(nn.Module):
-    """Each position attends to itself and to those before it, in H subspaces at once.
+    """Multi-head attention in which each position attends to itself and to earlier positions.
 
     context = concat_h(softmax(scale * Q_h K_h^T + causal mask) V_h) W_out, with one fused projection for Q, K and V.
-    Source: Vaswani et al. 2017, section 3.2.2; grouped heads: Ainslie et al. 2023; query-key norm: Henry et al. 2020,
-    without its learned gain, and after the rotation; with gains, as Qwen 3 has it, before the rotation.
+    Source: Vaswani et al. 2017, section 3.2.2; grouped heads: Ainslie et al. 2023; query-key norm: Henry et al. 2020.
+    Without gains, the norm follows the rotation. With learned gains (qk_norm="gain"), it precedes the rotation, as in
+    Qwen 3.
     """
 
     def __init__(
@@ -54,15 +55,16 @@ class CausalMultiHeadAttention(nn.Module):
         Args:
             d_model: C, width of input and output.
             n_heads: H, query heads.
-            n_kv_heads: G, key and value heads, each of which serves H / G query heads; None for H.
+            n_kv_heads: G, key and value heads; each serves H / G query heads. None for H.
             d_head: D, width of each head; None for C / H.
-            bias: whether both projections have one; qkv: the first one alone.
+            bias: True if both projections have a bias; "qkv" if only the fused query/key/value projection has it.
             dropout: probability of dropping an attention weight, in training only.
-            qk_norm: whether each query and key is RMS-normalised; gain: times D learned gains that all heads share.
-            qk_norm_eps: what that norm adds to the mean square.
+            qk_norm: True to RMS-normalise each query and key; "gain" to also multiply by D learned gains, which all
+                heads share.
+            qk_norm_eps: number that the norm adds to the mean square.
             scale: factor on the scores; None for 1 / sqrt(D).
 
-        Raises UserError: H does not divide C where d_head is None, or G does not divide H.
+        Raises UserError if d_head is None and H does not divide C, or if G does not divide H.
         """
         super().__init__()
         if n_kv_heads is None:
@@ -88,14 +90,14 @@ class CausalMultiHeadAttention(nn.Module):
     def forward(
         self, x: Tensor, *, rotary: Rotary | None = None, cache: LayerCache | None = None
     ) -> Tensor:
-        """Attend from the newest T positions to themselves and all earlier ones.
+        """Attend from T new positions to themselves and to all earlier positions.
 
         Args:
-            x: the newest positions, (B, T, C).
-            rotary: the angles of these positions; None leaves queries and keys as projected.
-            cache: keys and values of earlier positions; those of x are written into the slots that were taken for them.
+            x: the new positions, (B, T, C).
+            rotary: cosines and sines of these positions; None: queries and keys are not rotated.
+            cache: keys and values of earlier positions. Keys and values of x are stored in the reserved slots.
 
-        Returns (B, T, C). Raises ValueError: x is not C wide.
+        Returns (B, T, C). Raises ValueError if x is not C wide.
         """
         queries, keys, values = self._project(x, rotary)  # (B, T, H or G, D)
         mask = None
@@ -103,8 +105,8 @@ class CausalMultiHeadAttention(nn.Module):
             keys, values = cache.append(keys, values)  # (B, S, G, D) each
             mask = cache.slots.mask
 
-        # is_causal aligns its mask to the top-left corner, which is right only for T == S. Where T < S, either the
-        # cache has a mask, or there is one query, which may see every key.
+        # is_causal aligns its mask to the top-left corner, which is correct only if T == S. If T < S, either the cache
+        # provides a mask, or there is a single query, which may see every key.
         is_causal = mask is None and x.size(1) > 1
         context = F.scaled_dot_product_attention(
             queries.transpose(1, 2),  # (B, H, T, D)
@@ -119,7 +121,10 @@ class CausalMultiHeadAttention(nn.Module):
         return self.output(context.transpose(1, 2).flatten(-2))  # (B, T, C)
 
     def attention_weights(self, x: Tensor, *, rotary: Rotary | None = None) -> Tensor:
-        """Weights (B, H, T, T) of forward(x, rotary=rotary), without dropout, by the written-out formula."""
+        """Return the weights (B, H, T, T) of forward(x, rotary=rotary), without dropout.
+
+        The fused kernel of forward does not return its weights, so the plain formula computes them.
+        """
         queries, keys, _ = self._project(x, rotary)  # (B, T, H or G, D)
         n_tokens = x.size(1)
         return functional.attention_weights(
@@ -130,7 +135,7 @@ class CausalMultiHeadAttention(nn.Module):
         )
 
     def _project(self, x: Tensor, rotary: Rotary | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (B, T, H, D), keys and values (B, T, G, D), turned and normalised as attention needs them."""
+        """Return queries (B, T, H, D), keys and values (B, T, G, D); queries and keys are rotated and normalised."""
         if x.ndim != 3 or x.size(-1) != self.d_model:
             raise ValueError(f"x must be (B, T, C={self.d_model}), got {tuple(x.shape)}")
 
@@ -141,8 +146,8 @@ class CausalMultiHeadAttention(nn.Module):
             sizes = (self.n_heads, self.n_kv_heads, self.n_kv_heads)
             return heads.split(sizes, dim=2)  # (B, T, H or G, D)
 
-        # Queries and keys are rotated and normalised together, in one operation for both. Without gains the order of
-        # the two makes no difference, because a rotation keeps the length of a vector.
+        # Rotate and normalise queries and keys together: one operation instead of two. Without gains, the order of
+        # rotation and norm makes no difference, because a rotation keeps the length of a vector.
         qk, values = heads.split((n_qk_heads, self.n_kv_heads), dim=2)  # (B, T, H + G or G, D)
         if self.qk_norm == "gain":
             qk = F.rms_norm(qk, (self.d_head,), eps=self.qk_norm_eps) * self.qk_gains().to(qk.dtype)
@@ -154,7 +159,7 @@ class CausalMultiHeadAttention(nn.Module):
         return queries, keys, values  # (B, T, H or G, D)
 
     def qk_gains(self) -> Tensor:
-        """The gains of the norm of each query and key head, (H + G, D), where qk_norm is gain."""
+        """Return the gains of all query and key heads, (H + G, D); only for qk_norm="gain"."""
         queries = self.query_gain.expand(self.n_heads, -1)  # (H, D)
         keys = self.key_gain.expand(self.n_kv_heads, -1)  # (G, D)
         return torch.cat((queries, keys))  # (H + G, D)

@@ -1,4 +1,4 @@
-"""Attention as its formula, written out: the oracle that every faster path is tested against."""
+"""Attention as a plain formula; tests compare every faster implementation with it."""
 
 import math
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 def causal_mask(n_queries: int, n_keys: int, *, device: torch.device | None = None) -> Tensor:
-    """Mask in which the last query sees every key, and each earlier query one key fewer.
+    """Return the causal mask: the last query sees every key, and each earlier query sees one key fewer.
 
-    The mask is aligned to the bottom-right corner, so that it also fits the T = n_queries newest of S = n_keys
-    positions. Returns bool (T, S), on the device, True where query t may attend to key s: s <= t + S - T.
+    If there are fewer queries than keys, the queries are the newest T = n_queries of S = n_keys positions.
+    Returns bool (T, S) on the device; True means that query t may attend to key s: s <= t + S - T.
     """
     return torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril(n_keys - n_queries)
 
@@ -22,15 +22,15 @@ def attention_weights(
     mask: Tensor | None = None,
     scale: float | None = None,
 ) -> Tensor:
-    """Softmax over the keys of scale * queries @ keys^T, zero wherever the mask is False.
+    """Return softmax(scale * queries @ keys^T) over the keys; weights are zero where the mask is False.
 
     Args:
-        queries: (..., H, T, D), or (T, D) for one head and no batch.
+        queries: (..., H, T, D), or (T, D) for one head without a batch.
         keys: (..., G, S, D) or (S, D); each of the G key heads serves H / G neighbouring query heads.
-        mask: bool, broadcastable to (..., H, T, S), True = may attend; each row needs one True.
+        mask: bool, broadcastable to (..., H, T, S); True means may attend. Each row needs at least one True.
         scale: factor on the scores; None for 1 / sqrt(D).
 
-    Returns (..., H, T, S), each row summing to 1.
+    Returns (..., H, T, S); each row sums to 1.
     Source: Vaswani et al. 2017, section 3.2.1; grouped heads: Ainslie et al. 2023, section 2.2.
     """
     keys = _expand_heads(keys, queries)  # (..., H, S, D)
@@ -51,11 +51,11 @@ def attention(
     mask: Tensor | None = None,
     scale: float | None = None,
 ) -> Tensor:
-    """Context vectors: attention_weights(queries, keys) @ values.
+    """Return the context vectors attention_weights(queries, keys) @ values.
 
     Args:
         queries, keys, mask, scale: as for attention_weights.
-        values: (..., G, S, D_v), or (S, D_v) for one head and no batch.
+        values: (..., G, S, D_v), or (S, D_v) for one head without a batch.
 
     Returns (..., H, T, D_v).
     """
@@ -64,7 +64,7 @@ def attention(
 
 
 def _expand_heads(x: Tensor, queries: Tensor) -> Tensor:
-    """Repeat each of G heads, (..., G, S, D), until there are as many heads as queries have, (..., H, S, D)."""
+    """Repeat each key or value head H / G times: (..., G, S, D) to (..., H, S, D), with H heads in queries."""
     if x.ndim == 2 or x.size(-3) == queries.size(-3):
         return x
     n_repeats = queries.size(-3) // x.size(-3)  # H / G

@@ -1,11 +1,14 @@
-"""The linear layer of the GPT, whose weights follow the dtype of what they are multiplied with."""
+"""The linear layer of the GPT; it computes in the dtype of its input."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 
 class Linear(nn.Linear):
-    """x W^T + b in the dtype of x: where x is bfloat16, float32 weights are rounded at each use. Source: nanochat."""
+    """x W^T + b in the dtype of x.
+
+    If x is bfloat16, each call casts the float32 weights to bfloat16. Source: nanochat.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., in) to (..., out)."""

@@ -1,4 +1,4 @@
-"""Rotary position embedding: a query and a key meet at an angle that depends on their distance alone."""
+"""Rotary position embedding: the angle between a query and a key depends only on their distance."""
 
 import math
 from collections.abc import Mapping
@@ -9,35 +9,35 @@ from torch import Tensor
 
 
 class Rotary(NamedTuple):
-    """Cosines and sines of the positions of one call."""
+    """Cosines and sines for a number of positions."""
 
-    cos: Tensor  # (T, D / 2), or (B, T, D / 2) where rows of a batch differ in their positions
-    sin: Tensor  # the shape of cos
+    cos: Tensor  # (T, D / 2), or (B, T, D / 2) if the rows of a batch have different positions
+    sin: Tensor  # same shape as cos
 
 
 def rotary_table(
     length: int, d_head: int, base: float, scaling: Mapping[str, float] | None = None
 ) -> Rotary:
-    """Cosines and sines of the angles position / base^(2i / d_head), for each position and each pair of channels i.
+    """Return cosines and sines of position / base^(2i / d_head) for each position and each channel pair i.
 
     Args:
-        length: number of positions, from 0 on.
+        length: number of positions, starting at 0.
         d_head: D, even.
-        base: the slowest pair turns once in about 2 pi base tokens.
-        scaling: the arguments of lowered; None leaves the frequencies as they are.
+        base: the slowest pair makes one turn in about 2 pi base tokens.
+        scaling: keyword arguments of lowered; None keeps the frequencies.
 
-    Returns float32 tables on the CPU, (length, D / 2) each, of which a call takes the rows that it needs.
+    Returns float32 tables on the CPU, (length, D / 2) each. A forward pass uses the rows of its positions.
     """
-    turns = frequencies(d_head, base)  # (D/2)
+    radians_per_token = frequencies(d_head, base)  # (D/2)
     if scaling is not None:
-        turns = lowered(turns, **scaling)
+        radians_per_token = lowered(radians_per_token, **scaling)
     positions = torch.arange(length, dtype=torch.float32, device="cpu")  # (length)
-    angles = torch.outer(positions, turns)  # (length, D/2)
+    angles = torch.outer(positions, radians_per_token)  # (length, D/2)
     return Rotary(angles.cos(), angles.sin())
 
 
 def frequencies(d_head: int, base: float) -> Tensor:
-    """base^(-2i / d_head) for each pair of channels i, float32 (D/2) on the CPU, in radians a token."""
+    """Return base^(-2i / d_head) for each channel pair i, float32 (D/2) on the CPU, in radians per token."""
     channels = torch.arange(0, d_head, 2, dtype=torch.float32, device="cpu")  # (D/2)
     return float(base) ** -(channels / d_head)  # (D/2)
 
@@ -49,11 +49,16 @@ def lowered(
     high_freq_factor: float | None = None,
     original_context_length: float | None = None,
 ) -> Tensor:
-    """Frequencies (D/2) for a context that is longer than the one of the first training, from the plain ones (D/2).
+    """Return the frequencies (D/2) for a context that was lengthened after pretraining, from the plain ones (D/2).
 
-    Each is divided by the factor. Where the other three are given, as Llama 3 has it, one that makes at least
-    high_freq_factor turns within the original context stays, one that makes at most low_freq_factor turns is divided,
-    and those between are mixed of both. Source: Grattafiori et al. 2024, in the code of Llama 3.1.
+    With factor alone, every frequency is divided by the factor. With the other three arguments, the number of turns
+    that a frequency makes within the original context decides:
+
+    - at least high_freq_factor turns: the frequency is kept
+    - at most low_freq_factor turns: the frequency is divided by the factor
+    - between the two: linear interpolation
+
+    Source: Grattafiori et al. 2024, in the code of Llama 3.1.
     """
     divided = plain / factor  # (D/2)
     if low_freq_factor is None or high_freq_factor is None or original_context_length is None:
@@ -61,16 +66,16 @@ def lowered(
 
     turns = original_context_length * plain / (2 * math.pi)  # (D/2)
     kept = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor)
-    kept = kept.clamp(0, 1)  # (D/2), share of the frequency as it is
+    kept = kept.clamp(0, 1)  # (D/2), fraction of the plain frequency in the mix
     return (1 - kept) * divided + kept * plain
 
 
 def rotate(x: Tensor, rotary: Rotary) -> Tensor:
-    """Turn each pair (x[i], x[i + D/2]) of a head by minus the angle of its position: (B, T, H, D) to (B, T, H, D).
+    """Rotate each pair (x[i], x[i + D/2]) of a head by minus the angle of its position: (B, T, H, D) to (B, T, H, D).
 
-    Source: Su et al. 2021, section 3.2.2, with two deviations that are nanochat's: a pair takes one channel from each
-    half of the head instead of two neighbours, and the sine is negated. Scores depend on differences of angles alone,
-    so that either sign trains as well, but weights exported to nanochat need the negated one.
+    Source: Su et al. 2021, section 3.2.2, with two changes from nanochat. A pair takes one channel from each half of
+    the head instead of two neighbours, and the sine is negated. Scores depend only on differences of angles, so both
+    signs train equally well. Weights exported to nanochat need the negated sine.
     """
     cos = rotary.cos.to(x.dtype).unsqueeze(-2)  # ([B,] T, 1, D/2)
     sin = rotary.sin.to(x.dtype).unsqueeze(-2)  # ([B,] T, 1, D/2)

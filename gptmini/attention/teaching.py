@@ -1,39 +1,43 @@
-"""The road from one attention head to the module that trains the GPT: each class is one idea past the last.
+"""The ladder from a single attention head to the module that the GPT trains with; each of seven rungs adds one idea.
 
-Every rung equals its neighbour where both apply, and the last is the production module; tests copy weights to show it.
-T tokens, S tokens of a second sequence, C width in and out, H heads, D = C / H. A product of (a, b) and (b, c) costs
-2abc operations. With all heads, scores and context cost 4 T^2 C on every rung. Rungs 1 to 6 keep the H T^2 weights for
-the gradient: 50 MB a sequence and layer in float32 at H = 12, T = 1024.
+Symbols: T tokens, S tokens of a second sequence, C width of input and output, H heads, D = C / H width of a head.
 
-1. SelfAttention: softmax(Q K^T / sqrt(D)) V from three matrices. Projections 6 T C D. The GPT's formula.
-   LinearSelfAttention: the same with nn.Linear, which draws better first weights and may add a bias.
-   SelfAttentionWrapper: H such heads side by side, H times the products.
-2. CausalAttention: no token sees a later one, so every position is a prediction to learn from; dropout on weights.
-3. MultiHeadAttentionWrapper: H causal heads side by side, each with projections of its own: 3 H small products.
-4. MultiHeadAttention: three products for all heads, split afterwards, and one that mixes the heads: 8 T C^2 in all.
-5. SeparateWidthAttention: queries and keys of one width, values of another; query, key and value given apart.
-6. CrossAttention: keys and values of another sequence, T S weights. With a cache the GPT does this: one new query
-   against the S keys so far.
-7. CausalMultiHeadAttention: one product for queries, keys and values of all heads, and a kernel that never writes the
-   T^2 weights down: T C memory. Each block of the GPT holds one.
+Cost: a product of (a, b) and (b, c) takes 2abc operations. Scores and context of all heads take 4 T^2 C operations in
+every rung. Rungs 1 to 6 store the H T^2 weights for the backward pass: 50 MB per sequence and layer in float32 at
+H = 12, T = 1024.
 
-Class and argument names are those of the notebooks that the project grew from. Every rung draws its parameters in their
-order, so that a notebook's seed gives a notebook's numbers.
+1. SelfAttention: softmax(Q K^T / sqrt(D)) V from three weight matrices. One head; its projections cost 6 T C D.
+   LinearSelfAttention: the same with nn.Linear, which has a better initialization and an optional bias.
+   SelfAttentionWrapper: H of these heads side by side, at H times the cost.
+2. CausalAttention: a mask hides later tokens, so every position is a prediction to learn from. Adds dropout.
+3. MultiHeadAttentionWrapper: H causal heads side by side. Each head has its own projections: 3 H small products.
+4. MultiHeadAttention: three large products compute queries, keys and values of all heads; then they are split into
+   heads. An output projection mixes the heads. The four products cost 8 T C^2.
+5. SeparateWidthAttention: values may be wider or narrower than queries and keys. Query, key and value are separate
+   inputs.
+6. CrossAttention: keys and values come from another sequence, which gives T S weights. Decoding with a cache works
+   the same way: one new query attends to all S keys so far.
+7. CausalMultiHeadAttention: a single product computes queries, keys and values of all heads. A fused kernel never
+   stores the T^2 weights, so memory falls to T C. Each block of the GPT has one.
+
+Tests copy the weights from rung to rung and compare the results. Class and argument names come from the notebooks that
+this project started from. Each class creates its parameters in the order of the notebooks, so the same seed gives the
+same numbers.
 """
 
 import torch
 from torch import Tensor, nn
 
 from gptmini.attention import functional
-from gptmini.attention.causal import CausalMultiHeadAttention  # noqa: F401  shown here as rung 7
+from gptmini.attention.causal import CausalMultiHeadAttention  # noqa: F401  rung 7
 from gptmini.user_error import UserError
 
 
 class SelfAttention(nn.Module):
-    """Each token asks every token, itself included: softmax(x W_q (x W_k)^T / sqrt(d_out_kq)) x W_v."""
+    """One head; each token attends to every token: softmax(x W_q (x W_k)^T / sqrt(d_out_kq)) x W_v."""
 
     def __init__(self, d_in: int, d_out_kq: int, d_out_v: int | None = None) -> None:
-        """Draw three matrices from d_in to d_out_kq, d_out_kq and d_out_v (None: d_out_kq), uniform on [0, 1)."""
+        """Create the three weight matrices, uniform on [0, 1); d_out_v=None means d_out_kq."""
         super().__init__()
         if d_out_v is None:
             d_out_v = d_out_kq
@@ -42,16 +46,16 @@ class SelfAttention(nn.Module):
         self.W_value = nn.Parameter(torch.rand(d_in, d_out_v))
 
     def attention_weights(self, x: Tensor) -> Tensor:
-        """Share of each token in each context vector: (..., T, d_in) to (..., T, T)."""
+        """Return the weight of each token in each context vector: (..., T, d_in) to (..., T, T)."""
         return functional.attention_weights(x @ self.W_query, x @ self.W_key)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Context vectors: (..., T, d_in) to (..., T, d_out_v)."""
+        """Return the context vectors: (..., T, d_in) to (..., T, d_out_v)."""
         return self.attention_weights(x) @ (x @ self.W_value)
 
 
 class LinearSelfAttention(nn.Module):
-    """SelfAttention with nn.Linear for the three matrices."""
+    """SelfAttention with nn.Linear instead of plain matrices."""
 
     def __init__(self, d_in: int, d_out: int, qkv_bias: bool = False) -> None:
         super().__init__()
@@ -69,7 +73,7 @@ class LinearSelfAttention(nn.Module):
 
 
 class SelfAttentionWrapper(nn.Module):
-    """num_heads SelfAttention heads, their context vectors side by side."""
+    """num_heads separate SelfAttention heads; their context vectors are concatenated."""
 
     def __init__(self, d_in: int, d_out_kq: int, d_out_v: int, num_heads: int) -> None:
         super().__init__()
@@ -87,7 +91,7 @@ class SelfAttentionWrapper(nn.Module):
 
 
 class CausalAttention(LinearSelfAttention):
-    """LinearSelfAttention in which a token attends to itself and to earlier tokens only."""
+    """LinearSelfAttention in which a token attends only to itself and to earlier tokens."""
 
     def __init__(
         self,
@@ -97,24 +101,24 @@ class CausalAttention(LinearSelfAttention):
         dropout: float,
         qkv_bias: bool = False,
     ) -> None:
-        """Create the three projections, and the mask for up to context_length tokens; dropout is a probability."""
+        """Create the three projections and the mask for up to context_length tokens; dropout is a probability."""
         super().__init__(d_in, d_out, qkv_bias)
         self.dropout = nn.Dropout(dropout)
         mask = functional.causal_mask(context_length, context_length)
         self.register_buffer("mask", mask, persistent=False)
 
     def attention_weights(self, x: Tensor) -> Tensor:
-        """(..., T, d_in) to (..., T, T), zero above the diagonal; ValueError if T exceeds context_length."""
+        """(..., T, d_in) to (..., T, T), zero above the diagonal. Raises ValueError if T exceeds context_length."""
         mask = _mask_for(x, self.mask)  # (T, T)
         return functional.attention_weights(self.W_query(x), self.W_key(x), mask=mask)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., T, d_in) to (..., T, d_out); in training, weights are dropped and the others scaled up."""
+        """(..., T, d_in) to (..., T, d_out); in training, dropout zeroes some weights and scales up the others."""
         return self.dropout(self.attention_weights(x)) @ self.W_value(x)
 
 
 class MultiHeadAttentionWrapper(nn.Module):
-    """num_heads CausalAttention heads, their context vectors side by side."""
+    """num_heads separate CausalAttention heads; their context vectors are concatenated."""
 
     def __init__(
         self,
@@ -144,9 +148,10 @@ class MultiHeadAttentionWrapper(nn.Module):
 
 
 class MultiHeadAttention(CausalAttention):
-    """MultiHeadAttentionWrapper by weight splits: the queries of all heads come from one product, which is then split.
+    """Multi-head attention with three large projections instead of three per head.
 
-    Keys and values of all heads come from one product each, too.
+    One product each computes the queries, the keys and the values of all heads. The results are split into heads, and
+    an output projection mixes their context vectors.
     """
 
     def __init__(
@@ -158,9 +163,9 @@ class MultiHeadAttention(CausalAttention):
         num_heads: int,
         qkv_bias: bool = False,
     ) -> None:
-        """Create the layers of CausalAttention, and the projection that mixes the heads, d_out wide together.
+        """Create the layers of CausalAttention and the output projection; all heads together are d_out wide.
 
-        Raises UserError: num_heads does not divide d_out.
+        Raises UserError if num_heads does not divide d_out.
         """
         if d_out % num_heads:
             raise UserError(
@@ -175,7 +180,7 @@ class MultiHeadAttention(CausalAttention):
         return x.unflatten(-1, (self.num_heads, -1)).transpose(-3, -2)  # (..., H, T, D)
 
     def attention_weights(self, x: Tensor) -> Tensor:
-        """(..., T, d_in) to (..., H, T, T); ValueError if T exceeds context_length."""
+        """(..., T, d_in) to (..., H, T, T). Raises ValueError if T exceeds context_length."""
         queries = self.split_heads(self.W_query(x))  # (..., H, T, D)
         keys = self.split_heads(self.W_key(x))  # (..., H, T, D)
         return functional.attention_weights(queries, keys, mask=_mask_for(x, self.mask))
@@ -189,7 +194,7 @@ class MultiHeadAttention(CausalAttention):
 
 
 class SeparateWidthAttention(nn.Module):
-    """Unmasked heads whose queries and keys have one width and whose values another, from three separate inputs."""
+    """Unmasked heads with separate inputs for query, key and value; values may have a width of their own."""
 
     def __init__(
         self,
@@ -198,7 +203,7 @@ class SeparateWidthAttention(nn.Module):
         queries_keys_hidden_dimension: int,
         values_hidden_dimension: int,
     ) -> None:
-        """Create each head's three projections, then the one from all heads' values back to embedding_dimension."""
+        """Create three projections per head, then the projection of all heads back to embedding_dimension."""
         super().__init__()
         self.heads = nn.ModuleList()
         for _ in range(number_of_heads):
@@ -229,7 +234,7 @@ class SeparateWidthAttention(nn.Module):
 
 
 class CrossAttention(SelfAttention):
-    """SelfAttention whose queries come from one sequence and whose keys and values come from another."""
+    """SelfAttention with queries from one sequence, and keys and values from another."""
 
     def attention_weights(self, x_1: Tensor, x_2: Tensor) -> Tensor:
         """(..., T, d_in) and (..., S, d_in) to (..., T, S)."""
@@ -241,8 +246,10 @@ class CrossAttention(SelfAttention):
 
 
 def _mask_for(x: Tensor, mask: Tensor) -> Tensor:
-    """Top-left corner of a mask for the T tokens of x; ValueError if the mask has fewer than T rows."""
+    """Return the top-left (T, T) corner of the mask; raise ValueError if the mask has fewer than T rows."""
     n_tokens = x.size(-2)
     if n_tokens > mask.size(-1):
-        raise ValueError(f"input must fit context_length={mask.size(-1)} tokens, got {n_tokens}")
+        raise ValueError(
+            f"input must have at most context_length={mask.size(-1)} tokens, got {n_tokens}"
+        )
     return mask[:n_tokens, :n_tokens]  # (T, T)

@@ -1,4 +1,4 @@
-"""The attention room and its tests can be lifted out: they stand on torch, pytest and the class of errors."""
+"""The attention package and its tests can be copied elsewhere: they import only torch, pytest and UserError."""
 
 import ast
 import sys
@@ -15,7 +15,7 @@ OF_TESTS = OWN | {"attention", "pytest", "sizes"}
 
 
 def imported(path):
-    """Every name that a file imports, wherever in the file."""
+    """Return every name that a file imports, anywhere in the file."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             yield node.module

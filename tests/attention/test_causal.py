@@ -1,4 +1,4 @@
-"""CausalMultiHeadAttention against the written-out formula, torch's own modules, and its properties."""
+"""CausalMultiHeadAttention equals the plain formula and torch's modules, and has the expected properties."""
 
 import math
 
@@ -136,7 +136,7 @@ def test_cached_chunks_equal_one_pass(chunks, options):
 def test_full_cache_is_refused(lengths, n_held):
     slots = Slots(B, 4)
     slots.set_lengths(lengths)
-    with pytest.raises(ValueError, match=f"a cache of 4 tokens cannot hold {n_held}; encode fewer"):
+    with pytest.raises(ValueError, match=f"a cache of 4 tokens cannot hold {n_held}"):
         slots.take(5)
 
 
@@ -154,7 +154,7 @@ def test_rotation_equals_multiplication_by_a_complex_phase():
 
 
 def lowered_as_in_llama_3(frequency, *, factor, low, high, length):
-    """One frequency in radians a token, in the words of Llama 3.1's own code: by the length of its wave in tokens."""
+    """Scale one frequency, in radians per token, by its wavelength in tokens, like the code of Llama 3.1."""
     wave = 2 * math.pi / frequency
     if wave < length / high:
         return frequency
@@ -176,13 +176,13 @@ def test_a_lengthened_context_turns_more_slowly_as_llama_3_does():
     for frequency in plain:
         expected.append(lowered_as_in_llama_3(frequency, factor=8.0, low=1.0, high=4.0, length=300))
 
-    # The first two pairs keep their frequency, the last one is divided, and the two between are mixed.
+    # The first two pairs keep their frequency, the last pair is divided, and the two between are interpolated.
     assert expected[:2] == plain[:2]
     assert plain[2] / 8 < expected[2] < plain[2]
     assert plain[3] / 8 < expected[3] < plain[3]
     assert expected[4] == plain[4] / 8
 
-    angles = rotary_table(2, 10, 500.0, scaling).sin[1].asin()  # of position 1, in radians
+    angles = rotary_table(2, 10, 500.0, scaling).sin[1].asin()  # angles of position 1, in radians
     assert angles.tolist() == pytest.approx(expected, rel=1e-5)
 
     divided = rotary_table(2, 10, 500.0, {"factor": 3.0}).sin[1].asin()

@@ -1,4 +1,4 @@
-"""Each rung of the ladder equals the next where both apply, and the last equals the production module."""
+"""Each rung of the ladder equals the next one if both apply, and the last rung equals the module of the GPT."""
 
 import pytest
 import torch
@@ -17,9 +17,11 @@ from gptmini.attention.teaching import (
 )
 from sizes import B, D, S, T
 
-H = 3  # heads, few enough for the rungs that keep one module a head
+H = 3  # heads; few, because some rungs have one module per head
 C = H * D
-CONTEXT = 6  # longest input of the causal rungs; longer than T, so that the mask is cut
+CONTEXT = (
+    6  # longest input of the causal rungs; longer than T, so that only a part of the mask is used
+)
 
 MAKE = {
     "SelfAttention": lambda dropout=0.0: SelfAttention(C, 4, 8),
@@ -44,7 +46,7 @@ def make(name, dropout=0.0):
 
 
 def inputs(name, *batch):
-    """What forward takes: one sequence, or a second of another length."""
+    """Return the arguments of forward: one sequence, and for some rungs a second with another length."""
     torch.manual_seed(1)
     x = torch.randn(*batch, T, C)
     second = torch.randn(*batch, S, C)
@@ -196,7 +198,7 @@ def test_dropout_acts_in_training_only_and_scales_what_stays(name):
 
 @pytest.mark.parametrize("name", CONTEXT_BOUND)
 def test_a_sequence_longer_than_the_context_is_refused(name):
-    with pytest.raises(ValueError, match=f"input must fit context_length={CONTEXT} tokens, got 7"):
+    with pytest.raises(ValueError, match=f"context_length={CONTEXT} tokens, got 7"):
         make(name)(torch.randn(B, S, C))
 
 

@@ -17,10 +17,10 @@ def printed(monkeypatch, capsys, *arguments):
 def test_the_example_ends_in_the_notebooks_numbers(monkeypatch, capsys):
     out = printed(monkeypatch, capsys)
 
-    assert "-3.3182,  0.4293,  3.2498, -2.0282, -2.0650,  2.2758" in out  # a row of its queries
-    assert "-0.7676, -1.9399, -0.4324" in out  # a row of the notebook's scaled scores
-    assert "0.3693, 0.1144, 0.5163" in out  # of its weights
-    assert "0.8291,  1.6919, -1.2977,  1.2108, -2.2525,  1.7438" in out  # of its context vectors
+    assert "-3.3182,  0.4293,  3.2498, -2.0282, -2.0650,  2.2758" in out  # a row of the queries
+    assert "-0.7676, -1.9399, -0.4324" in out  # a row of the scaled scores
+    assert "0.3693, 0.1144, 0.5163" in out  # of the weights
+    assert "0.8291,  1.6919, -1.2977,  1.2108, -2.2525,  1.7438" in out  # of the context vectors
     assert re.search(r"sleeps +▒ 0\.48 +0\.15 +░ 0\.37", out)
     assert max(map(len, out.splitlines())) <= 110
 
@@ -44,4 +44,4 @@ def test_a_text_without_words_is_refused_in_one_line(monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         printed(monkeypatch, capsys, "--text", " , ")
     assert end.value.code == 2
-    assert capsys.readouterr().err == "error: --text must hold a word, got ' , '\n"
+    assert capsys.readouterr().err == "error: --text must contain a word, got ' , '\n"

@@ -1,4 +1,4 @@
-"""A text that is read in parts, through a cache, gives the logits of one that is read at once."""
+"""Reading a text in parts with a cache gives the same logits as reading it at once."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def test_cached_chunks_equal_one_pass(preset, n_kv_heads, chunks):
 @PRESETS
 @torch.no_grad()
 def test_rows_of_different_lengths_go_on_as_each_does_alone(preset, n_kv_heads, chunk):
-    """Two rows are read in one padded pass, and the third, empty row elsewhere; then all three go on together."""
+    """Read two rows in one padded pass and an empty third row separately, then continue all three together."""
     model = wide(preset, n_kv_heads=n_kv_heads)
     tokens = draw(3)
     cache = model.new_cache(3)
@@ -38,7 +38,7 @@ def test_rows_of_different_lengths_go_on_as_each_does_alone(preset, n_kv_heads, 
     cache.slots.set_lengths([7, 2, 0])
 
     for n_done in range(0, 6, chunk):
-        # After four tokens the first row begins again in the middle of its text, as after a slide.
+        # After four tokens, restart the first row in the middle of its text, as decoding does when the cache is full.
         if n_done == 4:
             again = model.new_cache(1, 3)
             model(tokens[:1, 8:11], again)
@@ -79,5 +79,5 @@ def test_more_than_context_length_is_refused():
 
     cache = model.new_cache(B)
     model(draw(length=9), cache)
-    with pytest.raises(ValueError, match="a cache of 13 tokens cannot hold 15; encode fewer anew"):
+    with pytest.raises(ValueError, match="a cache of 13 tokens cannot hold 15"):
         model(draw(length=6), cache)

@@ -1,9 +1,9 @@
-"""The text that several notebooks read, what they print of it, and how numbers are compared with printed ones."""
+"""The text of several notebooks, their printed results, and a comparison with printed numbers."""
 
 import torch
 
-PRINTED = 5e-5  # half of the last digit printed
-FROM_PRINTED = 1e-3  # for numbers that are computed from printed digits
+PRINTED = 5e-5  # half of the last printed digit
+FROM_PRINTED = 1e-3  # for numbers computed from printed numbers
 
 # "Your journey starts with one step": an embedding of three numbers for each of the six words.
 JOURNEY = torch.tensor(
@@ -17,7 +17,7 @@ JOURNEY = torch.tensor(
     ]
 )
 
-# What the wrapper of two causal heads makes of it.
+# The output of the wrapper with two causal heads.
 WRAPPED = [
     [-0.4519, 0.2216, 0.4772, 0.1063],
     [-0.5874, 0.0058, 0.5891, 0.3257],

@@ -1,4 +1,4 @@
-"""Notebook 001 as the first rungs of the ladder compute it, to the four digits printed."""
+"""The first rungs of the ladder give the numbers of notebook 001, to the four printed digits."""
 
 import pytest
 import torch

@@ -1,7 +1,7 @@
-"""Notebooks 002, 003 and 004 as the ladder computes them, to the four digits printed.
+"""The ladder gives the numbers of notebooks 002, 003 and 004, to the four printed digits.
 
-Not here, because they do not follow from what the notebooks show: 002's output has an unseeded input; 003 prints a size
-alone, of unseeded inputs; 004's last class does not parse.
+Three outputs cannot be reproduced and are left out: 002's output has an unseeded input, 003 prints only a size of
+unseeded inputs, and 004's last class does not parse.
 """
 
 import torch

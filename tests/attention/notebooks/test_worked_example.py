@@ -1,7 +1,7 @@
-"""Notebook 000 as the ladder computes it, to the four digits printed.
+"""The ladder gives the numbers of notebook 000, to the four printed digits.
 
-Not here: the notebook's remarks on single numbers (such as 1.6042 as the score of "The" with itself). They belong to an
-earlier run of its cells and contradict the tensors printed beside them.
+The tests leave out the notebook's remarks on single numbers, such as 1.6042 as the score of "The" with itself. These
+remarks are from an earlier run of the cells and contradict the printed tensors.
 """
 
 import pytest
@@ -15,7 +15,7 @@ INF = torch.inf
 
 
 class TestNotebook000:
-    """Wrapper, then the worked example of three tokens and two heads."""
+    """The wrapper, then the worked example with three tokens and two heads."""
 
     x = torch.tensor(
         [
@@ -85,7 +85,7 @@ class TestNotebook000:
 
     @pytest.fixture
     def module(self):
-        """MultiHeadAttention with the three projections that the notebook's generator gives after its wrapper."""
+        """Return MultiHeadAttention with the three projections that the notebook draws after its wrapper."""
         torch.manual_seed(123)
         wrapper = MultiHeadAttentionWrapper(3, 2, 6, dropout=0.0, num_heads=2)
         self.wrapped = wrapper(torch.stack((JOURNEY, JOURNEY)))
