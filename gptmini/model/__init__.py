@@ -1,6 +1,6 @@
-"""The GPT: its configuration, its modules, its loss and its checkpoints.
+"""The GPT: its configuration, modules and loss.
 
-The names of this package load when they are first used, so that a configuration is checked without torch.
+Each name is imported at first use, so that a configuration can be checked without importing torch.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""A trained GPT as the beginning of another run: with another dropout, a shorter context, and weights that stay."""
+"""Prepare a trained GPT for another run: change dropout, shorten the context, freeze weights."""
 
 import difflib
 import re
@@ -11,56 +11,56 @@ from gptmini.model.gpt import GPT, gpt_of_shapes
 from gptmini.user_error import UserError
 
 POSITIONS = "position_embedding.weight"
-RANGE = re.compile(r"\b(\d+)-(\d+)\b")  # of blocks, as 0-5
+RANGE = re.compile(r"\b(\d+)-(\d+)\b")  # range of blocks, such as 0-5
 
 
 def adapted(model: GPT, config: GPTConfig) -> GPT:
-    """The weights of a GPT in float32 under a config that differs only in dropout, or in a shorter context.
+    """Return a float32 copy of a GPT under a config that differs only in dropout or in a shorter context.
 
-    Learned positions beyond the shorter context are left out; rotary positions have no weights.
+    Learned positions beyond the shorter context are dropped. Rotary positions have no weights.
     """
-    # Copied, because training changes them, and they may lie in a file.
+    # Copy the weights: training changes them, and the originals may be mapped from a file.
     weights = {}
     for name, weight in model.state_dict().items():
         weights[name] = weight.to(torch.float32, copy=True)
     if POSITIONS in weights:
         weights[POSITIONS] = weights[POSITIONS][: config.context_length].clone()  # (T, C)
-    made = gpt_of_shapes(config)
-    made.load_state_dict(weights, assign=True)
-    return made
+    copied = gpt_of_shapes(config)
+    copied.load_state_dict(weights, assign=True)
+    return copied
 
 
 def freeze(model: GPT, prefixes: Sequence[str]) -> int:
-    """Keep training from changing some weights of a GPT.
+    """Freeze some weights of a GPT: they no longer require gradients.
 
     Args:
-        model: the GPT; the weights that are named no longer require gradients.
-        prefixes: beginnings of names of weights, in whole parts, as embedding, blocks.0 or blocks.2.mlp. A number may
-            be a range: blocks.0-5.
+        model: the GPT.
+        prefixes: modules or weights by name, such as embedding, blocks.0 or blocks.2.mlp. A number may be a range:
+            blocks.0-5.
 
-    Returns how many parameters are frozen, as GPT.n_parameters counts them.
-    Raises UserError: a prefix that no weight has, or nothing is left to train.
+    Returns the number of frozen parameters, counted like GPT.n_parameters.
+    Raises UserError if a prefix matches no weights, or if no weights are left to train.
     """
     named = dict(model.named_parameters())
     frozen = set()
     for prefix in prefixes:
-        for beginning in _each_of_range(prefix):
-            found = [name for name in named if f"{name}.".startswith(f"{beginning}.")]
+        for start in _expand_range(prefix):
+            found = [name for name in named if f"{name}.".startswith(f"{start}.")]
             if not found:
                 raise UserError(
-                    f"freeze={prefix} names no weights of this model{_hint(prefix, model)}"
+                    f"freeze={prefix} matches no weights of this model; {_hint(prefix, model)}"
                 )
             frozen.update(found)
 
     if len(frozen) == len(named):
-        raise UserError("freeze must leave weights to train, and names all of them")
+        raise UserError("freeze must leave weights to train, got all weights of the model")
     for name in frozen:
         named[name].requires_grad_(False)
     return model.count_parameters(frozen)
 
 
-def _each_of_range(prefix: str) -> Iterator[str]:
-    """The prefixes that one with a range stands for, as blocks.0 and blocks.1 for blocks.0-1; any other as it is."""
+def _expand_range(prefix: str) -> Iterator[str]:
+    """Expand a range in a prefix: blocks.0-1 gives blocks.0 and blocks.1; a prefix without a range gives itself."""
     span = RANGE.search(prefix)
     if span is None or int(span[1]) > int(span[2]):
         yield prefix
@@ -70,7 +70,7 @@ def _each_of_range(prefix: str) -> Iterator[str]:
 
 
 def _hint(prefix: str, model: GPT) -> str:
-    """The end of an error message: the name nearest to a prefix that no weight has, or the first parts of all names."""
+    """Return the end of an error message: a name similar to the unknown prefix, or the top-level names."""
     known = [f"blocks.0-{model.config.n_layers - 1}"]
     for name, module in model.named_modules():
         has_weights = next(module.parameters(), None) is not None
@@ -79,6 +79,6 @@ def _hint(prefix: str, model: GPT) -> str:
 
     close = difflib.get_close_matches(prefix, known, n=1)
     if close:
-        return f"; the nearest is {close[0]}"
-    tops = [name for name, _ in model.named_children() if name in known]
-    return f"; its parts are {', '.join(tops)}"
+        return f"did you mean {close[0]}?"
+    top_level = [name for name, _ in model.named_children() if name in known]
+    return f"choose from {', '.join(top_level)}"

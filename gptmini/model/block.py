@@ -11,11 +11,11 @@ from gptmini.model.smear import Smear, SmearHistory
 class Block(nn.Module):
     """The pre-norm block of GPT-2: x + attention(norm(x)), then x + mlp(norm(x)).
 
-    Where the config has mlp_smear above 0, the input of the MLP is smeared after its norm.
+    If config.mlp_smear is above 0, a Smear follows the norm in front of the MLP.
     """
 
     def __init__(self, config: GPTConfig) -> None:
-        """Create attention and MLP, each with a norm before it."""
+        """Create attention and MLP, each with a norm in front."""
         super().__init__()
         self.attention_norm = new_norm(config)
         self.attention = CausalMultiHeadAttention(
@@ -51,7 +51,7 @@ class Block(nn.Module):
         cache: LayerCache | None = None,
         history: SmearHistory | None = None,
     ) -> Tensor:
-        """Map (B, T, C) to (B, T, C); rotary and cache are those of the attention, history is that of the smear."""
+        """Map (B, T, C) to (B, T, C); rotary and cache are for the attention, history is for the smear."""
         context = self.attention(self.attention_norm(x), rotary=rotary, cache=cache)  # (B, T, C)
         x = x + self.dropout(context)
 

@@ -1,6 +1,6 @@
-"""The sizes and alternatives of a GPT, as numbers and names, which are checked in this module alone.
+"""The configuration of a GPT. All checks of its values are in this module.
 
-This module imports no torch, so that a command tells a wrong value before torch is imported.
+This module does not import torch, so that a command can report a wrong value before the slow import of torch.
 """
 
 from dataclasses import asdict, field
@@ -8,58 +8,59 @@ from typing import Annotated, Literal, NotRequired, Self
 
 from pydantic import Field, ValidationError, model_validator, with_config
 from pydantic.dataclasses import dataclass
-from typing_extensions import TypedDict  # which pydantic takes before Python 3.12
+from typing_extensions import TypedDict  # pydantic requires this version before Python 3.12
 
 from gptmini.settings import STRICT, BelowOne, first_mistake
 from gptmini.user_error import UserError
 
 VOCAB_MULTIPLE = 64  # tile width at which GPU matrix products run at full speed
-# Most numbers of the rotary table, 256 MB in float32. The table is built whole: without a limit, a damaged checkpoint
-# that claims a huge context_length would fill the memory.
+# Maximum number of elements in the rotary table: 256 MB in float32. The model allocates the entire table. Without
+# a limit, a damaged checkpoint with a huge context_length would fill the memory.
 LARGEST_TABLE = 2**26
 
-# Added to the mean square in a norm, unless norm_eps says otherwise: GPT-2's, and nanochat's.
+# Default of norm_eps, which a norm adds to the mean square. Values of GPT-2 (layernorm) and nanochat (rmsnorm).
 NORM_EPS = {"layernorm": 1e-5, "rmsnorm": 1e-6}
 
-# Token ids are stored in 32 bits at most, and no other size comes near.
+# Token ids use at most 32 bits. All other sizes are much smaller.
 Size = Annotated[int, Field(ge=1, le=2**32)]
-# Far beyond any real model. A million layers, typed by mistake, would fill the memory before the first of them is used.
+# Far above any real model. A million layers, given by mistake, would fill the memory.
 Layers = Annotated[int, Field(ge=1, le=10_000)]
-# Each previous token costs a pass over the batch; attention is cheaper beyond 64.
+# Each previous token costs a pass over the batch. Above 64, attention is cheaper.
 Smeared = Annotated[int, Field(ge=0, le=64)]
 PositiveFactor = Annotated[float, Field(gt=0)]
 
 
 @with_config(STRICT)
 class RotaryScaling(TypedDict):
-    """How a model whose context was lengthened turns more slowly: as Llama 3 does, or by the factor alone.
+    """Scaling of rotary frequencies in a model with a lengthened context.
 
-    Where the last three are given, pairs that turn fast keep their frequency: see gptmini.attention.rotary_table.
+    With factor alone, all frequencies are divided by it. With all four fields, high frequencies are kept, as in
+    Llama 3: see gptmini.attention.rotary.lowered.
     """
 
-    factor: PositiveFactor  # what frequencies are divided by
+    factor: PositiveFactor  # divisor of the frequencies
     low_freq_factor: NotRequired[PositiveFactor]
     high_freq_factor: NotRequired[PositiveFactor]
-    original_context_length: NotRequired[Size]  # tokens, before it was lengthened
+    original_context_length: NotRequired[Size]  # tokens, before the context was lengthened
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ModelSettings:
-    """Sizes and alternatives of one GPT but for its vocabulary, neutral by default.
+    """Configuration of a GPT without the vocabulary size. Optional features are off by default.
 
-    Raises pydantic.ValidationError, a ValueError: a wrong type, range or combination.
+    Raises pydantic.ValidationError, a ValueError, if a value has a wrong type or range or contradicts another value.
     """
 
-    context_length: Size  # T, tokens of a sequence in training, and the longest input
+    context_length: Size  # T, tokens per training sequence; also the longest input, unless full_context_length is set
     d_model: Size  # C, width of the residual stream
     n_layers: Layers  # N, blocks
     n_heads: Size  # H, query heads; divides C
-    # layernorm has gains and an eps of 1e-5; rmsnorm has no weights, and an eps of 1e-6.
+    # layernorm has gains and an eps of 1e-5; rmsnorm has an eps of 1e-6, and no weights unless norm_gain is set.
     norm: Literal["layernorm", "rmsnorm"]
-    # learned is a vector for each position; with rotary, queries and keys turn.
+    # learned: one vector per position; rotary: rotate queries and keys.
     position: Literal["learned", "rotary"]
-    # gelu is the tanh form of GPT-2, gelu_exact that of nanoGPT, relu2 the squared ReLU, square the square
-    # itself, swiglu the gated MLP of Llama.
+    # gelu: the tanh form of GPT-2; gelu_exact: nanoGPT's form; relu2: squared ReLU; square: x^2; swiglu: Llama's gated
+    # MLP.
     mlp: Literal["gelu", "gelu_exact", "relu2", "square", "swiglu"]
     bias: bool  # whether projections and layer norms have a bias
     tie_embeddings: bool  # whether the unembedding is the token embedding
@@ -68,33 +69,33 @@ class ModelSettings:
     n_kv_heads: Size | None = None  # G, key and value heads; divides H; None for H
     d_head: Size | None = None  # D, width of one head; None for C / H
     d_ff: Size | None = None  # F, width inside the MLP; None for 4 C
-    # Whether the projections of attention have a bias; qkv: that of queries, keys and values alone; None as bias.
+    # Whether attention projections have a bias; qkv: only those of queries, keys and values; None: same as bias.
     attention_bias: bool | Literal["qkv"] | None = None
-    norm_gain: bool = False  # whether an rmsnorm has learned gains
-    norm_eps: PositiveFactor | None = None  # added to the mean square; None for that of the norm
-    # Probability, in training, of dropping a number of attention weights, a block's two outputs and the embedding.
+    norm_gain: bool = False  # whether rmsnorm has learned gains
+    norm_eps: PositiveFactor | None = None  # added to the mean square; None: see NORM_EPS
+    # Dropout probability in training, for attention weights, both outputs of a block, and the embedding.
     dropout: BelowOne = 0.0
-    # Period of the slowest turn in tokens, over 2 pi; set for position=rotary, None otherwise.
+    # Period of the slowest rotation in tokens, divided by 2 pi; required for position=rotary, otherwise None.
     rotary_base: PositiveFactor | None = None
-    # None for the frequencies as they are. A dict has no hash, so the hash of the settings leaves it out.
+    # None keeps the frequencies. A dict cannot be hashed, so the hash of the settings leaves this field out.
     rotary_scaling: RotaryScaling | None = field(default=None, hash=False)
-    # Longest input in tokens of rotary weights that are trained on a shorter context_length than they came with; None
-    # for context_length.
+    # Longest input in tokens, if rotary weights are fine-tuned with a context_length shorter than their original one;
+    # None: context_length.
     full_context_length: Size | None = None
-    # RMS-normalise queries and keys; gain: with learned gains, and before they turn.
+    # RMS-normalise queries and keys after the rotation; gain: before the rotation, with learned gains.
     qk_norm: bool | Literal["gain"] = False
     attention_scale: PositiveFactor | None = None  # factor on the scores; None for 1 / sqrt(D)
     embedding_norm: bool = False  # normalise the embedding before the first block
-    # K, number of previous tokens whose embeddings each position adds, each channel times a learned gain.
+    # K: each position adds the embeddings of the K previous tokens, with a learned gain per channel.
     smear: Smeared = 0
-    # K, number of previous positions that each input of an MLP adds, each channel times a learned gain.
+    # K: in front of each MLP, each position adds the K previous positions, with a learned gain per channel.
     mlp_smear: Smeared = 0
     # c in c * tanh(logits / c), in nats; None for plain logits.
     logit_softcap: PositiveFactor | None = None
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        """Raise ValueError unless the heads fit the width, and the rotary table the heads and the context."""
+        """Raise ValueError if values contradict each other or the rotary table would be too large."""
         widths = f"d_model={self.d_model} and n_heads={self.n_heads}"
         if self.d_head is None and self.d_model % self.n_heads:
             raise ValueError(f"d_model must be a multiple of n_heads, got {widths}")
@@ -112,7 +113,7 @@ class ModelSettings:
             )
         if is_rotary and self.head_width % 2:
             raise ValueError(
-                f"d_head, which is d_model / n_heads where it is null, must be even when position=rotary, "
+                "d_head (default: d_model / n_heads) must be even when position=rotary, "
                 f"got d_head={self.head_width}"
             )
         full = self.full_context_length
@@ -131,14 +132,14 @@ class ModelSettings:
 
         if self.rotary_scaling is not None and len(self.rotary_scaling) not in (1, 4):
             raise ValueError(
-                "rotary_scaling must have factor alone, or low_freq_factor, high_freq_factor and "
-                f"original_context_length too, got {', '.join(self.rotary_scaling)}"
+                "rotary_scaling must have factor alone, or also low_freq_factor, high_freq_factor "
+                f"and original_context_length, got {', '.join(self.rotary_scaling)}"
             )
         return self
 
     @property
     def longest_input(self) -> int:
-        """Positions that the model has: most tokens that it can be given."""
+        """Maximum number of input tokens."""
         return self.full_context_length or self.context_length
 
     @property
@@ -147,24 +148,24 @@ class ModelSettings:
         return self.d_head or self.d_model // self.n_heads
 
     def with_vocab_size(self, vocab_size: int) -> "GPTConfig":
-        """The configuration of a GPT of these settings for a vocabulary of so many tokens."""
+        """Return these settings with a vocabulary size."""
         return GPTConfig(**asdict(self), vocab_size=vocab_size)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class GPTConfig(ModelSettings):
-    """Sizes and alternatives of one GPT; raises as ModelSettings does."""
+    """Configuration of a GPT. Raises the errors of ModelSettings."""
 
-    vocab_size: Size  # V, token kinds
+    vocab_size: Size  # V, number of different tokens
 
     @property
     def padded_vocab_size(self) -> int:
-        """V rounded up to a multiple of 64: number of rows of the embedding and of the unembedding."""
+        """Number of rows of the embedding and of the unembedding: V rounded up to a multiple of 64."""
         return -(-self.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
 
 def config_from_file(settings: dict) -> GPTConfig:
-    """The GPTConfig of values that a file holds; UserError, in one line, if they make none."""
+    """Return the GPTConfig that a file stores; raise a one-line UserError if the values are invalid."""
     try:
         return GPTConfig(**settings)
     except ValidationError as error:

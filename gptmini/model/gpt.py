@@ -18,17 +18,17 @@ from gptmini.model.layers import Linear, new_norm
 from gptmini.model.smear import Smear
 from gptmini.settings import STRICT, Seed
 
-GPT2_STD = 0.02  # Radford et al. 2019 keep the N(0, 0.02) of GPT
+GPT2_STD = 0.02  # GPT-2 (Radford et al. 2019) keeps the N(0, 0.02) of GPT
 
-# Weights that have a row for each token id, and further rows that pad the vocabulary.
+# Weights with one row for each token id, plus padding rows.
 VOCABULARY = ("embedding.weight", "unembedding.weight")
 
 
 class GPT(nn.Module):
-    """Decoder-only transformer that scores the next token at every position."""
+    """A decoder-only transformer that predicts the next token at every position."""
 
     def __init__(self, config: GPTConfig) -> None:
-        """Create the modules and draw their first weights from torch's global generator."""
+        """Create the modules and initialise their weights with torch's global generator."""
         super().__init__()
         self.config = config
 
@@ -53,7 +53,7 @@ class GPT(nn.Module):
             self.embedding_norm = new_norm(config)
         self.dropout = nn.Dropout(config.dropout)
 
-        # Torch's ModuleList does not say what its modules are, so the cast does.
+        # ModuleList has no type for its elements, so a cast tells the type checker.
         blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
         self.blocks = cast("Sequence[Block]", blocks)
 
@@ -63,9 +63,10 @@ class GPT(nn.Module):
         self._initialise()
 
     def forward(self, tokens: Tensor, cache: GPTCache | None = None) -> Tensor:
-        """Logits (B, T, V) of the token after each of int64 (B, T); a cache holds earlier positions and takes these.
+        """Return the logits (B, T, V) of the next token at each position of int64 (B, T).
 
-        Raises ValueError: the positions exceed config.longest_input, or the cache's room.
+        A cache provides keys and values of earlier positions, and stores those of the new positions.
+        Raises ValueError if the positions exceed config.longest_input or the capacity of the cache.
         """
         return self.unembed(self.hidden(tokens, cache))
 
@@ -76,10 +77,10 @@ class GPT(nn.Module):
         *,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
-        """Residual stream after the last norm: (B, T) to (B, T, C); arguments and errors as for forward.
+        """Return the residual stream after the last norm: (B, T) to (B, T, C); arguments and errors as in forward.
 
-        dtype is that of the stream, and so of all activations: every layer rounds its weights to the dtype of its
-        input where it uses them. None is the dtype of the embedding.
+        dtype is the dtype of all activations: each layer casts its weights to the dtype of its input. None: the dtype
+        of the embedding.
         """
         n_tokens = tokens.size(1)
         if n_tokens > self.config.longest_input:
@@ -99,7 +100,7 @@ class GPT(nn.Module):
             x = self.smear(x, None if cache is None else cache.smear)
         rotary = None
         if self.config.position == "learned":
-            embedded = self.position_embedding.weight[positions]  # ([B,] T, C), B of ragged rows
+            embedded = self.position_embedding.weight[positions]  # ([B,] T, C), B if rows differ
             x = x + embedded.to(x.dtype)
         else:
             # ([B,] T, D/2) each
@@ -119,14 +120,14 @@ class GPT(nn.Module):
         return self.norm(x)
 
     def unembed(self, hidden: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Logits (B, T, V) of hidden states (B, T, C), soft-capped where the config says so.
+        """Return logits (B, T, V) for hidden states (B, T, C), with the softcap of the config.
 
-        weight is the unembedding weight where the caller has rounded it already, once for many hidden states.
+        weight is the unembedding weight in the dtype of hidden, if the caller has cast it once for many calls.
         """
         if weight is not None:
             padded = F.linear(hidden, weight)  # (B, T, V padded)
         elif hasattr(self, "unembedding"):
-            # Called as a module, because only a packed module can read its packed weights.
+            # Call the module: only a packed module can read its packed weights.
             padded = self.unembedding(hidden)  # (B, T, V padded)
         else:
             padded = F.linear(hidden, self.embedding.weight.to(hidden.dtype))  # (B, T, V padded)
@@ -140,12 +141,12 @@ class GPT(nn.Module):
 
     @property
     def unembedding_weight(self) -> Tensor:
-        """Matrix (V padded, C) that turns hidden states into logits: the token embedding where the two are tied."""
+        """Matrix (V padded, C) that maps hidden states to logits: the token embedding if the two are tied."""
         return self.embedding.weight if self.config.tie_embeddings else self.unembedding.weight
 
     @torch.no_grad()
     def attention_weights(self, tokens: Tensor, layers: Sequence[int]) -> Tensor:
-        """What each head of some blocks attends to in int64 (B, T), by the written-out formula: (L, B, H, T, T)."""
+        """Return the attention weights of some blocks for int64 (B, T), by the plain formula: (L, B, H, T, T)."""
         attentions = [self.blocks[i].attention for i in layers]
         weights: dict[nn.Module, Tensor] = {}
 
@@ -163,11 +164,11 @@ class GPT(nn.Module):
         return torch.stack([weights[attention] for attention in attentions])  # (L, B, H, T, T)
 
     def new_cache(self, batch_size: int, capacity: int | None = None) -> GPTCache:
-        """Empty cache in the model's dtype, on its device.
+        """Return an empty cache with the dtype and the device of the model.
 
         Args:
             batch_size: B, rows.
-            capacity: tokens that each row can hold, at most config.longest_input; None for that many.
+            capacity: tokens per row, at most config.longest_input; None for config.longest_input.
         """
         weight = self.embedding.weight
         longest = self.config.longest_input
@@ -177,11 +178,11 @@ class GPT(nn.Module):
 
     @property
     def n_parameters(self) -> int:
-        """Trained numbers, a tied matrix once, rows of padded vocabulary not counted."""
+        """Number of parameters. Tied matrices count once; padding rows of the vocabulary do not count."""
         return self.count_parameters(name for name, _ in self.named_parameters())
 
     def count_parameters(self, names: Iterable[str]) -> int:
-        """Numbers in the weights of these names, rows of padded vocabulary not counted."""
+        """Return the number of parameters in the named weights, without padding rows of the vocabulary."""
         n_padding_rows = self.config.padded_vocab_size - self.config.vocab_size
         count = 0
         for name in names:
@@ -192,9 +193,10 @@ class GPT(nn.Module):
 
     @property
     def flops_per_token(self) -> int:
-        """Floating-point operations to train on one token of a full context: 6 a matrix weight, 12 N H D T attention.
+        """Floating-point operations to train on one token of a full context.
 
-        Source: Chowdhery et al. 2022, appendix B; embedding look-ups are free, the unembedding is not.
+        6 for each matrix weight, plus 12 N H D T for attention. Embedding look-ups are free; the unembedding counts.
+        Source: Chowdhery et al. 2022, appendix B.
         """
         config = self.config
         blocks = 0
@@ -206,11 +208,11 @@ class GPT(nn.Module):
         return 6 * (blocks + unembedding) + attention
 
     def _initialise(self) -> None:
-        """Draw weights as config.init says; biases start at 0 and gains at 1."""
+        """Initialise the weights as config.init says; biases start at 0, gains at 1."""
         gpt2 = self.config.init == "gpt2"
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                # 1 / sqrt(fan in) gives outputs the variance of their inputs; GPT-2 has one number for all widths.
+                # 1 / sqrt(fan in) gives outputs the variance of the inputs. GPT-2 uses one number for all widths.
                 std = GPT2_STD if gpt2 else module.in_features**-0.5
                 nn.init.normal_(module.weight, std=std)
                 if module.bias is not None:
@@ -221,7 +223,7 @@ class GPT(nn.Module):
         for block in self.blocks:
             for projection in (block.attention.output, block.mlp.output):
                 if gpt2:
-                    # The residual stream adds up 2 N outputs, which would otherwise let it grow with the depth.
+                    # The residual stream sums 2 N outputs. Without this factor it would grow with the depth.
                     std = GPT2_STD / math.sqrt(2 * self.config.n_layers)
                     nn.init.normal_(projection.weight, std=std)
                 else:
@@ -233,26 +235,29 @@ class GPT(nn.Module):
 
 @validate_call(config=STRICT)
 def new_gpt(config: GPTConfig, seed: Seed) -> GPT:
-    """GPT whose first weights follow from the seed alone, 0 to 2^63 - 1; torch's global generator stays as it was."""
+    """Return a GPT with initial weights that depend only on the seed, 0 to 2^63 - 1.
+
+    The state of torch's global generator does not change.
+    """
     with torch.random.fork_rng(devices=[]):
-        # The CPU's generator alone: torch.manual_seed would reach every device.
+        # Seed only the CPU's generator: torch.manual_seed would also seed every GPU.
         torch.default_generator.manual_seed(seed)
         return GPT(config)
 
 
 @validate_call(config=STRICT)
 def check_seed(seed: Seed) -> None:
-    """Raise pydantic.ValidationError unless seed is a whole number from 0 to 2^63 - 1."""
+    """Raise pydantic.ValidationError unless seed is an integer from 0 to 2^63 - 1."""
 
 
 def gpt_of_shapes(config: GPTConfig) -> GPT:
-    """GPT on torch's meta device, whose weights have shapes only: sizes that a file merely claims take no memory."""
-    with torch.device("meta"), _Undrawn():
+    """Return a GPT on the meta device, with shapes but no data: wrong sizes in a file then cost no memory."""
+    with torch.device("meta"), _SkipNormal():
         return GPT(config)
 
 
-class _Undrawn(TorchFunctionMode):
-    """Skips normal_ in a block: on the meta device torch would spend a second on importing its compiler for normal_."""
+class _SkipNormal(TorchFunctionMode):
+    """Skips nn.init.normal_: on the meta device, torch would import its compiler for normal_, which takes a second."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         options = kwargs or {}

@@ -1,4 +1,4 @@
-"""What a GPT keeps of the positions that it has seen while it decodes."""
+"""The decoding cache of a GPT: everything that it keeps of earlier positions."""
 
 from collections.abc import Sequence
 
@@ -11,10 +11,10 @@ from gptmini.model.smear import SmearHistory
 
 
 class GPTCache:
-    """Keys and values of every block, and the inputs of every smear; all of them share their slots."""
+    """Keys and values of every block, and the inputs of every smear, with shared slots."""
 
     def __init__(self, config: GPTConfig, slots: Slots, *, dtype: torch.dtype) -> None:
-        """Reserve room for as many tokens as there are slots."""
+        """Allocate the buffers; the slots give the number of rows and tokens."""
         self.slots = slots
         self.attention = KVCache(
             config.n_layers,
@@ -40,16 +40,16 @@ class GPTCache:
 
     @property
     def histories(self) -> list[SmearHistory]:
-        """The histories of all smears that the model has."""
+        """The histories of all smears of the model."""
         return [history for history in (self.smear, *self.mlp_smears) if history is not None]
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All that is kept of positions, each (B, capacity or K + capacity, ...)."""
+        """All buffers of the cache, (B, capacity or K + capacity, ...) each."""
         return self.attention.tensors + [history.room for history in self.histories]
 
     def fill(self, rows: Sequence[int], other: "GPTCache", n_tokens: int) -> None:
-        """Copy the first n_tokens positions of other's rows, one for each of rows; the caller sets lengths."""
+        """Copy the first n_tokens positions of each row of other into these rows; the caller sets the lengths."""
         index = torch.tensor(rows, device=self.slots.device)  # (n,)
         self.attention.fill(index, other.attention, n_tokens)
         for mine, theirs in zip(self.histories, other.histories, strict=True):

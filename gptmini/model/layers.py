@@ -1,4 +1,4 @@
-"""The parts of a block that are not attention, under the names that GPTConfig uses."""
+"""Norms, activations and MLP of a block, by the names in GPTConfig."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +19,7 @@ def relu2(x: Tensor) -> Tensor:
 
 
 class LayerNorm(nn.LayerNorm):
-    """Layer norm (Ba et al. 2016) in the dtype of its input, whose gain and offset are rounded to it at each use."""
+    """Layer norm (Ba et al. 2016) in the dtype of its input; each call casts gain and bias to it."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., C) to (..., C)."""
@@ -28,7 +28,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class RMSNorm(nn.RMSNorm):
-    """RMS norm (Zhang and Sennrich 2019, section 4) in the dtype of its input, its gain rounded to it at each use."""
+    """RMS norm (Zhang and Sennrich 2019, section 4) in the dtype of its input; each call casts the gain to it."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., C) to (..., C)."""
@@ -37,7 +37,7 @@ class RMSNorm(nn.RMSNorm):
 
 
 def new_norm(settings: ModelSettings) -> nn.Module:
-    """The norm of a residual stream; an rmsnorm never has an offset, and a layernorm always has a gain."""
+    """Return a norm over the residual stream; layernorm always has a gain, rmsnorm never has a bias."""
     eps = settings.norm_eps or NORM_EPS[settings.norm]
     if settings.norm == "layernorm":
         return LayerNorm(settings.d_model, eps=eps, bias=settings.bias)
@@ -45,21 +45,21 @@ def new_norm(settings: ModelSettings) -> nn.Module:
 
 
 ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
-    # The tanh form, which GPT-2's weights were trained with.
+    # The tanh form, because GPT-2's weights were trained with it.
     "gelu": partial(F.gelu, approximate="tanh"),
     # nanoGPT's form; on a CPU it takes a third of the time of the tanh form.
     "gelu_exact": F.gelu,
     "relu2": relu2,
-    # The squared leaky ReLU of OpenAI's parameter golf, with a slope of 1: every unit has a gradient everywhere.
+    # The squared leaky ReLU of OpenAI's parameter golf, with a slope of 1: no unit is dead, unlike in relu2.
     "square": torch.square,
-    # Shazeer 2020, "GLU variants improve transformer": of the gate, which is multiplied with the input.
+    # Shazeer 2020, "GLU variants improve transformer": MLP multiplies silu(gate(x)) by input(x).
     "swiglu": F.silu,
 }
 GATED = ("swiglu",)
 
 
 class MLP(nn.Module):
-    """Two projections with a nonlinearity between them, at each position alone; a gated one has a third, the gate."""
+    """Two projections with a nonlinearity between them, for each position alone; a gated MLP has a third, the gate."""
 
     def __init__(self, d_model: int, d_ff: int, *, activation: str, bias: bool) -> None:
         """Create C -> F -> C; activation is a key of ACTIVATION."""

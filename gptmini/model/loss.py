@@ -1,4 +1,4 @@
-"""Cross-entropy of the next token, at once or in pieces that never hold all logits of a large vocabulary."""
+"""Cross-entropy of the next token, computed at once or in pieces that need less memory for logits."""
 
 from collections.abc import Iterator
 
@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from gptmini.model.gpt import GPT
 
-LOGITS_AT_ONCE = 2**24  # 64 MB in float32; a loss needs several times as much
-# Just below 32 MB in float32: gptmini.hardware.keep_freed_memory has the memory of larger tensors taken anew each step.
+LOGITS_AT_ONCE = 2**24  # 64 MB in float32; computing the loss takes several times as much
+# Just below 32 MB in float32. With gptmini.hardware.keep_freed_memory, each step has to allocate larger tensors anew.
 LOGITS_AT_ONCE_ON_CPU = 2**23 - 1
 
 
@@ -24,18 +24,18 @@ def training_loss(
 ) -> Tensor:
     """Compute next_token_loss(model(tokens), targets) with at most logits_at_once(device) logits in memory.
 
-    Compiled code is not cut into pieces, and holds all logits.
+    Compiled code holds all logits at once.
 
     Args:
         model: the GPT to train.
         tokens: int64 (B, T).
-        targets: int64 (B, T), tokens shifted by one; -100 where they do not count.
-        counted_share: of all targets of the training text that count. The sum of the losses is divided by so many of
-            B * T, and not by the number that happen to be in this batch. So each counted token weighs the same,
-            however a step is divided into micro-batches, and a batch without any has the loss 0.
-        dtype: of all activations. With bfloat16 every weight is rounded where it is used, while the loss, and in
-            torch's kernels the statistics of norms and of the softmax, stay in float32. Gradients reach the weights in
-            the weights' own dtype. None is the dtype of the weights, or what autocast chooses for each operation.
+        targets: int64 (B, T), tokens shifted by one; targets of -100 are not counted.
+        counted_share: fraction of counted targets in the entire training text. The sum of the losses is divided by
+            B * T * counted_share, not by the counted targets of this batch. Each counted token then has the same
+            weight however a step is divided into micro-batches, and a batch without counted tokens has a loss of 0.
+        dtype: dtype of all activations. With bfloat16, each layer casts its weights to bfloat16. The loss stays in
+            float32, and so do the statistics of norms and softmax inside torch's kernels. Gradients have the dtype of
+            the weights. None: the dtype of the weights, or the dtype that autocast chooses.
 
     Returns the mean loss in nats per token, a scalar.
     """
@@ -51,15 +51,15 @@ def training_loss(
 
 
 def logits_at_once(device: torch.device) -> int:
-    """Most logits that a device holds in memory at once."""
+    """Return the maximum number of logits to hold at once on a device."""
     return LOGITS_AT_ONCE_ON_CPU if device.type == "cpu" else LOGITS_AT_ONCE
 
 
 def row_pieces(model: GPT, hidden: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Cut hidden states and targets into pieces of n positions whose n * V logits are at most logits_at_once(device).
+    """Split hidden states and targets into pieces of n positions, with n * V at most logits_at_once(device).
 
     Args:
-        model: the GPT that will turn the hidden states into logits.
+        model: the GPT that computes the logits.
         hidden: (B, T, C).
         targets: int64 (B, T).
 
@@ -72,9 +72,9 @@ def row_pieces(model: GPT, hidden: Tensor, targets: Tensor) -> Iterator[tuple[Te
 
 
 class PiecewiseLoss(torch.autograd.Function):
-    """Mean loss of hidden states (B, T, C), piece by piece.
+    """The mean loss of hidden states (B, T, C), computed piece by piece.
 
-    The gradients of a piece are computed in the forward pass, while the logits of the piece are in memory. Call as
+    The forward pass also computes the gradients of each piece, while its logits are in memory. Call
     PiecewiseLoss.apply(hidden, unembedding_weight, targets, model), with targets int64 (B, T).
     """
 
@@ -82,12 +82,12 @@ class PiecewiseLoss(torch.autograd.Function):
     def forward(ctx, hidden: Tensor, weight: Tensor, targets: Tensor, model: GPT) -> Tensor:
         """Compute the loss and its gradients; keep the gradients for the backward pass."""
         loss = torch.zeros((), dtype=torch.float32, device=hidden.device)
-        # Rounded once for all pieces, as the whole loss rounds it.
+        # Cast once for all pieces, as the loss without pieces does.
         rounded = weight.detach().to(hidden.dtype)  # (V padded, C)
         hidden_grads = []
         weight_grad = None
         if weight.requires_grad:
-            # The gradients of many pieces are summed in float32 or wider, so that the sum is not rounded at each piece.
+            # Sum the gradients of the pieces in float32 or wider, to avoid a rounding error at each piece.
             wide = torch.promote_types(weight.dtype, torch.float32)
             weight_grad = torch.zeros_like(weight, dtype=wide)  # (V padded, C)
             rounded.requires_grad_()
@@ -95,9 +95,9 @@ class PiecewiseLoss(torch.autograd.Function):
         for rows, row_targets in row_pieces(model, hidden, targets):  # (1, n, C), (n,)
             with torch.enable_grad():
                 rows = rows.detach().requires_grad_()  # (1, n, C)
-                # The logits have no name here, so that they are freed before the next piece's are computed.
+                # Keep the logits out of a variable: they are then freed before the next piece computes its own.
                 nats = next_token_loss(model.unembed(rows, rounded), row_targets, reduction="sum")
-                share = nats / targets.numel()  # summed over all pieces, the shares are the mean
+                share = nats / targets.numel()  # the sum over all pieces is the mean loss
                 inputs = [rows] if weight_grad is None else [rows, rounded]
                 grads = torch.autograd.grad(share, inputs)
             hidden_grads.append(grads[0])  # (1, n, C)
@@ -114,7 +114,7 @@ class PiecewiseLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Scale the gradients that the forward pass kept by the gradient of the loss, a scalar."""
+        """Multiply the stored gradients by the gradient of the loss, a scalar."""
         hidden_grad, weight_grad = ctx.saved_tensors
         if weight_grad is not None:
             weight_grad = grad * weight_grad  # (V padded, C)
@@ -122,14 +122,14 @@ class PiecewiseLoss(torch.autograd.Function):
 
 
 def next_token_loss(logits: Tensor, targets: Tensor, *, reduction: str = "mean") -> Tensor:
-    """Cross-entropy of targets under logits, in nats per token, computed in float32 or wider.
+    """Return the cross-entropy of targets under logits, in nats per token, computed in float32 or wider.
 
     Args:
         logits: (B, T, V).
         targets: int64, (B, T) or (B * T,).
-        reduction: mean or sum over all tokens, or none.
+        reduction: "mean", "sum" or "none".
 
-    Returns a scalar; for reduction none (B * T,).
+    Returns a scalar, or (B * T,) if reduction is "none".
     """
     logits = logits.flatten(0, 1)  # (B * T, V)
     if logits.dtype != torch.float64:

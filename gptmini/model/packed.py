@@ -1,4 +1,4 @@
-"""Linear layers for decoding on a CPU, whose weights lie in memory as oneDNN multiplies them with few rows fastest."""
+"""Linear layers for decoding on a CPU, with weights in the memory layout that is fastest for oneDNN."""
 
 import platform
 
@@ -7,16 +7,16 @@ from torch import Tensor, nn
 
 from gptmini.model.gpt import GPT
 
-# Numbers of a matrix from which oneDNN is faster: a call of it takes some 20 microseconds, whatever the matrix.
+# Pack only matrices with at least this many elements: each call of oneDNN has an overhead of about 20 microseconds.
 LARGE = 2**17
-X86 = ("x86_64", "AMD64")  # as Linux and Windows name it
+X86 = ("x86_64", "AMD64")  # names in Linux and in Windows
 
 
 class PackedLinear(nn.Module):
-    """x W^T + b over a copy of W in oneDNN's own order, as torch's compiler does for frozen weights."""
+    """x W^T + b with a copy of W in oneDNN's own layout, as torch's compiler uses for frozen weights."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Copy a weight (out, in); the bias (out,) is shared."""
+        """Copy the weight (out, in); share the bias (out,)."""
         super().__init__()
         self.out_features = len(weight)
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach())
@@ -28,11 +28,11 @@ class PackedLinear(nn.Module):
 
 
 def pack(model: GPT) -> GPT:
-    """Pack a model's large matrices for decoding on a CPU of the x86-64 kind, if oneDNN computes in their dtype there.
+    """Pack the large matrices of a model for faster decoding on an x86-64 CPU; return the model.
 
-    That is float32, and bfloat16 where the processor has instructions for it.
-    A packed model can be evaluated and decoded. It cannot be compiled, trained or saved. Its weights take as much
-    memory as before, except that a tied embedding is kept beside its packed copy. Returns the model.
+    Does nothing if oneDNN does not support the dtype: it supports float32, and bfloat16 if the CPU has instructions
+    for bfloat16. A packed model can be evaluated and decoded, but not compiled, trained or saved. Weights take as much
+    memory as before, except that a tied embedding is stored twice.
     """
     weight = model.unembedding_weight
     if not _is_computed_by_onednn(weight.dtype):
@@ -48,12 +48,12 @@ def pack(model: GPT) -> GPT:
 
 
 def is_packed(model: GPT) -> bool:
-    """Whether any matrix of a model is packed."""
+    """Return whether any matrix of a model is packed."""
     return any(isinstance(module, PackedLinear) for module in model.modules())
 
 
 def _is_computed_by_onednn(dtype: torch.dtype) -> bool:
-    """Whether oneDNN multiplies matrices of a dtype on this machine's CPU."""
+    """Return whether oneDNN can multiply matrices of a dtype on this CPU."""
     if platform.machine() not in X86 or not torch.backends.mkldnn.is_available():
         return False
     if dtype == torch.bfloat16:

@@ -1,4 +1,4 @@
-"""The configurations of configs/model/ for Python, by their names."""
+"""The model configurations in configs/model/, for use from Python."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ FOLDER = CONFIGS / "model"
 
 
 def preset(name: str, *, vocab_size: int, **changes: Any) -> GPTConfig:
-    """The configuration of a GPT that the option model=NAME of the command line stands for, with changes.
+    """Return the model configuration of the command-line option model=NAME, with changes.
 
     Args:
-        name: of a file in configs/model/, as tiny.
-        vocab_size: number of the tokenizer's ids.
-        changes: other values for fields of GPTConfig.
+        name: name of a file in configs/model/ without the ending, such as tiny.
+        vocab_size: number of ids of the tokenizer.
+        changes: fields of GPTConfig to override.
 
-    Raises UserError: there is no such file. Raises pydantic.ValidationError: as GPTConfig.
+    Raises UserError if there is no such file, and pydantic.ValidationError if GPTConfig rejects the values.
     """
     known = sorted(path.stem for path in FOLDER.glob("*.yaml"))
     if name not in known:
@@ -28,7 +28,7 @@ def preset(name: str, *, vocab_size: int, **changes: Any) -> GPTConfig:
 
 
 def _settings_of(name: str) -> dict[str, Any]:
-    """The settings of a file in configs/model/, laid over those of the files that its defaults name."""
+    """Return the settings of a file in configs/model/, merged with the files in its defaults list."""
     own = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
     defaults = own.pop("defaults", ["_self_"])
     own.pop("_target_", None)

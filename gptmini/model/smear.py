@@ -1,4 +1,4 @@
-"""Smears: each position adds those before it, channel by channel, which a model learns more cheaply than attention."""
+"""Smears: each position adds the positions before it with a gain per channel; cheaper to learn than attention."""
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ from gptmini.attention import Slots
 
 
 class SmearHistory:
-    """The inputs that a smear has seen, position by position, for decoding."""
+    """The earlier inputs of a smear, kept for decoding."""
 
     def __init__(
         self,
@@ -19,14 +19,14 @@ class SmearHistory:
         device: torch.device | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Reserve (B, K + capacity, C); the K = n_previous slots before the first position stay 0."""
+        """Allocate (B, K + capacity, C); the K = n_previous slots before the first position stay 0."""
         shape = (slots.batch_size, n_previous + slots.capacity, d_model)
         self.room = torch.zeros(shape, device=device, dtype=dtype)
         self.n_previous = n_previous
         self.slots = slots
 
     def append(self, x: Tensor) -> Tensor:
-        """Store T positions (B, T, C) in the slots taken; return them after the K before them, (B, K + T, C)."""
+        """Store T positions (B, T, C) in the reserved slots; return them with the K positions before, (B, K + T, C)."""
         positions = self.slots.positions
         self.room[:, self.n_previous :][self.slots.index] = x
         if isinstance(positions, slice):
@@ -37,16 +37,16 @@ class SmearHistory:
         return self.room[rows, positions[:, :1] + ahead]  # (B, K + T, C)
 
     def fill(self, rows: Tensor, other: "SmearHistory", n_tokens: int) -> None:
-        """Copy the first n_tokens positions of other's rows into these rows, int64 (n,)."""
+        """Copy the first n_tokens positions of other into these rows, int64 (n,)."""
         n_slots = self.n_previous + n_tokens
         self.room[rows, :n_slots] = other.room[:, :n_slots]
 
 
 class Smear(nn.Module):
-    """Adds to each position the K before it, each times a learned gain a channel, 0 at first: a short convolution.
+    """A short causal convolution: y_t = x_t + sum_k gain_k * x_{t-k} for k from 1 to K.
 
-    y_t = x_t + sum_k gain_k * x_{t-k}, k from 1 to K.
-    Source: K = 1 on embeddings, with a gate instead of gains, in modded-nanogpt and nanochat.
+    Each gain_k has one learned number per channel, initially 0.
+    Source: modded-nanogpt and nanochat use K = 1 on embeddings, with a gate instead of gains.
     """
 
     def __init__(self, n_previous: int, d_model: int) -> None:
@@ -57,8 +57,8 @@ class Smear(nn.Module):
     def forward(self, x: Tensor, history: SmearHistory | None = None) -> Tensor:
         """Map (B, T, C) to (B, T, C).
 
-        history gives the positions before x, which are zeros at the start of a text, and takes those of x; without a
-        history x starts the text.
+        history provides the positions before x (zeros at the start of a text) and stores those of x. None: x is the
+        start of the text.
         """
         n_previous = len(self.gains)
         n_tokens = x.size(1)

@@ -1,7 +1,7 @@
-"""One new token a row over tensors bound once: the fast path beside GPT.forward, which it equals.
+"""The fast path of decoding: one new token per row, with the same result as GPT.forward.
 
-A small model's step costs Python and torch's dispatcher, not arithmetic. So no module is called, the views of all
-layers are cut at once, and what can be is done in place.
+A small model spends the time of a step in Python and torch's dispatcher, not in arithmetic. Therefore DecodingStep
+collects weights and buffers once, calls no modules, slices the views of all layers at once, and works in place.
 """
 
 from collections.abc import Callable
@@ -22,22 +22,22 @@ Function = Callable[[Tensor], Tensor]
 
 
 class BoundAttention(NamedTuple):
-    """The attention of one layer, its weights and the memory of its results bound once."""
+    """The attention of one layer, as functions with fixed weights and output buffers."""
 
     norm: Function  # (B, C) to (B, C)
-    qkv: Function  # (B, C) to (B, (H + 2 G) D), which leaves its result in heads
+    qkv: Function  # (B, C) to (B, (H + 2 G) D); writes its result into heads
     heads: Tensor  # (B, H + 2 G, D), the result of qkv
     queries: Tensor  # (B, H, 1, D), the queries in heads
     keys_and_values: Tensor  # (B, 2 G, D), the keys and values in heads
-    gains: Tensor | None  # (H + G, D), of the norm of queries and keys
+    gains: Tensor | None  # (H + G, D), gains of the query-key norm
     output: Function  # (B, H D) to (B, C)
 
 
 class DecodingStep:
-    """Logits after one more token in each row of a cache."""
+    """A function that adds one token to each row of a cache and returns the next logits."""
 
     def __init__(self, model: GPT, cache: GPTCache) -> None:
-        """Bind the weights of a model in eval mode, as they are now, and the cache's room."""
+        """Collect the current weights of a model in eval mode and the buffers of the cache."""
         self.cache = cache
         self.room = cache.attention.room  # (N, B, 2 G, capacity, D), keys and values of all layers
         self.config = model.config
@@ -50,7 +50,7 @@ class DecodingStep:
         if model.config.position == "learned":
             self.positions = model.position_embedding.weight.detach()  # (context_length, C)
         else:
-            # Both halves of a head are turned at once: x * cos + (second, first) * (sin, -sin).
+            # Rotate both halves of a head at once: x * cos + (second, first) * (sin, -sin).
             cos = model.rotary_cos.to(self.embedding.dtype)  # (longest_input, D/2)
             sin = model.rotary_sin.to(self.embedding.dtype)  # (longest_input, D/2)
             self.cos = torch.cat((cos, cos), dim=-1)  # (longest_input, D)
@@ -67,9 +67,9 @@ class DecodingStep:
         self.unembed, _ = self._bind_linear(getattr(model, "unembedding", model.embedding))
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """Logits (B, V) after int64 (B,), in inference mode; the next call overwrites them.
+        """Return the logits (B, V) after tokens int64 (B,), in inference mode; the next call overwrites them.
 
-        Raises ValueError: the cache is full.
+        Raises ValueError if the cache is full.
         """
         slots = self.cache.slots
         slots.take(1)
@@ -84,11 +84,11 @@ class DecodingStep:
             sin = self.sin[position].unsqueeze(-2)  # ([B,] 1, D)
         x = self.embedding_norm(x)
 
-        # Cut for all layers at once: the keys and values that may be seen, and the place of the new ones.
+        # Slice for all layers at once: the visible keys and values, and the slots for the new ones.
         seen = self.room.narrow(3, 0, slots.visible)  # (N, B, 2 G, S, D)
         all_keys, all_values = seen.split(self.n_kv_heads, dim=2)  # (N, B, G, S, D) each
-        in_one_place = isinstance(position, int)
-        if in_one_place:
+        same_position = isinstance(position, int)
+        if same_position:
             new = self.room.select(3, position)  # (N, B, 2 G, D)
         else:
             new = self.room.transpose(2, 3)  # (N, B, capacity, 2 G, D)
@@ -110,7 +110,7 @@ class DecodingStep:
             if turned:
                 queries, keys_and_values = self._turn(attention, cos, sin)
 
-            if in_one_place:
+            if same_position:
                 slot.copy_(keys_and_values)  # (B, 2 G, D)
             else:
                 slot[slots.index] = keys_and_values.unsqueeze(1)  # (B, 1, 2 G, D)
@@ -132,7 +132,7 @@ class DecodingStep:
         return cap * torch.tanh(logits / cap)
 
     def _position(self) -> int | Tensor:
-        """Position of the new token: a number where all rows are equally long, else int64 (B,)."""
+        """Return the position of the new token: an int if all rows have the same length, otherwise int64 (B,)."""
         positions = self.cache.slots.positions
         if isinstance(positions, slice):
             return positions.start
@@ -172,9 +172,9 @@ class DecodingStep:
     def _bind_linear(
         self, module: nn.Linear | PackedLinear | nn.Embedding
     ) -> tuple[Function, Tensor]:
-        """A function that computes x W^T + b (B, out), and the memory in which it leaves each result.
+        """Return a function that computes x W^T + b (B, out), and the buffer that it writes each result into.
 
-        The module may be the embedding, which is the unembedding too where the two are tied.
+        With tied embeddings, the module is the embedding.
         """
         n_rows = self.cache.slots.batch_size
         if isinstance(module, PackedLinear):
@@ -194,7 +194,7 @@ class DecodingStep:
     def _turn(
         self, attention: BoundAttention, cos: Tensor | None, sin: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Queries (B, H, 1, D), and keys and values (B, 2 G, D), of a layer's heads as attention needs them."""
+        """Return queries (B, H, 1, D), and keys and values (B, 2 G, D); queries and keys are rotated and normalised."""
         heads = attention.heads  # (B, H + 2 G, D)
         n_heads = self.config.n_heads
         n_qk_heads = n_heads + self.n_kv_heads
@@ -231,11 +231,11 @@ def _bind_norm(module: nn.Module) -> Function:
 
 
 def _bind_smear(module: Smear | None, history: SmearHistory | None) -> Function:
-    """A function that computes the module's output for one position (B, C)."""
+    """Return a function that computes the smear of one position (B, C)."""
     if module is None:
         return lambda x: x
 
-    assert history is not None  # GPTCache makes one for every smear of the model
-    own = torch.ones_like(module.gains[0])  # (C,), the gain of the newest position itself
+    assert history is not None  # GPTCache creates a history for every smear
+    own = torch.ones_like(module.gains[0])  # (C,), gain of the newest position itself
     gains = torch.stack([own, *module.gains]).detach().flip(0)  # (K + 1, C), newest position last
     return lambda x: (history.append(x.unsqueeze(1)) * gains).sum(dim=1)  # (B, C)

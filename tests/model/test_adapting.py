@@ -1,4 +1,4 @@
-"""A trained GPT as the beginning of another run: other settings, a shorter context, and weights that stay."""
+"""A trained GPT starts another run with other settings, a shorter context, or frozen weights."""
 
 import pytest
 import torch
@@ -72,7 +72,7 @@ def test_weights_are_frozen_by_the_beginnings_of_their_names(prefixes, expected)
     n_frozen = freeze(model, prefixes)
     assert frozen_names(model) == expected
 
-    # The rows that pad the vocabulary do not count.
+    # The padding rows of the vocabulary do not count.
     counted = {name: model.get_parameter(name).numel() for name in expected}
     for name in ("embedding.weight", "unembedding.weight"):
         if name in counted:
@@ -86,13 +86,13 @@ def test_weights_are_frozen_by_the_beginnings_of_their_names(prefixes, expected)
         (
             MODERN,
             "embeding",
-            "freeze=embeding names no weights of this model; the nearest is embedding",
+            "freeze=embeding .* embedding",
         ),
-        (MODERN, "emb", "freeze=emb names no weights of this model; its parts are "),
-        (MODERN, "blocks.2", "freeze=blocks.2 names no weights .*; the nearest is blocks.1"),
-        (MODERN, "blocks.1-0", "freeze=blocks.1-0 names no weights"),
-        (MODERN, "", "freeze= names no weights"),
-        (GPT2, "unembedding", "names no weights of this model; the nearest is embedding"),
+        (MODERN, "emb", "freeze=emb .* embedding, blocks, "),
+        (MODERN, "blocks.2", r"freeze=blocks\.2 .* blocks\.1"),
+        (MODERN, "blocks.1-0", "freeze=blocks.1-0 "),
+        (MODERN, "", "freeze= "),
+        (GPT2, "unembedding", "freeze=unembedding .* embedding"),
     ],
 )
 def test_a_name_that_no_weight_has_is_refused_with_the_nearest(preset, prefix, said):
@@ -103,7 +103,5 @@ def test_a_name_that_no_weight_has_is_refused_with_the_nearest(preset, prefix, s
 
 
 def test_all_weights_cannot_be_frozen():
-    with pytest.raises(
-        UserError, match="freeze must leave weights to train, and names all of them"
-    ):
+    with pytest.raises(UserError, match="freeze must leave weights to train"):
         freeze(wide_gpt(MODERN), ["embedding", "unembedding", "blocks"])

@@ -1,4 +1,4 @@
-"""The whole model: how it starts, that it learns, what it may see, and what it counts."""
+"""The entire model: its initial weights, that it learns, which tokens it sees, and its counts."""
 
 import math
 
@@ -16,7 +16,7 @@ def test_loss_at_step_0_is_near_log_of_the_vocabulary(preset):
     tokens = draw(batch_size=50)
     loss = next_token_loss(make(preset)(tokens[:, :-1]), tokens[:, 1:]).item()
 
-    # GPT-2's logits are sums of 24 products of about 1 * 0.02: a tenth wide. Modern's head is zero.
+    # GPT-2's logits are sums of 24 products of about 1 * 0.02: a standard deviation of 0.1. Modern's head is zero.
     assert loss == pytest.approx(math.log(V), abs=0.03 if preset is GPT2 else 1e-6)
 
 
@@ -30,7 +30,7 @@ def test_gpt2_starts_with_the_published_deviations():
             assert (parameter == (1 if is_gain else 0)).all(), name
             continue
 
-        # The tolerances are four standard errors of a mean and of a deviation of n numbers.
+        # The tolerances are four standard errors of the mean and of the standard deviation of n numbers.
         std = residual if name.endswith("output.weight") else 0.02
         n = parameter.numel()
         assert parameter.mean().item() == pytest.approx(0, abs=4 * std / math.sqrt(n)), name
@@ -118,7 +118,7 @@ def test_a_batch_is_overfit(preset):
         loss.backward()
         optimizer.step()
 
-    # Rows that share their first tokens cannot be told apart there: those targets may keep some loss.
+    # Rows with the same first tokens cannot be distinguished there, so these targets may keep some loss.
     each = next_token_loss(model(tokens[:, :-1]), tokens[:, 1:], reduction="none").view(B, T - 1)
     assert each[:, 2:].mean().item() < 0.05
 

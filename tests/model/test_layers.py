@@ -1,4 +1,4 @@
-"""Single layers against their formulas."""
+"""Single layers equal their formulas."""
 
 import math
 

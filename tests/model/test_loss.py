@@ -1,4 +1,4 @@
-"""The loss against hand-computed numbers and the formula, in pieces, and in rounded weights."""
+"""The loss equals numbers computed by hand and the formula, also in pieces and with rounded weights."""
 
 import copy
 
@@ -66,7 +66,7 @@ def test_a_loss_by_pieces_has_the_loss_and_gradients_of_the_whole(preset, dtype,
         model.unembed = noting_the_size
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype is torch.bfloat16):
             loss = training_loss(model, tokens, targets)
-        (loss * 0.5).backward()  # as a share of several micro-steps
+        (loss * 0.5).backward()  # scaled, as with several micro-steps
         return loss.detach()
 
     whole = wide(preset)
@@ -135,7 +135,7 @@ def test_a_stream_of_bfloat16_is_that_of_the_model_with_rounded_weights(name, pi
     assert loss.dtype == torch.float32
     assert torch.equal(loss, expected)
 
-    # Where a weight is used more than once, as a token's row or a tied matrix, the parts are added up in float32.
+    # If a weight is used more than once, such as a token's row or a tied matrix, its gradients are summed in float32.
     loss.backward()
     expected.backward()
     for ours, theirs in zip(model.parameters(), rounded.parameters(), strict=True):
@@ -158,8 +158,8 @@ def test_a_stream_of_bfloat16_keeps_statistics_and_loss_in_float32(preset):
     rounded = training_loss(model, *batch, dtype=torch.bfloat16)
     rounded.backward()
 
-    # A number that is rounded to 8 bits is off by 2^-9 at most. A mean of 600 losses is off by much less, unless the
-    # mean itself is rounded.
+    # Rounding to 8 bits gives a relative error of at most 2^-9. The error of a mean of 600 losses is much smaller,
+    # unless the mean itself is rounded.
     assert rounded.item() == pytest.approx(exact.item(), rel=0.01)
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
         assert torch.cosine_similarity(parameter.grad.flatten(), gradient.flatten(), dim=0) > 0.98

@@ -1,4 +1,4 @@
-"""gptmini.preset: the configurations of the command line, for Python."""
+"""gptmini.preset gives the model configurations of the command line."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tiny models and tokens for tests of this room."""
+"""Tiny models and tokens for the tests of this package."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from toys import wide_gpt
 
 B = 5  # no other axis of these models has this size
 
-# Runs a test with full heads, with grouped ones, and with one key and value head for all.
+# Runs a test with all key and value heads, with grouped heads, and with a single key and value head.
 GROUPED = pytest.mark.parametrize("n_kv_heads", [None, G, 1])
 
 
@@ -19,7 +19,7 @@ def make(preset, **changes):
 
 
 def wide(preset, **changes):
-    """A model for evaluation with weights far from their start, so that every part of it shows in the logits."""
+    """Return a model in eval mode with large weights, so that every part of it affects the logits."""
     return wide_gpt(preset | changes).eval()
 
 
