@@ -1,4 +1,4 @@
-"""Sampling: rules as pure functions of logits, decoding over the key/value cache, text that streams."""
+"""Sampling: rules as pure functions of logits, decoding with the key/value cache, and streamed text."""
 
 from gptmini.generation.decoding import Decoder, uniforms
 from gptmini.generation.rules import Rules, choose

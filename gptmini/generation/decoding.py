@@ -1,4 +1,4 @@
-"""The decoding loop: many samples in one batch, each as if it were alone."""
+"""The decoding loop: many samples in one batch, independent of each other."""
 
 import hashlib
 import math
@@ -16,14 +16,14 @@ from gptmini.model.gpt_cache import GPTCache
 from gptmini.model.step import DecodingStep
 from gptmini.user_error import UserError
 
-UNIFORMS_AT_ONCE = 64  # a call for each number would cost as much as a layer of a small model
+UNIFORMS_AT_ONCE = 64  # one call per number would take as long as a layer of a small model
 
 
 def uniforms(seed: int, stream: int) -> Iterator[float]:
-    """Endless random numbers in [0, 1): the same for a seed and the number of a stream, whatever else is drawn.
+    """Yield random numbers in [0, 1) without end; they depend only on the seed and the number of the stream.
 
-    The generator is seeded with a hash of both, because any sum of multiples of the two would give the same numbers for
-    some other seed and stream.
+    A hash of both seeds the generator. With a linear combination of the two, different pairs of seed and stream would
+    give the same numbers.
     """
     digest = hashlib.blake2b(repr((seed, stream)).encode(), digest_size=8).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "little"))
@@ -34,18 +34,18 @@ def uniforms(seed: int, stream: int) -> Iterator[float]:
 
 @dataclass
 class Sample:
-    """A sample that has a row of the batch."""
+    """A sample that occupies a row of the batch."""
 
     number: int
-    ids: list[int]  # of the prompt and of what was drawn
-    draws: Iterator[float]  # its random numbers
+    ids: list[int]  # prompt and drawn tokens
+    draws: Iterator[float]  # random numbers of this sample
 
 
 class Decoder:
-    """Draws the tokens of many samples, batch_size at a time; a sample that ends makes room for one that waits.
+    """Draws tokens of many samples, batch_size at a time; when a sample ends, the next one takes its row.
 
-    A sample may outgrow the context: when the cache is full, the newest half of what it holds is encoded again in one
-    pass. The text of a sample follows from its prompt, the rules, the seed and its stream, not from the other samples.
+    A sample may exceed the context: when the cache is full, the newest half of its tokens is encoded again in one
+    pass. A sample depends on its prompt, the rules, the seed and its stream, but not on other samples.
     """
 
     def __init__(
@@ -60,17 +60,17 @@ class Decoder:
         log_probabilities: bool = False,
         compile: bool = False,
     ) -> None:
-        """Reserve the cache; no token is drawn yet.
+        """Allocate the cache; draw no token yet.
 
         Args:
-            model: in eval mode.
-            prompts: ids to continue, at least one each, all in the model's vocabulary; of a longer prompt the newest
-                longest_input ids are seen.
-            rules: how tokens are drawn; the caller ends a sample after max_new_tokens, for which there is room.
-            streams: number of each prompt's random stream, one for each prompt.
-            seed: of all streams.
-            batch_size: most samples at a time, at least 1.
-            log_probabilities, compile: as for generate_stream.
+            model: a GPT in eval mode.
+            prompts: ids to continue, at least one id each, all in the model's vocabulary. If a prompt is too long,
+                the model sees only its newest longest_input ids.
+            rules: how to draw tokens. The caller must end a sample after max_new_tokens, which sets the cache size.
+            streams: number of the random stream of each prompt.
+            seed: seed of all streams.
+            batch_size: maximum number of samples at a time, at least 1.
+            log_probabilities, compile: see generate_stream.
         """
         self.model = model
         self.prompts = prompts
@@ -79,25 +79,25 @@ class Decoder:
         self.streams = streams
         self.log_probabilities = log_probabilities
 
-        # Which samples wait, and which sample each row of the batch draws; None for a free row.
+        # The numbers of the waiting samples, and the sample in each row of the batch (None: the row is free).
         self.waiting = iter(range(len(prompts)))
         n_rows = min(batch_size, len(prompts))
         self.rows: list[Sample | None] = [None] * n_rows
-        self.lengths = [0] * n_rows  # positions that the cache holds of each row
+        self.lengths = [0] * n_rows  # number of positions in the cache, for each row
 
-        # Rules compute in float64, which Apple's GPUs do not have.
+        # Rules compute in float64, which Apple's GPUs do not support.
         self.device = model.embedding.weight.device
         self.rules_device = self.device
         if self.device.type == "mps":
             self.rules_device = torch.device("cpu")
 
-        # Ids that prompt and sample hold, bool (B, V); only the repetition penalty asks for them.
+        # Ids that occur in the prompt or the sample, bool (B, V); only the repetition penalty needs them.
         self.seen: Tensor | None = None
         if rules.repetition_penalty != 1:
             shape = (n_rows, model.config.vocab_size)
             self.seen = torch.zeros(shape, dtype=torch.bool, device=self.rules_device)
 
-        # Each row has room for the longest prompt and its sample, as far as the context goes.
+        # Each row can hold the longest prompt and its sample, but not more than the context.
         capacity = model.config.longest_input
         longest = max((len(prompt) for prompt in prompts), default=0)
         if rules.max_new_tokens is not None:
@@ -115,9 +115,10 @@ class Decoder:
 
     @torch.inference_mode()
     def draw(self) -> list[tuple[int, int, float | None]]:
-        """Draw the next token of every sample in the batch: (sample, id, its log-probability under the model alone).
+        """Draw the next token of every sample in the batch.
 
-        Returns an empty list when every sample has ended. Raises UserError: the model's logits are not finite.
+        Returns triples (number of the sample, id, log-probability under the model before any rule), or an empty list
+        when all samples have ended. Raises UserError if the logits of the model are not finite.
         """
         if not self._refill():
             return []
@@ -129,7 +130,7 @@ class Decoder:
             newest[row] = sample.ids[-1]
             uniform[row] = next(sample.draws)
 
-        # A token costs one copy to a GPU, from memory that the GPU reads by itself, and one back, which waits for it.
+        # Each step needs two copies: one to the GPU, from pinned memory so that it does not wait, and one back.
         inputs = torch.tensor(
             [newest, uniform],
             dtype=torch.float64,
@@ -149,7 +150,7 @@ class Decoder:
 
         if not all(math.isfinite(highest[row]) for row, _ in active):
             raise UserError(
-                "logits must be finite, got others: "
+                "logits must be finite, got NaN or infinity; "
                 "the model has diverged or its checkpoint is damaged"
             )
 
@@ -161,18 +162,21 @@ class Decoder:
         return chosen
 
     def end(self, number: int) -> None:
-        """Draw no more for the sample of this number, which is in the batch."""
+        """End a sample of the batch: free its row."""
         for row, sample in enumerate(self.rows):
             if sample is not None and sample.number == number:
                 self.rows[row] = None
 
     def _refill(self) -> bool:
-        """Give free rows to waiting samples, and encode the newest half of full rows again; False if none is left."""
+        """Give free rows to waiting samples, and encode the newest half of full rows again.
+
+        Returns False if all samples have ended.
+        """
         longest_input = self.model.config.longest_input
         windows = {}  # ids to encode, by row
         for row, sample in enumerate(self.rows):
             if sample is None:
-                sample = self.rows[row] = self._begin(row)
+                sample = self.rows[row] = self._start_next(row)
                 if sample is not None:
                     windows[row] = sample.ids[-longest_input:]
             elif self.lengths[row] == longest_input:
@@ -181,13 +185,13 @@ class Decoder:
         if windows:
             _encode(self.model, self.cache, windows)
 
-        # A free row is decoded with the others, so that it too comes to the end of the cache.
+        # A free row is decoded with the others, so it can reach the end of the cache, too.
         if windows or self.cache.slots.capacity in self.lengths:
             self._set_lengths(windows)
         return any(sample is not None for sample in self.rows)
 
-    def _begin(self, row: int) -> Sample | None:
-        """The next sample that waits, to be drawn in a row; None if none waits."""
+    def _start_next(self, row: int) -> Sample | None:
+        """Return the next waiting sample, for this row, or None."""
         number = next(self.waiting, None)
         if number is None:
             return None
@@ -199,7 +203,7 @@ class Decoder:
         return Sample(number, ids, uniforms(self.seed, self.streams[number]))
 
     def _set_lengths(self, windows: dict[int, list[int]]) -> None:
-        """Let each row that was encoded go on after its window, and each free row begin anew."""
+        """Continue each encoded row after its window, and restart each free row at 0."""
         for row, sample in enumerate(self.rows):
             if row in windows:
                 self.lengths[row] = len(windows[row]) - 1  # the next step takes the newest token
@@ -208,21 +212,21 @@ class Decoder:
         self.cache.slots.set_lengths(self.lengths)
 
     def _score_by_forward(self, tokens: Tensor) -> Tensor:
-        """Logits (B, V) after int64 (B,), by the model's own forward."""
+        """Return the logits (B, V) after tokens int64 (B,), computed by the model's forward."""
         return self.model(tokens.unsqueeze(1), self.cache)[:, -1]
 
 
 def _encode(model: GPT, cache: GPTCache, windows: dict[int, list[int]]) -> None:
-    """Fill rows of the cache with all but the newest token of their windows, in one pass."""
+    """Encode the windows in one pass into their rows of the cache, each without its newest token."""
     known = [torch.tensor(window[:-1], dtype=torch.int64) for window in windows.values()]
 
-    # What pads a shorter row stands to its right, where it changes nothing before it.
+    # Shorter rows are padded on the right: causal attention keeps the padding from changing earlier positions.
     tokens = pad_sequence(known, batch_first=True)  # (n, T)
     n_rows, n_tokens = tokens.shape
-    own = model.new_cache(n_rows, n_tokens)
+    encoded = model.new_cache(n_rows, n_tokens)
     if tokens.numel():
-        model.hidden(tokens.to(cache.slots.device), own)
-    cache.fill(list(windows), own, n_tokens)
+        model.hidden(tokens.to(cache.slots.device), encoded)
+    cache.fill(list(windows), encoded, n_tokens)
 
 
 def _draw(
@@ -233,23 +237,25 @@ def _draw(
     device: torch.device,
     seen: Tensor | None,
 ) -> Tensor:
-    """Score the newest tokens and draw those after them, which are marked in seen.
+    """Compute the logits after the newest tokens, draw the next tokens, and mark them in seen.
 
     Args:
-        score: returns logits (B, V) after tokens, int64 (B,), on the device.
-        rules, log_probabilities, seen: as for Decoder and choose.
+        score: function that returns the logits (B, V) after tokens, int64 (B,), on the device.
+        rules, log_probabilities, seen: see Decoder and choose.
         inputs: newest token and random number of each row, float64 (2, B), on the device of the rules.
-        device: that of the model.
+        device: device of the model.
 
-    Returns:
-        float64 (2, B) or (3, B), in one tensor so that it is read at once; float64 holds every id exactly. Rows: the
-        tokens; the highest logit, which shows whether the logits are finite; the log-probabilities of the tokens under
-        the model alone, if asked for.
+    Returns float64 (2, B) or (3, B), a single tensor so that a single copy reads it; float64 represents every id
+    exactly. The rows are:
+
+    - the drawn tokens
+    - the highest logits, which show whether the logits are finite
+    - if log_probabilities: the log-probabilities of the tokens under the model before any rule
     """
     tokens = inputs[0].long().to(device)  # (B,)
     uniform = inputs[1]  # (B,)
     logits = score(tokens).to(inputs.device)  # (B, V)
-    chosen = choose(logits, uniform, rules, seen)  # (B,); V of a row of nan
+    chosen = choose(logits, uniform, rules, seen)  # (B,); V for a row of NaN
     chosen = chosen.clamp(max=logits.size(-1) - 1)
     if seen is not None:
         seen.scatter_(1, chosen.unsqueeze(1), True)

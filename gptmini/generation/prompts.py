@@ -1,4 +1,4 @@
-"""Prompts from the bytes of a file or of stdin, in UTF-8."""
+"""Read prompts from UTF-8 files or stdin."""
 
 import json
 from pathlib import Path
@@ -7,20 +7,20 @@ from gptmini.user_error import UserError
 
 
 def prompt_from(data: bytes, name: str) -> str:
-    """The prompt that bytes hold, without the line break that programs such as echo, and most editors, end with.
+    """Decode a prompt and remove one line break at its end, because echo and most editors append one.
 
     Args:
-        data: UTF-8; a byte order mark is left out.
-        name: what an error calls the bytes.
+        data: UTF-8; a byte order mark is removed.
+        name: name of the source in error messages.
     """
     return _decoded(data, name).removesuffix("\n").removesuffix("\r")
 
 
 def prompts_from(path: Path) -> list[str]:
-    """The prompts of a file that holds one a line: as plain text, or in .jsonl as an object with the key prompt.
+    """Read a file with one prompt per line: plain text, or objects with the key "prompt" in a .jsonl file.
 
-    Raises UserError: the file is not UTF-8, holds no prompt, or a line of its .jsonl is no object with a text under
-    prompt.
+    Raises UserError if the file is not UTF-8 or has no prompts, or if a line of a .jsonl file is not an object with a
+    string for "prompt".
     """
     text = _decoded(path.read_bytes(), str(path))
     prompts = []
@@ -33,12 +33,12 @@ def prompts_from(path: Path) -> list[str]:
             prompts.append(line)
 
     if not prompts:
-        raise UserError(f"{path} must hold at least one prompt, got none")
+        raise UserError(f"{path} must contain at least one prompt")
     return prompts
 
 
 def _decoded(data: bytes, name: str) -> str:
-    """Text from bytes in UTF-8, without a byte order mark; UserError names the bytes."""
+    """Decode UTF-8 without its byte order mark; raise UserError with the name if the bytes are not UTF-8."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -46,11 +46,11 @@ def _decoded(data: bytes, name: str) -> str:
 
 
 def _prompt_of(line: str, place: str) -> str:
-    """The prompt of a line of .jsonl; place names the line in an error message."""
+    """Return the prompt of a .jsonl line; place names the line in error messages."""
     try:
         record = json.loads(line)
     except ValueError as error:
         raise UserError(f"{place} must be JSON: {error}") from None
     if not isinstance(record, dict) or type(record.get("prompt")) is not str:
-        raise UserError(f'{place} must be an object with a text, as in {{"prompt": "Once"}}')
+        raise UserError(f'{place} must be an object with a string, such as {{"prompt": "Once"}}')
     return record["prompt"]

@@ -1,4 +1,4 @@
-"""Sampling rules: pure functions of logits with Hugging Face's names, meanings and order."""
+"""Sampling rules: pure functions of logits, with the names, meanings and order of Hugging Face."""
 
 from typing import Annotated
 
@@ -9,20 +9,21 @@ from torch import Tensor
 
 from gptmini.settings import STRICT
 
-# Tokens among which top-p looks first: to sort a vocabulary of 50,000 would take a fifth of a token's time.
+# Number of most probable tokens that top-p tries first: sorting a vocabulary of 50,000 takes a fifth of a step.
 LIKELY = 1024
 
-# A probability, or a share of one, that leaves some token.
+# A probability, or a fraction of a probability. Above 0, so that at least one token remains.
 AboveZero = Annotated[float, Field(gt=0, le=1)]
-# A factor on logits, far from where float64 overflows.
+# A factor on logits, far from the overflow of float64.
 Penalty = Annotated[float, Field(ge=1e-3, le=1e3)]
 
 
 @torch.library.custom_op("gptmini::separate_cumsum", mutates_args=())
 def separate_cumsum(values: Tensor) -> Tensor:
-    """Cumulative sum over the last dimension of values (..., n), as an operation that torch.compile leaves as it is.
+    """Cumulative sum over the last dimension of values (..., n), as a custom operation that torch.compile cannot fuse.
 
-    torch 2.11 fails to compile a sum that it fuses with the softmax of several rows (pytorch issue 180221).
+    torch 2.11 fails to compile a cumulative sum that is fused with a softmax of more than one row (pytorch issue
+    180221).
     """
     return values.cumsum(dim=-1)
 
@@ -33,38 +34,41 @@ def _(values: Tensor) -> Tensor:
 
 
 def cumulative_sum(values: Tensor) -> Tensor:
-    """Cumulative sum over the last dimension of values (..., n)."""
-    # Outside compiled code a custom operation would only cost 30 microseconds a token.
+    """Return the cumulative sum over the last dimension of values (..., n)."""
+    # Outside compiled code, the custom operation would only add 30 microseconds per token.
     return separate_cumsum(values) if torch.compiler.is_compiling() else values.cumsum(dim=-1)
 
 
 def apply_repetition_penalty(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    """Divide logits (..., V) above 0 by penalty and multiply those below, where seen (bool, ..., V).
+    """Penalise the logits (..., V) of seen tokens (bool, ..., V): divide logits above 0, multiply logits below 0.
 
-    Source: Keskar et al. 2019, section 4.1, with the sign minded.
+    Source: Keskar et al. 2019, section 4.1, extended to negative logits.
     """
     penalised = torch.where(logits > 0, logits / penalty, logits * penalty)
     return torch.where(seen, penalised, logits)
 
 
 def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
-    """Divide logits (..., V) by temperature, above 0: below 1 sharpens, above 1 flattens."""
+    """Divide logits (..., V) by temperature > 0: below 1 sharpens the distribution, above 1 flattens it."""
     return logits / temperature
 
 
 def apply_top_k(logits: Tensor, top_k: int) -> Tensor:
-    """Set all but the top_k highest logits (..., V) to -inf; ties with the last of them stay."""
+    """Set all logits (..., V) except the top_k highest to -inf; ties with the lowest kept logit are kept."""
     lowest_kept = logits.topk(min(top_k, logits.size(-1)), dim=-1).values[..., -1:]  # (..., 1)
     return logits.masked_fill(logits < lowest_kept, -torch.inf)
 
 
 def apply_top_p(logits: Tensor, top_p: float) -> Tensor:
-    """Set all but the likeliest tokens that together reach top_p to -inf (Holtzman et al. 2020, section 3.1)."""
-    if top_p == 1:
-        return logits  # the sum below would round, and drop some of the least probable tokens
+    """Keep the smallest set of most probable tokens with a total probability of at least top_p; set others to -inf.
 
-    # Compiled code cannot branch on what the first look finds, and a branch on a GPU's numbers waits for the GPU: both
-    # sort the whole vocabulary at once.
+    Source: Holtzman et al. 2020, section 3.1.
+    """
+    if top_p == 1:
+        return logits  # rounding errors in the sum below would drop some improbable tokens
+
+    # Try the LIKELY most probable tokens first. Compiled code cannot branch on the result, and a branch on a GPU's
+    # numbers would wait for the GPU, so these two cases sort the entire vocabulary.
     vocab_size = logits.size(-1)
     sort_all = logits.is_cuda or torch.compiler.is_compiling()
     n_candidates = vocab_size if sort_all else min(LIKELY, vocab_size)
@@ -76,14 +80,14 @@ def apply_top_p(logits: Tensor, top_p: float) -> Tensor:
             break
         n_candidates = vocab_size
 
-    # A token is kept if the likelier ones have not reached top_p before it.
+    # Keep a token if the more probable tokens together have not reached top_p.
     within = reached - probabilities < top_p  # (..., n)
     kept = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, within)  # (..., V)
     return logits.masked_fill(~kept, -torch.inf)
 
 
 def apply_min_p(logits: Tensor, min_p: float) -> Tensor:
-    """Set tokens less than min_p times as probable as the likeliest to -inf (Nguyen et al. 2024, section 3)."""
+    """Set tokens with less than min_p times the highest probability to -inf (Nguyen et al. 2024, section 3)."""
     probabilities = logits.softmax(dim=-1)  # (..., V)
     highest = probabilities.amax(dim=-1, keepdim=True)  # (..., 1)
     return logits.masked_fill(probabilities < min_p * highest, -torch.inf)
@@ -91,28 +95,33 @@ def apply_min_p(logits: Tensor, min_p: float) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Rules:
-    """Length of a sample, and what is done to its logits, in the order of the fields.
+    """The length of a sample, and the sampling rules in the order of their application.
 
-    Raises pydantic.ValidationError, a ValueError: an unknown name, or a value of the wrong type or out of range.
+    Raises pydantic.ValidationError, a ValueError, if a name is unknown or a value has a wrong type or range.
     """
 
-    # None goes on until something else ends the sample.
+    # None: no limit.
     max_new_tokens: PositiveInt | None = None
-    # Above 1 makes tokens that prompt or sample hold less probable.
+    # Above 1: tokens that occur in the prompt or the sample become less probable.
     repetition_penalty: Penalty = 1.0
-    temperature: NonNegativeFloat = 1.0  # at 0 the most probable token is taken
+    temperature: NonNegativeFloat = 1.0  # 0: always choose the most probable token
     top_k: PositiveInt | None = None  # number of most probable tokens to keep
-    # Probability that the smallest set of tokens to keep has together.
+    # Keep the smallest set of most probable tokens with this total probability.
     top_p: AboveZero | None = None
-    # Least probability to keep, as a share of that of the most probable token.
+    # Minimum probability to keep, as a fraction of the highest probability.
     min_p: AboveZero | None = None
 
 
 def choose(logits: Tensor, uniform: Tensor, rules: Rules, seen: Tensor | None = None) -> Tensor:
-    """Next token of each row: the most probable at temperature 0, else drawn from what the rules leave.
+    """Choose the next token of each row: the most probable at temperature 0, otherwise a random token after the rules.
 
-    logits are (B, V); uniform, float64 (B,) in [0, 1), says where in the cumulative distribution each token lies; seen,
-    bool (B, V), are the tokens that the repetition penalty is for. Returns int64 (B,); a row of nan yields V.
+    Args:
+        logits: (B, V).
+        uniform: float64 (B,) in [0, 1), the position of the token in the cumulative distribution.
+        rules: the sampling rules.
+        seen: bool (B, V), tokens that the repetition penalty applies to; required if there is a penalty.
+
+    Returns int64 (B,); V for a row of NaN.
     """
     if rules.repetition_penalty != 1:
         assert seen is not None
@@ -120,8 +129,8 @@ def choose(logits: Tensor, uniform: Tensor, rules: Rules, seen: Tensor | None = 
     if rules.temperature == 0:
         return logits.argmax(dim=-1)  # (B,)
 
-    # In float64, because bfloat16 would round what the rules compare; relative to the highest logit, because then no
-    # temperature makes a logit infinite.
+    # Use float64, because bfloat16 would round the numbers that the rules compare. Subtract the highest logit, so that
+    # no temperature makes a logit infinite.
     logits = logits.double()
     highest = logits.amax(dim=-1, keepdim=True)  # (B, 1)
     logits = apply_temperature(logits - highest, rules.temperature)

@@ -1,4 +1,4 @@
-"""From prompts to text that streams: whole characters, and nothing that a stop string would take back."""
+"""Stream text that continues prompts; a piece never ends within a character or within a stop string."""
 
 import difflib
 import inspect
@@ -23,19 +23,19 @@ from gptmini.settings import (
 from gptmini.tokenizer import REPLACEMENT, Tokenizer
 from gptmini.user_error import UserError
 
-# Most samples of one call. Each has an entry in memory from the start, so that a slip of the hand could fill it.
+# Maximum number of samples per call. Each sample takes memory from the start, so a typing error could fill it.
 MOST_SAMPLES = 1_000_000
 
 
 class TextPiece(NamedTuple):
-    """What one more token adds to a sample."""
+    """The text that one token adds to a sample."""
 
-    sample: int  # number of the sample: those of the first prompt, then those of the second
-    text: str  # text that has become certain with this token; often empty, as within a character
+    sample: int  # number of the sample; all samples of the first prompt come first, then those of the second
+    text: str  # text that is certain after this token; often empty, for example within a character
     token: int
-    # In nats, under the model alone, before any rule; None unless asked for.
+    # In nats, under the model before any rule; None if log_probabilities is false.
     log_probability: float | None
-    finish: str | None  # with the last piece: end_of_text, stop or length
+    finish: str | None  # reason of the end in the last piece: end_of_text, stop or length
 
 
 def generate_stream(
@@ -54,44 +54,42 @@ def generate_stream(
     compile: bool = False,
     **rules: Any,
 ) -> Generator[TextPiece, None, None]:
-    """Continue prompts; the pieces of up to batch_size samples come in turns.
+    """Continue prompts and yield pieces of text; up to batch_size samples take turns.
 
     Args:
-        model, tokenizer: as load gives them; the model is in eval mode until the stream ends or is closed.
-        prompts: one text or several; an empty text starts a document.
-        num_samples: samples of each prompt, at least 1.
-        batch_size: most samples at a time, at least 1. With 1, the pieces of one sample follow those of another.
-        seed: fixes a sample, together with its prompt, the prompt's place among the prompts, and the sample's number
-            among those of its prompt. Other samples in the batch change it only where rounding decides.
-        max_new_tokens: length of a sample; None for no limit.
-        temperature: 0 takes the most probable token.
-        stop: texts that end a sample where one first stands complete in what was generated; they are not part of it.
-        ignore_end_of_text: whether to go on when the end of a document is drawn, instead of ending the sample there.
-        log_probabilities: whether each piece has the log-probability of its token.
-        compile: whether the step of one token is compiled, which takes about a minute and pays on a GPU.
-        rules: further fields of Rules: top_k, top_p, min_p and repetition_penalty.
+        model, tokenizer: from load. The model is in eval mode until the stream ends or is closed.
+        prompts: one prompt or several. An empty prompt starts a new document.
+        num_samples: number of samples per prompt, at least 1.
+        batch_size: maximum number of samples at a time, at least 1. With 1, samples follow one after the other.
+        seed: random seed. A sample depends on the seed, its prompt, the position of the prompt, and the number of the
+            sample. Other samples in the batch change it only through rounding errors.
+        max_new_tokens: maximum number of tokens per sample; None for no limit.
+        temperature: 0 always chooses the most probable token.
+        stop: one or more strings. A sample ends before the first stop string in the generated text.
+        ignore_end_of_text: True to continue when the model draws the end of a document; False to end the sample.
+        log_probabilities: whether to return the log-probability of each token.
+        compile: whether to compile the decoding step. This takes about a minute and pays off on a GPU.
+        rules: other fields of Rules: top_k, top_p, min_p and repetition_penalty.
 
-    Raises UserError when a piece is asked for: an unknown option, a value of the wrong type or out of range, an unknown
-    character, logits not finite.
+    Raises UserError at the first piece if an option is unknown, a value has a wrong type or range, or a prompt has
+    characters that the tokenizer cannot encode. Raises UserError at any piece if the logits are not finite.
     """
-    num_samples = _whole_number("num_samples", num_samples, least=1)
-    batch_size = _whole_number("batch_size", batch_size, least=1)
-    seed = _whole_number("seed", seed)
-    checked = _checked(max_new_tokens=max_new_tokens, temperature=temperature, **rules)
+    num_samples = _integer("num_samples", num_samples, least=1)
+    batch_size = _integer("batch_size", batch_size, least=1)
+    seed = _integer("seed", seed)
+    all_rules = _checked_rules(max_new_tokens=max_new_tokens, temperature=temperature, **rules)
     if compile and is_packed(model):
-        raise UserError(
-            "a packed model cannot be compiled; leave out compile=True, or pack() before generating"
-        )
+        raise UserError("a packed model cannot be compiled; remove compile=True or pack()")
     texts = [prompts] if isinstance(prompts, str) else list(prompts)
     if len(texts) * num_samples > MOST_SAMPLES:
         raise UserError(
             f"num_samples times the number of prompts must be at most {MOST_SAMPLES:,}, "
-            f"got {num_samples} and {len(texts)}; use several seeds for more"
+            f"got {num_samples} and {len(texts)}; for more samples, call again with another seed"
         )
     stops = [stop] if isinstance(stop, str) else list(stop or ())
 
-    # One entry for each sample: the ids of its prompt, and its random stream. The streams of a prompt begin far enough
-    # apart that num_samples does not change which stream a sample has.
+    # One entry per sample: the ids of its prompt, and the number of its random stream. Each prompt has MOST_SAMPLES
+    # stream numbers, so the stream of a sample does not depend on num_samples.
     ids = []
     random_streams = []
     for i, prompt in enumerate(_encode_prompts(tokenizer, texts)):
@@ -102,7 +100,7 @@ def generate_stream(
     decoder = Decoder(
         model,
         ids,
-        checked,
+        all_rules,
         streams=random_streams,
         seed=seed,
         batch_size=batch_size,
@@ -123,7 +121,7 @@ def generate_stream(
                     streams[sample],
                     token,
                     ends_document=token in ends,
-                    is_last=n_drawn[sample] == checked.max_new_tokens,
+                    is_last=n_drawn[sample] == all_rules.max_new_tokens,
                 )
                 if finish is not None:
                     decoder.end(sample)
@@ -148,15 +146,15 @@ def generate(
     batch_size: int = SAMPLE_BATCH_SIZE,
     **options: Any,
 ) -> list[str]:
-    """Continue prompts, and return the continuations without the prompts: those of the first prompt come first.
+    """Continue prompts; return the generated texts without the prompts, first all samples of the first prompt.
 
     Args:
-        model, tokenizer, prompts: as for generate_stream.
-        num_samples: samples of each prompt.
-        batch_size: most samples at a time.
-        options: of generate_stream, such as seed, max_new_tokens, temperature and stop.
+        model, tokenizer, prompts: see generate_stream.
+        num_samples: number of samples per prompt.
+        batch_size: maximum number of samples at a time.
+        options: other options of generate_stream, such as seed, max_new_tokens, temperature and stop.
 
-    Raises what generate_stream raises.
+    Raises the errors of generate_stream.
     """
     n_prompts = 1 if isinstance(prompts, str) else len(prompts)
     texts = [""] * (n_prompts * num_samples)
@@ -173,12 +171,12 @@ def generate(
 
 
 def in_order(pieces: Iterable[TextPiece]) -> Iterator[TextPiece]:
-    """The pieces of one sample after another, from a stream in which several samples take turns.
+    """Reorder a stream in which samples take turns: yield all pieces of sample 0, then of sample 1, and so on.
 
-    The pieces of the earliest sample that has not ended are passed on at once, and the pieces of later samples wait.
+    Pieces of the first unfinished sample are yielded at once. Pieces of later samples wait.
     """
-    current = 0  # number of the earliest sample that has not ended
-    held: dict[int, list[TextPiece]] = {}  # pieces that wait, by the number of their sample
+    current = 0  # number of the first unfinished sample
+    held: dict[int, list[TextPiece]] = {}  # waiting pieces, by the number of their sample
     for piece in pieces:
         held.setdefault(piece.sample, []).append(piece)
         while current in held:
@@ -188,36 +186,36 @@ def in_order(pieces: Iterable[TextPiece]) -> Iterator[TextPiece]:
                 break
             current += 1
 
-    # A stream that was interrupted leaves samples that have not ended, and pieces that wait for them.
+    # If the stream was interrupted, unfinished samples are left. Yield the waiting pieces.
     for sample in sorted(held):
         yield from held[sample]
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """Ids of a prompt; of an empty one what starts a document: end-of-text, or id 0 where there is none."""
+    """Return the ids of a prompt; an empty prompt becomes the start of a document: end-of-text, or id 0 without it."""
     return [*tokenizer.before, *tokenizer.encode(prompt)] or [tokenizer.end_of_text or 0]
 
 
 class TextStream:
-    """Turns ids that arrive one at a time into text that never ends within a character or a stop string."""
+    """Decodes ids one at a time into text that never ends within a character or a stop string."""
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
-        """Take the stop strings; UserError for one that is empty."""
+        """Start an empty text; raise UserError if a stop string is empty."""
         if not all(stop):
             raise UserError("a stop string must not be empty")
         self.tokenizer = tokenizer
         self.stop = stop
-        self.stopped = False  # whether a stop string was met; nothing may be pushed after it
-        self._pending: list[int] = []  # newest ids, the last of which may end within a character
-        self._n_certain = 0  # characters in the text of the pending ids that are certain
-        self._held = ""  # certain characters with which a stop string might begin
+        self.stopped = False  # whether a stop string has occurred; afterwards, do not call push
+        self._pending: list[int] = []  # newest ids; the last one may end within a character
+        self._n_certain = 0  # number of certain characters in the text of the pending ids
+        self._held = ""  # certain characters that may be the start of a stop string
 
     def push(self, token: int) -> str:
-        """Text that is certain now that token has come."""
+        """Add a token; return the text that is certain now."""
         self._pending.append(token)
         text = self.tokenizer.decode(self._pending)
 
-        # A character that is not complete yet decodes to one replacement character, at the end.
+        # An incomplete character decodes to one replacement character at the end.
         certain = text.removesuffix(REPLACEMENT)
         piece = certain[self._n_certain :]
         if certain == text:
@@ -228,7 +226,7 @@ class TextStream:
         return self._before_stop(piece)
 
     def finish(self) -> str:
-        """Whatever text is left, complete characters or not."""
+        """Return the rest of the text, even if a character is incomplete."""
         rest = self.tokenizer.decode(self._pending)[self._n_certain :]
         text = self._before_stop(rest)
         if not self.stopped:
@@ -240,10 +238,10 @@ class TextStream:
         return text
 
     def _before_stop(self, piece: str) -> str:
-        """What may be shown of the held text and a new piece: up to a stop string, or to what might become one."""
+        """Return the held text plus a piece, up to a stop string or to the possible start of a stop string."""
         text = self._held + piece
 
-        # Of several stop strings, the one that is complete first ends the sample.
+        # If several stop strings occur, the one that is complete first ends the sample.
         ends_and_starts = []
         for stop in self.stop:
             start = text.find(stop)
@@ -255,12 +253,12 @@ class TextStream:
             _, start = min(ends_and_starts)
             return text[:start]
 
-        n_shown = len(text) - self._n_begun(text)
+        n_shown = len(text) - self._longest_stop_start(text)
         self._held = text[n_shown:]
         return text[:n_shown]
 
-    def _n_begun(self, text: str) -> int:
-        """Number of characters at the end of a text with which a stop string begins; the most, where several fit."""
+    def _longest_stop_start(self, text: str) -> int:
+        """Return the length of the longest end of the text that is the start of a stop string."""
         longest = max((len(stop) for stop in self.stop), default=1) - 1
         for n_characters in range(min(longest, len(text)), 0, -1):
             ending = text[-n_characters:]
@@ -269,19 +267,19 @@ class TextStream:
         return 0
 
 
-def _whole_number(name: str, value: Any, *, least: int | None = None) -> int:
-    """A whole number of any type, such as numpy's; UserError for another value, or one below the least."""
+def _integer(name: str, value: Any, *, least: int | None = None) -> int:
+    """Return value as an int, also from numpy types; raise UserError if it is not an integer or is below least."""
     try:
         number = operator.index(value)
     except TypeError:
-        raise UserError(f"{name} must be a whole number, got {value!r}") from None
+        raise UserError(f"{name} must be an integer, got {value!r}") from None
     if least is not None and number < least:
         raise UserError(f"{name} must be at least {least}, got {number}")
     return number
 
 
-def _checked(**rules: Any) -> Rules:
-    """The rules; UserError for an unknown name, with the nearest option, or a value that does not fit."""
+def _checked_rules(**rules: Any) -> Rules:
+    """Return the Rules; raise UserError if a name is unknown or a value is invalid."""
     own = [field.name for field in fields(Rules)]
     for name in rules:
         if name not in own:
@@ -296,7 +294,7 @@ def _checked(**rules: Any) -> Rules:
 
 
 def _encode_prompts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """Ids of each prompt; a UserError names the prompt where there are several."""
+    """Return the ids of each prompt; with several prompts, an error gives the number of the prompt."""
     encoded = []
     for number, text in enumerate(texts, start=1):
         try:
@@ -311,7 +309,10 @@ def _encode_prompts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int
 def _next_text(
     stream: TextStream, token: int, *, ends_document: bool, is_last: bool
 ) -> tuple[str, str | None]:
-    """Text that one more token makes certain, and how the sample ends with it: end_of_text, stop, length or None."""
+    """Return the text that is certain after this token, and the reason if the sample ends, otherwise None.
+
+    The reasons are end_of_text, stop and length.
+    """
     if ends_document:
         text = stream.finish()
         finish = "end_of_text"
@@ -322,7 +323,7 @@ def _next_text(
             text += stream.finish()
             finish = "length"
 
-    # A stop string may stand complete only in what finish gives.
+    # The text from finish may complete a stop string.
     if stream.stopped:
         finish = "stop"
     return text, finish

@@ -1,4 +1,4 @@
-"""Models that are decoded, and what is drawn from them."""
+"""Models to decode, and the ids drawn from them."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from gptmini.generation import Decoder, Rules
 from gptmini.model import GPTConfig, new_gpt
 from sizes import GPT2, LLAMA, MODERN, SMEARED, G
 
-GROUPED = {"n_kv_heads": G}  # a cache then holds fewer heads than there are query heads
+GROUPED = {"n_kv_heads": G}  # the cache has fewer heads than there are query heads
 PRESETS = pytest.mark.parametrize(
     "preset",
     [GPT2, MODERN | GROUPED, SMEARED | GROUPED, LLAMA | GROUPED],
@@ -24,7 +24,7 @@ SETTINGS = {"temperature": 1.5, "top_k": 8, "top_p": 0.95, "min_p": 0.01, "repet
 
 
 def make(preset=GPT2, **changes):
-    """Float64, so that no near tie turns on rounding; weights so wide that every part shows."""
+    """Return a float64 model, so that rounding decides no near tie, with large weights, so that every part matters."""
     model = new_gpt(GPTConfig(**preset | changes), seed=0).double().eval()
     torch.manual_seed(1)
     for name, parameter in model.named_parameters():
@@ -45,7 +45,7 @@ def generate(
     compile=False,
     **rules,
 ):
-    """Ids drawn for each prompt. A sample in ends, of (sample, number of tokens), is ended after so many tokens."""
+    """Return the ids drawn for each prompt; ends has pairs (sample, number of tokens after which it ends)."""
     decoder = Decoder(
         model,
         prompts,

@@ -1,4 +1,4 @@
-"""The decoding loop equals an oracle without a cache, in every batch, also past the context."""
+"""The decoding loop equals an oracle without a cache, in every batch, also beyond the context."""
 
 import hashlib
 import itertools
@@ -15,14 +15,14 @@ from sizes import GPT2, LLAMA, SMEARED, V
 
 
 def generator_of(seed, stream):
-    """torch's own generator as it is seeded for a stream."""
+    """Return torch's generator with the seed of a stream."""
     digest = hashlib.blake2b(f"({seed}, {stream})".encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "little"))
 
 
 @torch.no_grad()
 def oracle(model, prompt, n_tokens, *, seed=7, stream=0, **settings):
-    """One sample, every step recomputing the whole window; a window that is full shrinks to its newest half first."""
+    """Draw one sample and recompute the entire window at each step; a full window first shrinks to its newest half."""
     generator = generator_of(seed, stream)
     window = prompt[-model.config.context_length :]
     drawn = []
@@ -59,7 +59,7 @@ def test_neither_batch_nor_order_nor_ends_of_others_change_a_sample(preset):
     model = make(preset)
     expected = [oracle(model, prompt, 40, stream=i, **SETTINGS) for i, prompt in enumerate(PROMPTS)]
 
-    for batch_size in (1, 2, 9):  # 9 is more than there are prompts
+    for batch_size in (1, 2, 9):  # 9 is larger than the number of prompts
         assert generate(model, batch_size=batch_size, **SETTINGS) == expected
 
     for batch_size in (3, 4):
@@ -129,7 +129,7 @@ def test_log_probabilities_are_those_of_the_model_before_any_rule(preset):
     [
         (GPT2, "aot_eager"),
         (LLAMA | GROUPED, "aot_eager"),
-        # The modern model with smears. The C++ compiler alone takes longer than all other tests of this room.
+        # The modern model with smears. The C++ compiler alone takes longer than all other tests of this package.
         pytest.param(SMEARED | GROUPED, "inductor", marks=pytest.mark.slow),
     ],
     ids=["gpt2", "llama", "smeared"],
@@ -151,7 +151,7 @@ def test_each_batch_size_is_compiled_for_itself(monkeypatch):
     sizes = []
 
     def backend(graph, inputs, **options):
-        # A graph for any batch size would be given the size as an input.
+        # A graph for any batch size would have the size as an input.
         sizes.append([value for value in inputs if not isinstance(value, torch.Tensor)])
         return graph
 
@@ -165,7 +165,7 @@ def test_each_batch_size_is_compiled_for_itself(monkeypatch):
 
 
 class ScalarReads(TorchDispatchMode):
-    """Counts the numbers that the host reads off a tensor one by one, each of which waits for a GPU."""
+    """Counts single numbers that the host reads from a tensor; each read would wait for the GPU."""
 
     n_reads = 0
 
@@ -193,7 +193,7 @@ def test_no_prompt_gives_no_token():
 def test_a_model_that_has_diverged_is_said():
     model = make()
     model.norm.bias.data.fill_(torch.nan)
-    with pytest.raises(ValueError, match="logits must be finite, got others"):
+    with pytest.raises(ValueError, match="logits must be finite"):
         Decoder(model, PROMPTS, Rules(), streams=range(5), batch_size=2).draw()
 
 

@@ -1,4 +1,4 @@
-"""The sampling rules equal Hugging Face's warpers, and choose draws what they leave in its right share."""
+"""The sampling rules equal Hugging Face's warpers, and choose draws each remaining token with its probability."""
 
 import math
 
@@ -33,7 +33,7 @@ def logits(dtype=torch.float32, batch_size=B):
 
 
 def evenly(n):
-    """Uniform numbers in the middle of n equal parts of [0, 1): each share of them is as large as its probability."""
+    """Return the midpoints of n equal parts of [0, 1), so that counts of draws equal n times the probabilities."""
     return (torch.arange(n, dtype=torch.float64) + 0.5) / n
 
 
@@ -71,7 +71,7 @@ def test_the_repetition_penalty_equals_hugging_face(transformers, penalty):
 
 
 def test_rules_follow_each_other_as_in_hugging_face(transformers):
-    """The processors that generate() itself builds for these settings, in its order, leave the same tokens."""
+    """The processors that generate() builds for these settings, in its order, keep the same tokens."""
     settings = {
         "repetition_penalty": 1.7,
         "temperature": 0.7,
@@ -123,11 +123,11 @@ def test_temperature_zero_takes_the_most_probable_token_whatever_is_drawn():
         ({"temperature": 0.5}, [0.01 / 0.3, 0.16 / 0.3, 0.0, 0.09 / 0.3, 0.04 / 0.3]),  # squared
         ({"temperature": 1.0, "top_k": 2}, [0.0, 0.4 / 0.7, 0.0, 0.3 / 0.7, 0.0]),
         ({"temperature": 1.0, "top_p": 0.85}, [0.0, 0.4 / 0.9, 0.0, 0.3 / 0.9, 0.2 / 0.9]),
-        # Top-p sees what top-k has left, 4/7 and 3/7, and what temperature has made, 16/30 and 9/30 and 4/30.
+        # Top-p applies after top-k, to 4/7 and 3/7, and after temperature, to 16/30, 9/30 and 4/30.
         ({"temperature": 1.0, "top_k": 2, "top_p": 0.55}, [0.0, 1.0, 0.0, 0.0, 0.0]),
         ({"temperature": 0.5, "top_p": 0.8}, [0.0, 16 / 25, 0.0, 9 / 25, 0.0]),
         ({"min_p": 0.6}, [0.0, 0.4 / 0.7, 0.0, 0.3 / 0.7, 0.0]),
-        # The second and the third are 9/16 and 4/16 as probable as the first.
+        # The second and the third token have 9/16 and 4/16 of the probability of the first.
         ({"temperature": 0.5, "min_p": 0.3}, [0.0, 16 / 25, 0.0, 9 / 25, 0.0]),
     ],
 )
@@ -159,7 +159,7 @@ def test_the_extremes_never_draw_a_token_of_no_probability(uniform, rules):
 
     assert allowed[torch.arange(2000), drawn].all()
 
-    if not rules:  # the first and the last token that can be drawn at all
+    if not rules:  # the first and the last token with a probability above 0
         expected = [row.nonzero().flatten()[0 if uniform == 0 else -1].item() for row in allowed]
         assert drawn.tolist() == expected
 
@@ -205,7 +205,7 @@ def test_rules_do_not_round_as_bfloat16_does():
 @pytest.mark.parametrize("top_p", [0.1, 0.9, 0.999, 0.9999999])
 @pytest.mark.parametrize("width", [0.01, 3.0])
 def test_top_p_of_a_large_vocabulary_equals_hugging_face(transformers, top_p, width):
-    """Some of these sums lie among the likeliest tokens, some need all of them."""
+    """In some cases the most probable tokens reach top_p, in others all tokens are needed."""
     generator = torch.Generator().manual_seed(5)
     scores = width * torch.randn(4, 5000, generator=generator, dtype=torch.float64)
     expected = transformers.TopPLogitsWarper(top_p)(None, scores.clone())

@@ -1,4 +1,4 @@
-"""One decoding step equals the model, in ragged batches, after a slide, packed and in bfloat16."""
+"""One decoding step equals the model: in batches of different lengths, after a full cache, packed, and in bfloat16."""
 
 import copy
 
@@ -37,14 +37,14 @@ def test_a_decoding_step_equals_the_model_in_float32_also_ragged_and_after_a_sli
         generator = torch.Generator().manual_seed(row)
         texts.append(torch.randint(V, (30,), generator=generator).tolist())
 
-    # A row's window is texts[row][firsts[row] : ends[row]].
+    # The window of a row is texts[row][firsts[row] : ends[row]].
     cache = model.new_cache(3)
     step = DecodingStep(model, cache)
     firsts = [0, 0, 0]
     ends = [5, 1, 9]
 
     def encode(row):
-        """Read the window of one row into the cache."""
+        """Encode the window of one row into the cache."""
         own = model.new_cache(1)
         known = texts[row][firsts[row] : ends[row]]
         model.hidden(torch.tensor([known]), own)
@@ -55,7 +55,7 @@ def test_a_decoding_step_equals_the_model_in_float32_also_ragged_and_after_a_sli
     cache.slots.set_lengths(ends)
 
     for _ in range(20):
-        # A window that is full slides to its newer half.
+        # A full window shrinks to its newer half.
         full = [row for row in range(3) if ends[row] - firsts[row] == T]
         for row in full:
             firsts[row] = ends[row] - T // 2

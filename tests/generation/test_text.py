@@ -1,4 +1,4 @@
-"""Text comes out in whole characters, ends before a stop string, and is the same whatever is drawn beside it."""
+"""Text streams in complete characters, ends before a stop string, and does not depend on other samples."""
 
 import pytest
 import torch
@@ -16,12 +16,12 @@ LETTERS = CharTokenizer("abcdefghij", end_of_text=True)
 
 
 def make(**changes):
-    """A model in float64 that draws every letter; end-of-text is its eleventh token."""
+    """Return a float64 model that draws every letter; end-of-text is its eleventh token."""
     return wide_gpt(TALKATIVE | changes, dtype=torch.float64).eval()
 
 
 def samples(prompts="abc", n_tokens=40, **options):
-    """Each sample as (text, how it finished, ids)."""
+    """Return each sample as (text, reason of its end, ids)."""
     model = options.pop("model", None) or make()
     pieces = generate_stream(model, LETTERS, prompts, max_new_tokens=n_tokens, **options)
 
@@ -57,7 +57,7 @@ def test_neither_other_prompts_nor_the_batch_nor_more_samples_change_a_sample():
     assert len(together) == 12
     assert len({text for text, _, _ in together[:3]}) == 3
 
-    # A sample follows from its own prompt, the place of that prompt, and its number among the samples of that prompt.
+    # A sample depends only on its prompt, the position of the prompt, and its number among the samples of the prompt.
     for i, prompt in enumerate(prompts):
         others = ["hi" * n for n in range(i)]
         found = samples([*others, prompt], num_samples=3, temperature=1.3)
@@ -69,7 +69,7 @@ def test_prompts_with_one_seed_draw_different_streams_and_the_first_keeps_its_ow
     first, second, third = samples(["abc"] * 3, temperature=1.3)
     assert len({text for text, _, _ in (first, second, third)}) == 3
 
-    # The streams of the first prompt are those that the decoder itself draws from.
+    # The first prompt has the stream numbers 0, 1, ...
     for number, (_, _, ids) in enumerate(samples("abc", num_samples=2, temperature=1.3)):
         rules = Rules(max_new_tokens=40, temperature=1.3)
         decoder = Decoder(make(), [[0, 1, 2]], rules, streams=[number], seed=1)
@@ -82,7 +82,7 @@ def test_python_draws_as_the_command_does_unless_told_otherwise():
         names = generate_stream.__kwdefaults__ | function.__kwdefaults__
         shared = {name: names[name] for name in names if name in command}
         shared.pop("compile")
-        # A stream is in order unless several samples take turns.
+        # Pieces are in order unless several samples take turns.
         if function is generate_stream:
             assert shared.pop("batch_size") == 1
         stop = shared.pop("stop")
@@ -91,7 +91,7 @@ def test_python_draws_as_the_command_does_unless_told_otherwise():
         assert shared == {name: command[name] for name in shared}
         assert {"seed", "temperature", "max_new_tokens", "num_samples"} <= set(shared)
 
-    # A tokenizer without end-of-text ends no sample.
+    # Without an end-of-text token, no sample ends early.
     model = wide_gpt(TALKATIVE | {"vocab_size": 10}).eval()
     tokenizer = CharTokenizer("abcdefghij", end_of_text=False)
     assert len(generate(model, tokenizer, "abc")[0]) == command["max_new_tokens"]
@@ -161,7 +161,7 @@ def test_an_empty_prompt_text_becomes_what_starts_a_document():
 
 
 def stream(tokenizer, ids, stop=()):
-    """Pieces up to a stop, and what is left."""
+    """Return the pieces up to a stop string, and the rest of the text."""
     text = TextStream(tokenizer, stop)
     pieces = []
     for i in ids:
@@ -175,7 +175,7 @@ def test_invalid_bytes_do_not_stall_the_text(ids):
     tokenizer = byte([])
     pieces, rest = stream(tokenizer, [*ids, *b"ok"])
 
-    # Three bytes may be held back, as the beginning of a character.
+    # Three bytes may be held back as the start of a character.
     assert "".join(pieces[: len(ids)]).count("\N{REPLACEMENT CHARACTER}") >= len(ids) - 3
     assert "".join(pieces) + rest == tokenizer.decode([*ids, *b"ok"])
     assert rest == ""
@@ -213,7 +213,7 @@ def test_streamed_text_ends_where_a_stop_string_is_first_complete(letters, stops
 
     pieces, rest = stream(tokenizer, tokenizer.encode(text), stops)
     assert "".join(pieces) + rest == expected
-    # No piece that was shown is taken back.
+    # Every piece is final.
     assert all(expected.startswith("".join(pieces[:i])) for i in range(len(pieces)))
 
 
