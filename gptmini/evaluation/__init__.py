@@ -1,4 +1,4 @@
-"""How well a model predicts held-out text: nats per token, perplexity, bits per byte, and how sure the figures are."""
+"""Evaluate a model on held-out text: loss, perplexity and bits per byte, with confidence intervals."""
 
 from gptmini.evaluation.score import Evaluation, Tally, evaluate, token_losses
 

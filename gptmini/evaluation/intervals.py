@@ -1,4 +1,4 @@
-"""How sure a figure is: the bootstrap over documents, or over blocks of a text that is one document."""
+"""Confidence intervals from the bootstrap over documents, or over blocks if the text is a single document."""
 
 from typing import NamedTuple
 
@@ -7,41 +7,41 @@ import numpy as np
 from gptmini.evaluation.score import Sums
 
 N_DRAWS = 2000
-SEED = 0  # of the draws, so that a figure has one interval
-SHARE = 0.95  # of the draws that lie in an interval
-DRAWN_AT_ONCE = 2**22  # numbers of parts, which bounds the memory
+SEED = 0  # fixed, so that repeated evaluations give the same interval
+SHARE = 0.95  # fraction of the draws inside an interval
+DRAWN_AT_ONCE = 2**22  # number of random part indices at a time; limits the memory
 
 
 class Interval(NamedTuple):
-    """A range that, for SHARE of the texts that could be drawn from a source, holds the figure of the whole source."""
+    """A confidence interval: for SHARE of the texts drawn from a source, it contains the figure of all its text."""
 
     low: float
     high: float
 
 
 class Comparison(NamedTuple):
-    """How sure it is that one model predicts a text better than another.
+    """Comparison of two models on the same text.
 
-    Both are None where the models' tokenizers cut the text into different parts, and for a text of one part.
+    Both fields are None if the text has a single part, or if the tokenizers divide the text into different parts.
     """
 
-    # Of the bits per byte of the second less those of the first.
+    # Interval of the difference in bits per byte: second model minus first model.
     interval: Interval | None
-    share_won: float | None  # of the parts, by the first: those of lower bits
+    share_won: float | None  # fraction of parts that the first model predicts better
 
 
 def interval_of_loss(sums: Sums) -> Interval | None:
-    """The interval of nats per token; None for a text of one part, of which nothing can be drawn."""
+    """Return the interval of nats per token, or None for a text of one part, because its draws are all the same."""
     return _interval(sums.nats, sums.n_tokens)
 
 
 def interval_of_bits(sums: Sums) -> Interval | None:
-    """The interval of bits per byte; None for a text of one part."""
+    """Return the interval of bits per byte, or None for a text of one part."""
     return _interval(sums.nats / np.log(2), sums.n_bytes)
 
 
 def compare(first: Sums, second: Sums) -> Comparison:
-    """Compare two models by their sums over the parts of one text; both draw the same parts in each draw."""
+    """Compare two models by their sums over the parts of one text; each draw uses the same parts for both."""
     if len(first.n_bytes) < 2 or not np.array_equal(first.n_bytes, second.n_bytes):
         return Comparison(interval=None, share_won=None)
     bits = (second.nats - first.nats) / np.log(2)
@@ -52,8 +52,8 @@ def compare(first: Sums, second: Sums) -> Comparison:
 
 
 def _interval(numerators: np.ndarray, denominators: np.ndarray) -> Interval | None:
-    """The middle of the draws of a ratio of sums that holds SHARE of them; None for less than two parts."""
-    # A part without text, as an end-of-text alone, would divide by zero where it is drawn alone.
+    """Return the central interval with SHARE of the draws of a ratio of sums, or None for less than two parts."""
+    # Leave out parts without text, such as a single end-of-text: a draw of only such parts would divide by zero.
     has_text = denominators > 0
     if has_text.sum() < 2:
         return None
@@ -64,9 +64,9 @@ def _interval(numerators: np.ndarray, denominators: np.ndarray) -> Interval | No
 
 
 def _draws(numerators: np.ndarray, denominators: np.ndarray) -> np.ndarray:
-    """The ratio of the sums of parts that are drawn with replacement, as many as there are, (N_DRAWS,).
+    """Return N_DRAWS ratios of sums, (N_DRAWS,); each draw takes n of the n parts with replacement.
 
-    Source: Efron and Tibshirani 1993, "An Introduction to the Bootstrap", the percentile interval of chapter 13.
+    Source: Efron and Tibshirani 1993, "An Introduction to the Bootstrap", percentile interval, chapter 13.
     """
     n = len(numerators)
     generator = np.random.default_rng(SEED)

@@ -1,4 +1,4 @@
-"""A model measured on a text: loss, perplexity and bits per byte with their intervals, in plain values."""
+"""Evaluate models on a text and report loss, perplexity and bits per byte with intervals, as plain values."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,24 +22,24 @@ from gptmini.user_error import UserError
 
 
 class TrainedModel(NamedTuple):
-    """A model that is evaluated."""
+    """A model to evaluate."""
 
-    run: Path  # the run, checkpoint file or exported folder that was named
-    path: Path  # its checkpoint, or exported folder
+    run: Path  # run, checkpoint file or exported folder, as given by the user
+    path: Path  # its checkpoint or exported folder
     model: GPT
     tokenizer: Tokenizer
-    data: Path | None  # the prepared folder that it was trained on, if its checkpoint names one
+    data: Path | None  # prepared folder that the model was trained on, if its checkpoint names it
 
 
 class Measured(NamedTuple):
     """The evaluation of one model."""
 
-    path: Path  # of its checkpoint, or exported folder
-    convention: str  # in words
-    unit: str  # what a part of the text is, in the plural
-    evaluation: Evaluation  # of the whole text
-    tokens_per_byte: float  # with which the bits per byte were computed
-    sums: Sums  # over the parts of the text
+    path: Path  # checkpoint or exported folder
+    convention: str  # description of the scoring convention
+    unit: str  # name of the parts of the text, in the plural
+    evaluation: Evaluation  # figures of the entire text
+    tokens_per_byte: float  # used to compute bits per byte
+    sums: Sums  # sums over each part of the text
 
     @property
     def n_bytes(self) -> int:
@@ -59,30 +59,30 @@ def measure(
     """Evaluate a model on a text.
 
     Args:
-        trained: the model, on the device that computes.
-        text: what it is evaluated on.
-        alone: whether each document is scored alone, behind beginning_of the tokenizer, which must be an id; otherwise
-            all documents are scored in one stream.
-        stride: ids between the beginnings of windows of a stream; None for windows that do not overlap.
-        batch_size: windows at once.
-        on_batch: is told after each batch how many tokens are scored, and how many there are.
+        trained: the model, on the device to compute on.
+        text: the text to evaluate on.
+        alone: True to score each document alone, after the id that beginning_of gives for the tokenizer (it must not
+            be None); False to score all documents in one stream.
+        stride: number of ids from the start of a window to the start of the next; None: windows do not overlap.
+        batch_size: windows per batch.
+        on_batch: called after each batch with the number of scored tokens and the total number of tokens.
 
-    Raises UserError: the text and the tokenizer do not fit, or no token with text in it is scored.
+    Raises UserError if the tokenizer does not fit the text, or if no scored token has text.
     """
     tokenizer = trained.tokenizer
     sizes = {"context_length": trained.model.config.context_length, "batch_size": batch_size}
     if alone:
         documents = text.documents(tokenizer)
-        # As lm-evaluation-harness does.
+        # lm-evaluation-harness uses the longest input, too.
         sizes["context_length"] = trained.model.config.longest_input
-        tokens_per_byte = None  # known when the documents are scored
+        tokens_per_byte = None  # known after scoring
         first = beginning_of(tokenizer)
         assert first is not None
         name = tokenizer.decode([first])
         passages = [documents_alone(documents, first=first, first_named=name, **sizes)]
     else:
         excerpts = text.streams(tokenizer)
-        tokens_per_byte = tokens_per_byte_of(excerpts)  # of the whole text, as in a validation
+        tokens_per_byte = tokens_per_byte_of(excerpts)  # of the entire text, as in validation
         passages = [stream(excerpt, stride=stride, **sizes) for excerpt in excerpts]
 
     n_tokens = sum(passage.n_tokens for passage in passages)
@@ -94,8 +94,10 @@ def measure(
     )
     n_bytes = int(sums.n_bytes.sum())
     if not n_bytes:
-        reason = "" if alone else " behind its first token, which nothing predicts in a stream"
-        raise UserError(f"{text.name} must have text{reason}, among the tokens that are read")
+        reason = "" if alone else " after its first token, which a stream never scores"
+        raise UserError(
+            f"{text.name} must have text{reason}; use a larger --max-tokens or another text"
+        )
 
     if tokens_per_byte is None:
         tokens_per_byte = n_tokens / n_bytes
@@ -111,9 +113,9 @@ def measure(
 
 
 def report_of(text: HeldOutText, measured: Sequence[Measured]) -> dict[str, Any]:
-    """All figures of one model, or of two and of their comparison, in plain values.
+    """Return all figures of one model, or of two models with their comparison, as plain values.
 
-    Raises UserError: two models were evaluated on different numbers of bytes.
+    Raises UserError if two models were evaluated on different numbers of bytes.
     """
     first = measured[0]
     report: dict[str, Any] = {
@@ -132,7 +134,7 @@ def report_of(text: HeldOutText, measured: Sequence[Measured]) -> dict[str, Any]
 
 
 def _figures(model: Measured) -> dict[str, Any]:
-    """What is known of a model's predictions, and the figures with their intervals."""
+    """Return the figures of a model with their intervals."""
     loss = model.evaluation.loss
     bits = model.evaluation.bits_per_byte
     of_loss = interval_of_loss(model.sums)
@@ -151,11 +153,11 @@ def _figures(model: Measured) -> dict[str, Any]:
 
 
 def _comparison(first: Measured, second: Measured) -> dict[str, Any]:
-    """How much better or worse the second model is, in bits per byte."""
+    """Return the difference in bits per byte between the second and the first model."""
     if first.n_bytes != second.n_bytes:
         raise UserError(
-            f"{first.path} and {second.path} must be compared on the same text, got {first.n_bytes:,} and "
-            f"{second.n_bytes:,} bytes of it"
+            f"{first.path} and {second.path} must be compared on the same text, "
+            f"got {first.n_bytes:,} and {second.n_bytes:,} bytes"
         )
     comparison = compare(first.sums, second.sums)
     difference = second.evaluation.bits_per_byte - first.evaluation.bits_per_byte
@@ -168,7 +170,7 @@ def _comparison(first: Measured, second: Measured) -> dict[str, Any]:
 
 
 def _scaled(interval: Interval | None, model: Measured) -> Interval | None:
-    """An interval of bits for each byte of the scored tokens, by the tokens per byte of the model's evaluation."""
+    """Convert an interval of bits per scored byte to bits per byte with the evaluation's tokens_per_byte."""
     if interval is None:
         return None
     factor = model.tokens_per_byte * model.n_bytes / model.evaluation.n_tokens
@@ -178,7 +180,7 @@ def _scaled(interval: Interval | None, model: Measured) -> Interval | None:
 def _figure(
     value: float, interval: Interval | None, function: Callable[[float], float] = float
 ) -> dict[str, Any]:
-    """A rising function of a value and of the ends of its interval, which a text of one part does not have."""
+    """Apply an increasing function to a value and to both ends of its interval, which may be None."""
     ends = None if interval is None else [function(end) for end in interval]
     return {"value": function(value), "interval": ends}
 
@@ -186,9 +188,10 @@ def _figure(
 def scores_documents_alone(
     models: Sequence[TrainedModel], *, per_document: bool, has_stride: bool
 ) -> bool:
-    """Whether each document is scored alone: where that is asked for, or models of different tokenizers are compared.
+    """Return whether to score each document alone: if per_document is set, or if the tokenizers differ.
 
-    Raises UserError: a tokenizer has no id behind which a document could stand.
+    Raises UserError if each document must be scored alone, but a stride is given or a tokenizer has no id to put before
+    a document.
     """
     tokenizers = [of_ids(trained.tokenizer.to_dict()) for trained in models]
     have_same = all(state == tokenizers[0] for state in tokenizers)
@@ -196,11 +199,11 @@ def scores_documents_alone(
         return False
 
     if has_stride:
-        raise UserError("--stride needs models with the same tokenizer")
+        raise UserError("--stride requires models with the same tokenizer")
     for trained in models:
         if beginning_of(trained.tokenizer) is None:
             raise UserError(
-                f"the tokenizer of {trained.path} must have an end-of-text, behind which each document is scored; "
+                f"the tokenizer of {trained.path} must have an end-of-text token to put before each document; "
                 "tokenizer=char has one only if its text had several documents"
             )
     return True

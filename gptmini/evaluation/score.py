@@ -1,4 +1,4 @@
-"""What a model's predictions of held-out text cost: the loss of each token, summed over a text and over its parts."""
+"""Compute a model's loss on held-out text, summed over the text and over its parts."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -15,12 +15,12 @@ from gptmini.model import GPT, next_token_loss
 from gptmini.model.loss import row_pieces
 from gptmini.user_error import UserError
 
-LARGEST_EXPONENT = 709  # exp(709) is near the largest float64, and exp(710) overflows
+LARGEST_EXPONENT = 709  # exp(709) is near the largest float64; exp(710) overflows
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How well a model predicted a number of tokens."""
+    """The result of an evaluation."""
 
     loss: float  # nats per token
     n_tokens: int  # number of predicted tokens
@@ -28,37 +28,38 @@ class Evaluation:
 
     @property
     def perplexity(self) -> float:
-        """exp(loss), or infinity where exp overflows."""
+        """exp(loss), or infinity if exp overflows."""
         return exponential(self.loss)
 
 
 @dataclass
 class Tally:
-    """The losses of a text, added up batch by batch, so that each token weighs the same.
+    """The sum of the losses of a text over its batches; each token has the same weight.
 
-    The sum stays on the device until an evaluation is asked for, because reading it would keep a GPU waiting.
+    The sum stays on the device until evaluation is called, because reading it would wait for the GPU.
     """
 
     nats: Tensor | float = 0.0
     n_tokens: Tensor | int = 0
 
     def add(self, losses: Tensor, n_tokens: Tensor | int) -> None:
-        """Add losses in nats, of any shape, of which n_tokens are scored and the others zero.
+        """Add losses in nats, of any shape; n_tokens of them are scored, and the others must be zero.
 
-        They are summed in float64, or in float32 on Apple's GPUs, which have no float64.
+        The sum is in float64, or in float32 on Apple's GPUs, which do not support float64.
         """
         dtype = torch.float32 if losses.device.type == "mps" else torch.float64
         self.nats = self.nats + losses.sum(dtype=dtype)
         self.n_tokens = self.n_tokens + n_tokens
 
     def evaluation(self, tokens_per_byte: float) -> Evaluation:
-        """The figures of all tokens that were added, at least one; tokens_per_byte is that of the whole text.
+        """Return the figures of all tokens so far; tokens_per_byte is the ratio in the entire text.
 
-        The first token of a split is never predicted. tokens_per_byte counts it, which charges it the mean loss.
+        The first token of a split is never predicted, but tokens_per_byte counts it. So bits per byte include the mean
+        loss for this token. Raises UserError if no token was scored.
         """
         n_tokens = int(self.n_tokens)
         if not n_tokens:
-            raise UserError("an evaluation needs a token that counts, got none; give more text")
+            raise UserError("an evaluation must score at least one token, got none; give more text")
         loss = float(self.nats) / n_tokens
         return Evaluation(
             loss=loss,
@@ -68,32 +69,32 @@ class Tally:
 
 
 class Sums(NamedTuple):
-    """Sums over the parts of a text, (n_parts,) each: its documents, or blocks of it."""
+    """Sums over each part of a text, (n_parts,) each; a part is a document or a block."""
 
     nats: np.ndarray  # float64
-    n_tokens: np.ndarray  # int64, of those that are scored
-    n_bytes: np.ndarray  # int64, UTF-8 bytes of their text
+    n_tokens: np.ndarray  # int64, scored tokens
+    n_bytes: np.ndarray  # int64, UTF-8 bytes of the scored tokens
 
 
 def exponential(value: float) -> float:
-    """exp(value), or infinity where exp overflows."""
+    """Return exp(value), or infinity if exp overflows."""
     return math.inf if value > LARGEST_EXPONENT else math.exp(value)
 
 
 @torch.no_grad()
 def token_losses(model: GPT, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the loss of each target, and the id that the model holds likeliest in the target's place.
+    """Return the loss of each target, and the most probable id at each target's position.
 
     Args:
         model: a GPT in eval mode.
         tokens: int64 (B, T), on the model's device.
-        targets: int64 (B, T), tokens shifted by one; the loss of a target that is NOT_SCORED is 0.
+        targets: int64 (B, T), tokens shifted by one. NOT_SCORED targets have a loss of 0.
 
     Returns losses in nats, (B, T), and ids, int64 (B, T).
     """
     hidden = model.hidden(tokens)  # (B, T, C)
 
-    # All logits of a large vocabulary at once would need gigabytes.
+    # Work in pieces: all logits of a large vocabulary at once would take gigabytes.
     losses = []
     likeliest = []
     for rows, row_targets in row_pieces(model, hidden, targets):  # (1, n, C), (n,)
@@ -109,14 +110,14 @@ def evaluate(
     *,
     tokens_per_byte: float,
 ) -> Evaluation:
-    """Evaluate a model on batches; each token weighs the same, and no random number is drawn.
+    """Evaluate a model on batches; each token has the same weight, and no random numbers are drawn.
 
     Args:
-        model: a GPT in either mode; it is in the same mode afterwards.
-        batches: pairs of tokens and targets, int64 (B, T) of any sizes, on any device; a target of -100 is not scored.
-        tokens_per_byte: tokens per UTF-8 byte of the split that the batches are from.
+        model: a GPT in train or eval mode; the mode is restored afterwards.
+        batches: pairs of tokens and targets, int64 (B, T) of any sizes, on any device. Targets of -100 are not scored.
+        tokens_per_byte: tokens per UTF-8 byte in the split of the batches.
 
-    Raises UserError: no target is scored.
+    Raises UserError if no target is scored.
     """
     tally = Tally()
     with _in_eval_mode(model):
@@ -132,13 +133,13 @@ def score(
     byte_lengths: np.ndarray,
     on_batch: Callable[[int], None] = lambda n_tokens: None,
 ) -> tuple[Tally, Sums]:
-    """Score passages one after the other: what they cost together, and each of their parts.
+    """Score passages in order; return the tally of all tokens and the sums over each part.
 
     Args:
-        model: a GPT in either mode; it is in the same mode afterwards.
-        passages: the text; parts without a scored token are left out.
+        model: a GPT in train or eval mode; the mode is restored afterwards.
+        passages: the text. Parts without scored tokens are left out of the sums.
         byte_lengths: UTF-8 bytes of each id of the vocabulary, int64 (V,).
-        on_batch: is told after each batch how many tokens are scored so far.
+        on_batch: called after each batch with the number of tokens scored so far.
     """
     tally = Tally()
     sums = [np.zeros((3, 0))]  # nats, tokens and bytes of the parts of each passage, (3, n_parts)
@@ -165,11 +166,11 @@ def _sums_of_parts(
     byte_lengths: np.ndarray,
     on_batch: Callable[[int], None],
 ) -> np.ndarray:
-    """Score a passage, and add up nats, tokens and bytes of each part of it with a scored token, (3, n_parts)."""
-    n_tokens = 0  # of the passage so far
+    """Score a passage; return nats, tokens and bytes of each part with scored tokens, (3, n_parts)."""
+    n_tokens = 0  # tokens of the passage so far
     n_bytes = 0
-    numbers = [np.zeros(0, dtype=np.int64)]  # of the parts in each batch, (n,)
-    sums = [np.zeros((3, 0))]  # over those parts, (3, n)
+    part_numbers = [np.zeros(0, dtype=np.int64)]  # numbers of the parts in each batch, (n,)
+    sums = [np.zeros((3, 0))]  # sums over these parts, (3, n)
 
     for tokens, targets in passage.batches:
         losses = _score_batch(model, tally, tokens, targets)  # (B, T)
@@ -177,7 +178,7 @@ def _sums_of_parts(
         nats = losses.cpu()[is_scored].double().numpy()  # (n,)
         lengths = byte_lengths[targets[is_scored].numpy()]  # (n,)
 
-        # The number of the part that each token belongs to, or, of a block, in which it begins.
+        # The number of the part that each token belongs to. A token belongs to the block in which it starts.
         if passage.ends is None:
             parts = (n_bytes + np.cumsum(lengths) - lengths) // BLOCK_BYTES
         else:
@@ -186,28 +187,28 @@ def _sums_of_parts(
         n_tokens += len(nats)
         n_bytes += int(lengths.sum())
 
-        # Added up at once, so that memory grows with the parts and not with the tokens.
-        in_batch, sums_in_batch = _added_up(parts, np.stack((nats, np.ones(len(nats)), lengths)))
-        numbers.append(in_batch)
+        # Sum after each batch, so that memory grows with the number of parts, not with the number of tokens.
+        in_batch, sums_in_batch = _sum_by_part(parts, np.stack((nats, np.ones(len(nats)), lengths)))
+        part_numbers.append(in_batch)
         sums.append(sums_in_batch)
         on_batch(int(tally.n_tokens))
 
-    _, totals = _added_up(np.concatenate(numbers), np.concatenate(sums, axis=1))
+    _, totals = _sum_by_part(np.concatenate(part_numbers), np.concatenate(sums, axis=1))
     return totals
 
 
-def _added_up(parts: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Add up values, (3, n), that belong to the same part; parts are numbers that rise, (n,).
+def _sum_by_part(parts: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sum the values (3, n) of each part; parts are non-decreasing part numbers, (n,).
 
-    Returns each number once, (n_parts,), and the sums of its part, (3, n_parts).
+    Returns the distinct part numbers, (n_parts,), and their sums, (3, n_parts).
     """
-    begins = np.flatnonzero(np.diff(parts, prepend=-1))
-    return parts[begins], np.add.reduceat(values, begins, axis=1)
+    starts = np.flatnonzero(np.diff(parts, prepend=-1))
+    return parts[starts], np.add.reduceat(values, starts, axis=1)
 
 
 @contextmanager
 def _in_eval_mode(model: GPT) -> Iterator[None]:
-    """Switch a model's dropout off, and give the model back its mode afterwards."""
+    """Switch dropout off, and restore the mode of the model afterwards."""
     was_training = model.training
     model.eval()
     try:

@@ -1,7 +1,7 @@
-"""The text that models are evaluated on: a split of a prepared folder, or files that need not be prepared.
+"""The text that models are evaluated on: a split of a prepared folder, or plain text files.
 
-Both give the ids of their documents under a model's tokenizer, in streams or each document by itself. Of both, about
-max_tokens tokens are read, or all for None.
+Both classes return ids under a model's tokenizer, as streams or document by document. They read about max_tokens
+tokens, or all tokens for None.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ class PreparedText:
     """A split of a prepared folder."""
 
     def __init__(self, folder: Path, split: str, max_tokens: int | None) -> None:
-        """Open the folder; UserError if it is damaged."""
+        """Open the folder; raise UserError if it is damaged."""
         self._store = TokenStore(folder)
         self._split = split
         self._max_tokens = max_tokens
@@ -28,33 +28,33 @@ class PreparedText:
         self.notes: list[str] = []
 
     def streams(self, tokenizer: Tokenizer) -> list[Excerpt]:
-        """The ids of each source as prepared; UserError unless they are those of the model's tokenizer."""
+        """Return the prepared ids of each source; raise UserError if they belong to another tokenizer."""
         if not self._has_ids_of(tokenizer):
             raise UserError(
-                f"{self._store.folder} must hold tokens of the model's own tokenizer, got those of another; --text "
-                "takes a text that is not prepared"
+                f"{self._store.folder} was prepared with another tokenizer than the model's; "
+                "give plain text files with --text"
             )
         return self._store.excerpts(self._split, self._max_tokens)
 
     def documents(self, tokenizer: Tokenizer) -> list[np.ndarray]:
-        """The ids of each document's text, encoded anew where the model has another tokenizer."""
+        """Return the ids of each document's text; encode the text again if the model has another tokenizer."""
         if not self._store.has_index:
             raise UserError(
-                f"{self._store.folder} does not say where documents end, which --per-document and models with other "
-                "tokenizers need; name files of text with --text"
+                f"{self._store.folder} does not store where documents end, as --per-document and "
+                "different tokenizers require; give plain text files with --text"
             )
         own = from_dict(self._store.tokenizer_state)
         documents = self._own_documents(own)
         if self._has_ids_of(tokenizer):
             return list(documents)
-        return [_encoded(tokenizer, own.decode(ids.tolist())) for ids in documents]
+        return [_encode(tokenizer, own.decode(ids.tolist())) for ids in documents]
 
     def _has_ids_of(self, tokenizer: Tokenizer) -> bool:
-        """Whether the ids are those of this tokenizer."""
+        """Return whether the folder was prepared with the same ids as this tokenizer's."""
         return of_ids(tokenizer.to_dict()) == of_ids(self._store.tokenizer_state)
 
     def _own_documents(self, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
-        """The ids of each document as prepared, until there are max_tokens, without those that stand around a text."""
+        """Yield the prepared ids of each document, without special tokens, until there are max_tokens ids."""
         ids = self._store.tokens(self._split)
         start = 0
         n_tokens = 0
@@ -71,26 +71,26 @@ class PreparedText:
                 yield document
 
 
-class _TypedCorpus(TextCorpus):
-    """A corpus whose files were named on the command line of gptmini evaluate."""
+class _EvaluatedCorpus(TextCorpus):
+    """A corpus that names the option --text of gptmini evaluate in its errors."""
 
     path_key = "--text"
 
 
 class TextFiles:
-    """Files of text, which are read into memory and encoded by each model's tokenizer."""
+    """Text files that are read into memory and encoded by each model's tokenizer."""
 
     def __init__(self, paths: Sequence[Path], field: str, max_tokens: int | None) -> None:
-        """Read the documents; UserError for a file that cannot be read or holds no text."""
+        """Read the documents; raise UserError if a file cannot be read or has no text."""
         self.name = ", ".join(str(path) for path in paths)
         self._max_tokens = max_tokens
-        # How many documents the first model is evaluated on, and so every other one.
+        # Number of documents that the first model is evaluated on; all other models use the same number.
         self._n_documents: int | None = None
         self._texts: list[str] = []
 
         try:
-            # No share is held out: documents() gives all of them.
-            corpus = _TypedCorpus([str(path) for path in paths], val_fraction=0.5, field=field)
+            # documents() returns all documents, so val_fraction has no effect.
+            corpus = _EvaluatedCorpus([str(path) for path in paths], val_fraction=0.5, field=field)
             parts: list[str] = []
             for document in corpus.documents():
                 parts.append(document.text)
@@ -98,17 +98,17 @@ class TextFiles:
                     self._texts.append("".join(parts))
                     parts = []
         except UserError as error:
-            # The option for data.field has another name, and other keys of a configuration have no option.
+            # In this command, the key data.field is the option --field.
             message = error.message.replace("as data.field says", "as --field says")
             raise UserError(message) from None
         self.notes = corpus.notes()
 
     def streams(self, tokenizer: Tokenizer) -> list[Excerpt]:
-        """The ids of all documents in one stream, as a preparation puts them together."""
+        """Return the ids of all documents in one stream, in the layout of prepared tokens."""
         before = np.array(before_documents(tokenizer), dtype=np.int64)
         ends = [] if tokenizer.end_of_text is None else [tokenizer.end_of_text]
         end = np.array(ends, dtype=np.int64)
-        pieces = [np.concatenate([before, _encoded(tokenizer, text), end]) for text in self._texts]
+        pieces = [np.concatenate([before, _encode(tokenizer, text), end]) for text in self._texts]
 
         ids = np.concatenate(pieces)
         n_bytes = sum(len(text.encode("utf-8")) for text in self._texts)
@@ -121,10 +121,10 @@ class TextFiles:
         return [excerpt]
 
     def documents(self, tokenizer: Tokenizer) -> list[np.ndarray]:
-        """The ids of each document's text.
+        """Return the ids of each document's text.
 
-        With max_tokens, they are as many documents as hold that many tokens under the first tokenizer that this is
-        asked for, so that every model is evaluated on the same documents.
+        With max_tokens, the first call decides the number of documents: the fewest that have max_tokens tokens under
+        its tokenizer. Later calls return the same documents, so that all models are evaluated on the same text.
         """
         documents = []
         n_tokens = 0
@@ -132,7 +132,7 @@ class TextFiles:
             is_enough = self._max_tokens is not None and n_tokens >= self._max_tokens
             if is_enough and self._n_documents is None:
                 break
-            documents.append(_encoded(tokenizer, text))
+            documents.append(_encode(tokenizer, text))
             n_tokens += len(documents[-1])
         self._n_documents = len(documents)
         return documents
@@ -141,7 +141,7 @@ class TextFiles:
 HeldOutText = PreparedText | TextFiles
 
 
-def _encoded(tokenizer: Tokenizer, text: str) -> np.ndarray:
-    """Ids of a text under a tokenizer, int64 (n,); UserError for a character that it does not have."""
+def _encode(tokenizer: Tokenizer, text: str) -> np.ndarray:
+    """Return the ids of a text, int64 (n,); raise UserError if the tokenizer does not have a character."""
     (ids,) = tokenizer.encode_batch([text])
     return ids.astype(np.int64)

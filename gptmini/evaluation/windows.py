@@ -1,4 +1,4 @@
-"""Windows over held-out text: the conventions by which each token is predicted once, in order."""
+"""Windows over held-out text: conventions for scoring each token once, in order."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -13,32 +13,32 @@ from gptmini.data.ids import Ids, without_marks
 from gptmini.data.store import Excerpt
 from gptmini.user_error import UserError
 
-NOT_SCORED = NOT_COUNTED  # target in a place that is not scored
-# A text that is one document is divided into blocks for its interval: some sentences, so that neighbours are nearly
-# independent.
+NOT_SCORED = NOT_COUNTED  # target at a position that is not scored
+# Size of the blocks that a single document is divided into for its interval: a few sentences, so that neighbouring
+# blocks are nearly independent.
 BLOCK_BYTES = 512
 
 
 class Window(NamedTuple):
-    """Ids of which a model is given all but the last, and the last n_scored of which are scored."""
+    """Consecutive ids: the model reads all except the last, and the last n_scored are scored."""
 
     ids: np.ndarray  # (n,), at least 2
     n_scored: int  # from 1 to n - 1
 
 
 class Passage(NamedTuple):
-    """Text that is scored token by token in its order, and the parts that it consists of."""
+    """Text to score token by token, in order, and its division into parts."""
 
-    convention: str  # in words
+    convention: str  # description of the scoring convention
     batches: Iterator[tuple[Tensor, Tensor]]  # tokens and targets, int64 (B, T) each
-    n_tokens: int  # that are scored
-    # Where each part ends, in scored tokens from the first one on, int64 (n_parts,); None for a text that is one
-    # document, or of which it is not known where documents end.
+    n_tokens: int  # number of scored tokens
+    # Number of scored tokens up to the end of each part, int64 (n_parts,). None if the text is a single document, or
+    # if the ends of documents are unknown.
     ends: np.ndarray | None
 
     @property
     def unit(self) -> str:
-        """What a part is, in the plural."""
+        """Name of the parts, in the plural."""
         return "documents" if self.ends is not None else f"blocks of {BLOCK_BYTES} bytes"
 
 
@@ -50,14 +50,14 @@ def documents_alone(
     context_length: int,
     batch_size: int,
 ) -> Passage:
-    """Each document behind an id that is not scored itself.
+    """Score each document alone, after an id that is not scored.
 
     Args:
-        documents: ids of each, (n,), without those that stand around a text.
-        first: id that stands before each document.
-        first_named: the token of that id, for the convention.
-        context_length: most ids that the model is given.
-        batch_size: most windows of a batch.
+        documents: ids of each document, (n,), without special tokens.
+        first: id to put before each document.
+        first_named: the token of this id, for the description of the convention.
+        context_length: maximum number of ids that the model reads.
+        batch_size: maximum number of windows per batch.
     """
 
     def windows() -> Iterator[Window]:
@@ -66,7 +66,7 @@ def documents_alone(
 
     lengths = [len(ids) for ids in documents]
     return Passage(
-        convention=f"each document alone behind {first_named}, in windows of {context_length} tokens",
+        convention=f"each document alone after {first_named}, in windows of {context_length} tokens",
         batches=in_batches(windows(), batch_size),
         n_tokens=sum(lengths),
         ends=np.cumsum(lengths) if len(documents) > 1 else None,
@@ -76,16 +76,16 @@ def documents_alone(
 def stream(
     excerpt: Excerpt, *, stride: int | None, context_length: int, batch_size: int
 ) -> Passage:
-    """Documents one behind the other, ends of text included; every id but the first is scored.
+    """Score all documents as one stream, with end-of-text tokens; every id except the first is scored.
 
     Args:
-        excerpt: what is read of a text.
-        stride: ids from the beginning of a window to that of the next; None, or context_length, for the windows and
-            the batches of a validation, which do not overlap.
-        context_length: most ids that the model is given.
-        batch_size: most windows of a batch.
+        excerpt: the text.
+        stride: number of ids from the start of a window to the start of the next. None, or context_length, gives the
+            same windows and batches as validation, which do not overlap.
+        context_length: maximum number of ids that the model reads.
+        batch_size: maximum number of windows per batch.
 
-    Raises UserError: a stride that is longer than a window.
+    Raises UserError if the stride is longer than a window.
     """
     n_tokens = min(excerpt.n_tokens, len(excerpt.ids) - 1)
     convention = f"one stream, in windows of {context_length} tokens"
@@ -98,7 +98,9 @@ def stream(
             max_tokens=n_tokens,
         )
     elif stride > context_length:
-        raise UserError(f"--stride must be at most the context of {context_length}, got {stride}")
+        raise UserError(
+            f"--stride must be at most the context length {context_length}, got {stride}"
+        )
     else:
         convention += f", {stride} apart"
         windows = strided_windows(
@@ -109,8 +111,8 @@ def stream(
     ends = excerpt.document_ends
     if ends is not None:
         ends = ends.astype(np.int64) - 1  # the first id is not scored
-    is_one = ends is None or bool(ends[0] >= n_tokens)
-    if excerpt.ids.dtype.kind == "i":  # some are not scored
+    is_single_document = ends is None or bool(ends[0] >= n_tokens)
+    if excerpt.ids.dtype.kind == "i":  # signed ids: negative ids are not scored
         is_scored = excerpt.ids[1 : n_tokens + 1] >= 0  # (n_tokens,)
         n_before = np.cumsum(np.append(0, is_scored))  # (n_tokens + 1,)
         n_tokens = int(n_before[-1])
@@ -119,35 +121,35 @@ def stream(
         convention=convention,
         batches=batches,
         n_tokens=n_tokens,
-        ends=None if is_one else ends,
+        ends=None if is_single_document else ends,
     )
 
 
 def rolling_windows(ids: np.ndarray, *, first: int, context_length: int) -> Iterator[Window]:
-    """Windows of one document, each of whose ids is scored once; the first id is predicted from the id `first`.
+    """Yield windows of one document that score each id once; the model predicts the first id from the id `first`.
 
-    Windows do not overlap, but for the last, which keeps as much context as fits. Where the document is shorter than a
-    window, there is only one.
+    Windows do not overlap, except that the last window is extended to the left for full context.
     Source: lm-evaluation-harness, get_rolling_token_windows and make_disjoint_window in lm_eval/utils.py.
-    The document's ids are (n,); the other arguments are those of documents_alone.
+    ids has the shape (n,); see documents_alone for the other arguments.
     """
     given = np.concatenate([[first], ids])  # (n + 1,)
     for n_done in range(0, len(ids), context_length):
         n_scored = min(context_length, len(ids) - n_done)
-        end = n_done + n_scored + 1  # in given, behind the last scored id
+        end = n_done + n_scored + 1  # index in given, after the last scored id
         start = max(0, end - context_length - 1)
         yield Window(given[start:end], n_scored)
 
 
 def strided_windows(ids: Ids, n_ids: int, *, stride: int, context_length: int) -> Iterator[Window]:
-    """Overlapping windows of context_length ids, which begin stride ids apart; each id but the first is scored once.
+    """Yield overlapping windows of context_length ids that start stride ids apart and score each id once.
 
-    Source: the guide on perplexity in the documentation of Hugging Face's transformers.
+    The first id is not scored. Source: the guide on perplexity in the documentation of Hugging Face transformers.
 
     Args:
-        ids: of a stream.
-        n_ids: how many of them are read.
-        stride: from 1 to context_length - 1. Of each window but the first, so many ids at most are scored.
+        ids: ids of a stream.
+        n_ids: number of ids to read.
+        stride: from 1 to context_length - 1. Every window except the first scores at most this number of ids.
+        context_length: number of ids of a window.
     """
     n_done = 1  # the first id is not predicted
     for start in range(0, n_ids, stride):
@@ -160,9 +162,9 @@ def strided_windows(ids: Ids, n_ids: int, *, stride: int, context_length: int) -
 
 
 def in_batches(windows: Iterable[Window], size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of at most `size` windows in their order, the shorter ones filled up behind their end.
+    """Yield batches of at most `size` windows in order; shorter windows are padded at the end.
 
-    Yields tokens and targets, int64 (B, T) each; targets are NOT_SCORED where they do not count.
+    Each batch is tokens and targets, int64 (B, T) each; targets that are not scored are NOT_SCORED.
     """
     rest = iter(windows)
     while group := list(islice(rest, size)):

@@ -131,7 +131,7 @@ def test_a_vocabulary_without_an_end_of_text_cannot_stand_before_documents(scrip
     script("train", *short, "tokenizer=char", "name=letters")
     result = script("evaluate", "runs/letters", "--per-document")
     assert (result.code, result.err.count("\n")) == (2, 1), result
-    assert "must have an end-of-text, behind which each document is scored" in result.err
+    assert "must have an end-of-text" in result.err
 
 
 def test_the_sources_of_a_mixture_are_measured_by_document(script, trained, tmp_path):
@@ -143,7 +143,7 @@ def test_the_sources_of_a_mixture_are_measured_by_document(script, trained, tmp_
     alone = script(
         "evaluate", "runs/latest", "--data", result.out.partition(",")[0], "--per-document"
     )
-    assert "does not say where documents end, which --per-document and" in alone.err
+    assert "--per-document" in alone.err
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_the_sources_of_a_mixture_are_measured_by_document(script, trained, tmp_
         (
             "a; b.jsonl",
             '{"body": 1}',
-            ["a; b.jsonl, line 1", "field text, as --field says", "body"],
+            ["a; b.jsonl, line 1", "field text", "--field", "body"],
         ),
         # Remedies that name keys of training are left out.
         ("a; b.txt", "caf\xe9", ["a; b.txt is not valid UTF-8", "0xe9"]),

@@ -1,4 +1,4 @@
-"""Evaluation weighs by token, converts as written by hand, and leaves no trace."""
+"""Evaluation gives each token the same weight, converts units correctly, and does not change the model."""
 
 import math
 
@@ -25,7 +25,7 @@ def unequal_batches():
 
 @torch.no_grad()
 def nats_by_hand(model):
-    """-log softmax of each target, batch by batch, a row and a position at a time."""
+    """Return -log softmax of each target, by batch, computed position by position."""
     batches = []
     for tokens, targets in unequal_batches():
         logits = model(tokens).double().flatten(0, 1)  # (B * T, V)
@@ -41,7 +41,7 @@ def test_loss_is_the_mean_over_tokens_not_over_batches():
     nats = nats_by_hand(model)
     expected = sum(map(sum, nats)) / (65 + 21 + 1)
     mean_of_means = sum(sum(batch) / len(batch) for batch in nats) / 3
-    assert abs(expected - mean_of_means) > 0.01  # the two can be told apart here
+    assert abs(expected - mean_of_means) > 0.01  # the two differ in this test
 
     result = evaluate(model, unequal_batches(), tokens_per_byte=0.25)
     assert result.n_tokens == 87
@@ -52,7 +52,7 @@ def test_loss_is_the_mean_over_tokens_not_over_batches():
 
 def test_nats_are_summed_in_float64():
     tally = Tally()
-    tally.add(torch.tensor([2.0**24, 1.0, 1.0]), 3)  # in float32 the ones would be lost, one by one
+    tally.add(torch.tensor([2.0**24, 1.0, 1.0]), 3)  # a sum in float32 would lose each 1
     assert tally.nats == 2**24 + 2
 
 
@@ -76,7 +76,7 @@ def test_figures_by_hand():
 
 @pytest.mark.parametrize("batches", [[], [(torch.zeros(2, 3).long(), torch.full((2, 3), -100))]])
 def test_batches_without_a_token_that_counts_are_refused(batches):
-    with pytest.raises(UserError, match="an evaluation needs a token that counts, got none"):
+    with pytest.raises(UserError, match="at least one token, got none"):
         evaluate(make(), batches, tokens_per_byte=1.0)
 
 
@@ -88,7 +88,7 @@ def test_evaluating_draws_nothing_and_leaves_the_model_as_it_was(training):
     torch.manual_seed(3)
     state = torch.get_rng_state()
 
-    # Equal figures show that dropout is inactive.
+    # Equal results show that dropout is off.
     assert evaluate(model, unequal_batches(), tokens_per_byte=1.0) == expected
     assert torch.equal(torch.get_rng_state(), state)
     assert model.training is training

@@ -1,4 +1,4 @@
-"""Bootstrap intervals against what statistics says of plain cases."""
+"""Bootstrap intervals equal the formulas of statistics in simple cases."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def sums_of(nats, n_tokens, n_bytes):
 
 
 def test_the_interval_of_a_mean_is_that_of_the_normal_distribution():
-    """Documents of one token: the ratio is a mean, whose error is known."""
+    """With one token per document, the ratio is a mean with a known standard error."""
     draw = np.random.default_rng(1)
     nats = draw.normal(3.0, 0.5, size=4000)
     sums = sums_of(nats, np.ones(4000, int), np.full(4000, 2))
@@ -28,7 +28,7 @@ def test_the_interval_of_a_mean_is_that_of_the_normal_distribution():
 
 
 def test_the_interval_of_a_ratio_is_that_of_the_linear_approximation():
-    """Documents of unequal length: Cochran 1977, Sampling Techniques, formula 2.39."""
+    """With documents of different lengths: Cochran 1977, Sampling Techniques, formula 2.39."""
     draw = np.random.default_rng(2)
     n_tokens = draw.integers(10, 500, size=3000)
     nats = n_tokens * draw.normal(2.0, 0.3, size=3000)
@@ -47,7 +47,7 @@ def test_the_draws_are_the_same_every_time_and_one_part_has_no_interval():
 
 
 def test_a_comparison_pairs_documents():
-    """Two models whose losses differ by a constant are told apart, however much documents differ among themselves."""
+    """A constant difference between two models is detected, however much the documents differ."""
     draw = np.random.default_rng(4)
     n_bytes = draw.integers(10, 100, size=200)
     nats = n_bytes * draw.normal(3.0, 2.0, size=200)
@@ -59,7 +59,7 @@ def test_a_comparison_pairs_documents():
     assert result.share_won == 1.0
     assert compare(second, first).share_won == 0.0
     low, high = interval_of_bits(first)
-    assert high - low > 10 * expected  # unpaired, the two could not be told apart
+    assert high - low > 10 * expected  # without pairing, the difference would not be detected
 
 
 def test_a_part_without_text_divides_nothing_by_zero():

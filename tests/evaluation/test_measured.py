@@ -1,4 +1,4 @@
-"""A model measured on a text: how many tokens it is given at once."""
+"""Evaluating a model on a text: the number of tokens that it reads at once."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ LETTERS = CharTokenizer("abcdefghij", end_of_text=True)
 
 
 class Texts:
-    """Documents of up to twice as many letters as a model has positions."""
+    """Documents with up to twice as many letters as the model has positions."""
 
     name = "letters"
     notes = ()

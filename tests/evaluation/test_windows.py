@@ -1,4 +1,4 @@
-"""What each convention scores, against the field's own definitions written out, and against transformers."""
+"""Each convention scores the tokens of its published definition, and gives the losses of transformers."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from sizes import CONTEXT, GPT2, V
 from toys import wide_gpt
 
 END = V - 1
-BYTES = np.array([*range(1, V), 0])  # of each id; the end of text has none
+BYTES = np.array([*range(1, V), 0])  # bytes of each id; end-of-text has no bytes
 
 
 def ids_of(n, seed=0):
@@ -35,12 +35,12 @@ def alone(documents, batch_size=5):
 
 
 def scored(*passages):
-    """What score says of passages under a small model."""
+    """Return the scores of passages under a small model."""
     return score(wide_gpt(GPT2).eval(), passages, byte_lengths=BYTES)
 
 
 def nats_of(model, ids):
-    """-log softmax of each id but the first behind those before it, in nats, in one window."""
+    """Return -log softmax of each id after the first, in nats, computed in one window."""
     with torch.no_grad():
         logits = model(torch.tensor(ids[None, :-1]))[0].double()
     picked = logits.log_softmax(-1)[range(len(ids) - 1), ids[1:]]
@@ -49,7 +49,7 @@ def nats_of(model, ids):
 
 @pytest.mark.parametrize("n", [1, 12, 13, 14, 26, 27, 40])
 def test_a_document_alone_is_scored_as_lm_evaluation_harness_defines(n):
-    """Window k begins where window k - 1 ended; the last one is moved back until it is full."""
+    """Window k starts where window k - 1 ended; the last window is extended to the left until it is full."""
     ids = ids_of(n)
     given = [END, *ids]
     expected = []
@@ -72,7 +72,7 @@ def test_a_document_alone_is_scored_as_lm_evaluation_harness_defines(n):
 @pytest.mark.parametrize("stride", [1, 4, 12])
 @pytest.mark.parametrize("n", [2, 13, 14, 40])
 def test_a_stride_gives_the_loss_of_the_guide_of_hugging_face(n, stride):
-    """The loop of transformers' page on perplexity, with the loss that transformers' models compute."""
+    """Compare with the loop in transformers' guide on perplexity and the losses of its models."""
     transformers = pytest.importorskip("transformers")
     from gptmini.interop import to_hugging_face
 
@@ -130,7 +130,7 @@ def test_filling_up_a_batch_changes_no_loss(batch_size):
 
 @pytest.mark.parametrize("n_tokens", [None, 17])
 def test_a_stream_is_scored_in_the_batches_of_a_validation(n_tokens):
-    """Bit for bit, in two sources of which the second goes on adding to the sum of the first."""
+    """The results are bitwise equal, also for two sources that are added to the same sum."""
     model = wide_gpt(GPT2).eval()
     ids = ids_of(100)
     passages = [stream_of(ids, n_tokens=n_tokens), stream_of(ids[7:])]
@@ -149,12 +149,12 @@ def test_a_stream_is_scored_in_the_batches_of_a_validation(n_tokens):
 def test_documents_of_a_stream_are_told_apart_by_their_ends(stride):
     documents = [ids_of(n, seed=n) for n in (4, 20, 1)]
     ids = np.concatenate([np.append(document, END) for document in documents])
-    # As a prepared folder has them.
+    # The same dtype as in a prepared folder.
     ends = np.cumsum([5, 21, 2]).astype(np.uint64)
     passage = stream_of(ids, ends, stride=stride)
     assert (passage.unit, passage.n_tokens) == ("documents", 27)
 
-    # The first id is not predicted; each document keeps its end.
+    # The first id is not predicted; each document includes its end-of-text.
     _, sums = scored(passage)
     assert sums.n_tokens.tolist() == [4, 21, 2]
     assert sums.n_bytes[1:].tolist() == [int(BYTES[ids].sum()) for ids in documents[1:]]

@@ -128,7 +128,7 @@ def test_a_document_alone_stands_behind_the_token_of_lm_evaluation_harness(folde
     bits = nats / math.log(2) / n_bytes
     assert found.evaluation.bits_per_byte == pytest.approx(bits, rel=1e-5)
     assert found.n_bytes == n_bytes
-    assert found.convention.startswith(f"each document alone behind {coder.decode([first])}, ")
+    assert found.convention.startswith(f"each document alone after {coder.decode([first])}, ")
 
 
 @pytest.mark.parametrize("stride", [None, 5])
