@@ -1,6 +1,6 @@
-"""The device that this machine computes on: how it is chosen, and its clock, memory and speed.
+"""Choose the device, precision and threads for this machine; measure its time, memory and speed.
 
-python -m gptmini.hardware says what gptmini would use this machine as, and why.
+python -m gptmini.hardware prints the choices that gptmini makes on this machine, with their reasons.
 """
 
 import argparse
@@ -19,25 +19,25 @@ import torch
 
 from gptmini.user_error import UserError
 
-TF32_SINCE = (8, 0)  # compute capability of the first GPUs with TF32 products, Ampere
-TRITON_SINCE = (7, 0)  # compute capability of the oldest GPUs that Triton compiles for, Volta
-# The C++ compiler that torch.compile calls for a CPU, as torch._inductor.config.cpp.cxx has it.
+TF32_SINCE = (8, 0)  # compute capability of the first GPUs with TF32: Ampere
+TRITON_SINCE = (7, 0)  # compute capability of the oldest GPUs that Triton supports: Volta
+# The C++ compiler that torch.compile calls on a CPU, as in torch._inductor.config.cpp.cxx.
 CPP_COMPILER = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
-# Why device=auto chose a device; mps means Apple's GPUs.
+# Why device=auto chooses a device; mps means Apple's GPUs.
 DEVICE_REASONS = {
-    "cuda": "a GPU is here",
-    "mps": "no CUDA device here",
-    "cpu": "no CUDA or MPS device here",
+    "cuda": "CUDA device found",
+    "mps": "no CUDA device found",
+    "cpu": "no CUDA or MPS device found",
 }
-# dtype of the weights to sample with
+# Names of the dtypes for sampling.
 DTYPES = {
     "fp32": torch.float32,
     "bf16": torch.bfloat16,
     "fp64": torch.float64,
 }
 
-# Dense operations a second in bf16 by NVIDIA's data sheets, under the names that the driver gives.
-# Lightning's table is not used because it mistakes L40S for L4.
+# Dense bf16 operations per second from NVIDIA's data sheets, by the device name of the driver. Lightning has such a
+# table, too, but it confuses the L40S with the L4.
 PEAKS = {
     "NVIDIA A100-SXM4-40GB": 312e12,
     "NVIDIA A100-SXM4-80GB": 312e12,
@@ -51,10 +51,10 @@ PEAKS = {
     "NVIDIA GeForce RTX 4090": 165e12,
 }
 
-# Environment variable from which a process that starts takes its number of CPU threads.
-VARIABLE_OF_THREADS = "OMP_NUM_THREADS"
+# Environment variable that sets the number of CPU threads of a new process.
+THREADS_VARIABLE = "OMP_NUM_THREADS"
 
-# Numbers of two parameters of mallopt, from glibc's malloc.h.
+# Two parameters of mallopt, from glibc's malloc.h.
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 
@@ -65,19 +65,19 @@ class Hardware:
 
     device: str  # cpu, cuda or mps
     # fp32: float32 throughout. bf16: float32 weights under torch's autocast.
-    # bf16_stream: each float32 weight is rounded to bfloat16 where it is used, and activations are bfloat16.
+    # bf16_stream: bfloat16 activations; each layer casts its float32 weights to bfloat16.
     precision: str
-    compile: bool  # whether the loss is compiled
-    devices: int  # number of GPUs; on the CPU, of processes
-    reasons: Mapping[str, str]  # by field, why an automatic choice fell as it did
+    compile: bool  # whether to compile the loss
+    devices: int  # number of GPUs, or of processes on the CPU
+    reasons: Mapping[str, str]  # reason of each automatic choice, by field
 
     @property
     def tf32(self) -> bool:
-        """Whether products of float32 matrices round their factors to TF32, NVIDIA's shorter and faster float32."""
+        """Whether float32 matrix products use TF32, NVIDIA's faster format with fewer bits."""
         return self.device == "cuda" and torch.cuda.get_device_capability() >= TF32_SINCE
 
     def __str__(self) -> str:
-        """Return one line for the user."""
+        """Return one line for the console."""
         precision = self.precision
         if precision == "fp32" and self.tf32:
             precision += ", products in TF32"
@@ -94,11 +94,11 @@ class Hardware:
 
 
 def choose_device(device: str) -> str:
-    """Return device, which is cpu, cuda, mps or auto; for auto the first of cuda, mps and cpu that this machine has.
+    """Return the given device, or the first of cuda, mps and cpu that is available if it is auto.
 
-    Raises UserError: a device that this machine does not have.
+    Raises UserError if this machine does not have the device.
     """
-    # The faster device comes first.
+    # Faster devices come first.
     present = {
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),
@@ -107,7 +107,7 @@ def choose_device(device: str) -> str:
     if device == "auto":
         return next(name for name in present if present[name])
     if not present.get(device, False):
-        raise UserError(f"device={device} is not on this machine; use device=auto")
+        raise UserError(f"device={device} is not available on this machine; use device=auto")
     return device
 
 
@@ -117,42 +117,42 @@ def choose_hardware(
     compile: bool | str,
     devices: int = 1,
 ) -> Hardware:
-    """Replace each auto by what suits this machine.
+    """Replace each auto by the best choice for this machine.
 
     Args:
-        device: cpu, cuda, mps, or auto for the first of cuda, mps and cpu that this machine has.
-        precision: fp32, bf16, bf16_stream, or auto for bf16 on a GPU that computes in bf16 and fp32 elsewhere.
-        compile: true, false, or auto for compiling on a GPU for which Triton compiles.
-        devices: number of GPUs; on the CPU the number of processes, which is not limited.
+        device: cpu, cuda, mps, or auto for the first available device of cuda, mps and cpu.
+        precision: fp32, bf16, bf16_stream, or auto for bf16 on GPUs that support it and fp32 elsewhere.
+        compile: true, false, or auto for true on GPUs that Triton supports.
+        devices: number of GPUs, or any number of processes on the CPU.
 
-    Raises UserError: a device that this machine does not have, or more devices than it has.
+    Raises UserError if this machine does not have the device or as many devices.
     """
     reasons = {}
     chosen = choose_device(device)
     if device == "auto":
         reasons["device"] = DEVICE_REASONS[chosen]
 
-    # Any number of processes share the CPU.
+    # Any number of processes can share the CPU.
     present = {"cuda": torch.cuda.device_count(), "mps": 1}.get(chosen, devices)
     if devices > present:
         raise UserError(
-            f"trainer.devices must be at most the {present} of {chosen} that are here, "
+            f"trainer.devices must be at most {present}, the number of {chosen} devices, "
             f"got {devices}"
         )
 
-    if precision == "auto" and _computes_in_bf16(chosen):
+    if precision == "auto" and _supports_bf16(chosen):
         precision = "bf16"
-        reasons["precision"] = "bf16 is native here"
+        reasons["precision"] = "bf16 is native on this GPU"
     elif precision == "auto":
         precision = "fp32"
-        reasons["precision"] = "bf16 pays only on a GPU that computes in it"
+        reasons["precision"] = "bf16 is faster only on GPUs that support it"
 
-    if compile == "auto" and chosen == "cuda" and _triton_compiles():
+    if compile == "auto" and chosen == "cuda" and _has_triton():
         compiles = True
-        reasons["compile"] = "Triton compiles here"
+        reasons["compile"] = "Triton is available"
     elif compile == "auto":
         compiles = False
-        reasons["compile"] = "compiling pays only on a GPU with Triton"
+        reasons["compile"] = "compiling is faster only on GPUs with Triton"
     else:
         compiles = bool(compile)
 
@@ -166,53 +166,52 @@ def choose_hardware(
 
 
 def choose_dtype(dtype: str, device: str) -> torch.dtype | None:
-    """Return the dtype of weights to sample with; None for the dtype of the checkpoint.
+    """Return the dtype of the weights for sampling, or None to keep the dtype of the checkpoint.
 
     Args:
-        dtype: a key of DTYPES, or auto for bf16 on a GPU that computes in bf16 and the checkpoint's dtype elsewhere.
+        dtype: a key of DTYPES, or auto for bf16 on GPUs that support it and the dtype of the checkpoint elsewhere.
         device: cpu, cuda or mps.
 
-    Raises UserError: fp64 on Apple's GPUs, which have no float64.
+    Raises UserError for fp64 on Apple's GPUs, which do not support float64.
     """
     if dtype == "auto":
-        return torch.bfloat16 if _computes_in_bf16(device) else None
+        return torch.bfloat16 if _supports_bf16(device) else None
     if dtype == "fp64" and device == "mps":
-        raise UserError("dtype=fp64 is not on Apple's GPUs; use device=cpu")
+        raise UserError("dtype=fp64 is not available on Apple's GPUs; use device=cpu")
     return DTYPES[dtype]
 
 
 def check_compiler(device: str) -> None:
-    """Raise UserError unless torch.compile finds what it needs.
+    """Raise UserError unless torch.compile can work on the device.
 
-    That is Triton, a C compiler and compute capability 7.0 on a CUDA GPU, and a C++ compiler elsewhere.
+    A CUDA GPU requires Triton, a C compiler and compute capability 7.0. Other devices require a C++ compiler.
     """
     if device == "cuda":
-        if not _triton_compiles():
+        if not _has_triton():
             raise UserError(
-                "compiling needs Triton, a C compiler and compute capability 7.0 or higher, "
-                "and one of them is missing; use compile=false"
+                "compiling requires Triton, a C compiler and compute capability 7.0 or higher; "
+                "use compile=false"
             )
     elif shutil.which(CPP_COMPILER) is None:
         raise UserError(
-            f"compiling needs the C++ compiler {CPP_COMPILER}, which is not on this machine; "
-            "use compile=false"
+            f"compiling requires the C++ compiler {CPP_COMPILER}; install it or use compile=false"
         )
 
 
-def _computes_in_bf16(device: str) -> bool:
+def _supports_bf16(device: str) -> bool:
     return device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-def _triton_compiles() -> bool:
+def _has_triton() -> bool:
     is_recent = torch.cuda.get_device_capability() >= TRITON_SINCE
     is_installed = importlib.util.find_spec("triton") is not None
-    # Triton compiles a launcher of each kernel with the machine's C compiler.
+    # Triton compiles a launcher for each kernel with the C compiler.
     has_compiler = any(shutil.which(name) for name in ("cc", "gcc", "clang"))
     return is_recent and is_installed and has_compiler
 
 
 def clock(device: str) -> float:
-    """Wait until the device has finished its queued work, and return the seconds of a steady clock."""
+    """Wait until the device has finished its queued work, then return the seconds of a monotonic clock."""
     wait_for(torch.device(device))
     return time.perf_counter()
 
@@ -224,55 +223,55 @@ def wait_for(device: torch.device) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep the memory that one training step frees for the next step, instead of returning it to the system.
+    """Make glibc keep freed memory for the next training step instead of returning it to the system.
 
-    Tensors above 32 MB still go back to the system when they are freed: a large model's step has many of them at
-    once. With another C library nothing changes.
+    The memory of tensors above 32 MB still returns to the system, because a step of a large model has many of them at
+    once. Other C libraries are not affected.
     """
     if platform.libc_ver()[0] != "glibc":
         return
 
-    # Freed memory at the end of the heap stays there, and tensors of up to 32 MB are put into the heap.
+    # Keep freed memory at the end of the heap, and allocate tensors of up to 32 MB in the heap.
     libc = ctypes.CDLL(None)
     libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)  # bytes; the largest int
     libc.mallopt(M_MMAP_THRESHOLD, 2**25)  # bytes
 
 
 def use_tf32() -> None:
-    """Let GPUs that have TF32 round the factors of float32 matrix products to TF32; norms and sums stay float32."""
+    """Use TF32 for float32 matrix products on GPUs that have it; norms and sums stay in float32."""
     torch.set_float32_matmul_precision("high")
 
 
 def use_threads(threads: int | None, *, n_processes: int = 1) -> None:
-    """Set the number of CPU threads that torch computes with in this process.
+    """Set the number of CPU threads of torch in this process.
 
     Args:
-        threads: the number; None for torch's own. Each of several processes then takes an equal share of that, unless
-            the variable has told it its number.
-        n_processes: number of processes that compute together on this machine, of which this is one.
+        threads: number of threads. None: torch's default number; with several processes, each takes an equal share of
+            it, unless OMP_NUM_THREADS is set.
+        n_processes: number of processes that compute together on this machine, including this process.
     """
-    own = _own_threads()  # asked for first, whatever is set below
+    own = _own_threads()  # read the default before it is changed below
     number = threads
     if number is None:
         number = own
-        if n_processes > 1 and VARIABLE_OF_THREADS not in os.environ:
+        if n_processes > 1 and THREADS_VARIABLE not in os.environ:
             number = max(1, number // n_processes)
     if number != torch.get_num_threads():
         torch.set_num_threads(number)
 
-    # Lightning would set a number of its own in each of several processes.
+    # Without this variable, Lightning would set its own number of threads in each process.
     if n_processes > 1:
-        os.environ[VARIABLE_OF_THREADS] = str(number)
+        os.environ[THREADS_VARIABLE] = str(number)
 
 
 @cache
 def _own_threads() -> int:
-    """Torch's own number of threads, as it was before the first call."""
+    """Return torch's default number of threads, read at the first call."""
     return torch.get_num_threads()
 
 
 def memory(device: torch.device) -> int | None:
-    """Total bytes of a CUDA GPU's memory, otherwise of the machine's; None where the system does not tell."""
+    """Return the total bytes of memory of a CUDA GPU, otherwise of the machine; None if the system has no count."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     try:
@@ -282,7 +281,7 @@ def memory(device: torch.device) -> int | None:
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Most bytes so far of tensors on a CUDA GPU, otherwise of this process; None where the system keeps no count."""
+    """Return the peak bytes of tensors on a CUDA GPU, otherwise of this process; None if the system has no count."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     if sys.platform == "win32":
@@ -295,46 +294,46 @@ def peak_memory(device: torch.device) -> int | None:
 
 
 def peak_flops(device: torch.device, precision: str) -> float | None:
-    """Operations a second of a GPU in bf16 as its maker states them; None for fp32 and for a device not in PEAKS."""
+    """Return the bf16 operations per second from the GPU's data sheet, or None for fp32 or a device not in PEAKS."""
     if device.type != "cuda" or "bf16" not in precision:
         return None
     return PEAKS.get(torch.cuda.get_device_name(device))
 
 
 def main() -> None:
-    """Print a line for each property of the machine that is chosen or known."""
+    """Print one line for each choice and each property of this machine."""
     parser = argparse.ArgumentParser(
         prog="python -m gptmini.hardware",
-        description="Say what gptmini would use this machine as, and why.",
+        description="Print the choices that gptmini makes on this machine, with their reasons.",
     )
     parser.error = lambda message: parser.exit(2, f"error: {message}\n")
     parser.parse_args()
 
     hardware = choose_hardware("auto", "auto", "auto")
     device = torch.device(hardware.device)
-    said = {}
+    lines = {}
     for name in ("device", "precision", "compile"):
         chosen = str(getattr(hardware, name)).lower()
-        said[name] = f"{chosen}: {hardware.reasons[name]}; trainer.{name}= overrules it"
+        lines[name] = f"{chosen}: {hardware.reasons[name]}; override with trainer.{name}="
 
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
-        said["name"] = f"{torch.cuda.get_device_name(device)}, compute capability {major}.{minor}"
-        products = "in TF32" if hardware.tf32 else "in full, for want of TF32"
-        said["fp32"] = f"products {products}, where trainer.precision=fp32 is chosen"
+        lines["name"] = f"{torch.cuda.get_device_name(device)}, compute capability {major}.{minor}"
+        products = "TF32" if hardware.tf32 else "full float32, because the GPU has no TF32"
+        lines["fp32"] = f"trainer.precision=fp32 computes matrix products in {products}"
     else:
-        said["threads"] = f"{torch.get_num_threads()}; trainer.threads= overrules it"
+        lines["threads"] = f"{torch.get_num_threads()}; override with trainer.threads="
 
     size = memory(device)
-    said["memory"] = "unknown" if size is None else f"{size / 1e9:.1f} GB"
+    lines["memory"] = "unknown" if size is None else f"{size / 1e9:.1f} GB"
     peak = peak_flops(device, hardware.precision)
     if peak is None:
-        said["peak"] = "unknown: callbacks.scalars.peak_tflops= gives work/mfu its measure"
+        lines["peak"] = "unknown; set callbacks.scalars.peak_tflops= to log work/mfu"
     else:
-        said["peak"] = f"{peak / 1e12:,.0f} TFLOP/s in bf16, by its maker"
-    said["torch"] = torch.__version__
+        lines["peak"] = f"{peak / 1e12:,.0f} TFLOP/s in bf16, from the data sheet"
+    lines["torch"] = torch.__version__
 
-    for name, value in said.items():
+    for name, value in lines.items():
         print(f"{name:10} {value}")
 
 

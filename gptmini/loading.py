@@ -1,6 +1,6 @@
-"""Model and tokenizer from what a user names: a run, a checkpoint, or an exported folder.
+"""Load a model and its tokenizer from a run, a checkpoint or an exported folder.
 
-What reads weights is imported by the functions that need it, so that OfModelSettings is checked without torch.
+Functions import modules that require torch only when called, so that OfModelSettings can be checked without torch.
 """
 
 import hashlib
@@ -24,19 +24,20 @@ if TYPE_CHECKING:
 
 
 class TrainedSource(NamedTuple):
-    """A trained model whose weights are not read yet."""
+    """A trained model before its weights are read."""
 
-    path: Path  # a checkpoint file, or an exported folder
+    path: Path  # checkpoint file or exported folder
     config: GPTConfig
     tokenizer: Tokenizer
 
 
 def load(path: str | Path) -> "tuple[GPT, Tokenizer]":
-    """Model and tokenizer of a run folder (its best checkpoint), of a checkpoint file, or of an exported folder.
+    """Load model and tokenizer from a run folder (its best checkpoint), a checkpoint file, or an exported folder.
 
-    Model and tokenizer are ready to sample on the CPU. A folder of runs, as runs/NAME, means its newest run with a
-    checkpoint. An exported folder is one of a Hugging Face model, as gptmini export writes it, or as the hub has it.
-    Raises UserError: nothing there, not a checkpoint, damaged, or holding pickled code.
+    Both are ready to sample on the CPU. A folder of runs, such as runs/NAME, means its latest run with a checkpoint.
+    An exported folder is a Hugging Face model, written by gptmini export or downloaded from the hub.
+    Raises UserError if there is nothing at the path, or if it is not a checkpoint, is damaged, or contains pickled
+    code.
     """
     from gptmini.interop.not_read import check_is_read
 
@@ -53,14 +54,14 @@ def load(path: str | Path) -> "tuple[GPT, Tokenizer]":
 
 
 def is_exported(path: str | Path) -> bool:
-    """Whether a path is a folder of a Hugging Face model."""
+    """Return whether a path is the folder of a Hugging Face model."""
     return (Path(path) / "config.json").is_file()
 
 
 def model_and_tokenizer(contents: dict, path: Path) -> "tuple[GPT, Tokenizer]":
-    """The model and the tokenizer of a checkpoint that read_checkpoint has read from a path.
+    """Build model and tokenizer from the contents that read_checkpoint returned for a path.
 
-    Raises UserError: the weights do not fit the config, or the tokenizer does not fit the model.
+    Raises UserError if the weights do not fit the config, or the tokenizer does not fit the model.
     """
     from gptmini.checkpoint.file import build_model
 
@@ -71,9 +72,9 @@ def model_and_tokenizer(contents: dict, path: Path) -> "tuple[GPT, Tokenizer]":
 
 
 def load_mapped(path: Path) -> "tuple[GPT, int | None]":
-    """The model of a checkpoint or of an exported folder, to be copied, and its step; None where the step is not known.
+    """Load the model of a checkpoint or exported folder, and its step (None if unknown).
 
-    The weights of a checkpoint stay in its file. Raises UserError: as load.
+    The weights of a checkpoint stay mapped from its file; copy them before changing them. Raises the errors of load.
     """
     if is_exported(path):
         model, _ = load(path)
@@ -86,7 +87,10 @@ def load_mapped(path: Path) -> "tuple[GPT, int | None]":
 
 
 def published_of(path: Path) -> dict[str, str]:
-    """The settings of the folder in which the weights of a checkpoint, or of this folder, were published; or empty."""
+    """Return the JSON of each settings file of the Hugging Face folder that the weights come from, by file name.
+
+    path is a checkpoint or such a folder. The result is empty if a checkpoint's weights come from no such folder.
+    """
     from gptmini.interop.folder_settings import published_in, read_published
 
     if is_exported(path):
@@ -98,9 +102,9 @@ def published_of(path: Path) -> dict[str, str]:
 
 
 def find_source(path: str | Path) -> TrainedSource:
-    """Sizes and tokenizer of what load would load.
+    """Read configuration and tokenizer of a model without its weights; path as for load.
 
-    Raises UserError: as load, but that damage to the weights is not noticed.
+    Raises the errors of load, except that damaged weights are not detected.
     """
     from gptmini.interop.not_read import check_is_read
 
@@ -122,22 +126,22 @@ def find_source(path: str | Path) -> TrainedSource:
 
 
 def of_model(documents: Iterable, *, path: str) -> Tokenizer:
-    """The tokenizer of a trained model: a builder of tokenizers, which reads no documents.
+    """Return the tokenizer of a trained model; this is a builder of tokenizers that ignores the documents.
 
     Args:
-        documents: what other builders learn from.
+        documents: not used; other builders learn from them.
         path: as for load.
 
-    Raises UserError: as load.
+    Raises the errors of load.
     """
     return find_source(path).tokenizer
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class OfModelSettings:
-    """The tokenizer of a trained model, for a configuration."""
+    """Settings for the tokenizer of a trained model."""
 
-    needs_no_text: ClassVar = True  # the tokenizer is the same whatever the text
+    needs_no_text: ClassVar = True  # the tokenizer does not depend on the text
 
     path: str  # as for load
 
@@ -147,9 +151,9 @@ class OfModelSettings:
 
 
 def builder_of(tokenizer: Tokenizer) -> partial:
-    """A builder of this tokenizer, by which prepare knows the tokens that are made with it.
+    """Return a builder of this tokenizer; prepare uses it to find tokens that were prepared with the same tokenizer.
 
-    The place where the model lies does not matter.
+    The builder does not depend on the path of the model.
     """
     state = repr(sorted(tokenizer.to_dict().items()))
     digest = hashlib.sha256(state.encode("utf-8")).hexdigest()
@@ -157,7 +161,7 @@ def builder_of(tokenizer: Tokenizer) -> partial:
 
 
 def _check_same_ids(path: Path, tokenizer: Tokenizer, config: GPTConfig) -> None:
-    """Raise UserError unless a model has as many ids as its tokenizer."""
+    """Raise UserError unless model and tokenizer have the same number of ids."""
     if tokenizer.n_vocab != config.vocab_size:
         raise UserError(
             f"{path}: the tokenizer's {tokenizer.n_vocab} ids must equal the model's vocab_size={config.vocab_size}"
@@ -165,9 +169,9 @@ def _check_same_ids(path: Path, tokenizer: Tokenizer, config: GPTConfig) -> None
 
 
 def initial_model(path: str) -> "tuple[GPT, dict[str, Any]]":
-    """The trained model that a run begins with, and what the run's checkpoints say of its origin.
+    """Load the trained model that a run starts from, and its origin for the checkpoints of the run.
 
-    That is its path, its step, and the settings of the folder that its weights were published in, if they were.
+    The origin has the path, the step, and the result of published_of unless it is empty.
     """
     model, step = load_mapped(Path(path))
     origin = {"path": path, "step": step}
@@ -176,21 +180,21 @@ def initial_model(path: str) -> "tuple[GPT, dict[str, Any]]":
 
 
 def local_path(name: str) -> Path:
-    """The path that a user names, or of a model of the hub, where it was downloaded to.
+    """Return the path that the user gave; for a name on the hub, download the model and return its folder.
 
-    Raises UserError: the hub cannot be reached, or has no such model.
+    Raises UserError if the hub cannot be reached or does not have the model.
     """
     from gptmini.interop.hub_models import download_model, is_hub_name
 
-    # A name on the hub is no path, though it looks like one: Path would take ./gpt2 and gpt2 for the same.
-    path = Path(os.path.expanduser(name))  # noqa: PTH111, because an unknown ~user is left as it is
+    # Keep the name as a string: gpt2 is a name on the hub, ./gpt2 is a path, and Path would make them equal.
+    path = Path(os.path.expanduser(name))  # noqa: PTH111, because an unknown ~user stays unchanged
     if path.exists() or not is_hub_name(name):
         return path
     return download_model(name)
 
 
 def open_model(path: Path) -> "TrainedModel":
-    """Load a model from a run, a checkpoint or an exported folder, and find the tokens that it was trained on."""
+    """Load a model from a run, a checkpoint or an exported folder, and find its training tokens."""
     from gptmini.checkpoint.file import read_checkpoint
     from gptmini.data import find_prepared
     from gptmini.evaluation.measured import TrainedModel

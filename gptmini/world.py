@@ -1,10 +1,10 @@
-"""The ranks of a run, and which of them this process is, as torchrun or srun of SLURM says it in the environment."""
+"""The ranks of a run and the rank of this process, read from the environment variables of torchrun or SLURM's srun."""
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-# Job names by which SLURM users, and Lightning, know a shell in which commands are typed.
+# SLURM jobs with these names are interactive shells. Lightning uses the same names.
 INTERACTIVE = ("bash", "interactive")
 
 
@@ -12,12 +12,12 @@ INTERACTIVE = ("bash", "interactive")
 class World:
     """The ranks of a run: the processes that train it together, each on one device."""
 
-    launcher: str | None = None  # torchrun or srun; None: the user has started this process alone
-    rank: int = 0  # of this process, from 0
-    local_rank: int = 0  # among the ranks of this machine, from 0
+    launcher: str | None = None  # torchrun or srun; None: the process was started without launcher
+    rank: int = 0  # rank of this process, from 0
+    local_rank: int = 0  # rank among the processes of this machine, from 0
     size: int = 1  # number of ranks
     devices: int = 1  # ranks on each machine
-    # Tasks of a SLURM job whose script has called gptmini without srun; 1 elsewhere.
+    # Number of tasks of a SLURM job, if its script called gptmini without srun; otherwise 1.
     tasks_without_srun: int = 1
 
     @property
@@ -27,9 +27,9 @@ class World:
 
 
 def this_world(environment: Mapping[str, str] = os.environ) -> World:
-    """Read from the environment which rank of a run this process is.
+    """Read the rank of this process from the environment.
 
-    gptmini starts the ranks of one machine by torchrun's own launcher.
+    Ranks that gptmini starts itself on one machine look like torchrun's, because it uses torchrun's launcher.
     """
 
     def number(name: str) -> int:
@@ -63,7 +63,7 @@ def this_world(environment: Mapping[str, str] = os.environ) -> World:
 
 
 def usable_processors() -> int:
-    """Number of processors that this process may use."""
-    # Windows and macOS do not tell which ones these are.
+    """Return the number of CPU cores that this process may use."""
+    # Windows and macOS have no sched_getaffinity.
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
     return len(usable) or os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""What is chosen to compute on, by what is there."""
+"""The automatic choices fit the machine."""
 
 import os
 import sys
@@ -15,13 +15,13 @@ from gptmini.user_error import UserError
 def without_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    # A torch that was built for CUDA may say so without a GPU.
+    # A CUDA build of torch may report bf16 support without a GPU.
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
 
 
 @pytest.fixture
 def with_gpu(monkeypatch):
-    """One CUDA GPU, of Pascal's generation, which neither Triton nor TF32 knows."""
+    """Pretend one CUDA GPU of the Pascal generation, without Triton and TF32."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
@@ -31,8 +31,8 @@ def with_gpu(monkeypatch):
 def test_automatic_choice_on_a_machine_without_a_gpu(without_gpu):
     chosen = choose_hardware("auto", "auto", "auto")
     assert (chosen.device, chosen.precision, chosen.compile) == ("cpu", "fp32", False)
-    assert chosen.reasons["device"] == "no CUDA or MPS device here"
-    with pytest.raises(UserError, match="device=cuda is not on this machine; use device=auto"):
+    assert "no CUDA or MPS device" in chosen.reasons["device"]
+    with pytest.raises(UserError, match="use device=auto"):
         choose_hardware("cuda", "auto", "auto")
 
 
@@ -41,7 +41,7 @@ def test_automatic_choice_on_a_gpu(monkeypatch, with_gpu, bf16, expected):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16)
     chosen = choose_hardware("auto", "auto", "auto")
     assert (chosen.device, chosen.precision, chosen.compile) == ("cuda", expected, False)
-    said = r"trainer\.devices must be at most the 1 of cuda that are here, got 2"
+    said = r"trainer\.devices must be at most 1, .* cuda .*, got 2"
     with pytest.raises(UserError, match=said):
         choose_hardware("auto", "auto", "auto", 2)
 
@@ -70,7 +70,7 @@ def test_no_number_of_threads_means_torchs_own_number_again(monkeypatch):
         hardware.use_threads(threads, n_processes=n_processes)
         found.append((used[-1], os.environ.get("OMP_NUM_THREADS")))
     hardware._own_threads.cache_clear()
-    # Processes that compute together share torch's own number, and are told their share by the environment.
+    # Several processes share torch's default number of threads, and set their share in the environment.
     assert found == [(2, None), (6, None), (1, None), (6, None), (2, "2"), (4, "4")]
 
 
@@ -79,7 +79,8 @@ def test_the_command_says_what_this_machine_would_be_used_as(without_gpu, monkey
     hardware.main()
     said = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert {"device", "precision", "compile", "threads", "memory", "peak", "torch"} == set(said)
-    assert "cpu: no CUDA or MPS device here; trainer.device= overrules it" in said["device"]
+    assert "cpu: no CUDA or MPS device" in said["device"]
+    assert "trainer.device=" in said["device"]
     gigabytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
     assert float(said["memory"].split()[1]) == pytest.approx(gigabytes, abs=0.06)
 

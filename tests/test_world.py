@@ -1,4 +1,4 @@
-"""Which rank a process is, is read from variables that torchrun and Slurm document."""
+"""The rank of a process is read from the documented variables of torchrun and SLURM."""
 
 import pytest
 
@@ -31,10 +31,10 @@ OF_SIX = {"rank": 5, "local_rank": 2, "size": 6, "devices": 3}
         (TORCHRUN, World(launcher="torchrun", **OF_SIX)),
         (SRUN, World(launcher="srun", **OF_SIX)),
         (BATCH, World(tasks_without_srun=6)),
-        # One task of srun may start ranks itself.
+        # A single task of srun may start ranks itself.
         (SRUN | {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, World()),
         (SRUN | {"SLURM_JOB_NAME": "bash"}, World()),
-        # torchrun inside of a job of SLURM starts the ranks.
+        # torchrun inside a SLURM job starts the ranks.
         (SRUN | TORCHRUN, World(launcher="torchrun", **OF_SIX)),
     ],
     ids=["alone", "torchrun", "srun", "sbatch", "one task", "shell", "torchrun in SLURM"],
