@@ -1,4 +1,4 @@
-"""Train a GPT in a module of one's own: gptmini gives the tokens and the model, Lightning's Trainer trains."""
+"""Train a GPT in your own LightningModule: gptmini provides tokens and model, Lightning's Trainer trains."""
 
 import sys
 
@@ -12,7 +12,7 @@ from gptmini.tokenizer import byte
 
 
 class Mine(L.LightningModule):
-    """A GPT with a loss and an optimizer of one's own."""
+    """A GPT with your own loss and optimizer."""
 
     def __init__(self, model):
         super().__init__()
@@ -29,7 +29,7 @@ class Mine(L.LightningModule):
 
 torch.manual_seed(1)
 store, _ = gptmini.prepare(TextCorpus(sys.argv[1], val_fraction=0.1), byte, "data")
-# The option model=gpt2 of the command line, with sizes of our own.
+# The same as model=gpt2 on the command line, with smaller sizes.
 config = gptmini.preset(
     "gpt2",
     vocab_size=store.tokenizer.n_vocab,

@@ -1,11 +1,11 @@
-"""Load the model of a run folder and print a sample of its text."""
+"""Load a model from a run folder and print a sample."""
 
 import argparse
 
 import gptmini
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("run", help="run folder or checkpoint file, as in runs/latest")
+parser.add_argument("run", help="run folder or checkpoint file, such as runs/latest")
 parser.add_argument("--prompt", default="", help="text to continue (default: none)")
 arguments = parser.parse_args()
 

@@ -13,12 +13,15 @@
 """
 # A tour of gptmini
 
-A GPT reads a text from left to right and predicts each next token. Attention is the part of a GPT that looks back at
-the tokens before. This tour writes a text in which half of the digits can be predicted perfectly, but only by looking
-back; trains a small GPT on that text; and then watches which tokens the GPT looks at, and what the GPT writes.
+A GPT reads text from left to right and predicts each next token. Attention is the part of a GPT that looks back at
+earlier tokens. This tour has three steps:
 
-The tour takes about a quarter of a minute on one CPU core and needs no download. `examples/tour.ipynb` is a notebook,
-and `python examples/tour.py` runs the same steps as a program.
+1. Write a text in which half of the digits can be predicted perfectly, but only by looking back.
+2. Train a small GPT on this text.
+3. See which tokens the GPT looks at, and what it writes.
+
+The tour takes about 15 seconds on one CPU core and downloads nothing. `examples/tour.ipynb` is a notebook;
+`python examples/tour.py` runs the same steps as a program.
 """
 
 # %%
@@ -37,12 +40,12 @@ from gptmini.report.drawing import attention_maps, visible
 
 # %% [markdown]
 """
-Training leaves a run folder and prepared tokens in the current folder. The tour therefore moves into a new temporary
+Training writes a run folder and prepared tokens to the current folder. Therefore the tour changes to a new temporary
 folder. To choose the folder yourself, set the environment variable `GPTMINI_TOUR` to its path before you start.
 """
 
 # %% tags=["active-py"]
-# Only the program has a command line, so the notebook leaves this cell out.
+# Only the program has a command line. The notebook does not run this cell.
 if len(sys.argv) > 1:
     sys.exit(f"error: the tour takes no arguments, got {' '.join(sys.argv[1:])}")
 
@@ -58,15 +61,15 @@ os.chdir(folder)
 
 # %% [markdown]
 """
-## A text with something to find
+## A text with a pattern to find
 
-Each line of the text is a random number of six digits, a space, and the same number again. Of 4,200 different numbers,
-4,000 make the text; the model never sees the other 200 during training, so that they can test what the model has
+Each line of the text is a random number of six digits, a space, and the same number again. We draw 4,200 different
+numbers. The text has 4,000 of them. The model never sees the other 200 during training, so they can test what it has
 learned.
 """
 
 # %%
-draw = random.Random(1)  # a fixed seed: every reader gets the same numbers
+draw = random.Random(1)  # fixed seed: every reader gets the same numbers
 numbers = [f"{number:06d}" for number in draw.sample(range(10**6), 4200)]
 training_numbers = numbers[:4000]
 new_numbers = numbers[4000:]
@@ -77,16 +80,16 @@ print(text[:42], end="")
 
 # %% [markdown]
 """
-How well can the next character of this text be predicted? The loss of a prediction is `-log(p)`, in nats, where `p` is
-the probability that was given to the character that really came.
+How well can the next character of this text be predicted? The loss of a prediction is `-log(p)` in nats. Here `p` is
+the predicted probability of the character that follows in the text.
 
-- A digit of the first number on a line is random. The best prediction gives each of the ten digits the probability 0.1,
-  and the loss is log(10) = 2.30.
-- A digit of the second number is certain for a reader who looks back at the first number. Its loss can be 0.
-- The space and the line break are certain too, because every number has six digits.
+- A digit of the first number is random. The best prediction gives each of the ten digits a probability of 0.1, so the
+  loss is log(10) = 2.30.
+- A digit of the second number is certain for a model that looks back at the first number. Its loss can be 0.
+- The space and the line break are certain, too, because every number has six digits.
 
-A line has 14 characters, so a reader who looks back pays 6 x 2.30 / 14 = 0.99 nats a character on average. A reader who
-knows the digits and the length of a number but cannot look back pays for twelve digits: 1.97 nats a character.
+A line has 14 characters. A model that looks back has a mean loss of 6 x 2.30 / 14 = 0.99 nats per character. A model
+that knows the format but cannot look back has to guess all twelve digits: 1.97 nats per character.
 """
 
 # %%
@@ -99,12 +102,12 @@ print(f"with a look back {loss_with_a_look_back:.2f}, without {loss_without:.2f}
 """
 ## Train
 
-`gptmini.train` takes the same `key=value` settings as the command `gptmini train`. Whatever is not named here keeps its
-value from the folder `configs/`. These settings make a GPT of two layers with two attention heads each, which reads 32
-characters at a time and takes 300 optimizer steps.
+`gptmini.train` takes the same `key=value` overrides as the command `gptmini train`. All other keys have the values in
+the folder `configs/`. These overrides define a GPT with two layers and two attention heads per layer. It reads 32
+characters at a time and is trained for 300 optimizer steps.
 
-The lines below say, from the top: how many tokens there are, how large the model is, which hardware is used and why,
-where the run folder is, how the loss falls, and at the end how each validation went and a sample of the model's text.
+The output shows, from top to bottom: the number of tokens, the size of the model, the hardware and the reasons for its
+choice, the run folder, the loss during training, the result of each validation, and a sample of the model's text.
 """
 
 # %%
@@ -113,7 +116,7 @@ settings = [
     "data.path=numbers.txt",
     "tokenizer=char",  # a token is one character
     "model=modern",
-    "model.context_length=32",  # two whole lines fit
+    "model.context_length=32",  # enough for two lines
     "model.d_model=64",
     "model.n_layers=2",
     "model.n_heads=2",
@@ -121,18 +124,18 @@ settings = [
     "trainer.global_batch_size=16",
     "trainer.val_every_steps=100",
     "trainer.val_tokens=4096",
-    "trainer.threads=1",  # tensors this small are not worth sharing among CPU cores
+    "trainer.threads=1",  # more CPU cores do not help with such small tensors
     "callbacks.samples.max_new_tokens=42",  # three lines
-    "callbacks.pictures=null",  # the tour draws its own
+    "callbacks.pictures=null",  # the tour draws its own picture
     "console=lines",
 ]
 run = gptmini.train(*settings)
 
 # %% [markdown]
 """
-The validation loss lies far below the 1.97 nats of a reader who cannot look back. The loss stays somewhat above 0.99,
-because validation cuts the text into windows of 32 characters. Most windows begin in the middle of a line, and nobody
-can copy a digit from before the window.
+The validation loss is far below 1.97, the loss of a model that cannot look back. It stays above 0.99, because
+validation divides the text into windows of 32 characters. Most windows start in the middle of a line, and no model can
+copy a digit from before its window.
 """
 
 # %%
@@ -142,13 +145,12 @@ print(f"validation loss {run.best.loss:.2f} nats a character")
 """
 ## The loss of each character of a line
 
-A run folder is enough to load the model and its tokenizer. Here the model predicts the 200 lines of new numbers. Each
-line comes with the line break before it, so that the model knows where the line begins. The bars show the mean loss of
-each place in a line.
+`gptmini.load` needs only the run folder to load the model and its tokenizer. Now the model predicts the 200 lines of
+new numbers. Each line is preceded by a line break, so that the model knows where the line starts. The bars show the
+mean loss at each position of a line.
 
-The six digits of the first number cost 2.30 nats each: the model has learned that they are random. Everything after
-the first number costs almost nothing. The model has never seen these numbers, so it cannot have learned them by heart.
-It copies them.
+Each digit of the first number has a loss of 2.30 nats: the model has learned that these digits are random. All later
+characters have a loss near 0. The model has never seen these numbers, so it cannot have memorized them. It copies them.
 """
 
 # %%
@@ -156,12 +158,12 @@ model, tokenizer = gptmini.load(run.folder)
 
 lines = [f"\n{number} {number}\n" for number in new_numbers]
 ids = torch.tensor([tokenizer.encode(line) for line in lines])  # (200, 15)
-tokens = ids[:, :-1]  # (200, 14): what the model reads
-targets = ids[:, 1:]  # (200, 14): what comes next
+tokens = ids[:, :-1]  # (200, 14): the input of the model
+targets = ids[:, 1:]  # (200, 14): the next tokens
 
 with torch.no_grad():
     logits = model(tokens)  # (200, 14, V)
-by_token = logits.transpose(1, 2)  # (200, V, 14): cross_entropy expects the vocabulary second
+by_token = logits.transpose(1, 2)  # (200, V, 14): cross_entropy expects V as dimension 1
 losses = F.cross_entropy(by_token, targets, reduction="none")  # (200, 14)
 
 for character, loss in zip(lines[0][1:], losses.mean(dim=0).tolist(), strict=True):
@@ -172,13 +174,13 @@ for character, loss in zip(lines[0][1:], losses.mean(dim=0).tolist(), strict=Tru
 """
 ## What the heads look at
 
-`model.attention_weights` returns how each head, at each token that it reads, spreads its attention over that token and
-the tokens before. The weights at one token add up to 1.
+`model.attention_weights` returns the attention weights of each head. Each token has one weight for itself and one for
+every earlier token. The weights of a token sum to 1.
 
-Take the line `482137 482137`. When the model has read the space, it has to predict the digit 4, which stands six tokens
-back. When the model has read that 4, it has to predict the digit 8, which again stands six tokens back. A head that
-copies therefore attends to the token six places back whenever a digit of the second number comes next. The numbers
-below are the mean of that weight over the 200 new lines. Attention that was spread evenly would give about 0.1.
+Take the line `482137 482137`. After the space, the model must predict the digit 4, which is six tokens back. After this
+4, the model must predict the digit 8, which is again six tokens back. So a head that copies attends to the token six
+positions back before each digit of the second number. The numbers below are the mean of this weight over the 200 new
+lines. Evenly spread attention would give about 0.1.
 """
 
 # %%
@@ -195,12 +197,13 @@ for layer in range(model.config.n_layers):
 
 # %% [markdown]
 """
-The picture shows the attention of all heads over the first of the new lines. A row is the token that has just been
-read, a column is a token that the head can look at, and a dark square is a large weight. Tokens that are still to come
-are grey. Take the head with the highest number above, and look for a diagonal of dark squares in the lower left of its
-map: the row of the space points to the first digit, the next row points to the second digit, and so on. Which head
-copies depends on the random first weights of the model. Other heads often look at the last line break or space, which
-tells in which half of the line the model is.
+The picture shows the attention of all heads on the first new line. Each row is the token that the model has just read.
+Each column is a token that the head can look at. Dark squares are large weights, and later tokens are grey.
+
+Find the head with the highest number above. Its map has a diagonal of dark squares in the lower left: the row of the
+space points to the first digit, the next row points to the second digit, and so on. The random initial weights decide
+which head learns to copy. Other heads often look at the last line break or space, which shows whether the model is in
+the first or the second half of the line.
 
 The program saves the picture as `attention.png` in the folder of the tour.
 """
@@ -222,8 +225,8 @@ figure.savefig("attention.png")
 """
 ## Sample
 
-`gptmini.generate_stream` continues a prompt and yields each piece of text as soon as the piece is certain. The prompts
-are four of the new numbers; the model should write each of them a second time.
+`gptmini.generate_stream` continues a prompt and yields each piece of text as soon as it is certain. The prompts are
+four of the new numbers. The model should repeat each number.
 """
 
 # %%
@@ -236,8 +239,8 @@ for number in new_numbers[:4]:
 
 # %% [markdown]
 """
-Given nothing but a line break, the model first invents a number, digit by random digit, and then copies what it has
-written. Another `seed` gives other numbers.
+If the prompt is only a line break, the model first invents a number, one random digit at a time, and then copies it.
+Another `seed` gives other numbers.
 """
 
 # %%
@@ -246,14 +249,14 @@ for piece in gptmini.generate_stream(model, tokenizer, "\n", max_new_tokens=42, 
 
 # %% [markdown]
 """
-## Go on
+## Next steps
 
-- Set `trainer.max_steps=60` and run the tour again. Which characters of a line have a low loss already? What does the
+- Set `trainer.max_steps=60` and run the tour again. Which characters of a line already have a low loss? What does the
   model write as the second number?
-- Train on a text of your own: `gptmini train data=text data.path=my.txt` is the command, and
-  `gptmini.train("data=text", "data.path=my.txt")` is the same in Python.
-- `tensorboard --logdir runs`, typed in the folder printed below, shows the curves and samples of the run.
-- `python examples/sample_from_python.py` is the shortest program that loads a run folder and prints a sample.
+- Train on your own text: run `gptmini train data=text data.path=my.txt`, or call
+  `gptmini.train("data=text", "data.path=my.txt")` in Python.
+- Run `tensorboard --logdir runs` in the folder that is printed below, to see the curves and samples of the run.
+- Read `examples/sample_from_python.py`, a short program that loads a run folder and prints a sample.
 """
 
 # %%

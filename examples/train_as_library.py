@@ -1,4 +1,4 @@
-"""Train with gptmini's own loop from Python: settings, tokens, module and trainer, each in a line to change."""
+"""Train with gptmini's own loop from Python: one line each for settings, tokens, module and trainer, easy to change."""
 
 import sys
 from dataclasses import replace
@@ -22,7 +22,7 @@ class Printing(L.Callback):
         print(f"step {trainer.global_step}: val loss {module.evaluation.loss:.4f}")
 
 
-# The keys of the command line, and objects of one's own in the place of callbacks.
+# Use the same overrides as on the command line, and replace the callbacks by your own objects.
 text, *overrides = sys.argv[1:]
 composed = compose("train", ["data=text", f"data.path={text}", "callbacks=none", *overrides])
 plain, _ = resolved(composed)

@@ -1,4 +1,4 @@
-"""The examples run as a reader runs them, and show what their sentences promise."""
+"""The examples run as a reader runs them, and show what their text promises."""
 
 import json
 import math
@@ -23,7 +23,7 @@ LOSS_WITHOUT = 12 * math.log(10) / 14
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    """Run a program with arguments in a folder, in this process, which need not import torch again."""
+    """Run a program with arguments in a folder; run it in this process, to avoid another import of torch."""
 
     def run(path, *arguments, folder=tmp_path):
         monkeypatch.chdir(folder)
@@ -35,7 +35,7 @@ def program(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def tour(tmp_path_factory):
-    """The folder of the tour, what its notebook printed there, and how many pictures it showed."""
+    """Run the notebook of the tour; return its folder, its printed output, and its number of pictures."""
     nbclient = pytest.importorskip("nbclient", reason="pip install 'gptmini[dev]'")
     pytest.importorskip("ipykernel", reason="pip install 'gptmini[dev]'")
     import nbformat
@@ -45,7 +45,7 @@ def tour(tmp_path_factory):
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GPTMINI_TOUR", str(folder))
-        # Jupyter would write its history and its connection file to the home folder.
+        # Otherwise Jupyter would write its history and its connection file to the home folder.
         patch.setenv("IPYTHONDIR", str(folder.parent / "ipython"))
         patch.setenv("JUPYTER_RUNTIME_DIR", str(folder.parent / "jupyter"))
         resources = {"metadata": {"path": here}}
@@ -64,7 +64,7 @@ def test_the_tour_shows_what_its_sentences_say(tour):
     assert {path.name for path in folder.iterdir()} >= {"attention.png", "numbers.txt", "runs"}
     assert n_pictures == 1
 
-    # Losses, attention and samples, against what can be worked out without a model.
+    # Compare losses, attention and samples with values that can be computed without a model.
     loss = float(re.search(r"^validation loss (\S+) nats", out, re.MULTILINE)[1])
     assert LOSS_WITH_A_LOOK_BACK < loss < 0.75 * LOSS_WITHOUT
 
@@ -78,11 +78,11 @@ def test_the_tour_shows_what_its_sentences_say(tour):
 
     shares = [float(share) for share in re.findall(r"head \d: (\S+) of the attention", out)]
     assert len(shares) == 4
-    assert max(shares) > 0.3  # 0.1 would be an even spread
+    assert max(shares) > 0.3  # evenly spread attention would give 0.1
 
     *_, after_the_heads = out.partition("of the attention is six tokens back")
     samples = re.findall(r"^(\d{6}) (\d{6})$", after_the_heads, re.MULTILINE)
-    assert len(samples) == 7  # four of given numbers, three of invented ones
+    assert len(samples) == 7  # four given numbers and three invented numbers
     assert sum(first == second for first, second in samples) >= 6
 
 
@@ -101,12 +101,12 @@ def test_the_notebook_is_what_jupytext_makes_of_the_program():
     made = json.loads(jupytext.writes(jupytext.read(TOUR), fmt="ipynb"))
     kept = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
     for cell in made["cells"] + kept["cells"]:
-        del cell["id"]  # jupytext draws new ids at random
+        del cell["id"]  # jupytext creates random ids
     assert kept == made, "run jupytext --to ipynb --update examples/tour.py"
 
 
 def test_the_program_of_the_tour_makes_a_temporary_folder(program, tmp_path, monkeypatch):
-    """The program is cut off after the cell that moves into the folder; the notebook runs the rest."""
+    """Run the program only up to the cell that changes the folder; the notebook runs the rest."""
     beginning, _, _ = TOUR.read_text(encoding="utf-8").partition('# %% [markdown]\n"""\n## A text')
     (tmp_path / "beginning.py").write_text(beginning, encoding="utf-8")
     monkeypatch.setenv("GPTMINI_TOUR", "")
@@ -131,7 +131,7 @@ def test_a_mistake_is_told_in_one_line(
     monkeypatch.setenv("GPTMINI_TOUR", tour)
     with pytest.raises(SystemExit) as end:
         program(EXAMPLES / example, *arguments)
-    # What sys.exit is given that is no number, Python prints.
+    # Python prints an argument of sys.exit that is not a number.
     told = capsys.readouterr().err if end.value.code == 2 else end.value.code
     assert told.startswith(said)
     assert told.count("\n") <= 1
@@ -139,7 +139,7 @@ def test_a_mistake_is_told_in_one_line(
 
 @pytest.mark.slow
 def test_ones_own_module_trains_and_its_model_writes(program, tmp_path, capsys):
-    """After 200 steps the text is made of the words of the lines that it was trained on."""
+    """After 200 steps, the text consists of words from the training text."""
     lines = (f"Line {i} says that {i} times {i} is {i * i}.\n" for i in range(1200))
     (tmp_path / "my.txt").write_text("".join(lines))
     program(EXAMPLES / "own_training.py", "my.txt")
